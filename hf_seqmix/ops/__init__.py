@@ -2,5 +2,4 @@
 
 from .toeplitz import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, toeplitz_step
 
-
 __all__ = ["toeplitz_matmul", "toeplitz_matmul_dense", "toeplitz_matrix", "toeplitz_step"]

@@ -11,7 +11,6 @@ from torch.autograd import forward_ad
 
 from .fft_conv import channel_blocks, circular_product, compute_dtype, correlate, fast_length, spectrum
 
-
 __all__ = ["toeplitz_matmul", "toeplitz_matmul_dense", "toeplitz_matrix", "toeplitz_step"]
 
 
