@@ -11,7 +11,6 @@ import pytest
 import hf_seqmix.metrics
 from hf_seqmix.metrics import list_metrics, load_metric
 
-
 FOLDER = Path(hf_seqmix.metrics.__file__).parent
 
 
@@ -184,7 +183,7 @@ GOOD = {
 @pytest.mark.parametrize("name", list_metrics())
 def test_empty_input_and_mismatched_lengths_raise(name):
     load_metric(name).compute(**GOOD[name])
-    with pytest.raises(ValueError, match="empty|at least two"):
+    with pytest.raises(ValueError, match=r"empty|at least two"):
         load_metric(name).compute(**{key: [] for key in GOOD[name]})
     first, *others = GOOD[name]
     with pytest.raises(ValueError, match="Mismatch"):

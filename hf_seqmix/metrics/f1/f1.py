@@ -22,7 +22,7 @@ Args:
 Returns:
     f1 (float, or a list of them if `average` is None): between 0 and 1; 0 where neither side has a positive label.
 Raises:
-    ValueError: no predictions, as many predictions as references not given, labels that are not integers, or more than
+    ValueError: no predictions, lists of different lengths, labels that are not integers, or more than
         two labels with `average="binary"`.
 """
 

@@ -1,0 +1,353 @@
+"""Bits per byte and perplexity of any causal language model, at several context lengths."""
+
+import inspect
+import itertools
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
+__all__ = ["LanguageModelScore", "evaluate_language_model", "position_edges"]
+
+logger = logging.get_logger(__name__)
+
+_TOKENS_PER_BATCH = 8192
+_LOGITS_PER_CHUNK = 2**24  # float32 copies of the logits stay below 64 MiB
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelScore:
+    """How well a model predicts a text with at most `context_length` tokens of context.
+
+    Attributes:
+        context_length: number of input tokens of a block.
+        stride: number of tokens scored per block; `context_length` for blocks that do not overlap.
+        nll: negative log-likelihood of all tokens, in nats.
+        num_tokens, num_bytes, num_words, num_documents: size of the text: tokens of the model's tokenizer, UTF-8 bytes,
+            words between white space, documents.
+        num_unknown: tokens that stand for text the tokenizer does not know; where there are some, the figures flatter.
+        position_start, position_tokens, position_nll: buckets of position in the block (the token at position p is
+            predicted from p + 1 tokens, of which the first may be the prefix token): first position of each bucket that
+            holds a token, its number of tokens, and their negative log-likelihood in nats.
+        seconds: wall time of the evaluation.
+    """
+
+    context_length: int
+    stride: int
+    nll: float
+    num_tokens: int
+    num_bytes: int
+    num_words: int
+    num_documents: int
+    num_unknown: int
+    position_start: tuple[int, ...]
+    position_tokens: tuple[int, ...]
+    position_nll: tuple[float, ...]
+    seconds: float
+
+    @property
+    def bits_per_byte(self) -> float:
+        """nll / (ln 2 * bytes): comparable whatever the tokenizer."""
+        return self.nll / (math.log(2) * self.num_bytes)
+
+    @property
+    def perplexity(self) -> float:
+        """exp(nll / tokens): comparable between models with the same tokenizer."""
+        return _exp(self.nll / self.num_tokens)
+
+    @property
+    def word_perplexity(self) -> float:
+        """exp(nll / words), for text that separates words by white space; NaN where there are none."""
+        return _exp(self.nll / self.num_words) if self.num_words else math.nan
+
+    @property
+    def position_perplexity(self) -> tuple[float, ...]:
+        """Token perplexity of each bucket of positions."""
+        return tuple(_exp(nll / n) for nll, n in zip(self.position_nll, self.position_tokens, strict=True))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All attributes and the figures derived from them, ready for JSON."""
+        return {
+            **asdict(self),
+            "bits_per_byte": self.bits_per_byte,
+            "perplexity": self.perplexity,
+            "word_perplexity": self.word_perplexity,
+            "position_perplexity": self.position_perplexity,
+        }
+
+
+def evaluate_language_model(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[str],
+    *,
+    context_lengths: Sequence[int] = (512,),
+    stride: int | None = None,
+    batch_size: int | None = None,
+    device: str | torch.device | None = None,
+    prefix_token_id: int | None = None,
+    check_causality: bool = True,
+    progress: bool = True,
+) -> list[LanguageModelScore]:
+    """Score held-out text with a causal language model, every byte once for each context length.
+
+    Each text is a document of its own: the model reads a prefix token (by default the tokenizer's beginning-of-sequence
+    token, or else its end-of-sequence token), then the document, and no special token is scored. With t_0 the prefix and
+    t_1 ... t_N the document, a block of n inputs t_i ... t_{i+n-1} scores the targets t_{i+1} ... t_{i+n}, and the next
+    block begins at t_{i+n}: each target is scored once, from 1 to n tokens of context, as language models are evaluated
+    in papers. With `stride` s < n the next block begins s tokens later and scores only its last s targets, which
+    therefore see at least n - s + 1 tokens: closer to how a model is used, n / s times slower.
+
+    Only the model's forward is used. Losses are computed in float32 from chunks of the logits and summed in float64.
+
+    Args:
+        model: any causal language model; scored in evaluation mode and left in the mode it was in.
+        tokenizer: its tokenizer. Special tokens are not added to the documents.
+        texts: the documents. Empty ones are skipped.
+        context_lengths: numbers of input tokens of a block. Larger than the text is allowed.
+        stride: tokens scored per block, at most the smallest context length; None for blocks that do not overlap.
+        batch_size: blocks per forward; by default about 8192 tokens' worth.
+        device: where to move the model; None leaves it where it is.
+        prefix_token_id: the token read before each document.
+        check_causality: compare the predictions for two texts with a common beginning first, and refuse a model whose
+            predictions depend on later tokens, since its figures would mean nothing.
+        progress: show a progress bar for each context length.
+
+    Returns:
+        One `LanguageModelScore` for each of `context_lengths`, in order.
+
+    Raises:
+        ValueError: there is no text; a context length or the stride is not positive, or the stride is too large; the
+            tokenizer has no token to begin with; the tokenizer's ids do not fit the model's vocabulary; the model looks
+            at later tokens, cannot take that many tokens, or gives losses that are not finite.
+    """
+    if not context_lengths or min(context_lengths) < 1:
+        raise ValueError(f"context_lengths must be one or more positive numbers; given {list(context_lengths)}.")
+    if stride is not None and not 1 <= stride <= min(context_lengths):
+        raise ValueError(f"stride must be between 1 and the smallest context length, or None; given {stride}.")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be positive; given {batch_size}.")
+    if device is not None:
+        model.to(device)  # type: ignore[arg-type]
+
+    prefix = _prefix_token(tokenizer) if prefix_token_id is None else prefix_token_id
+    documents, sizes = _tokenize(tokenizer, texts, prefix)
+    _check_vocabulary(model, documents)
+
+    was_training = model.training
+    model.eval()
+    try:
+        if check_causality:
+            _check_causality(model, documents)
+        return [
+            _score(model, documents, length, stride or length, batch_size, sizes, progress)
+            for length in context_lengths
+        ]
+    finally:
+        model.train(was_training)
+
+
+def position_edges(context_length: int) -> list[int]:
+    """Bucket edges 0, 1, 2, 4, 8 ... `context_length`: bucket i holds the positions from edge i to before edge i + 1."""
+    return [
+        0,
+        *itertools.takewhile(lambda edge: edge < context_length, (2**i for i in itertools.count())),
+        context_length,
+    ]
+
+
+def _prefix_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    for name in ("bos_token_id", "eos_token_id"):
+        token = getattr(tokenizer, name)
+        if token is not None:
+            return token
+    raise ValueError(
+        "The tokenizer has neither a beginning-of-sequence nor an end-of-sequence token, and without one the first token "
+        "of a document has no context to be predicted from; give prefix_token_id, the token that separated documents in "
+        "training."
+    )
+
+
+def _tokenize(
+    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], prefix: int
+) -> tuple[list[np.ndarray], dict[str, int]]:
+    """Documents as arrays of token ids, each after the prefix token, and the size of the text."""
+    if isinstance(texts, str):
+        raise ValueError("texts must be a list of documents; given one string: put it in a list.")
+    documents = []
+    sizes = {"num_tokens": 0, "num_bytes": 0, "num_words": 0, "num_documents": 0, "num_unknown": 0}
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        if len(ids) == 0:
+            continue
+        documents.append(np.asarray([prefix, *ids], dtype=np.int64))
+        sizes["num_tokens"] += len(ids)
+        sizes["num_bytes"] += len(text.encode("utf-8"))
+        sizes["num_words"] += len(text.split())
+        sizes["num_documents"] += 1
+        if tokenizer.unk_token_id not in (None, prefix):
+            sizes["num_unknown"] += int((documents[-1] == tokenizer.unk_token_id).sum())
+    if not documents:
+        raise ValueError("There is no text to score: texts is empty or holds only empty documents.")
+    if sizes["num_unknown"]:
+        logger.warning(
+            f"{sizes['num_unknown']} of {sizes['num_tokens']} tokens stand for text that the tokenizer does not know; "
+            "bits per byte and perplexity come out too low."
+        )
+    return documents, sizes
+
+
+def _check_vocabulary(model: PreTrainedModel, documents: list[np.ndarray]) -> None:
+    embeddings = model.get_input_embeddings()
+    size = getattr(embeddings, "num_embeddings", None)
+    largest = max(int(ids.max()) for ids in documents)
+    if size is not None and largest >= size:
+        raise ValueError(
+            f"The tokenizer produced the id {largest}, and the model's vocabulary has {size} entries: "
+            "use the tokenizer that the model was trained with."
+        )
+
+
+def _check_causality(model: PreTrainedModel, documents: list[np.ndarray], half: int = 8) -> None:
+    """Raise if replacing the second half of a short text changes the predictions in the first."""
+    ids = np.resize(max(documents, key=len), 2 * half)
+    changed = np.concatenate([ids[:half], np.roll(ids[:half], 1)])
+    if np.array_equal(ids, changed):
+        changed[half:] = ids[0]
+    logits = _logits(model, np.stack([ids, changed]))[:, :half].float()
+    spread = logits.std().item()
+    difference = (logits[0] - logits[1]).square().mean().sqrt().item()
+    full_precision = next(model.parameters()).dtype in (torch.float32, torch.float64)
+    if difference > (1e-3 if full_precision else 5e-2) * spread:
+        raise ValueError(
+            f"{type(model).__name__} predicts a token differently when later tokens change (by {difference:.2g}; the "
+            f"logits spread by {spread:.2g}), so it is not a causal language model and its perplexity would mean nothing. "
+            "Was it trained as a masked model?"
+        )
+
+
+def _score(
+    model: PreTrainedModel,
+    documents: list[np.ndarray],
+    context_length: int,
+    stride: int,
+    batch_size: int | None,
+    sizes: dict[str, int],
+    progress: bool,
+) -> LanguageModelScore:
+    started = time.perf_counter()
+    # Blocks of one length together waste no time on padding, and the longest first shows at once what memory allows.
+    blocks = sorted(_blocks(documents, context_length, stride), key=lambda block: block.start - block.end)
+    longest = blocks[0].end - blocks[0].start
+    batch_size = batch_size or max(1, _TOKENS_PER_BATCH // longest)
+    sums, counts = np.zeros(longest), np.zeros(longest, dtype=np.int64)
+    with tqdm(
+        total=sizes["num_tokens"], desc=f"context {context_length}", unit="tok", unit_scale=True, disable=not progress
+    ) as bar:
+        for first in range(0, len(blocks), batch_size):
+            positions, nll = _batch_nll(model, documents, blocks[first : first + batch_size])
+            sums += np.bincount(positions, weights=nll, minlength=longest)
+            counts += np.bincount(positions, minlength=longest)
+            bar.update(len(nll))
+    assert counts.sum() == sizes["num_tokens"]
+
+    edges = np.asarray([edge for edge in position_edges(context_length)[:-1] if edge < longest])
+    bucket_sums, bucket_counts = np.add.reduceat(sums, edges), np.add.reduceat(counts, edges)
+    used = bucket_counts > 0
+    return LanguageModelScore(
+        context_length=context_length,
+        stride=stride,
+        nll=float(sums.sum()),
+        position_start=tuple(edges[used].tolist()),
+        position_tokens=tuple(bucket_counts[used].tolist()),
+        position_nll=tuple(bucket_sums[used].tolist()),
+        seconds=time.perf_counter() - started,
+        **sizes,
+    )
+
+
+class _Block(NamedTuple):
+    """Inputs `start` to before `end` of a document (0: the prefix), of which those from `scored` on predict a target."""
+
+    document: int
+    start: int
+    scored: int
+    end: int
+
+
+def _blocks(documents: list[np.ndarray], context_length: int, stride: int) -> Iterator[_Block]:
+    for index, ids in enumerate(documents):
+        num_inputs = len(ids) - 1
+        end = min(context_length, num_inputs)
+        yield _Block(index, 0, 0, end)
+        while end < num_inputs:
+            scored, start = end, end + stride - context_length
+            end = min(scored + stride, num_inputs)
+            yield _Block(index, start, scored, end)
+
+
+def _batch_nll(
+    model: PreTrainedModel, documents: list[np.ndarray], blocks: list[_Block]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Position in its block and negative log-likelihood (float64) of each token that the blocks score."""
+    length = max(block.end - block.start for block in blocks)
+    inputs = np.zeros((len(blocks), length), dtype=np.int64)
+    targets = np.full((len(blocks), length), -100)
+    for row, block in enumerate(blocks):
+        ids = documents[block.document]
+        # Any id will do as padding: it stands after everything that is scored, and a causal model cannot see it.
+        inputs[row] = ids[block.start]
+        inputs[row, : block.end - block.start] = ids[block.start : block.end]
+        targets[row, block.scored - block.start : block.end - block.start] = ids[block.scored + 1 : block.end + 1]
+    skipped = min(block.scored - block.start for block in blocks)
+    try:
+        logits = _logits(model, inputs, length - skipped)
+    except (IndexError, RuntimeError) as error:
+        limit = getattr(model.config, "max_position_embeddings", None)
+        if limit is None or length <= limit or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"{type(model).__name__} failed on {length} tokens; its configuration has max_position_embeddings = {limit}: "
+            f"choose context lengths up to {limit}. ({error})"
+        ) from error
+
+    scored_positions = np.broadcast_to(np.arange(length), targets.shape)[targets != -100]
+    flat_logits = logits.flatten(0, 1)
+    flat_targets = torch.from_numpy(targets[:, skipped:].reshape(-1)).to(logits.device)
+    rows = max(1, _LOGITS_PER_CHUNK // logits.shape[-1])
+    losses = [
+        torch.nn.functional.cross_entropy(chunk.float(), wanted, reduction="none")
+        for chunk, wanted in zip(flat_logits.split(rows), flat_targets.split(rows), strict=True)
+    ]
+    nll = torch.cat(losses)[flat_targets != -100].double().cpu().numpy()
+    if not np.isfinite(nll).all():
+        raise ValueError(
+            f"{type(model).__name__} in {logits.dtype} gave a loss that is not finite at context length {length}: the "
+            "weights are broken, or the dtype overflows (try float32)."
+        )
+    return scored_positions, nll
+
+
+@torch.inference_mode()
+def _logits(model: PreTrainedModel, inputs: np.ndarray, keep: int | None = None) -> torch.Tensor:
+    """Logits (batch, `keep` last positions or all, vocabulary) of a forward without cache; inputs (batch, length)."""
+    accepted = inspect.signature(model.forward).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    options: dict[str, Any] = {}
+    if takes_any or "use_cache" in accepted:
+        options["use_cache"] = False
+    if keep is not None and keep < inputs.shape[1] and "logits_to_keep" in accepted:
+        options["logits_to_keep"] = keep
+    logits = model(input_ids=torch.from_numpy(inputs).to(model.device), **options).logits
+    return logits if keep is None else logits[:, -keep:]
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
