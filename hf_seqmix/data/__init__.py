@@ -1,0 +1,41 @@
+"""Text corpora, tokenizers, packing and yardsticks, as `datasets` objects (needs the extra `train`)."""
+
+from .compression import bits_per_byte_gzip, bits_per_byte_xz
+from .corpora import hold_out, load_corpus
+from .masking import ReproducibleMaskingCollator, mask_blocks
+from .ngram import ByteNGram, bits_per_byte_ngram
+from .packing import pack_for_evaluation, pack_for_training, total_bytes
+from .recipes import parse_overrides, read_recipe, recipe_arguments
+from .run_folder import explain_write_error, last_complete_checkpoint, plot_loss, prepare_run_folder, write_json
+from .scoring import block_scores, corpus_metrics
+from .stdlib_corpus import python_stdlib
+from .tokenization import build_tokenizer, count_bytes, token_bytes, train_bpe
+
+__all__ = [
+    "ByteNGram",
+    "ReproducibleMaskingCollator",
+    "bits_per_byte_gzip",
+    "bits_per_byte_ngram",
+    "bits_per_byte_xz",
+    "block_scores",
+    "build_tokenizer",
+    "corpus_metrics",
+    "count_bytes",
+    "explain_write_error",
+    "hold_out",
+    "last_complete_checkpoint",
+    "load_corpus",
+    "mask_blocks",
+    "pack_for_evaluation",
+    "pack_for_training",
+    "parse_overrides",
+    "plot_loss",
+    "prepare_run_folder",
+    "python_stdlib",
+    "read_recipe",
+    "recipe_arguments",
+    "token_bytes",
+    "total_bytes",
+    "train_bpe",
+    "write_json",
+]

@@ -1,0 +1,290 @@
+"""Text corpora from anywhere, as `datasets` objects with one document a row."""
+
+import codecs
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import datasets
+
+from .stdlib_corpus import python_stdlib
+
+__all__ = ["SPLITS", "Corpus", "hold_out", "load_corpus"]
+
+Corpus: TypeAlias = datasets.DatasetDict | datasets.IterableDatasetDict
+Source: TypeAlias = str | Path
+
+SPLITS = ("train", "validation", "test")
+
+EMBEDDED = {"embedded:python-stdlib": python_stdlib}
+
+# `.raw` and `.tokens` are what WikiText's own files end in.
+FORMATS = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".raw": "text",
+    ".tokens": "text",
+    ".json": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+
+SPLIT_WORDS = {
+    "train": {"train", "training"},
+    "validation": {"validation", "valid", "val", "dev"},
+    "test": {"test", "testing"},
+}
+
+
+def load_corpus(
+    source: Source | Mapping[str, Source | Sequence[Source]],
+    *,
+    text_column: str = "text",
+    sample_by: Literal["document", "paragraph", "line"] = "document",
+    file_format: str | None = None,
+    streaming: bool = False,
+) -> Corpus:
+    """
+    A corpus as a `DatasetDict` (`IterableDatasetDict` when streaming) whose splits have one column, `text`.
+
+    Rows without any text are left out. Text files are read as UTF-8 with line ends turned into `\\n`.
+
+    Args:
+        source: one of `"embedded:python-stdlib"` (see [`python_stdlib`]); a local file, or a folder whose files are
+            assigned to splits by the words train, valid, validation, dev and test in their names (all to train if there
+            are none); a folder written by `save_to_disk`; the name of a Hub data set, `"name"` or `"name:config"`; or a
+            mapping from split to local files or folders.
+        text_column: the column that holds the text; it is renamed to `text`.
+        sample_by: what one row of a text file is.
+        file_format: "text", "json", "csv" or "parquet" for files whose extension does not say it.
+        streaming: read rows only when they are asked for, and never all of them into memory.
+
+    Raises:
+        ValueError: if a file is missing, empty, without text, not UTF-8 or of an unknown kind, if there is no such
+            column, or if the Hub cannot be reached.
+    """
+    if sample_by not in ("document", "paragraph", "line"):
+        raise ValueError(f"`sample_by` is {sample_by!r}; allowed are 'document', 'paragraph' and 'line'.")
+    if isinstance(source, Mapping):
+        corpus = _load_files(_files_of_splits(source, file_format), sample_by, file_format, streaming)
+    elif str(source).startswith("embedded:"):
+        return _load_embedded(str(source), streaming)
+    elif _is_local(source):
+        folder = Path(source).expanduser()
+        if (folder / "dataset_dict.json").is_file():
+            corpus = datasets.load_from_disk(str(folder))
+        else:
+            corpus = _load_files(_files_of_splits({None: folder}, file_format), sample_by, file_format, streaming)
+    else:
+        corpus = _load_hub(str(source), streaming)
+    return type(corpus)({name: _text_only(split, name, text_column, source) for name, split in corpus.items()})
+
+
+def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.DatasetDict:
+    """
+    Splits off the last `fraction` of a corpus, counted in characters, as validation data.
+
+    Documents stay whole except the one across the border, which is cut after a line break (or, in a document of one
+    line, between two words), so that a corpus of a single document can be split too.
+
+    Raises:
+        ValueError: if `fraction` is not between 0 and 1, or if one side would be left without text.
+    """
+    if not 0 < fraction < 1:
+        raise ValueError(f"The held-out fraction is {fraction}; it must lie between 0 and 1, both excluded.")
+    texts = list(split["text"])
+    border = round((1 - fraction) * sum(len(text) for text in texts))
+    train: list[str] = []
+    held_out: list[str] = []
+    for text in texts:
+        cut = _cut(text, border)
+        train.append(text[:cut])
+        held_out.append(text[cut:])
+        border -= len(text)
+    train, held_out = ([text for text in side if text.strip()] for side in (train, held_out))
+    if not train or not held_out:
+        raise ValueError(
+            f"Holding out {fraction} of {len(texts)} documents leaves no text on one side. Give a larger corpus, another"
+            " fraction, or a validation file of its own."
+        )
+    return datasets.DatasetDict(
+        {
+            name: datasets.Dataset.from_dict({"text": side})
+            for name, side in (("train", train), ("validation", held_out))
+        }
+    )
+
+
+def _cut(text: str, border: int) -> int:
+    """The place nearest before `border` where `text` may be cut; its ends if the border is outside."""
+    if border <= 0 or border >= len(text):
+        return 0 if border <= 0 else len(text)
+    for separator in ("\n", " "):
+        place = text.rfind(separator, 0, border)
+        if place >= 0:
+            return place + 1
+    return border
+
+
+def _load_embedded(name: str, streaming: bool) -> Corpus:
+    if name not in EMBEDDED:
+        raise ValueError(f"There is no embedded corpus {name!r}; there is {', '.join(map(repr, EMBEDDED))}.")
+    corpus = EMBEDDED[name]()
+    if not streaming:
+        return corpus
+    return datasets.IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in corpus.items()})
+
+
+def _load_hub(name: str, streaming: bool) -> Corpus:
+    path, _, config = name.partition(":")
+    try:
+        return datasets.load_dataset(path, config or None, streaming=streaming)
+    except (OSError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise ValueError(
+            f"{name!r} is neither a file or folder here nor a data set that could be loaded from the Hub ({error}). Check"
+            f" the spelling and the network, or use a local file or one of {', '.join(map(repr, EMBEDDED))}."
+        ) from error
+
+
+def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str | None, streaming: bool) -> Corpus:
+    paths = [path for group in files.values() for path in group]
+    formats = {path: file_format or _format_of(path) for path in paths}
+    kinds = sorted(set(formats.values()))
+    if len(kinds) > 1:
+        raise ValueError(
+            f"The files are of several kinds ({', '.join(kinds)}): {', '.join(map(str, paths[:5]))}. Give files of one kind."
+        )
+    for path in paths:
+        _check_file(path, binary=kinds[0] == "parquet")
+    options: dict[str, Any] = {"sample_by": sample_by} if kinds[0] == "text" else {}
+    data_files = {split: [str(path) for path in group] for split, group in files.items()}
+    try:
+        return datasets.load_dataset(kinds[0], data_files=data_files, streaming=streaming, **options)
+    except datasets.exceptions.DatasetGenerationError as error:
+        reason = error.__cause__ or error
+        raise ValueError(
+            f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason} Check that the content is what"
+            " the extension says."
+        ) from error
+
+
+def _files_of_splits(
+    source: Mapping[str, Source | Sequence[Source]] | Mapping[None, Source], file_format: str | None
+) -> dict[str, list[Path]]:
+    """Files of each split; a split of None lets the names of the files decide."""
+    allowed = sorted({*FORMATS.values()})
+    if file_format is not None and file_format not in allowed:
+        raise ValueError(f"`file_format` is {file_format!r}; allowed are {', '.join(allowed)}.")
+    files: dict[str, list[Path]] = {}
+    for split, given in source.items():
+        if split is not None and split not in SPLITS:
+            raise ValueError(f"There is no split {split!r}; allowed are {', '.join(SPLITS)}.")
+        for entry in [given] if isinstance(given, (str, Path)) else given:
+            path = Path(entry).expanduser()
+            found = list(_walk(path, file_format))
+            words = {file: _split_from_name(file.relative_to(path)) for file in found} if split is None else {}
+            named = any(words.values())
+            for file in found:
+                name = split or (words[file] if named else "train")
+                if name is None:
+                    raise ValueError(
+                        f"{file} does not say which split it belongs to, as other files of {path} do. Put one of the words"
+                        " train, validation or test in its name, or name the files of each split."
+                    )
+                files.setdefault(name, []).append(file)
+    return {split: files[split] for split in SPLITS if split in files}
+
+
+def _walk(path: Path, file_format: str | None) -> Iterator[Path]:
+    """The file itself, or the data files below a folder in order of name."""
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        found = [
+            p
+            for p in sorted(path.rglob("*"))
+            if p.is_file() and not p.name.startswith(".") and (file_format or p.suffix.lower() in FORMATS)
+        ]
+        if not found:
+            raise ValueError(f"The folder {path} holds no data files; files ending in {', '.join(FORMATS)} are read.")
+        yield from found
+    else:
+        raise ValueError(f"There is no file or folder {path}. Check the spelling; paths start from {Path.cwd()}.")
+
+
+def _split_from_name(path: Path) -> str | None:
+    words = set(re.split(r"[^a-z]+", path.as_posix().lower()))
+    return next((split for split, names in SPLIT_WORDS.items() if not names.isdisjoint(words)), None)
+
+
+def _format_of(path: Path) -> str:
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise ValueError(
+            f"{path} ends in {path.suffix!r}, which does not say what it holds; known are {', '.join(FORMATS)}. Rename it or"
+            f" give the format, one of {', '.join(sorted(set(FORMATS.values())))}."
+        )
+    return kind
+
+
+def _check_file(path: Path, binary: bool) -> None:
+    """Raises for an empty file and, with its place, for the first bytes that are not UTF-8."""
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty (0 bytes); give a file with text in it.")
+    if binary:
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        while True:
+            start = file.tell() - len(decoder.getstate()[0])
+            chunk = file.read(1 << 20)
+            try:
+                decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"{path} is not UTF-8: {error.reason} at byte {start + error.start}. Convert it first, for example with"
+                    f" `iconv -f latin1 -t utf-8`."
+                ) from error
+            if not chunk:
+                return
+
+
+def _is_local(source: Source) -> bool:
+    """True for what exists here and for what can only be meant as a path."""
+    path = Path(source).expanduser()
+    looks_like_path = str(source).startswith(("/", ".", "~")) or path.suffix.lower() in FORMATS
+    return isinstance(source, Path) or path.exists() or looks_like_path
+
+
+def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:
+    """The split with the one column `text`, rows without text left out."""
+    columns = split.column_names
+    if columns is None:  # a stream does not know its columns before its first row
+        columns = list(next(iter(split), {}))
+    if text_column not in columns:
+        raise ValueError(
+            f"The {name} split of {source} has no column {text_column!r}; its columns are {', '.join(columns) or 'none'}."
+            " Name the one that holds the text."
+        )
+    split = split.select_columns([text_column])
+    if text_column != "text":
+        split = split.rename_column(text_column, "text")
+    first = next((row["text"] for row in split if row["text"] is not None), "")
+    if not isinstance(first, str):
+        raise ValueError(
+            f"The column {text_column!r} of the {name} split of {source} holds {type(first).__name__}, not text."
+            " Name the column that holds the text."
+        )
+    split = split.filter(_has_text, input_columns="text")
+    if next(iter(split), None) is None:
+        raise ValueError(
+            f"The {name} split of {source} has no text: every row is blank. Give a corpus with text in it."
+        )
+    return split
+
+
+def _has_text(text: str | None) -> bool:
+    return text is not None and bool(text.strip())

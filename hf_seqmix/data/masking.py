@@ -1,0 +1,59 @@
+"""Masks for masked language models that a resumed run draws again exactly as the interrupted one would have."""
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import datasets
+import torch
+from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase, default_data_collator
+
+__all__ = ["ReproducibleMaskingCollator", "mask_blocks"]
+
+Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
+
+
+@dataclass
+class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
+    """
+    [`~transformers.DataCollatorForLanguageModeling`] whose masks are a function of `seed` and the tokens of the batch.
+
+    The library's draws from a random stream, which loaders that fetch ahead or skip batches leave in another state, so
+    that a resumed run sees other masks. Here a block gets a new mask whenever it meets other blocks in its batch, that
+    is in every epoch of a shuffled data set. Rows that have `labels` already (see [`mask_blocks`]) are only stacked.
+    """
+
+    seed: int | None = 0
+
+    def torch_call(self, examples: list[Any]) -> dict[str, Any]:
+        if "labels" in examples[0]:
+            return default_data_collator(examples)
+        digest = hashlib.sha256(str(self.seed).encode())
+        for example in examples:
+            digest.update(torch.as_tensor(example["input_ids"], dtype=torch.int64).numpy().tobytes())
+        self.generator = torch.Generator().manual_seed(int.from_bytes(digest.digest()[:7], "big"))
+        return dict(super().torch_call(examples))
+
+
+def mask_blocks(
+    blocks: Rows, tokenizer: PreTrainedTokenizerBase, *, mlm_probability: float = 0.15, seed: int = 0
+) -> Rows:
+    """
+    Masks evaluation blocks once and for all, each by itself, so that every evaluation answers the same questions.
+
+    Args:
+        blocks: rows with `input_ids`, as [`pack_for_evaluation`] gives.
+        tokenizer: says which token masks, and which are special and never masked.
+        mlm_probability: share of the tokens to predict; of these 80 % are masked, 10 % replaced and 10 % kept.
+        seed: another seed gives other masks.
+
+    Returns:
+        The rows with masked `input_ids`, and `labels` of -100 where nothing was masked.
+    """
+    collator = ReproducibleMaskingCollator(tokenizer=tokenizer, mlm_probability=mlm_probability, seed=seed)
+
+    def mask(row: dict[str, Any]) -> dict[str, Any]:
+        masked = collator([{"input_ids": row["input_ids"]}])
+        return {name: masked[name][0].numpy() for name in ("input_ids", "labels")}
+
+    return blocks.map(mask)

@@ -1,0 +1,216 @@
+"""Documents to blocks of tokens of one length, for training and for evaluation."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+import datasets
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from .tokenization import token_bytes
+
+__all__ = ["pack_for_evaluation", "pack_for_training", "total_bytes"]
+
+Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
+Batch: TypeAlias = dict[str, Any]
+
+IGNORED_LABEL = -100
+
+# A stream is packed so many documents at a time; what does not fill a block is carried no further.
+STREAMED_DOCUMENTS = 1000
+
+
+def pack_for_training(
+    documents: Rows,
+    tokenizer: PreTrainedTokenizerBase,
+    block_size: int,
+    *,
+    causal: bool = True,
+    respect_documents: bool = False,
+    num_proc: int | None = None,
+) -> Rows:
+    """
+    Tokenizes `documents` and cuts them, one after the other, into blocks of exactly `block_size` tokens.
+
+    The end-of-text token stands before each document: it ends the one before and is the context of the next one's first
+    token. What is left over at the end is dropped (in a stream, once every thousand documents). Special tokens that are
+    spelled out in a text are text.
+
+    Args:
+        documents: rows with a column `text`.
+        tokenizer: its end-of-text (else separator, else begin-of-text) token separates documents; without one they
+            follow each other directly.
+        block_size: tokens a block, at least 2.
+        causal: add `labels` equal to the inputs; the model shifts them. Masked language models are given theirs by the
+            collator.
+        respect_documents: add `position_ids` that restart at each document, which makes a model mix every document
+            alone.
+        num_proc: processes that tokenize.
+
+    Returns:
+        Rows of `input_ids`, and `labels` and `position_ids` as asked for, each of `block_size` integers.
+
+    Raises:
+        ValueError: if the block size is below 2, or if the documents do not fill one block.
+    """
+    tokens = _tokenize(documents, tokenizer, with_bytes=False, num_proc=num_proc)
+    pack = partial(
+        _pack, block_size=block_size, pad_id=None, overlap=0, causal=causal, respect_documents=respect_documents
+    )
+    blocks = _map_blocks(tokens, pack, block_size)
+    if next(iter(blocks), None) is None:
+        raise ValueError(
+            f"The training text has fewer tokens than one block of {block_size}. Give more text or a smaller block size."
+        )
+    return blocks
+
+
+def pack_for_evaluation(
+    documents: Rows,
+    tokenizer: PreTrainedTokenizerBase,
+    block_size: int,
+    *,
+    causal: bool = True,
+    respect_documents: bool = False,
+    num_proc: int | None = None,
+) -> Rows:
+    """
+    As [`pack_for_training`], but no token is lost: the last block is padded, and every token is predicted exactly once.
+
+    A causal model says nothing about the first token of a block. Blocks therefore overlap by one token: each begins with
+    the last token of the block before, as context only, and the first begins with the end-of-text token. The sum of the
+    losses over all blocks is then the code length of the whole text, which divided by [`total_bytes`] gives bits per byte.
+    The end-of-text tokens between documents are predicted too and have no bytes, so the figure is, if anything, too high.
+
+    Returns:
+        Rows of `input_ids`, `num_bytes` (UTF-8 bytes of the text whose tokens this block predicts), `attention_mask`, and
+        for causal models `labels` (-100 on padding). With `respect_documents` there are `position_ids` instead of the
+        mask, and the padding is a document of its own.
+
+    Raises:
+        ValueError: as [`pack_for_training`], but a single token of text is enough.
+    """
+    tokens = _tokenize(documents, tokenizer, with_bytes=True, num_proc=num_proc)
+    pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else _separator(tokenizer)
+    pack = partial(
+        _pack,
+        block_size=block_size,
+        pad_id=pad_id or 0,
+        overlap=1 if causal else 0,
+        causal=causal,
+        respect_documents=respect_documents,
+    )
+    blocks = _map_blocks(tokens, pack, block_size)
+    if next(iter(blocks), None) is None:
+        raise ValueError("The evaluation text has no token to predict. Give more text.")
+    return blocks
+
+
+def total_bytes(blocks: datasets.Dataset | datasets.IterableDataset) -> int:
+    """UTF-8 bytes of text that the blocks of [`pack_for_evaluation`] predict; a stream is read through once."""
+    if isinstance(blocks, datasets.Dataset):
+        return int(np.sum(blocks.with_format("numpy")["num_bytes"][:]))
+    return sum(row["num_bytes"] for row in blocks)
+
+
+def _tokenize(documents: Rows, tokenizer: PreTrainedTokenizerBase, *, with_bytes: bool, num_proc: int | None) -> Rows:
+    options: dict[str, Any] = {}
+    if isinstance(documents, datasets.Dataset):
+        options = {"num_proc": num_proc, "desc": "Tokenizing"}
+    encode = partial(_encode, tokenizer=tokenizer, separator=_separator(tokenizer), with_bytes=with_bytes)
+    return documents.map(
+        encode, batched=True, batch_size=100, input_columns="text", remove_columns=documents.column_names, **options
+    )
+
+
+def _separator(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    candidates = (tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id)
+    return next((token for token in candidates if token is not None), None)
+
+
+def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, separator: int | None, with_bytes: bool) -> Batch:
+    """Token ids of each text, the separator first, and how many bytes each stands for."""
+    with_offsets = with_bytes and tokenizer.is_fast
+    encoded = tokenizer(
+        texts,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        return_offsets_mapping=with_offsets,
+        verbose=False,
+    )
+    prefix = [] if separator is None else [separator]
+    batch: Batch = {"input_ids": [prefix + ids for ids in encoded["input_ids"]]}
+    if with_bytes:
+        offsets = encoded["offset_mapping"] if with_offsets else [None] * len(texts)
+        batch["num_bytes"] = [
+            [0] * len(prefix) + token_bytes(text, len(ids), places).tolist()
+            for text, ids, places in zip(texts, encoded["input_ids"], offsets, strict=True)
+        ]
+    return batch
+
+
+def _map_blocks(tokens: Rows, pack: Callable[[Batch], Batch], block_size: int) -> Rows:
+    if block_size < 2:
+        raise ValueError(
+            f"The block size is {block_size}; a block needs at least 2 tokens, one to predict from another."
+        )
+    columns = tokens.column_names
+    if isinstance(tokens, datasets.Dataset):
+        # The whole split at once, so that only one block in all is incomplete.
+        blocks = tokens.with_format("numpy").map(
+            pack, batched=True, batch_size=None, remove_columns=columns, desc=f"Packing blocks of {block_size}"
+        )
+    else:
+        # As lists: a stream would hand arrays on as they are, and labels must not arrive as 32-bit tensors.
+        blocks = tokens.map(
+            lambda batch: {name: values.tolist() for name, values in pack(batch).items()},
+            batched=True,
+            batch_size=STREAMED_DOCUMENTS,
+            remove_columns=columns,
+        )
+    return blocks.with_format(None)
+
+
+def _pack(
+    batch: Batch,
+    block_size: int,
+    pad_id: int | None,
+    overlap: int,
+    causal: bool,
+    respect_documents: bool,
+) -> Batch:
+    """Blocks of the concatenated documents; without a `pad_id` the incomplete last one is dropped."""
+    documents = [np.asarray(ids, dtype=np.int32) for ids in batch["input_ids"]]
+    length = sum(ids.size for ids in documents)
+    stride = block_size - overlap
+    if pad_id is None:
+        num_blocks = max(length - overlap, 0) // stride
+    else:
+        num_blocks = -(-max(length - overlap, 0) // stride)
+
+    def blocks(values: list[np.ndarray], fill: int) -> np.ndarray:
+        if num_blocks == 0:
+            return np.zeros((0, block_size), dtype=np.int32)
+        flat = np.full((num_blocks - 1) * stride + block_size, fill, dtype=np.int32)
+        joined = np.concatenate(values)[: flat.size]
+        flat[: joined.size] = joined
+        return np.lib.stride_tricks.sliding_window_view(flat, block_size)[::stride]
+
+    is_text = blocks([np.ones(length, dtype=np.int32)], 0)
+    packed: Batch = {"input_ids": blocks(documents, pad_id or 0)}
+    if causal:
+        packed["labels"] = np.where(is_text == 1, packed["input_ids"], np.int32(IGNORED_LABEL))
+    if respect_documents:
+        in_document = blocks([np.arange(ids.size, dtype=np.int32) for ids in documents], 0)
+        in_block = np.arange(block_size, dtype=np.int32)
+        in_padding = in_block - is_text.sum(axis=1, keepdims=True, dtype=np.int32)
+        packed["position_ids"] = np.where(is_text == 1, np.minimum(in_document, in_block), in_padding)
+    elif pad_id is not None:
+        packed["attention_mask"] = is_text
+    if pad_id is not None:
+        num_bytes = blocks([np.asarray(count, dtype=np.int32) for count in batch["num_bytes"]], 0)
+        packed["num_bytes"] = num_bytes[:, overlap:].sum(axis=1)
+    return packed

@@ -1,0 +1,67 @@
+"""Held-out figures of a language model, exact over blocks of unequal numbers of predicted tokens."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import EvalPrediction
+
+__all__ = ["block_scores", "corpus_metrics"]
+
+IGNORED_LABEL = -100
+
+
+def block_scores(
+    logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor, *, causal: bool = True
+) -> torch.Tensor:
+    r"""
+    Sum of the negative log-likelihoods $-\ln p$, number right and number of the predicted tokens of each block.
+
+    Meant as `preprocess_logits_for_metrics` of a `Trainer`: three numbers a block are gathered instead of the logits.
+
+    Args:
+        logits (`(batch, length, vocabulary)`): the model's; of a tuple, the first entry.
+        labels (`(batch, length)`): -100 where nothing is predicted; a causal model's logits at t predict the label at
+            t + 1.
+
+    Returns:
+        `(batch, 3)`, float32, in nats and counts.
+    """
+    if isinstance(logits, tuple):
+        logits = logits[0]
+    if causal:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    scores = []
+    # One block at a time: float32 log-probabilities of a whole batch would double the peak memory.
+    for block, label in zip(logits, labels, strict=True):
+        predicted = label != IGNORED_LABEL
+        block, label = block[predicted].float(), label[predicted]
+        nll = torch.nn.functional.cross_entropy(block, label, reduction="sum")
+        right = (block.argmax(dim=-1) == label).sum()
+        scores.append(torch.stack([nll, right.to(nll.dtype), predicted.sum().to(nll.dtype)]))
+    return torch.stack(scores)
+
+
+def corpus_metrics(num_bytes: int | None = None) -> Callable[[EvalPrediction], dict[str, Any]]:
+    r"""
+    A `compute_metrics` for a `Trainer` that sums [`block_scores`] over the corpus.
+
+    Gives `token_loss` (nats a predicted token), `perplexity` $= e^{\text{loss}}$, `token_accuracy`, `num_tokens`, and
+    with `num_bytes` $B$, the UTF-8 bytes of the text that was predicted, `bits_per_byte` $= \sum -\log_2 p \,/\, B$.
+    """
+
+    def compute(prediction: EvalPrediction) -> dict[str, Any]:
+        nll, right, num_tokens = np.asarray(prediction.predictions, dtype=np.float64).sum(axis=0).tolist()
+        metrics = {
+            "token_loss": nll / num_tokens,
+            "perplexity": float(np.exp(nll / num_tokens)),
+            "token_accuracy": right / num_tokens,
+            "num_tokens": int(num_tokens),
+        }
+        if num_bytes is not None:
+            metrics |= {"bits_per_byte": nll / math.log(2) / num_bytes, "num_bytes": num_bytes}
+        return metrics
+
+    return compute

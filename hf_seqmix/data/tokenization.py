@@ -1,0 +1,154 @@
+"""Tokenizers for language models trained here: bytes, a BPE trained on the spot, or any pretrained one."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from transformers import (
+    AutoTokenizer,
+    ByT5Tokenizer,
+    GPT2Tokenizer,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+)
+
+__all__ = ["build_tokenizer", "count_bytes", "token_bytes", "train_bpe"]
+
+END_OF_TEXT = "<|endoftext|>"
+PAD = "<|pad|>"
+MASK = "<|mask|>"
+
+SMALLEST_BPE = 256 + 2  # every byte, the end of a text, padding
+
+
+def build_tokenizer(
+    spec: str | Path, texts: Iterable[str] | None = None, *, mask_token: bool = False
+) -> PreTrainedTokenizerBase:
+    """
+    The tokenizer that `spec` names.
+
+    Args:
+        spec: `"byte"` (transformers' `ByT5Tokenizer`: one token a UTF-8 byte), `"bpe:4096"` (a byte-level BPE of that many
+            tokens trained on `texts`, see [`train_bpe`]), or the name or folder of a pretrained tokenizer. A folder with
+            only `vocab.json` and `merges.txt` is read as GPT-2's or RoBERTa's byte-level BPE, whichever special tokens
+            its vocabulary has.
+        texts: what a BPE is trained on; not used otherwise.
+        mask_token: add a mask token, for masked language models, unless there is one.
+
+    Raises:
+        ValueError: if the specification is none of these, if a BPE has nothing to be trained on, or if the folder or Hub
+            name holds no tokenizer.
+    """
+    kind, _, argument = str(spec).partition(":")
+    tokenizer: PreTrainedTokenizerBase
+    if kind == "bpe":
+        tokenizer = train_bpe(texts or (), _vocab_size(argument))
+    elif spec == "byte":
+        tokenizer = ByT5Tokenizer()
+    else:
+        tokenizer = _pretrained(str(spec))
+    if mask_token and tokenizer.mask_token is None:
+        tokenizer.add_special_tokens({"mask_token": MASK})
+    return tokenizer
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
+    """
+    Trains a byte-level BPE of `vocab_size` tokens, special tokens included.
+
+    All 256 bytes are in the vocabulary, so there are no unknown tokens, and decoding gives any text back exactly.
+    `<|endoftext|>` opens and ends a text and `<|pad|>` pads.
+
+    Raises:
+        ValueError: if the vocabulary is too small for the bytes, or if `texts` has no text.
+    """
+    if vocab_size < SMALLEST_BPE:
+        raise ValueError(
+            f"A byte-level BPE of {vocab_size} tokens is too small: the 256 bytes and 2 special tokens need {SMALLEST_BPE}."
+        )
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT, PAD],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )
+    texts = [text for text in texts if text.strip()]
+    if not texts:
+        raise ValueError("There is no text to train a BPE on; give `texts` with some text in it.")
+    backend.train_from_iterator(texts, trainer, length=len(texts))
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        bos_token=END_OF_TEXT,
+        eos_token=END_OF_TEXT,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def count_bytes(text: str) -> int:
+    """Number of UTF-8 bytes of `text`, the denominator of bits per byte; no tokenizer is involved."""
+    return len(text.encode("utf-8"))
+
+
+def token_bytes(text: str, num_tokens: int, offsets: list[tuple[int, int]] | None = None) -> np.ndarray:
+    """
+    How many UTF-8 bytes of `text` each of its tokens stands for, so that any run of tokens has a size in bytes.
+
+    A token is given the bytes from the furthest place its predecessors reach to the place where it ends, the last one all
+    that is left: the counts always sum to [`count_bytes`] of the text, also where tokens share a character or skip
+    one. Without offsets the bytes are spread evenly, which is exact for a tokenizer of bytes.
+
+    Args:
+        text: the raw text.
+        num_tokens: how many tokens it has, special tokens not counted.
+        offsets: for each token, where it starts and ends in `text`, in characters.
+
+    Returns:
+        `np.ndarray` of shape `(num_tokens,)`, int32.
+    """
+    if num_tokens == 0:
+        return np.zeros(0, dtype=np.int32)
+    total = count_bytes(text)
+    if offsets is None:
+        ends = total * np.arange(1, num_tokens + 1) // num_tokens
+    else:
+        last_characters = np.maximum.accumulate(np.array([end for _, end in offsets]))
+        ends = last_characters if text.isascii() else _byte_positions(text)[last_characters]
+        ends[-1] = total
+    return np.diff(ends, prepend=0).astype(np.int32)
+
+
+def _byte_positions(text: str) -> np.ndarray:
+    """UTF-8 bytes before each character and before the end, shape `(len(text) + 1,)`."""
+    code_points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    sizes = 1 + (code_points > 0x7F).astype(np.int64) + (code_points > 0x7FF) + (code_points > 0xFFFF)
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _vocab_size(argument: str) -> int:
+    if not argument.isdecimal():
+        raise ValueError(f"'bpe:{argument}' does not say how many tokens to learn; write, for example, 'bpe:4096'.")
+    return int(argument)
+
+
+def _pretrained(name: str) -> PreTrainedTokenizerBase:
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        files = {path.name for path in folder.iterdir()}
+        if {"vocab.json", "merges.txt"} <= files and not {"tokenizer.json", "tokenizer_config.json"} & files:
+            # Without a file that says which class it is, the vocabulary tells: only RoBERTa's has `<s>`.
+            vocabulary = json.loads((folder / "vocab.json").read_text(encoding="utf-8"))
+            return (RobertaTokenizer if "<s>" in vocabulary else GPT2Tokenizer).from_pretrained(str(folder))
+    try:
+        return AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else name)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{name!r} gave no tokenizer: {error} Allowed are 'byte', 'bpe:SIZE' such as 'bpe:4096', a folder with"
+            " tokenizer.json or with vocab.json and merges.txt, and the name of a pretrained tokenizer."
+        ) from error
