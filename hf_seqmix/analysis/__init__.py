@@ -3,7 +3,14 @@
 `plots` is not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
 """
 
-from .language_modeling import LanguageModelScore, evaluate_language_model
-from .report import markdown_table, run_environment, write_json
+from .language_modeling import LanguageModelScore, evaluate_language_model, iter_language_model_scores
+from .report import ResultLog, markdown_table, run_environment
 
-__all__ = ["LanguageModelScore", "evaluate_language_model", "markdown_table", "run_environment", "write_json"]
+__all__ = [
+    "LanguageModelScore",
+    "ResultLog",
+    "evaluate_language_model",
+    "iter_language_model_scores",
+    "markdown_table",
+    "run_environment",
+]

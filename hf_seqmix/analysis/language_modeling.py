@@ -4,8 +4,8 @@ import inspect
 import itertools
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-__all__ = ["LanguageModelScore", "evaluate_language_model", "position_edges"]
+__all__ = ["LanguageModelScore", "evaluate_language_model", "iter_language_model_scores", "position_edges"]
 
 logger = logging.get_logger(__name__)
 
@@ -82,6 +82,14 @@ class LanguageModelScore:
             "position_perplexity": self.position_perplexity,
         }
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "LanguageModelScore":
+        """The score that `to_dict` wrote, also after a round trip through JSON; other keys are ignored."""
+        own: dict[str, Any] = {field.name: values[field.name] for field in fields(cls)}
+        for name in ("position_start", "position_tokens", "position_nll"):
+            own[name] = tuple(own[name])
+        return cls(**own)
+
 
 def evaluate_language_model(
     model: PreTrainedModel,
@@ -128,6 +136,36 @@ def evaluate_language_model(
             tokenizer has no token to begin with; the tokenizer's ids do not fit the model's vocabulary; the model looks
             at later tokens, cannot take that many tokens, or gives losses that are not finite.
     """
+    return list(
+        iter_language_model_scores(
+            model,
+            tokenizer,
+            texts,
+            context_lengths=context_lengths,
+            stride=stride,
+            batch_size=batch_size,
+            device=device,
+            prefix_token_id=prefix_token_id,
+            check_causality=check_causality,
+            progress=progress,
+        )
+    )
+
+
+def iter_language_model_scores(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Iterable[str],
+    *,
+    context_lengths: Sequence[int] = (512,),
+    stride: int | None = None,
+    batch_size: int | None = None,
+    device: str | torch.device | None = None,
+    prefix_token_id: int | None = None,
+    check_causality: bool = True,
+    progress: bool = True,
+) -> Iterator[LanguageModelScore]:
+    """As `evaluate_language_model`, giving each score as soon as it is known."""
     if not context_lengths or min(context_lengths) < 1:
         raise ValueError(f"context_lengths must be one or more positive numbers; given {list(context_lengths)}.")
     if stride is not None and not 1 <= stride <= min(context_lengths):
@@ -146,10 +184,8 @@ def evaluate_language_model(
     try:
         if check_causality:
             _check_causality(model, documents)
-        return [
-            _score(model, documents, length, stride or length, batch_size, sizes, progress)
-            for length in context_lengths
-        ]
+        for length in context_lengths:
+            yield _score(model, documents, length, stride or length, batch_size, sizes, progress)
     finally:
         model.train(was_training)
 

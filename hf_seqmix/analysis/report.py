@@ -1,4 +1,4 @@
-"""Results as files: JSON written in one piece, Markdown tables, and what a number depends on."""
+"""Results on record: lines that survive a kill, Markdown tables, and what a number depends on."""
 
 import datetime
 import importlib.metadata
@@ -14,28 +14,50 @@ from typing import Any
 
 import torch
 
-__all__ = ["markdown_table", "run_environment", "write_json"]
+__all__ = ["ResultLog", "markdown_table", "run_environment"]
 
 _PACKAGES = ("hf-seqmix", "torch", "transformers", "datasets", "evaluate", "accelerate", "scikit-learn")
 
 
-def write_json(path: str | os.PathLike[str], value: Any) -> None:
-    """Write a JSON file in one piece: whoever reads the path sees the old content or the new, never half of it.
+class ResultLog:
+    """Results of a long evaluation, one JSON line each, so that an interrupted one goes on where it stopped.
 
-    Numbers that are not finite become null, since JSON has none.
+    A line is `{"key": ..., "result": ...}`; the key says everything that the result depends on. A line cut short by a kill
+    is dropped when the file is opened.
 
     Raises:
-        OSError: the disk is full or cannot be written to; what was at `path` is left as it was.
+        ValueError: a line other than the last is not JSON of that form: the file is something else.
     """
-    path = Path(path)
-    text = json.dumps(_finite(value), indent=2, ensure_ascii=False) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._results: dict[str, Any] = {}
+        if not self.path.exists():
+            return
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            os.truncate(self.path, self.path.stat().st_size - len(lines.pop().encode("utf-8")))
+        for number, line in enumerate(lines, start=1):
+            try:
+                entry = json.loads(line)
+                self._results[_canonical(entry["key"])] = entry["result"]
+            except (ValueError, TypeError, KeyError) as error:
+                raise ValueError(
+                    f"Line {number} of {self.path} is not a result written by this package; move the file away."
+                ) from error
+
+    def get(self, key: Mapping[str, Any]) -> Any | None:
+        """The newest result with that key, or None."""
+        return self._results.get(_canonical(key))
+
+    def append(self, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Add a result and write it to the disk before returning."""
+        line = json.dumps({"key": key, "result": result}, ensure_ascii=False)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._results[_canonical(key)] = json.loads(line)["result"]
 
 
 def markdown_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
@@ -84,12 +106,8 @@ def run_environment() -> dict[str, Any]:
     }
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _canonical(key: Mapping[str, Any]) -> str:
+    return json.dumps(key, sort_keys=True)
 
 
 def _is_number(value: Any) -> bool:

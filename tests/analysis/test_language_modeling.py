@@ -16,7 +16,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from hf_seqmix.analysis import evaluate_language_model
+from hf_seqmix.analysis import LanguageModelScore, evaluate_language_model
 from hf_seqmix.analysis.language_modeling import position_edges
 from hf_seqmix.metrics import load_metric
 
@@ -131,7 +131,9 @@ def test_several_context_lengths_and_the_metrics_agree(model, bpe):
             "perplexity": pytest.approx(score.perplexity),
             "word_perplexity": pytest.approx(score.word_perplexity),
         }
-        assert json.loads(json.dumps(score.to_dict()))["bits_per_byte"] == score.bits_per_byte
+        restored = json.loads(json.dumps(score.to_dict()))
+        assert restored["bits_per_byte"] == score.bits_per_byte
+        assert LanguageModelScore.from_dict(restored) == score
 
 
 def test_small_chunks_of_logits_change_nothing(model, bpe, monkeypatch):

@@ -3,30 +3,41 @@ import math
 
 import pytest
 
-from hf_seqmix.analysis import markdown_table, run_environment, write_json
+from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
 
 
-def test_json_is_replaced_in_one_piece(tmp_path):
-    path = tmp_path / "results.json"
-    write_json(path, {"loss": 1.5, "bad": math.nan, "list": (1, math.inf), "é": True})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"loss": 1.5, "bad": None, "list": [1, None], "é": True}
-    with pytest.raises(TypeError):
-        write_json(path, {"object": object()})
-    assert json.loads(path.read_text(encoding="utf-8"))["loss"] == 1.5
+def test_results_are_found_again_and_the_newest_wins(tmp_path):
+    path = tmp_path / "results.jsonl"
+    log = ResultLog(path)
+    assert log.get({"model": "a", "length": 1}) is None
+    log.append({"model": "a", "length": 1}, {"loss": 1.5})
+    log.append({"model": "é", "length": 1}, {"loss": 2.5})
+    log.append({"model": "a", "length": 1}, {"loss": 0.5})
+    for reader in (log, ResultLog(path)):
+        assert reader.get({"length": 1, "model": "a"}) == {"loss": 0.5}
+        assert reader.get({"model": "é", "length": 1}) == {"loss": 2.5}
+        assert reader.get({"model": "a", "length": 2}) is None
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 3
 
 
-def test_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "results.json"
-    write_json(path, {"loss": 1.5})
+def test_line_cut_short_by_a_kill_is_dropped(tmp_path):
+    path = tmp_path / "results.jsonl"
+    log = ResultLog(path)
+    log.append({"n": 1}, {"loss": 1.5})
+    with open(path, "a", encoding="utf-8") as file:
+        file.write('{"key": {"é": 2}, "res')
+    log = ResultLog(path)
+    log.append({"n": 3}, {"loss": 3.5})
+    reader = ResultLog(path)
+    assert [reader.get({"n": n}) for n in (1, 2, 3)] == [{"loss": 1.5}, None, {"loss": 3.5}]
 
-    def fail(*args):
-        raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="No space left"):
-        write_json(path, {"loss": 2.5})
-    assert json.loads(path.read_text())["loss"] == 1.5
-    assert [entry.name for entry in tmp_path.iterdir()] == ["results.json"]
+def test_file_of_another_kind_is_not_touched(tmp_path):
+    path = tmp_path / "results.jsonl"
+    path.write_text("notes\nof mine\n")
+    with pytest.raises(ValueError, match=r"Line 1 of .* is not a result"):
+        ResultLog(path)
+    assert path.read_text() == "notes\nof mine\n"
 
 
 def test_markdown_table():

@@ -1,0 +1,250 @@
+"""Plots of evaluations and of training, written as image files; no display is needed."""
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+
+from .language_modeling import LanguageModelScore
+
+__all__ = ["plot_context_lengths", "plot_loss", "plot_positions"]
+
+# Okabe and Ito's colours, which colour-blind readers tell apart; markers do the same in print.
+_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS = "osD^vPX"
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.titlesize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E5E5E5",
+    "grid.linewidth": 0.8,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+    "savefig.dpi": 150,
+}
+
+Path = str | os.PathLike[str]
+Scores = Mapping[str, Sequence[LanguageModelScore]]
+
+
+def plot_context_lengths(
+    scores: Scores,
+    path: Path,
+    *,
+    configured_lengths: Mapping[str, int] | None = None,
+    references: Mapping[str, float] | None = None,
+    title: str | None = None,
+) -> None:
+    """Bits per byte and token perplexity against context length, one line a model.
+
+    Args:
+        scores: model name -> its scores, in any order.
+        path: image file; the extension gives the format.
+        configured_lengths: model name -> the context length it is configured or trained for; dotted lines where they lie
+            within the plot.
+        references: name -> bits per byte of something that is not a model with a context length (gzip, an n-gram), drawn
+            as a horizontal line.
+        title: above the plot; names the text.
+
+    Raises:
+        ValueError: there is nothing to plot.
+    """
+    _check(scores)
+    panels = [("bits_per_byte", "bits per byte"), ("perplexity", "perplexity per token")]
+    with _figure(path, 9.5, 3.8, columns=2) as (figure, all_axes):
+        for axes, (figure_of_merit, label) in zip(all_axes, panels, strict=True):
+            lengths: set[int] = set()
+            for index, (name, points) in enumerate(scores.items()):
+                points = sorted(points, key=lambda score: score.context_length)
+                x = [score.context_length for score in points]
+                lengths.update(x)
+                axes.plot(x, [getattr(score, figure_of_merit) for score in points], label=name, **_line(index))
+            _mark_lengths(axes, configured_lengths, list(lengths))
+            _powers_of_two(axes, sorted(lengths))
+            axes.set_xlabel("context length (tokens)")
+            axes.set_ylabel(label)
+        all_axes[1].set_yscale("log")
+        _plain_log_ticks(all_axes[1])
+        for index, (name, value) in enumerate((references or {}).items()):
+            all_axes[0].axhline(value, color="#888888", linewidth=1, linestyle=_dash(index))
+            all_axes[0].annotate(
+                f"{name} {value:.2f}",
+                (0.995, value),
+                xycoords=("axes fraction", "data"),
+                ha="right",
+                va="bottom",
+                fontsize=8,
+                color="#666666",
+            )
+        _legend(figure, all_axes[0], title)
+
+
+def plot_positions(
+    scores: Scores, path: Path, *, configured_lengths: Mapping[str, int] | None = None, title: str | None = None
+) -> None:
+    """Token perplexity against the number of tokens of context, one line a model.
+
+    Drawn for the longest context length that all models share, or else for the longest of each. A line that keeps falling
+    to the right shows a model that uses context from that far; one that rises beyond the configured length (dotted) does
+    not extrapolate.
+
+    Args, Raises: as `plot_context_lengths`.
+    """
+    _check(scores)
+    shared = set.intersection(*({score.context_length for score in points} for points in scores.values()))
+    with _figure(path, 6.2, 4.2) as (figure, [axes]):
+        longest = 0
+        for index, (name, points) in enumerate(scores.items()):
+            score = max(points, key=lambda s: (s.context_length in shared, s.context_length))
+            start = np.asarray(score.position_start, dtype=float)
+            after = np.append(start[1:], min(score.context_length, 2 * max(start[-1], 0.5)))
+            # the token at position p is predicted from p + 1 tokens
+            axes.plot(
+                np.sqrt((start + 1) * np.maximum(after, start + 1)),
+                score.position_perplexity,
+                label=name,
+                **_line(index),
+            )
+            longest = max(longest, int(after[-1]))
+        _mark_lengths(axes, configured_lengths, [1, longest])
+        _powers_of_two(axes, [2**power for power in range(longest.bit_length() + 1) if 2**power <= longest] or [1])
+        axes.set_yscale("log")
+        _plain_log_ticks(axes)
+        axes.set_xlabel("tokens of context")
+        axes.set_ylabel("perplexity per token")
+        _legend(figure, axes, title)
+
+
+def plot_loss(
+    log_history: Sequence[Mapping[str, Any]],
+    path: Path,
+    *,
+    scale: float = 1.0,
+    unit: str = "nats per token",
+    references: Mapping[str, float] | None = None,
+    title: str | None = None,
+) -> None:
+    """Training and evaluation loss against the optimizer's steps.
+
+    Args:
+        log_history: `trainer.state.log_history`: entries with "step" and "loss" or "eval_loss".
+        path: image file; the extension gives the format.
+        scale: factor on every loss; 1 / (ln 2 * bytes per token) turns nats per token into bits per byte.
+        unit: what the scaled loss is measured in.
+        references: name -> value in that unit, drawn as horizontal lines.
+        title: above the plot.
+
+    Raises:
+        ValueError: the history holds no loss.
+    """
+    train = [(entry["step"], entry["loss"] * scale) for entry in log_history if "loss" in entry]
+    evaluation = [(entry["step"], entry["eval_loss"] * scale) for entry in log_history if "eval_loss" in entry]
+    if not train and not evaluation:
+        raise ValueError('There is no loss to plot: no entry of log_history has "loss" or "eval_loss".')
+    with _figure(path, 6.6, 4.0) as (_, [axes]):
+        if train:
+            steps, losses = map(np.asarray, zip(*train, strict=True))
+            smooth = len(losses) >= 20
+            axes.plot(
+                steps,
+                losses,
+                color=_COLORS[0],
+                alpha=0.3 if smooth else 1.0,
+                linewidth=1.0 if smooth else 1.8,
+                label=None if smooth else "training",
+            )
+            if smooth:
+                axes.plot(
+                    steps,
+                    _moving_mean(losses, max(1, len(losses) // 40)),
+                    color=_COLORS[0],
+                    label="training (smoothed)",
+                )
+        if evaluation:
+            steps, losses = map(np.asarray, zip(*evaluation, strict=True))
+            axes.plot(steps, losses, color=_COLORS[1], marker="o", label=f"evaluation (last {losses[-1]:.3f})")
+        for index, (name, value) in enumerate((references or {}).items()):
+            axes.axhline(value, color="#666666", linewidth=1.2, linestyle=_dash(index), label=f"{name} ({value:.2f})")
+        # the first steps of a run from scratch would flatten everything after them
+        values = [loss for _, loss in train + evaluation]
+        if min(values) > 0 and max(values) > 4 * min(values):
+            axes.set_yscale("log")
+            _plain_log_ticks(axes)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("optimizer steps")
+        axes.set_ylabel(f"loss ({unit})")
+        axes.legend()
+        if title:
+            axes.set_title(title, loc="left")
+
+
+def _check(scores: Scores) -> None:
+    empty = [name for name, points in scores.items() if not points]
+    if not scores or empty:
+        raise ValueError(f"There is nothing to plot for {empty or 'any model'}: give at least one score a model.")
+
+
+@contextlib.contextmanager
+def _figure(path: Path, width: float, height: float, columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
+        figure.savefig(path)
+
+
+def _line(index: int) -> dict[str, Any]:
+    return {"color": _COLORS[index % len(_COLORS)], "marker": _MARKERS[index % len(_MARKERS)]}
+
+
+def _dash(index: int) -> tuple[int, tuple[int, ...]]:
+    return (0, ((5, 3), (1, 2), (5, 2, 1, 2), (8, 3))[index % 4])
+
+
+def _mark_lengths(axes: Axes, configured_lengths: Mapping[str, int] | None, shown: Sequence[int]) -> None:
+    inside = {length for length in (configured_lengths or {}).values() if min(shown) <= length <= max(shown)}
+    for index, length in enumerate(sorted(inside)):
+        label = None if index else "configured length"
+        axes.axvline(length, color="#888888", linewidth=1.4, linestyle=":", label=label)
+
+
+def _powers_of_two(axes: Axes, ticks: list[int]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xmargin(0.06)
+    axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", which="minor", length=0)
+    if len(ticks) > 8:
+        axes.tick_params(axis="x", labelrotation=45)
+
+
+def _plain_log_ticks(axes: Axes) -> None:
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(plain)
+    axes.tick_params(axis="y", which="minor", labelsize=8)
+    axes.grid(axis="y", which="both")
+
+
+def _legend(figure: Figure, axes: Axes, title: str | None) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3))
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+
+
+def _moving_mean(values: np.ndarray, reach: int) -> np.ndarray:
+    """Mean of each value and its `reach` neighbours on both sides, or as many as there are."""
+    sums = np.cumsum(np.insert(values, 0, 0.0))
+    place = np.arange(len(values))
+    starts, ends = np.maximum(0, place - reach), np.minimum(len(values), place + reach + 1)
+    return (sums[ends] - sums[starts]) / (ends - starts)

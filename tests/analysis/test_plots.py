@@ -1,0 +1,104 @@
+import math
+from pathlib import Path
+
+import pytest
+from matplotlib.figure import Figure
+from matplotlib.image import imread
+
+from hf_seqmix.analysis import LanguageModelScore
+from hf_seqmix.analysis.language_modeling import position_edges
+from hf_seqmix.analysis.plots import plot_context_lengths, plot_loss, plot_positions
+
+
+def score(context_length, loss):
+    start = position_edges(context_length)[:-1]
+    tokens = [after - first for first, after in zip(start, position_edges(context_length)[1:], strict=True)]
+    return LanguageModelScore(
+        context_length=context_length,
+        stride=context_length,
+        nll=loss * context_length,
+        num_tokens=context_length,
+        num_bytes=4 * context_length,
+        num_words=context_length,
+        num_documents=1,
+        num_unknown=0,
+        position_start=tuple(start),
+        position_tokens=tuple(tokens),
+        position_nll=tuple(loss * n for n in tokens),
+        seconds=1.0,
+    )
+
+
+SCORES = {"one": [score(256, 3.0), score(128, 3.2)], "two": [score(128, 2.0), score(256, 1.9), score(512, 1.8)]}
+
+
+@pytest.fixture
+def figures(monkeypatch):
+    """The figures that are saved, for a look inside."""
+    saved = []
+    original = Figure.savefig
+
+    def savefig(self, path, *args, **kwargs):
+        saved.append(self)
+        original(self, path, *args, **kwargs)
+        assert imread(Path(path)).std() > 0.01, "the image is blank"
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    return saved
+
+
+def lines(axes):
+    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()}
+
+
+def test_context_lengths(tmp_path, figures):
+    plot_context_lengths(
+        SCORES,
+        tmp_path / "plot.png",
+        configured_lengths={"one": 256, "two": 4096},
+        references={"gzip": 1.9},
+        title="text",
+    )
+    bits, perplexity = figures[0].axes
+    assert lines(bits)["one"] == ([128, 256], [pytest.approx(x / math.log(2) / 4) for x in (3.2, 3.0)])
+    assert lines(perplexity)["two"] == ([128, 256, 512], [pytest.approx(math.exp(x)) for x in (2.0, 1.9, 1.8)])
+    assert lines(bits)["configured length"][0] == [256, 256]
+    assert any("gzip 1.90" in text.get_text() for text in bits.texts)
+    assert bits.get_xlim()[1] < 4096
+
+
+def test_positions_are_drawn_for_the_longest_shared_context(tmp_path, figures):
+    plot_positions(SCORES, tmp_path / "plot.png")
+    x, y = lines(figures[0].axes[0])["two"]
+    assert x[:2] == [1, 2] and 128 < x[-1] < 256
+    assert y == [pytest.approx(math.exp(1.9))] * len(x)
+
+
+def test_one_token_of_context(tmp_path, figures):
+    plot_positions({"one": [score(1, 3.0)]}, tmp_path / "plot.png")
+    plot_context_lengths({"one": [score(1, 3.0)]}, tmp_path / "plot.png")
+    assert lines(figures[0].axes[0])["one"] == ([1], [pytest.approx(math.exp(3))])
+
+
+def test_loss(tmp_path, figures):
+    history = [{"step": step, "loss": 4.0 / step, "epoch": 0} for step in range(1, 41)]
+    history += [{"step": 20, "eval_loss": 1.0}, {"step": 40, "eval_loss": 0.5}, {"step": 40, "train_loss": 9.0}]
+    plot_loss(history, tmp_path / "plot.png", scale=2.0, unit="bits", references={"gzip": 1.9}, title="run")
+    drawn = lines(figures[0].axes[0])
+    assert drawn["evaluation (last 1.000)"] == ([20, 40], [2.0, 1.0])
+    steps, smooth = drawn["training (smoothed)"]
+    assert steps == list(range(1, 41))
+    assert smooth[9] == pytest.approx(2 * sum(4 / step for step in (9, 10, 11)) / 3)
+    assert "gzip (1.90)" in drawn
+
+    plot_loss(history[:3], tmp_path / "plot.png")
+    assert lines(figures[1].axes[0])["training"] == ([1, 2, 3], [4.0, 2.0, pytest.approx(4 / 3)])
+
+
+def test_nothing_to_plot():
+    for scores in ({}, {"one": []}):
+        for plot in (plot_context_lengths, plot_positions):
+            with pytest.raises(ValueError, match="nothing to plot"):
+                plot(scores, "never-written.png")
+    with pytest.raises(ValueError, match="no loss to plot"):
+        plot_loss([{"step": 1, "train_loss": 2.0}], "never-written.png")
