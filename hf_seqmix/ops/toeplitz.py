@@ -75,19 +75,25 @@ def toeplitz_matmul_dense(x: Tensor, kernel: Tensor, causal: bool = True) -> Ten
     return torch.einsum("cij,bcj->bci", matrix, x.to(dtype))
 
 
-def toeplitz_step(history: Tensor, kernel: Tensor) -> Tensor:
-    """Compute the newest output of a causal product from the history of inputs: one step of decoding, O(n).
+def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = None) -> Tensor:
+    """Compute one output of a causal product from the history of inputs: one step of decoding, O(n).
 
-    y[b, c] = sum_j k[c, n - 1 - j] x[b, j, c], accumulated in the dtype of the kernel.
+    y[b, c] = sum_(j <= p) k[c, p - j] x[b, j, c], accumulated in the dtype of the kernel.
 
     Args:
-        history: (batch, length, channels), the newest input last.
+        history: (batch, length, channels).
         kernel: (channels, taps) with taps >= length, lags from 0.
+        position: (1,) long, p, for a preallocated history with unused places after it; the last place by default.
 
     Returns:
         (batch, 1, channels) in the dtype of `history`.
     """
-    taps = kernel[:, : history.shape[1]].flip(-1)  # (channels, length)
+    length = history.shape[1]
+    if position is None:
+        taps = kernel[:, :length].flip(-1)  # (channels, length)
+    else:
+        lags = position - torch.arange(length, device=history.device)
+        taps = kernel[:, lags.clamp(min=0)] * (lags >= 0)
     return torch.einsum("ct,btc->bc", taps, history.to(kernel.dtype)).unsqueeze(1).to(history.dtype)
 
 

@@ -1,0 +1,66 @@
+"""What the package needs of transformers' internals, in one place.
+
+The cache and mask tables below were renamed several times within 5.x; everything else uses public names.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, DynamicLayer, StaticLayer
+from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import capture_outputs
+
+__all__ = [
+    "DynamicLayer",
+    "PicklableCapture",
+    "StaticLayer",
+    "can_return_tuple",
+    "capture_outputs",
+    "merge_with_config_defaults",
+    "register_layer_type",
+]
+
+
+class PicklableCapture:
+    """Lets a module be pickled and copied after `output_hidden_states` was asked for.
+
+    The library then leaves a local function as a forward hook on each block, which pickle refuses, and a mark on the
+    model that it did so. Without both, it simply installs the hooks again when they are next needed.
+    """
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        state.pop("_output_capturing_hooks_installed", None)
+        hooks = state.get("_forward_hooks", {})
+        kept = {key: hook for key, hook in hooks.items() if "output_capturing_hook" not in hook.__qualname__}
+        if len(kept) < len(hooks):
+            state["_forward_hooks"] = type(hooks)(kept)
+        return state
+
+
+def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer]) -> None:
+    """Make `DynamicCache(config=...)`, `StaticCache(config=...)` and `generate` know a pair of cache layers.
+
+    Args:
+        dynamic: growing layer; its `_layer_type` is the name under which a config's `layer_types` asks for it (the
+            library registers it by that attribute when the class is defined).
+        static: preallocated layer of the same `_layer_type`.
+    """
+    name = dynamic._layer_type
+    if name is None or static._layer_type != name:
+        raise ValueError(f"{dynamic.__name__} and {static.__name__} must share one _layer_type.")
+    STATIC_LAYER_TYPE_MAPPING[name] = static
+    LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING[name] = _trailing_mask
+
+
+def _trailing_mask(
+    config: Any, inputs_embeds: Tensor, attention_mask: Tensor | None = None, **_: Any
+) -> Tensor | None:
+    """Cut a 2D mask to the tokens of this call, so that a compiled decoding step sees one shape at every step."""
+    if attention_mask is None or attention_mask.ndim != 2:
+        return None
+    if not torch.compiler.is_compiling() and bool((attention_mask != 0).all()):
+        return None
+    return attention_mask[:, -inputs_embeds.shape[1] :].contiguous()

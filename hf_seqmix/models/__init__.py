@@ -1,0 +1,1 @@
+"""Configurations, backbone, heads, and the families made of them."""

@@ -1,0 +1,41 @@
+"""The table of families, and the loop that makes the library's `Auto` classes know them."""
+
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+
+from .family import Family
+from .hybrid.modeling_hybrid import HYBRID_FAMILY
+from .tnn.modeling_tnn import TNN_FAMILY
+
+__all__ = ["AUTO_CLASSES", "FAMILIES", "register_family"]
+
+FAMILIES: tuple[Family, ...] = (TNN_FAMILY, HYBRID_FAMILY)
+
+AUTO_CLASSES = {
+    "Model": AutoModel,
+    "ForCausalLM": AutoModelForCausalLM,
+    "ForMaskedLM": AutoModelForMaskedLM,
+    "ForSequenceClassification": AutoModelForSequenceClassification,
+    "ForTokenClassification": AutoModelForTokenClassification,
+    "ForQuestionAnswering": AutoModelForQuestionAnswering,
+}
+"""The `Auto` class of each head, by the end of the head's name."""
+
+
+def register_family(family: Family) -> None:
+    """Register a family's configuration and classes; registering it again changes nothing."""
+    AutoConfig.register(family.config_class.model_type, family.config_class, exist_ok=True)
+    for suffix, cls in family.classes.items():
+        if suffix in AUTO_CLASSES:
+            AUTO_CLASSES[suffix].register(family.config_class, cls, exist_ok=True)
+
+
+for _family in FAMILIES:
+    register_family(_family)

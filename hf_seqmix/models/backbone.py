@@ -1,0 +1,259 @@
+"""The one backbone of the zoo: embedding, blocks of a mixer and a gated linear unit, norms."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast
+
+from .._compat import PicklableCapture, capture_outputs, merge_with_config_defaults
+from ..cache import past_length
+from ..modules.glu import GatedLinearUnit
+from ..modules.norms import MaskedBatchNorm, build_norm
+from ..ops.masking import TokenLayout, real_positions, sequence_positions, token_layout
+from .configuration import SeqMixConfig
+from .mixers import build_mixer
+
+__all__ = ["SeqMixBlock", "SeqMixModel", "SeqMixPreTrainedModel"]
+
+
+class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
+    """A mixer and a gated linear unit, each a residual branch with a norm.
+
+    "pre": x <- x + drop(f(N(x))); "post": x <- N(x + drop(f(x))).
+    """
+
+    def __init__(self, config: SeqMixConfig, layer_idx: int) -> None:
+        super().__init__()
+        assert config.intermediate_size is not None
+        self.pre_norm = config.norm_position == "pre"
+        self.mixer = build_mixer(config, layer_idx)
+        self.mlp = GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)
+        self.mixer_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
+        self.mlp_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: TokenLayout | Tensor | None = None,
+        past_key_values: Any = None,
+        position_ids: Tensor | None = None,
+        real_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Map (batch, length, hidden_size) to the same shape.
+
+        Args:
+            hidden_states: (batch, length, hidden_size).
+            attention_mask: where the real tokens lie, as the mixer of this layer takes it.
+            past_key_values: cache, or None.
+            position_ids: (batch or 1, length), or None.
+            real_mask: (batch, length), True at real tokens, for norms with batch statistics.
+        """
+        branch = self.mixer_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
+        branch = self.mixer(
+            branch, attention_mask=attention_mask, past_key_values=past_key_values, position_ids=position_ids
+        )
+        hidden_states = hidden_states + self.dropout(branch)
+        if not self.pre_norm:
+            hidden_states = self.mixer_norm(hidden_states, real_mask)
+        branch = self.mlp_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
+        hidden_states = hidden_states + self.dropout(self.mlp(branch))
+        return hidden_states if self.pre_norm else self.mlp_norm(hidden_states, real_mask)
+
+
+class SeqMixPreTrainedModel(PicklableCapture, PreTrainedModel):
+    """What every model of the zoo tells the library about itself, and how weights are drawn."""
+
+    config: SeqMixConfig
+    config_class = SeqMixConfig
+    base_model_prefix = "model"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["SeqMixBlock"]
+    _skip_keys_device_placement = ["past_key_values"]
+    _supports_sdpa = True
+    _can_compile_fullgraph = True
+    _can_record_outputs = {"hidden_states": SeqMixBlock}
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        """Draw the parameters that `module` itself owns; a mixer with bare ones does so in `init_weights(config)`."""
+        config = self.config
+        if hasattr(module, "init_weights") and not isinstance(module, PreTrainedModel):
+            module.init_weights(config)
+        elif isinstance(module, nn.Linear):
+            if config.linear_init == "uniform":
+                bound = 1 / math.sqrt(module.in_features)
+                init.uniform_(module.weight, -bound, bound)
+                if module.bias is not None:
+                    init.uniform_(module.bias, -bound, bound)
+            else:
+                init.normal_(module.weight, mean=0.0, std=config.initializer_range)
+                if module.bias is not None:
+                    init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            assert config.embedding_scale is not None
+            scaled = config.embedding_scale != 1 and module.num_embeddings == config.vocab_size
+            init.normal_(module.weight, std=1 / config.embedding_scale if scaled else config.initializer_range)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, MaskedBatchNorm):
+            for ones in (module.weight, module.running_var):
+                init.ones_(ones)
+            for zeros in (module.bias, module.running_mean):
+                init.zeros_(zeros)
+
+
+class SeqMixModel(SeqMixPreTrainedModel):
+    """Embedding, `num_hidden_layers` blocks, and a last norm; the mixer of each block is named by the config."""
+
+    def __init__(self, config: SeqMixConfig) -> None:
+        super().__init__(config)
+        pre_norm = config.norm_position == "pre"
+        norm_type = "batch" if config.norm_type == "batch" else "layer"
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_positions = (
+            nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            if config.position_embedding_type == "learned"
+            else None
+        )
+        self.embed_norm = nn.Identity() if pre_norm else nn.LayerNorm(config.hidden_size)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+        self.layers = nn.ModuleList(SeqMixBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
+        self.norm = build_norm(norm_type, config.hidden_size, 1e-5) if pre_norm else None
+        self.layer_types = config.layer_types
+        self.gradient_checkpointing = False
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | dict[str, Tensor | None] | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        """Encode a batch of token sequences.
+
+        Args:
+            input_ids: (batch, length) token ids.
+            attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens, which may be padded left,
+                right or inside; or, from `generate` with a compiled cache, one mask for each entry of `layer_types`.
+            position_ids: (batch or 1, length). Positions that restart within a row, like `cu_seq_lens_q` or `seq_idx`
+                among `kwargs`, mean several packed sequences, each encoded alone.
+            past_key_values: cache of the library that these tokens continue.
+            inputs_embeds: (batch, length, hidden_size), instead of `input_ids`; scaled like embeddings.
+            use_cache: whether to return a cache; by default as the config says, never in training.
+            **kwargs: `output_hidden_states`, `return_dict`, boundaries of packed sequences.
+
+        Returns:
+            `last_hidden_state` (batch, length, hidden_size); `past_key_values`.
+
+        Raises:
+            ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, or a cache given to a
+                bidirectional model.
+        """
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("give exactly one of input_ids and inputs_embeds.")
+        if past_key_values is not None and not self.config.is_causal:
+            raise ValueError("past_key_values is given, but the model is bidirectional (is_causal=False).")
+        if inputs_embeds is None:
+            assert input_ids is not None
+            self._check_token_ids(input_ids)
+            inputs_embeds = self.embed_tokens(input_ids)
+        if inputs_embeds.ndim != 3:
+            raise ValueError(f"inputs must be (batch, length), got shape {tuple(inputs_embeds.shape[:-1])}.")
+        batch, length, _ = inputs_embeds.shape
+        past = past_length(past_key_values)
+
+        masks = attention_mask if isinstance(attention_mask, dict) else None
+        padding = _padding_mask(masks) if masks is not None else attention_mask
+        layout = token_layout(
+            padding,
+            batch,
+            length,
+            past_length=past,
+            position_ids=position_ids,
+            cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
+            seq_idx=kwargs.get("seq_idx"),
+        )
+        if use_cache and past_key_values is None and not self.training and self.config.is_causal:
+            past_key_values = None if layout.sequence_ids is not None else DynamicCache(config=self.config)
+        if position_ids is None:
+            if layout.sequence_ids is not None:
+                position_ids = sequence_positions(layout.sequence_ids)
+            else:
+                position_ids = real_positions(padding, batch, length, past, inputs_embeds.device)
+
+        hidden_states = inputs_embeds * self.config.embedding_scale
+        hidden_states = self._add_positions(hidden_states, position_ids)
+        hidden_states = self.dropout(self.embed_norm(hidden_states))
+        for layer, layer_type in zip(self.layers, self.layer_types, strict=True):
+            prepared = None if masks is None else masks.get(layer_type)
+            hidden_states = layer(
+                hidden_states,
+                attention_mask=prepared if prepared is not None and prepared.ndim == 4 else layout,
+                past_key_values=past_key_values,
+                position_ids=position_ids,
+                real_mask=layout.mask,
+            )
+        if self.norm is not None:
+            hidden_states = self.norm(hidden_states, layout.mask)
+        return BaseModelOutputWithPast(
+            last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
+        )
+
+    def _check_token_ids(self, input_ids: Tensor) -> None:
+        """Refuse ids outside the vocabulary where looking costs nothing; elsewhere the embedding fails by itself."""
+        if torch.compiler.is_compiling() or input_ids.device.type != "cpu" or input_ids.numel() == 0:
+            return
+        low, high = torch.aminmax(input_ids)
+        size = self.embed_tokens.num_embeddings
+        if low < 0 or high >= size:
+            raise ValueError(
+                f"input_ids run from {int(low)} to {int(high)}, but the vocabulary has ids 0 to {size - 1}: is this the "
+                "tokenizer that belongs to the model, or were embeddings to be resized (resize_token_embeddings)?"
+            )
+
+    def _add_positions(self, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
+        if self.embed_positions is not None:
+            limit = self.config.max_position_embeddings
+            if not torch.compiler.is_compiling() and position_ids.numel() and int(position_ids.max()) >= limit:
+                raise ValueError(
+                    f"position {int(position_ids.max())} was asked for, but position_embedding_type='learned' has "
+                    f"positions 0 to {limit - 1} (max_position_embeddings): shorten the input, or use 'none' or "
+                    "'sinusoidal'."
+                )
+            return hidden_states + self.embed_positions(position_ids)
+        if self.config.position_embedding_type == "sinusoidal":
+            return hidden_states + _sinusoids(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
+        return hidden_states
+
+
+def _padding_mask(masks: dict[str, Tensor | None]) -> Tensor | None:
+    """Find the 2D mask among those prepared for each layer type."""
+    return next((mask for mask in masks.values() if mask is not None and mask.ndim == 2), None)
+
+
+def _sinusoids(positions: Tensor, channels: int) -> Tensor:
+    """Sinusoidal positions (Vaswani et al. 2017): sines, then cosines, of wavelengths 2 pi to 2 pi 10000, in float32.
+
+    Args:
+        positions: (batch or 1, length).
+        channels: width; an odd one drops the last cosine.
+    """
+    half = (channels + 1) // 2
+    frequencies = torch.exp(
+        torch.arange(half, device=positions.device, dtype=torch.float32) * (-math.log(10000.0) / max(half - 1, 1))
+    )
+    angles = positions.float().unsqueeze(-1) * frequencies  # (batch or 1, length, half)
+    return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :channels]

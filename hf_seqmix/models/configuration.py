@@ -1,0 +1,234 @@
+"""The configuration fields that all families share, and their validation."""
+
+import math
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+__all__ = ["SeqMixConfig", "ToeplitzConfig", "check_choice", "check_range"]
+
+
+def check_choice(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
+    """Raise a `ValueError` that names the field unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise ValueError(f"{field} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
+
+
+def check_range(
+    field: str,
+    value: float | int | None,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    below: float | None = None,
+) -> None:
+    """Raise a `ValueError` that names the field unless low <= value <= high and above < value < below, where given.
+
+    None, an optional field left out, passes.
+    """
+    if value is None:
+        return
+    bounds = [
+        (low, lambda bound: value >= bound, "at least"),
+        (above, lambda bound: value > bound, "greater than"),
+        (high, lambda bound: value <= bound, "at most"),
+        (below, lambda bound: value < bound, "less than"),
+    ]
+    if all(bound is None or holds(bound) for bound, holds, _ in bounds):
+        return
+    allowed = " and ".join(f"{words} {bound}" for bound, _, words in bounds if bound is not None)
+    raise ValueError(f"{field} is {value}; it must be {allowed}.")
+
+
+@strict
+class SeqMixConfig(PreTrainedConfig):
+    """Fields that every family of the zoo has.
+
+    The defaults, but for the vocabulary, are those of the published causal Toeplitz language model. A family adds the
+    fields of its mixer, its `check_architecture`, and says by `cache_layer_type` what its layers keep for generation.
+
+    Args:
+        vocab_size: number of token embeddings.
+        hidden_size: channels of the residual stream.
+        num_hidden_layers: number of blocks, each a mixer and a gated linear unit.
+        intermediate_size: width of the gated linear unit; `hidden_size` by default.
+        max_position_embeddings: length the model is meant for; only learned positions are limited by it in every family.
+        hidden_act: activation of the gates.
+        hidden_dropout: dropout of the embedding and of each residual branch.
+        norm_type: "simple_rms" (no parameters), "layer", or "batch" (statistics over real tokens; not for causal
+            language models, whose past would see the future through them).
+        norm_eps: epsilon of the norms inside the blocks. The published 1e-8 has a slope of 1e8 at a zero vector.
+        norm_position: "pre" (a last LayerNorm after the blocks) or "post" (a LayerNorm on the embedding).
+        position_embedding_type: "none", "sinusoidal", or "learned".
+        embedding_scale: factor on the embedding; sqrt(hidden_size) by default for a causal model, else 1.
+        linear_init: "uniform" (PyTorch's own, U(+-1/sqrt(fan_in)), as in the published causal model) or "normal"
+            (N(0, initializer_range), biases 0, as in the published masked model); by default the one or the other as
+            `is_causal` says.
+        initializer_range: standard deviation of normal initialisation. A scaled embedding is drawn with
+            1 / embedding_scale instead, so that it has unit variance.
+        tie_word_embeddings: whether the output projection is the embedding.
+        is_causal: whether a token sees the past and itself only.
+        use_cache: whether a causal model returns its cache.
+        pad_token_id, bos_token_id, eos_token_id: ids of the special tokens.
+        classifier_pooling: "mean", "last", or "first", over real tokens; by default "last" for a causal model, else
+            "mean".
+        classifier_head: "linear", or "mlp" (dropout, linear, tanh, dropout, linear: the published masked model's); by
+            default "mlp" with `norm_position` "post", else "linear".
+        classifier_dropout: dropout of the classification heads; `hidden_dropout` by default.
+        num_segments: 2 to classify pairs of documents, each read alone by the same encoder, from the features
+            [a, b, a - b, a b].
+
+    Raises:
+        ValueError: for a value that makes no sense; the message names the field and what is allowed.
+    """
+
+    model_type: ClassVar[str] = ""
+    cache_layer_type: ClassVar[str] = ""
+    can_be_causal: ClassVar[bool] = True
+    keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+
+    vocab_size: int = 50257
+    hidden_size: int = 512
+    num_hidden_layers: int = 7
+    intermediate_size: int | None = None
+    max_position_embeddings: int = 512
+    hidden_act: str = "silu"
+    hidden_dropout: float | int = 0.1
+    norm_type: str = "simple_rms"
+    norm_eps: float | int = 1e-6
+    norm_position: str = "pre"
+    position_embedding_type: str = "none"
+    embedding_scale: float | int | None = None
+    linear_init: str | None = None
+    initializer_range: float | int = 0.02
+    tie_word_embeddings: bool = True
+    is_causal: bool = True
+    use_cache: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    classifier_pooling: str | None = None
+    classifier_head: str | None = None
+    classifier_dropout: float | int | None = None
+    num_segments: int = 1
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.intermediate_size is None:
+            self.intermediate_size = self.hidden_size
+        if self.embedding_scale is None:
+            self.embedding_scale = math.sqrt(max(self.hidden_size, 0)) if self.is_causal else 1.0
+        if self.linear_init is None:
+            self.linear_init = "uniform" if self.is_causal else "normal"
+        if self.classifier_pooling is None:
+            self.classifier_pooling = "last" if self.is_causal else "mean"
+        if self.classifier_head is None:
+            self.classifier_head = "mlp" if self.norm_position == "post" else "linear"
+        if self.classifier_dropout is None:
+            self.classifier_dropout = self.hidden_dropout
+        self.check_architecture()
+        super().__post_init__(**kwargs)
+
+    @property
+    def mixer_types(self) -> list[str]:
+        """Name of the mixer of each layer."""
+        return [self.model_type] * self.num_hidden_layers
+
+    def mixer_config(self, mixer_type: str) -> "SeqMixConfig":
+        """Return the configuration that a mixer of this model is built from."""
+        return self
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What the cache keeps for each layer."""
+        return [self.cache_layer_type] * self.num_hidden_layers
+
+    @property
+    def num_attention_heads(self) -> int:
+        """1: what preallocated caches ask of a family without heads."""
+        return 1
+
+    @property
+    def head_dim(self) -> int:
+        """Channels that a preallocated cache keeps for each token."""
+        return self.hidden_size
+
+    def check_architecture(self) -> None:
+        """Check ranges and combinations of fields; a family extends it.
+
+        Raises:
+            ValueError: naming the field, the value given and what is allowed.
+        """
+        for field in (
+            "vocab_size",
+            "hidden_size",
+            "num_hidden_layers",
+            "intermediate_size",
+            "max_position_embeddings",
+        ):
+            check_range(field, getattr(self, field), low=1)
+        for field in ("hidden_dropout", "classifier_dropout"):
+            check_range(field, getattr(self, field), low=0, below=1)
+        for field in ("norm_eps", "embedding_scale", "initializer_range"):
+            check_range(field, getattr(self, field), above=0)
+        check_choice("hidden_act", self.hidden_act, tuple(ACT2FN))
+        check_choice("norm_type", self.norm_type, ("simple_rms", "layer", "batch"))
+        check_choice("norm_position", self.norm_position, ("pre", "post"))
+        check_choice("position_embedding_type", self.position_embedding_type, ("none", "sinusoidal", "learned"))
+        check_choice("linear_init", self.linear_init, ("uniform", "normal"))
+        check_choice("classifier_pooling", self.classifier_pooling, ("mean", "last", "first"))
+        check_choice("classifier_head", self.classifier_head, ("linear", "mlp"))
+        check_choice("num_segments", self.num_segments, (1, 2))
+
+    def validate_architecture(self) -> None:
+        """Check again after init and before saving: fields can be set in between."""
+        self.check_architecture()
+
+    def validate_layer_type(self) -> None:
+        """`layer_types` is derived, so it is always in order; the library only knows its own names."""
+
+
+@strict
+class ToeplitzConfig(SeqMixConfig):
+    """Fields that the Toeplitz families share.
+
+    Args:
+        expand_ratio: width of the mixer in units of `hidden_size`.
+        rpe_hidden_size: width of the relative-position encoder.
+        rpe_num_layers: number of its hidden layers, 0 allowed.
+        rpe_activation: its activation.
+        rpe_norm_type: its norm, "simple_rms" or "layer" (see `RelativePositionEncoder`).
+        kernel_max_lag: taps at greater lags are zero; None for no limit.
+    """
+
+    cache_layer_type: ClassVar[str] = "seqmix_history"
+
+    expand_ratio: float | int = 3.0
+    rpe_hidden_size: int = 64
+    rpe_num_layers: int = 3
+    rpe_activation: str = "relu"
+    rpe_norm_type: str = "simple_rms"
+    kernel_max_lag: int | None = None
+
+    @property
+    def mixer_size(self) -> int:
+        """Channels of the mixer, expand_ratio x hidden_size rounded down."""
+        return int(self.expand_ratio * self.hidden_size)
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of the history that generation keeps."""
+        return self.mixer_size
+
+    def check_architecture(self) -> None:
+        """Check the shared fields and those of the Toeplitz families."""
+        super().check_architecture()
+        check_range("expand_ratio", self.expand_ratio, above=0)
+        check_range("expand_ratio x hidden_size", self.mixer_size, low=1)
+        check_range("rpe_hidden_size", self.rpe_hidden_size, low=1)
+        check_range("rpe_num_layers", self.rpe_num_layers, low=0)
+        check_choice("rpe_activation", self.rpe_activation, tuple(ACT2FN))
+        check_choice("rpe_norm_type", self.rpe_norm_type, ("simple_rms", "layer"))
+        check_range("kernel_max_lag", self.kernel_max_lag, low=0)

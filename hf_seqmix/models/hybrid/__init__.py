@@ -1,0 +1,1 @@
+"""Hybrids of several mixers, and the attention control."""

@@ -1,0 +1,143 @@
+"""Configuration of hybrids: a mixer a layer, softmax attention among them."""
+
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from ..configuration import SeqMixConfig, check_range
+from ..mixers import MIXERS
+
+__all__ = ["AttentionConfig", "SeqMixHybridConfig"]
+
+# What a layer's mixer shares with the model it is part of.
+_SHARED_FIELDS = (
+    "hidden_size",
+    "num_hidden_layers",
+    "max_position_embeddings",
+    "hidden_act",
+    "hidden_dropout",
+    "norm_eps",
+    "initializer_range",
+    "linear_init",
+    "is_causal",
+)
+
+
+@strict
+class AttentionConfig(SeqMixConfig):
+    """Fields of the mixer "attention": multi-head softmax attention with rotary positions.
+
+    Args:
+        num_heads: number of heads; they must divide `hidden_size` into parts of even width.
+        rope_theta: base of the rotary wavelengths.
+    """
+
+    model_type: ClassVar[str] = "attention"
+    cache_layer_type: ClassVar[str] = "full_attention"
+
+    num_heads: int = 8
+    rope_theta: float | int = 10000.0
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Heads of keys and values that a preallocated cache keeps."""
+        return self.num_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head."""
+        return self.hidden_size // self.num_heads
+
+    def check_architecture(self) -> None:
+        """Check the shared fields, the heads and the base."""
+        super().check_architecture()
+        check_range("num_heads", self.num_heads, low=1)
+        check_range("rope_theta", self.rope_theta, above=0)
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"num_heads is {self.num_heads}; it must divide hidden_size {self.hidden_size} into parts of even width."
+            )
+
+
+@strict
+class SeqMixHybridConfig(SeqMixConfig):
+    """Configuration of a model whose layers have mixers of different families; all "attention" is the control.
+
+    `SeqMixHybridConfig(mixer_types=["tnn", "tnn", "attention"] * 2, mixer_configs={"attention": {"num_heads": 4}})`
+
+    Args:
+        mixer_types: the mixer of each layer, "attention" or a family's `model_type`; all "attention" by default.
+        mixer_configs: for each mixer, its own fields where they differ from its defaults. Fields that a mixer shares
+            with the model (`hidden_size`, `is_causal`, ...) are the model's.
+        num_hidden_layers: the length of `mixer_types`, or, without it, 7.
+    """
+
+    model_type: ClassVar[str] = "seqmix_hybrid"
+
+    num_hidden_layers: int | None = None
+    mixer_types: list[str] | None = None
+    mixer_configs: dict[str, dict[str, Any]] | None = None
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.num_hidden_layers is None:
+            self.num_hidden_layers = 7 if self.mixer_types is None else len(self.mixer_types)
+        if self.mixer_types is None:
+            self.mixer_types = ["attention"] * self.num_hidden_layers
+        if self.mixer_configs is None:
+            self.mixer_configs = {}
+        super().__post_init__(**kwargs)
+
+    def mixer_config(self, mixer_type: str) -> SeqMixConfig:
+        """Build the configuration of a mixer: the fields it shares with the model, and its own."""
+        shared = {field: getattr(self, field) for field in _SHARED_FIELDS}
+        own = (self.mixer_configs or {}).get(mixer_type, {})
+        return MIXERS[mixer_type].config_class(**{**shared, **own})
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What the cache keeps for each layer."""
+        return [MIXERS[mixer_type].config_class.cache_layer_type for mixer_type in self.mixer_types or []]
+
+    @property
+    def _cached_mixer_config(self) -> SeqMixConfig:
+        types = self.mixer_types or ["attention"]
+        return self.mixer_config("attention" if "attention" in types else types[0])
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Heads of the attention layers; 1 without any."""
+        return self._cached_mixer_config.num_attention_heads
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head of the attention layers; without any, of the first mixer's history."""
+        return self._cached_mixer_config.head_dim
+
+    def check_architecture(self) -> None:
+        """Check the shared fields, the names of the mixers, and the configuration of each."""
+        super().check_architecture()
+        types = self.mixer_types or []
+        if len(types) != self.num_hidden_layers:
+            raise ValueError(
+                f"mixer_types names {len(types)} layers, but num_hidden_layers is {self.num_hidden_layers}: give one name "
+                "a layer."
+            )
+        configs = self.mixer_configs or {}
+        for mixer_type in sorted({*types, *configs}):
+            if mixer_type not in MIXERS:
+                raise ValueError(f"mixer_types names {mixer_type!r}; known are {', '.join(sorted(MIXERS))}.")
+            clash = [field for field in configs.get(mixer_type, {}) if field in _SHARED_FIELDS]
+            unknown = [
+                field
+                for field in configs.get(mixer_type, {})
+                if field not in MIXERS[mixer_type].config_class.__dataclass_fields__
+            ]
+            if clash or unknown:
+                raise ValueError(
+                    f"mixer_configs[{mixer_type!r}] sets {', '.join(clash or unknown)}: "
+                    f"{'these are fields of the whole model' if clash else 'the mixer has no such field'}."
+                )
+            try:
+                self.mixer_config(mixer_type)
+            except ValueError as error:
+                raise ValueError(f"mixer_configs[{mixer_type!r}]: {error}") from error

@@ -1,0 +1,40 @@
+"""The table of mixers: what a name in `config.mixer_types` stands for."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from torch import nn
+
+from .configuration import SeqMixConfig
+
+__all__ = ["MIXERS", "Mixer", "build_mixer", "register_mixer"]
+
+
+class Mixer(NamedTuple):
+    """A mixer of the zoo: the class that configures it, and how it is built for a layer."""
+
+    config_class: type[SeqMixConfig]
+    build: Callable[[SeqMixConfig, int], nn.Module]
+
+
+MIXERS: dict[str, Mixer] = {}
+
+
+def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[..., nn.Module]) -> None:
+    """Make a mixer known by name, to its own family and to hybrids.
+
+    Args:
+        name: entry of `mixer_types`; for a family, its `model_type`.
+        config_class: configuration with the mixer's fields; its `cache_layer_type` says what the cache keeps.
+        build: called with (config, layer_idx); returns a module called with (hidden_states, attention_mask=...,
+            past_key_values=..., position_ids=...) that maps (batch, length, hidden_size) to the same shape.
+    """
+    MIXERS[name] = Mixer(config_class, build)
+
+
+def build_mixer(config: SeqMixConfig, layer_idx: int) -> nn.Module:
+    """Build the mixer of layer `layer_idx`, as `config.mixer_types` names it."""
+    name = config.mixer_types[layer_idx]
+    if name not in MIXERS:
+        raise ValueError(f"layer {layer_idx} asks for the mixer {name!r}; known are {', '.join(sorted(MIXERS))}.")
+    return MIXERS[name].build(config.mixer_config(name), layer_idx)

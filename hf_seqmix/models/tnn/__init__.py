@@ -1,0 +1,1 @@
+"""Toeplitz neural network."""

@@ -1,0 +1,29 @@
+"""Configuration of the Toeplitz neural network."""
+
+from typing import ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from ..configuration import ToeplitzConfig, check_range
+
+__all__ = ["TNNConfig"]
+
+
+@strict
+class TNNConfig(ToeplitzConfig):
+    """Configuration of a Toeplitz neural network (Qin et al. 2023, arXiv 2305.04749).
+
+    `TNNConfig(vocab_size=50264, rpe_num_layers=6)` is the published causal language model with 48,666,624 parameters.
+
+    Args:
+        decay: lambda in (0, 1], the kernel at lag t is multiplied by lambda^|t|; 1 for none.
+    """
+
+    model_type: ClassVar[str] = "tnn"
+
+    decay: float | int = 0.99
+
+    def check_architecture(self) -> None:
+        """Check the shared fields and the decay."""
+        super().check_architecture()
+        check_range("decay", self.decay, above=0, high=1)

@@ -1,0 +1,29 @@
+"""The gated linear unit that follows each mixer."""
+
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+__all__ = ["GatedLinearUnit"]
+
+
+class GatedLinearUnit(nn.Module):
+    """Channel mixing: y = (act(x W_1 + b_1) * (x W_2 + b_2)) W_3 + b_3.
+
+    Source: Qin et al. 2023 (arXiv 2305.04749), GLU with SiLU.
+
+    Args:
+        hidden_size: channels in and out.
+        intermediate_size: width of the gate.
+        activation: name of the activation of the gate.
+    """
+
+    def __init__(self, hidden_size: int, intermediate_size: int, activation: str = "silu") -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(hidden_size, intermediate_size)
+        self.up_proj = nn.Linear(hidden_size, intermediate_size)
+        self.down_proj = nn.Linear(intermediate_size, hidden_size)
+        self.activation = ACT2FN[activation]
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Map (batch, length, hidden_size) to the same shape, each position alone."""
+        return self.down_proj(self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states))

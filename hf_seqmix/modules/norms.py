@@ -1,0 +1,97 @@
+"""Normalisation layers, all called with the mask of real tokens, which only batch statistics need."""
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["MaskedBatchNorm", "SeqMixLayerNorm", "SimpleRMSNorm", "build_norm"]
+
+
+class SimpleRMSNorm(nn.Module):
+    """Root-mean-square normalisation without parameters: y = x / sqrt(mean(x^2) + eps).
+
+    Source: Qin et al. 2023 (arXiv 2305.04749), appendix; the published code divides by rms + 1e-8 instead, whose slope at
+    a zero vector is 1e8. Computed in float32 for half-precision input.
+
+    Args:
+        eps: added to the mean square.
+    """
+
+    def __init__(self, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Normalise (..., channels) over the channels; `mask` is not needed."""
+        x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+        return (x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)).to(hidden_states.dtype)
+
+    def extra_repr(self) -> str:
+        return f"eps={self.eps}"
+
+
+class SeqMixLayerNorm(nn.LayerNorm):
+    """`torch.nn.LayerNorm` with the signature that the other norms have, in the dtype of its input."""
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Normalise (..., channels) over the channels; `mask` is not needed."""
+        weight, bias = self.weight.to(hidden_states.dtype), self.bias.to(hidden_states.dtype)
+        return nn.functional.layer_norm(hidden_states, self.normalized_shape, weight, bias, self.eps)
+
+
+class MaskedBatchNorm(nn.Module):
+    """Batch normalisation of channels with statistics over the real tokens of the batch.
+
+    y = weight (x - mean) / sqrt(var + eps) + bias, mean and variance over batch and positions in training, running
+    averages in evaluation. So only in evaluation is an output independent of the batch.
+
+    Args:
+        num_features: channels.
+        eps: added to the variance.
+        momentum: weight of the newest batch in the running averages.
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.eps = eps
+        self.momentum = momentum
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.bias = nn.Parameter(torch.zeros(num_features))
+        self.register_buffer("running_mean", torch.zeros(num_features))
+        self.register_buffer("running_var", torch.ones(num_features))
+        self.running_mean: Tensor
+        self.running_var: Tensor
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Normalise each channel.
+
+        Args:
+            hidden_states: (batch, length, channels).
+            mask: (batch, length), True at real tokens; None when all are.
+        """
+        x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+        mean, var = self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
+        if self.training:
+            weight = torch.ones_like(x[..., :1]) if mask is None else mask.unsqueeze(-1).to(x.dtype)
+            count = weight.sum().clamp(min=1)
+            mean = (x * weight).sum(dim=(0, 1)) / count
+            var = ((x - mean).square() * weight).sum(dim=(0, 1)) / count
+            with torch.no_grad():
+                unbiased = var * count / (count - 1).clamp(min=1)
+                self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
+                self.running_var.lerp_(unbiased.detach().to(self.running_var.dtype), self.momentum)
+        y = (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
+        return y.to(hidden_states.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}, momentum={self.momentum}"
+
+
+def build_norm(norm_type: str, channels: int, eps: float) -> nn.Module:
+    """Build the norm that a config names: "simple_rms", "layer" or "batch"."""
+    if norm_type == "simple_rms":
+        return SimpleRMSNorm(eps)
+    if norm_type == "layer":
+        return SeqMixLayerNorm(channels, eps=eps)
+    if norm_type == "batch":
+        return MaskedBatchNorm(channels, eps=eps)
+    raise ValueError(f"norm_type is {norm_type!r}; it must be 'simple_rms', 'layer' or 'batch'.")

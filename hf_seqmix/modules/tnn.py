@@ -1,0 +1,50 @@
+"""The mixer of the Toeplitz neural network, usable in any model."""
+
+from .gtu import GatedToeplitzUnit
+from .position_encoder import RelativePositionEncoder
+from .toeplitz_kernel import ToeplitzKernel
+from .toeplitz_operator import ToeplitzOperator
+
+__all__ = ["TNNMixer"]
+
+
+class TNNMixer(GatedToeplitzUnit):
+    """Gated Toeplitz unit whose kernel is an encoder of the lag times a decay.
+
+    `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same shape.
+    Source: Qin et al. 2023 (arXiv 2305.04749).
+
+    Args:
+        hidden_size: channels in and out.
+        mixer_size: channels mixed along the sequence; 3 hidden_size by default.
+        decay: the kernel at lag t is multiplied by decay^|t|; 1 for none.
+        is_causal: whether a token sees the past and itself only.
+        activation: activation of both branches.
+        rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps: see `RelativePositionEncoder`.
+        kernel_max_lag: taps at greater lags are zero; None for no limit.
+        layer_idx: which layer of a cache is this mixer's.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        mixer_size: int | None = None,
+        *,
+        decay: float = 0.99,
+        is_causal: bool = True,
+        activation: str = "silu",
+        rpe_hidden_size: int = 64,
+        rpe_num_layers: int = 3,
+        rpe_activation: str = "relu",
+        rpe_norm_type: str = "simple_rms",
+        norm_eps: float = 1e-6,
+        kernel_max_lag: int | None = None,
+        layer_idx: int = 0,
+    ) -> None:
+        mixer_size = 3 * hidden_size if mixer_size is None else mixer_size
+        encoder = RelativePositionEncoder(
+            mixer_size, rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps
+        )
+        kernel = ToeplitzKernel(encoder, decay, is_causal, kernel_max_lag)
+        operator = ToeplitzOperator(kernel, is_causal, layer_idx)
+        super().__init__(hidden_size, mixer_size, operator, activation, layer_idx)

@@ -1,0 +1,320 @@
+"""Padding and packing: the only code that reads an attention mask or the boundaries of packed sequences.
+
+A mixer never looks at a mask. It gets a `TokenLayout`, which knows where the real tokens of each sequence lie, and hands
+its position-mixing operation to `TokenLayout.mix`:
+
+* real tokens contiguous in each row: values are multiplied by the mask, directly before the operation (biases and
+  convolutions of earlier operations have filled the pads again);
+* pads between real tokens, or several sequences in a row: the real tokens of each sequence are gathered into a row of
+  their own, mixed there, and scattered back. Under tracing, where the batch cannot be looked at, padded rows always go
+  this way, which has static shapes.
+
+With a history (a cache), each row's real tokens are kept contiguous at the end of the history, pads before them.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+__all__ = ["TokenLayout", "attention_bias", "real_positions", "sequence_positions", "token_layout"]
+
+
+class TokenLayout(NamedTuple):
+    """Where the tokens of each sequence lie in a batch of rows; made by `token_layout`.
+
+    A tuple of tensors, so that tools which move arguments between devices move it too.
+    """
+
+    mask: Tensor | None = None
+    """(batch, length) bool, True at the real tokens of this call; None when all are real."""
+    key_mask: Tensor | None = None
+    """(batch, past + length) bool, the same with the history in front; None when all are real."""
+    sequence_ids: Tensor | None = None
+    """(batch, length) long, equal for tokens of one packed sequence; None without packing."""
+    gather: Tensor | None = None
+    """(sequences, longest) long, positions in the flattened batch of each sequence's tokens."""
+    gathered: Tensor | None = None
+    """(sequences, longest) bool, True where `gather` names a token of that sequence."""
+    scatter: Tensor | None = None
+    """(batch, length) long, where each token stands in the flattened (sequences, longest)."""
+    realign: bool = False
+    """Whether pads follow real tokens, so that a history must be realigned after these tokens join it."""
+
+    def zero_pads(self, values: Tensor) -> Tensor:
+        """Set `values` (batch, length, channels) to zero at pads."""
+        return values if self.mask is None else values * self.mask.unsqueeze(-1)
+
+    def mix(self, operation: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """Apply an operation that mixes positions to each sequence alone.
+
+        Args:
+            operation: maps (rows, positions, channels) to the same shape; each row is one sequence, zeros around it.
+            values: (batch, length, channels).
+
+        Returns:
+            (batch, length, channels); what stands at pads has no meaning.
+        """
+        if self.gather is None or self.gathered is None or self.scatter is None:
+            return operation(self.zero_pads(values))
+        rows = values.flatten(0, 1)[self.gather] * self.gathered.unsqueeze(-1)  # (sequences, longest, channels)
+        return operation(rows).flatten(0, 1)[self.scatter]
+
+    def history_order(self, past_length: int | Tensor, total_length: int) -> Tensor:
+        """Return the order that puts pads before real tokens once this call's tokens have joined the history.
+
+        Args:
+            past_length: number of positions held before this call, all of which count as real (its pads are zeros at
+                the front, and zeros moved among zeros change nothing).
+            total_length: positions of the history now; those from past_length + length on are unused.
+
+        Returns:
+            (batch, total_length) long; entry p names the position that moves to p.
+        """
+        if self.mask is None:
+            raise ValueError("a layout without a mask has nothing to realign.")
+        length = self.mask.shape[1]
+        positions = torch.arange(total_length, device=self.mask.device)
+        chunk = positions - past_length
+        inside = (chunk >= 0) & (chunk < length)  # (total,)
+        is_pad = inside & ~self.mask[:, chunk.clamp(0, length - 1)]  # (batch, total)
+        rank = torch.where(is_pad, 0, torch.where(chunk < length, 1, 2))
+        return rank.argsort(dim=-1, stable=True)
+
+
+def token_layout(
+    attention_mask: Tensor | TokenLayout | None,
+    batch: int,
+    length: int,
+    *,
+    past_length: int | Tensor = 0,
+    position_ids: Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
+    seq_idx: Tensor | None = None,
+    **_: Any,
+) -> TokenLayout:
+    """Work out where the real tokens of each sequence lie.
+
+    Explicit boundaries (`cu_seq_lens_q`, then `seq_idx`) win over `position_ids` that restart; a row is packed where a
+    real token's position does not exceed that of the real token before it. Pads are pads in a packed row, too.
+
+    Args:
+        attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens; None when all are real; a
+            `TokenLayout` is returned as it is.
+        batch, length: shape of this call's tokens.
+        past_length: number of positions in the cache.
+        position_ids: (batch or 1, length) position of each token in its sequence.
+        cu_seq_lens_q: (sequences + 1,) cumulative lengths, from 0 to batch * length, of sequences laid end to end.
+        seq_idx: (batch, length) number of the sequence a token belongs to.
+        **_: other keyword arguments of a model's forward, ignored.
+
+    Raises:
+        ValueError: for shapes that do not fit, and for packed rows together with a cache that holds tokens.
+    """
+    if isinstance(attention_mask, TokenLayout):
+        return attention_mask
+    key_mask = None if attention_mask is None else _key_mask(attention_mask, batch, length, past_length)
+    mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
+    tracing = torch.compiler.is_compiling()
+
+    sequence_ids = _sequence_ids(mask, batch, length, position_ids, cu_seq_lens_q, seq_idx)
+    if sequence_ids is not None:
+        if not isinstance(past_length, int) or past_length > 0:
+            raise ValueError(
+                "packed sequences (restarting position_ids, cu_seq_lens_q or seq_idx) cannot continue a cache: pass each "
+                "sequence as its own row, or start from an empty cache."
+            )
+        return _packed_layout(mask, key_mask, sequence_ids)
+    if mask is None or (not tracing and bool(mask.all())):
+        past_is_real = key_mask is None or (not tracing and bool(key_mask.all()))
+        return TokenLayout(key_mask=None if past_is_real else key_mask)
+
+    if length == 1 and tracing:
+        # A compiled decoding step: a token or a left pad; a scan over the history for more would cost more than the step.
+        return TokenLayout(mask=mask, key_mask=key_mask)
+    if not tracing:
+        seen = key_mask if key_mask is not None and key_mask.shape[1] > length else mask
+        pad_after_real = seen.cummax(dim=1).values & ~seen
+        if seen is mask and not (isinstance(past_length, int) and past_length == 0):
+            pad_after_real = ~seen  # what the cache holds counts as real
+        if not bool(pad_after_real[:, -length:].any()):
+            return TokenLayout(mask=mask, key_mask=key_mask)  # pads on the left only
+        interior = mask.flip(1).cummax(dim=1).values.flip(1) & mask.cummax(dim=1).values & ~mask
+        if not bool(interior.any()):
+            return TokenLayout(mask=mask, key_mask=key_mask, realign=True)
+    # The real tokens move to the front of the row, in order.
+    gather = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # (batch, length)
+    scatter = gather.argsort(dim=1)
+    offsets = torch.arange(batch, device=mask.device).unsqueeze(1) * length
+    gathered = mask.gather(1, gather)
+    return TokenLayout(mask, key_mask, None, gather + offsets, gathered, scatter + offsets, realign=True)
+
+
+def real_positions(
+    attention_mask: Tensor | None, batch: int, length: int, past_length: int | Tensor, device: torch.device
+) -> Tensor:
+    """Count real tokens from the start of each row: positions that do not depend on padding.
+
+    Args:
+        attention_mask: (batch, length) or (batch, past + length), or None.
+        batch, length: shape of this call's tokens.
+        past_length: number of positions in the cache.
+        device: where to build the result without a mask.
+
+    Returns:
+        (batch or 1, length) long, from 0; a pad repeats the position before it.
+    """
+    if attention_mask is None:
+        return (torch.arange(length, device=device) + past_length).unsqueeze(0)
+    mask = _key_mask(attention_mask, batch, length, past_length)
+    positions = mask.long().cumsum(dim=1) - 1
+    if mask.shape[1] == length:
+        positions = positions + past_length
+    return positions[:, mask.shape[1] - length :].clamp(min=0)
+
+
+def sequence_positions(sequence_ids: Tensor) -> Tensor:
+    """Count each token's position within its packed sequence, from 0.
+
+    Args:
+        sequence_ids: (batch, length), equal for neighbouring tokens of one sequence.
+
+    Returns:
+        (batch, length) long.
+    """
+    index = torch.arange(sequence_ids.shape[1], device=sequence_ids.device).expand_as(sequence_ids)
+    starts = torch.nn.functional.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], (1, 0), value=True)
+    return index - torch.where(starts, index, 0).cummax(dim=1).values
+
+
+def attention_bias(
+    layout: TokenLayout, length: int, key_length: int, past_length: int | Tensor, causal: bool, device: torch.device
+) -> Tensor | None:
+    """Say which keys a query may attend to: real ones, of its own sequence, and not after it when causal.
+
+    Args:
+        layout: where the tokens lie.
+        length: number of queries.
+        key_length: number of keys; with a preallocated cache, more than past + length.
+        past_length: number of positions in the cache.
+        causal: whether later keys are hidden.
+        device: where the queries are.
+
+    Returns:
+        (batch or 1, 1, length, key_length) bool, or None when no mask, or just the causal triangle, is needed. A query
+        that may attend to nothing (a pad) is let attend to itself, so that no row of the softmax is empty.
+    """
+    fits = isinstance(past_length, int) and key_length == past_length + length
+    if (
+        layout.key_mask is None
+        and layout.sequence_ids is None
+        and fits
+        and (not causal or past_length == 0 or length == 1)
+    ):
+        return None
+    queries = torch.arange(length, device=device) + past_length  # (length,)
+    keys = torch.arange(key_length, device=device)
+    if causal:
+        allowed = (keys <= queries.unsqueeze(1))[None]  # (1, length, key_length)
+    else:
+        allowed = torch.ones((1, length, key_length), dtype=torch.bool, device=device)
+    if layout.key_mask is not None:
+        known = layout.key_mask.shape[1]
+        padded = torch.nn.functional.pad(layout.key_mask, (0, key_length - known), value=True)
+        if known == length and not fits:
+            # The mask speaks of this call's tokens only: they stand after the history.
+            padded = torch.ones_like(padded).scatter(1, queries.expand(padded.shape[0], -1), layout.key_mask)
+        allowed = allowed & padded[:, None, :]
+    if layout.sequence_ids is not None:
+        allowed = allowed & (layout.sequence_ids[:, :, None] == layout.sequence_ids[:, None, :])
+    itself = keys == queries.unsqueeze(1)
+    return (allowed | (itself & ~allowed.any(dim=-1, keepdim=True)))[:, None]
+
+
+def _key_mask(attention_mask: Tensor, batch: int, length: int, past_length: int | Tensor) -> Tensor:
+    shape = tuple(attention_mask.shape)
+    known_past = past_length if isinstance(past_length, int) else None
+    lengths = {length} if known_past is None else {length, known_past + length}
+    fits = (
+        len(shape) == 2 and shape[0] == batch and (shape[1] in lengths or (known_past is None and shape[1] >= length))
+    )
+    if not fits:
+        allowed = " or ".join(f"({batch}, {n})" for n in sorted(lengths))
+        raise ValueError(
+            f"attention_mask has shape {shape}; for {batch} rows of {length} tokens"
+            f"{f' after {known_past} cached ones' if known_past else ''} it must be {allowed}, nonzero at real tokens."
+        )
+    return attention_mask != 0
+
+
+def _sequence_ids(
+    mask: Tensor | None,
+    batch: int,
+    length: int,
+    position_ids: Tensor | None,
+    cu_seq_lens_q: Tensor | None,
+    seq_idx: Tensor | None,
+) -> Tensor | None:
+    """Number the packed sequences of each row, (batch, length), or return None where no row holds more than one."""
+    if cu_seq_lens_q is not None:
+        return _ids_from_boundaries(cu_seq_lens_q, batch, length)
+    if seq_idx is not None:
+        if seq_idx.shape != (batch, length):
+            raise ValueError(f"seq_idx has shape {tuple(seq_idx.shape)}, but the tokens ({batch}, {length}).")
+        return seq_idx.long()
+    if position_ids is None or length <= 1:
+        return None
+    if position_ids.ndim != 2 or position_ids.shape[1] != length or position_ids.shape[0] not in (1, batch):
+        raise ValueError(
+            f"position_ids has shape {tuple(position_ids.shape)}; for {batch} rows of {length} tokens it must be "
+            f"({batch}, {length}) or (1, {length})."
+        )
+    positions = position_ids.expand(batch, length)
+    if mask is None:
+        restarts = positions[:, 1:] <= positions[:, :-1]
+        restarts = torch.nn.functional.pad(restarts, (1, 0))
+    else:
+        # Pads have positions of no meaning: compare with the last real token, -1 before the first.
+        real = torch.where(mask, torch.arange(length, device=mask.device), -1).cummax(dim=1).values
+        before = torch.nn.functional.pad(real, (1, 0), value=-1)[:, :-1]
+        previous = torch.where(before < 0, -1, positions.gather(1, before.clamp(min=0)))
+        restarts = mask & (before >= 0) & (positions <= previous)
+    return restarts.long().cumsum(dim=1) if bool(restarts.any()) else None
+
+
+def _ids_from_boundaries(cu_seq_lens_q: Tensor, batch: int, length: int) -> Tensor:
+    ends = cu_seq_lens_q.flatten().long()
+    valid = cu_seq_lens_q.ndim == 1 and len(ends) >= 2 and int(ends[0]) == 0 and int(ends[-1]) == batch * length
+    rows_end = torch.arange(1, batch + 1, device=ends.device) * length
+    if not valid or bool((ends.diff() < 0).any()) or not bool(torch.isin(rows_end, ends).all()):
+        raise ValueError(
+            f"cu_seq_lens_q must rise from 0 to the number of tokens, {batch * length}, with a boundary at the end of each "
+            f"of the {batch} rows of {length}; got {ends.tolist()[:16]}."
+        )
+    positions = torch.arange(batch * length, device=ends.device)
+    return torch.bucketize(positions, ends[1:-1], right=True).view(batch, length)
+
+
+def _packed_layout(mask: Tensor | None, key_mask: Tensor | None, sequence_ids: Tensor) -> TokenLayout:
+    batch, length = sequence_ids.shape
+    device = sequence_ids.device
+    row = torch.arange(batch, device=device).unsqueeze(1).expand(batch, length)
+    real = torch.ones_like(sequence_ids, dtype=torch.bool) if mask is None else mask
+    # Number the sequences over the whole batch, and the tokens within each.
+    pairs = torch.stack([row[real], sequence_ids[real]])  # (2, real tokens)
+    uniques, sequence = pairs.unique(dim=1, return_inverse=True)
+    counts = torch.bincount(sequence, minlength=uniques.shape[1])
+    order = sequence.argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    within = torch.empty_like(sequence)
+    within[order] = torch.arange(len(sequence), device=device) - starts[sequence[order]]
+    longest = max(int(counts.max()) if len(counts) else 0, 1)
+    flat = real.flatten().nonzero().squeeze(1)
+    gather = torch.zeros((max(len(counts), 1), longest), dtype=torch.long, device=device)
+    gathered = torch.zeros_like(gather, dtype=torch.bool)
+    gather[sequence, within] = flat
+    gathered[sequence, within] = True
+    scatter = torch.zeros(batch * length, dtype=torch.long, device=device)
+    scatter[flat] = sequence * longest + within
+    return TokenLayout(mask, key_mask, sequence_ids, gather, gathered, scatter.view(batch, length))
