@@ -73,8 +73,7 @@ def plot_context_lengths(
             _powers_of_two(axes, sorted(lengths))
             axes.set_xlabel("context length (tokens)")
             axes.set_ylabel(label)
-        all_axes[1].set_yscale("log")
-        _plain_log_ticks(all_axes[1])
+        _log_if_wide(all_axes[1], [score.perplexity for points in scores.values() for score in points])
         for index, (name, value) in enumerate((references or {}).items()):
             all_axes[0].axhline(value, color="#888888", linewidth=1, linestyle=_dash(index))
             all_axes[0].annotate(
@@ -103,7 +102,7 @@ def plot_positions(
     _check(scores)
     shared = set.intersection(*({score.context_length for score in points} for points in scores.values()))
     with _figure(path, 6.2, 4.2) as (figure, [axes]):
-        longest = 0
+        longest, values = 0, list[float]()
         for index, (name, points) in enumerate(scores.items()):
             score = max(points, key=lambda s: (s.context_length in shared, s.context_length))
             start = np.asarray(score.position_start, dtype=float)
@@ -116,10 +115,10 @@ def plot_positions(
                 **_line(index),
             )
             longest = max(longest, int(after[-1]))
+            values.extend(score.position_perplexity)
+        _log_if_wide(axes, values)
         _mark_lengths(axes, configured_lengths, [1, longest])
         _powers_of_two(axes, [2**power for power in range(longest.bit_length() + 1) if 2**power <= longest] or [1])
-        axes.set_yscale("log")
-        _plain_log_ticks(axes)
         axes.set_xlabel("tokens of context")
         axes.set_ylabel("perplexity per token")
         _legend(figure, axes, title)
@@ -175,11 +174,7 @@ def plot_loss(
             axes.plot(steps, losses, color=_COLORS[1], marker="o", label=f"evaluation (last {losses[-1]:.3f})")
         for index, (name, value) in enumerate((references or {}).items()):
             axes.axhline(value, color="#666666", linewidth=1.2, linestyle=_dash(index), label=f"{name} ({value:.2f})")
-        # the first steps of a run from scratch would flatten everything after them
-        values = [loss for _, loss in train + evaluation]
-        if min(values) > 0 and max(values) > 4 * min(values):
-            axes.set_yscale("log")
-            _plain_log_ticks(axes)
+        _log_if_wide(axes, [loss for _, loss in train + evaluation])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("optimizer steps")
         axes.set_ylabel(f"loss ({unit})")
@@ -227,7 +222,12 @@ def _powers_of_two(axes: Axes, ticks: list[int]) -> None:
         axes.tick_params(axis="x", labelrotation=45)
 
 
-def _plain_log_ticks(axes: Axes) -> None:
+def _log_if_wide(axes: Axes, values: Sequence[float]) -> None:
+    """A logarithmic y axis where the largest values would flatten the rest, with numbers written out."""
+    finite = [value for value in values if np.isfinite(value)]
+    if not finite or min(finite) <= 0 or max(finite) < 3 * min(finite):
+        return
+    axes.set_yscale("log")
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_major_formatter(plain)
     axes.yaxis.set_minor_formatter(plain)

@@ -50,6 +50,10 @@ class ResultLog:
         """The newest result with that key, or None."""
         return self._results.get(_canonical(key))
 
+    def forget(self, key: Mapping[str, Any]) -> None:
+        """Have no result with that key any more; the file keeps its line until a newer one replaces it."""
+        self._results.pop(_canonical(key), None)
+
     def append(self, key: Mapping[str, Any], result: Mapping[str, Any]) -> None:
         """Add a result and write it to the disk before returning."""
         line = json.dumps({"key": key, "result": result}, ensure_ascii=False)

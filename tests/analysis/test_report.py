@@ -18,6 +18,8 @@ def test_results_are_found_again_and_the_newest_wins(tmp_path):
         assert reader.get({"model": "é", "length": 1}) == {"loss": 2.5}
         assert reader.get({"model": "a", "length": 2}) is None
     assert len(path.read_text(encoding="utf-8").splitlines()) == 3
+    log.forget({"model": "a", "length": 1})
+    assert log.get({"model": "a", "length": 1}) is None
 
 
 def test_line_cut_short_by_a_kill_is_dropped(tmp_path):

@@ -1,0 +1,193 @@
+import importlib.util
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import BertConfig, BertLMHeadModel, ByT5Tokenizer, GPT2Config, GPT2LMHeadModel
+
+from hf_seqmix.analysis import evaluate_language_model
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "run_benchmarks.py"
+TEXT = "To be, or not to be: that is the question.\n" * 10
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("run_benchmarks", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for seed, name in enumerate(("a/last", "b/last")):
+        torch.manual_seed(seed)
+        config = GPT2Config(vocab_size=384, n_positions=32, n_embd=16, n_layer=1, n_head=2, initializer_range=0.2)
+        GPT2LMHeadModel(config).save_pretrained(folder / name)
+        ByT5Tokenizer().save_pretrained(folder / name)
+    return folder
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    path = tmp_path / "held-out.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def arguments(checkpoints, text_file, output, *more, models=("a/last",)):
+    named = [item for model in models for item in ("--model", str(checkpoints / model))]
+    return ["language-modeling", *named, "--text-file", str(text_file), "--output-dir", str(output), *more]
+
+
+def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys):
+    output = tmp_path / "out"
+    command = arguments(
+        checkpoints,
+        text_file,
+        output,
+        "--context-lengths",
+        "16",
+        "8",
+        "--compressors",
+        models=("a/last", "b/last"),
+    )
+    report = script.main(command)
+
+    assert [(row["model"], row["context_length"]) for row in report["results"]] == [
+        ("a/last", 8),
+        ("a/last", 16),
+        ("b/last", 8),
+        ("b/last", 16),
+    ]
+    model = GPT2LMHeadModel.from_pretrained(checkpoints / "b/last")
+    [expected] = evaluate_language_model(model, ByT5Tokenizer(), [TEXT], context_lengths=[8], progress=False)
+    assert report["results"][2]["bits_per_byte"] == pytest.approx(expected.bits_per_byte, rel=1e-5)
+    assert report["references"]["xz -9"]["bits_per_byte"] < 8
+
+    saved = json.loads((output / "results.json").read_text(encoding="utf-8"))
+    assert saved["results"][0]["bits_per_byte"] == report["results"][0]["bits_per_byte"]
+    assert saved["text"]["bytes"] == len(TEXT)
+    assert {"command", "versions"} <= saved["environment"].keys() and saved["results"][0]["device"] and "seed" in saved
+    table = capsys.readouterr().out
+    assert "| b/last  |      16 |" in table and "| gzip -9 |       - |" in table
+    assert (output / "results.md").read_text(encoding="utf-8").strip() == table.strip()
+    for name in ("context-lengths.png", "positions.png"):
+        assert (output / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_continues_where_it_stopped(script, checkpoints, text_file, tmp_path, monkeypatch):
+    scored = []
+    original = script.iter_language_model_scores
+
+    def counting(*args, **kwargs):
+        scored.append(kwargs["context_lengths"])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(script, "iter_language_model_scores", counting)
+    output = tmp_path / "out"
+    first = script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4"))
+    both = script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4", "8"))
+    assert scored == [[4], [8]]
+    assert both["results"][0] == first["results"][0]
+
+    script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4", "--overwrite"))
+    script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4", "--stride", "2"))
+    assert scored[2:] == [[4], [4]]
+    text_file.write_text(TEXT + "more")
+    script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4"))
+    assert len(scored) == 5
+    later = time.time() + 10
+    os.utime(checkpoints / "a/last" / "model.safetensors", (later, later))  # as if it had been trained again
+    script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4"))
+    assert len(scored) == 6
+
+
+def test_length_that_a_model_cannot_take_does_not_lose_the_others(script, checkpoints, text_file, tmp_path):
+    output = tmp_path / "out"
+    command = arguments(checkpoints, text_file, output, "--context-lengths", "64", "8", models=("a/last", "b/last"))
+    with pytest.raises(SystemExit, match="not evaluated completely: a/last, b/last"):
+        script.main(command)
+    saved = json.loads((output / "results.json").read_text())
+    assert [(row["model"], row["context_length"]) for row in saved["results"]] == [("a/last", 8), ("b/last", 8)]
+    assert "max_position_embeddings = 32" in saved["failures"]["a/last"]
+
+
+def test_masked_model_is_refused(script, checkpoints, text_file, tmp_path):
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=384,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        initializer_range=0.5,
+    )
+    BertLMHeadModel(config).save_pretrained(tmp_path / "bert")
+    ByT5Tokenizer().save_pretrained(tmp_path / "bert")
+    with pytest.raises(SystemExit, match="not evaluated completely"):
+        script.main(arguments(tmp_path, text_file, tmp_path / "out", "--context-lengths", "8", models=("bert",)))
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert saved["results"] == [] and "not a causal language model" in saved["failures"]["bert"]
+
+
+def test_context_length_reaches_models_that_have_it(script, checkpoints, text_file, tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(GPT2LMHeadModel, "set_context_length", lambda self, n: asked.append(n), raising=False)
+    command = arguments(checkpoints, text_file, tmp_path / "out", "--context-lengths", "8", "--context-length", "24")
+    script.main(command)
+    assert asked == [24]
+
+
+def test_data_set_folder_split_and_joined_lines(script, checkpoints, tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "train.txt").write_text("never scored\n")
+    (folder / "test.txt").write_text("one é\n\ntwo\n", encoding="utf-8")
+    options = ["--context-lengths", "8", "--sample-by", "line"]
+    model = ["--model", str(checkpoints / "a/last")]
+    source = ["language-modeling", *model, "--dataset", str(folder), *options]
+    apart = script.main([*source, "--output-dir", str(tmp_path / "apart")])
+    assert (apart["text"]["documents"], apart["text"]["bytes"]) == (2, 9)
+    joined = script.main([*source, "--join-with", "\\n", "--output-dir", str(tmp_path / "joined")])
+    assert (joined["text"]["documents"], joined["text"]["bytes"]) == (1, 10)
+    cut = script.main([*source, "--max-bytes", "5", "--output-dir", str(tmp_path / "cut")])
+    assert (cut["text"]["documents"], cut["text"]["bytes"]) == (1, 4)  # half a character is left out
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [(b"", "empty"), (b"\xff\xfe\xff", "UTF-8"), (None, "held-out.txt")],
+    ids=["empty", "not UTF-8", "missing"],
+)
+def test_bad_text_file(script, checkpoints, text_file, tmp_path, content, message):
+    text_file.unlink()
+    if content is not None:
+        text_file.write_bytes(content)
+    with pytest.raises(SystemExit, match=message):
+        script.main(arguments(checkpoints, text_file, tmp_path / "out"))
+
+
+def test_bad_arguments(script, checkpoints, text_file, tmp_path, capsys):
+    with pytest.raises(SystemExit, match="given twice"):
+        script.main(arguments(checkpoints, text_file, tmp_path / "out", models=("a/last", "a/last")))
+    with pytest.raises(SystemExit, match="must be positive; given 0"):
+        script.main(arguments(checkpoints, text_file, tmp_path / "out", "--context-lengths", "0", "4"))
+    with pytest.raises(SystemExit, match="is a file"):
+        script.main(arguments(checkpoints, text_file, text_file))
+    with pytest.raises(SystemExit, match="not evaluated completely"):
+        script.main(arguments(checkpoints, text_file, tmp_path / "out", models=("missing",)))
+    with pytest.raises(SystemExit):
+        script.main(["language-modeling", "--output-dir", str(tmp_path / "out")])
+    assert "--model" in capsys.readouterr().err
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "train.txt").write_text("only training text")
+    command = ["language-modeling", "--model", str(checkpoints / "a/last"), "--dataset", str(folder)]
+    with pytest.raises(SystemExit, match="neither test nor validation"):
+        script.main([*command, "--output-dir", str(tmp_path / "out")])
