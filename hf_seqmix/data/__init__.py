@@ -6,7 +6,7 @@ from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
 from .recipes import parse_overrides, read_recipe, recipe_arguments
-from .run_folder import explain_write_error, last_complete_checkpoint, plot_loss, prepare_run_folder, write_json
+from .run_folder import explain_write_error, last_complete_checkpoint, prepare_run_folder, write_json
 from .scoring import block_scores, corpus_metrics
 from .stdlib_corpus import python_stdlib
 from .tokenization import build_tokenizer, count_bytes, token_bytes, train_bpe
@@ -29,7 +29,6 @@ __all__ = [
     "pack_for_evaluation",
     "pack_for_training",
     "parse_overrides",
-    "plot_loss",
     "prepare_run_folder",
     "python_stdlib",
     "read_recipe",

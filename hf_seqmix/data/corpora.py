@@ -87,8 +87,8 @@ def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.Datase
     """
     Splits off the last `fraction` of a corpus, counted in characters, as validation data.
 
-    Documents stay whole except the one across the border, which is cut after a line break (or, in a document of one
-    line, between two words), so that a corpus of a single document can be split too.
+    Documents stay whole except the one across the border, which is cut after a line break (or, if it is the first and
+    has none, between two words), so that a corpus of a single document can be split too.
 
     Raises:
         ValueError: if `fraction` is not between 0 and 1, or if one side would be left without text.
@@ -100,7 +100,7 @@ def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.Datase
     train: list[str] = []
     held_out: list[str] = []
     for text in texts:
-        cut = _cut(text, border)
+        cut = _cut(text, border, is_first=not train)
         train.append(text[:cut])
         held_out.append(text[cut:])
         border -= len(text)
@@ -118,15 +118,15 @@ def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.Datase
     )
 
 
-def _cut(text: str, border: int) -> int:
+def _cut(text: str, border: int, is_first: bool) -> int:
     """The place nearest before `border` where `text` may be cut; its ends if the border is outside."""
     if border <= 0 or border >= len(text):
         return 0 if border <= 0 else len(text)
-    for separator in ("\n", " "):
+    for separator in ("\n", " ") if is_first else ("\n",):
         place = text.rfind(separator, 0, border)
         if place >= 0:
             return place + 1
-    return border
+    return border if is_first else 0
 
 
 def _load_embedded(name: str, streaming: bool) -> Corpus:

@@ -1,4 +1,4 @@
-"""The folder a training run writes: what may be there before, what survives a crash, and its small files."""
+"""The folder a training run writes: what may be there before, what survives a crash, and JSON in it."""
 
 import errno
 import json
@@ -7,13 +7,13 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-__all__ = ["explain_write_error", "last_complete_checkpoint", "plot_loss", "prepare_run_folder", "write_json"]
+__all__ = ["explain_write_error", "last_complete_checkpoint", "prepare_run_folder", "write_json"]
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
@@ -77,7 +77,7 @@ def _is_complete(checkpoint: Path) -> bool:
 
 
 def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
-    """What to tell the user if `error` says that `folder` could not be written to (a full or read-only disk), else None."""
+    """What to tell the user whose run in `folder` ended with `error`, if that is a full or read-only disk; else None."""
     text = str(error)
     is_disk = isinstance(error, OSError) and error.errno in DISK_ERRORS
     is_disk = is_disk or (isinstance(error, SafetensorError) and "I/O error" in text)
@@ -90,7 +90,7 @@ def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
         if checkpoint
         else "No checkpoint had been written."
     )
-    return f"Could not write to {folder}: {text} Make room or give another --output-dir. {left}"
+    return f"A file could not be written: {text}. Make room, or choose folders that can be written to. {left}"
 
 
 def write_json(path: str | Path, payload: Any) -> None:
@@ -113,25 +113,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
-
-
-def plot_loss(
-    path: str | Path,
-    train: Iterable[tuple[int, float]],
-    validation: Iterable[tuple[int, float]] = (),
-    *,
-    unit: str = "nats per token",
-) -> None:
-    """Draws training and validation loss over update steps to an image file whose kind the extension says."""
-    from matplotlib.figure import Figure  # no pyplot: no display, no state left behind
-
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for label, points, style in (("training", list(train), "-"), ("validation", list(validation), "o-")):
-        if points:
-            axes.plot([step for step, _ in points], [loss for _, loss in points], style, label=label, markersize=4)
-    axes.set_xlabel("update step")
-    axes.set_ylabel(f"loss ({unit})")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    figure.savefig(path, dpi=150)

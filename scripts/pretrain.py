@@ -1,0 +1,489 @@
+"""Pretrains a causal or masked language model of any family on any text.
+
+    python scripts/pretrain.py --recipe scripts/recipes/tnn-stdlib-small.yaml --output-dir runs/tnn
+    python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=256 num_hidden_layers=4 \\
+        --train-file book.txt --tokenizer bpe:4096 --block-size 256 --max-tokens 2_000_000 --output-dir runs/book
+    torchrun --nproc-per-node 2 scripts/pretrain.py ... --use-cpu
+    accelerate launch scripts/pretrain.py ...
+
+A recipe holds the same arguments in a file; what is given on the command line overrides it. The output folder gets the
+model and its tokenizer, checkpoints, results.json and loss.png. `--resume` continues an interrupted run.
+"""
+
+import dataclasses
+import inspect
+import logging
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    HfArgumentParser,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainingArguments,
+    default_data_collator,
+    set_seed,
+)
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix.analysis.plots import plot_loss
+from hf_seqmix.analysis.report import run_environment
+from hf_seqmix.data import (
+    ReproducibleMaskingCollator,
+    block_scores,
+    build_tokenizer,
+    corpus_metrics,
+    explain_write_error,
+    hold_out,
+    last_complete_checkpoint,
+    load_corpus,
+    mask_blocks,
+    pack_for_evaluation,
+    pack_for_training,
+    parse_overrides,
+    prepare_run_folder,
+    read_recipe,
+    recipe_arguments,
+    total_bytes,
+    write_json,
+)
+
+# More than enough to learn a vocabulary from; a stream has no end to wait for.
+STREAMED_TOKENIZER_DOCUMENTS = 10_000
+
+# Ways to say the same thing: one of them on the command line replaces the others of a recipe.
+ALTERNATIVES = (
+    {"model_type", "config_file"},
+    {"dataset", "train_file"},
+    {"max_tokens", "max_steps", "num_train_epochs"},
+    {"global_batch_size", "gradient_accumulation_steps"},
+)
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class ModelArguments:
+    """What is trained."""
+
+    objective: Literal["causal", "masked"] = field(
+        default="causal", metadata={"help": "Predict the next token, or masked ones from both sides."}
+    )
+    model_type: str | None = field(
+        default=None, metadata={"help": "Family, such as tnn or seqmix_hybrid, or any model type of transformers."}
+    )
+    config_file: str | None = field(default=None, metadata={"help": "A config.json to start from instead."})
+    config_overrides: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Fields of the configuration, as key=value (several allowed); the rest keeps its default.",
+            "action": "extend",
+        },
+    )
+
+
+@dataclass
+class DataArguments:
+    """What it is trained on."""
+
+    dataset: str | None = field(
+        default=None, metadata={"help": "A Hub name, name:config, embedded:python-stdlib, or a file or folder."}
+    )
+    train_file: list[str] = field(default_factory=list, metadata={"help": "Text, JSON, CSV or Parquet files."})
+    validation_file: list[str] = field(default_factory=list, metadata={"help": "The same, to evaluate on."})
+    validation_fraction: float = field(
+        default=0.05, metadata={"help": "Share of the text held out at its end if there is no validation split."}
+    )
+    text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
+    sample_by: Literal["document", "paragraph", "line"] = field(
+        default="document", metadata={"help": "What is one document of a text file."}
+    )
+    file_format: str | None = field(
+        default=None, metadata={"help": "text, json, csv or parquet, where the extension does not say it."}
+    )
+    streaming: bool = field(default=False, metadata={"help": "Read the data while training."})
+    shuffle_buffer_size: int = field(default=1000, metadata={"help": "Blocks among which a stream is shuffled."})
+    tokenizer: str = field(
+        default="bpe:4096", metadata={"help": "byte, bpe:SIZE trained on the spot, or a pretrained name or folder."}
+    )
+    block_size: int = field(default=512, metadata={"help": "Tokens in a training sequence."})
+    respect_documents: bool = field(
+        default=False, metadata={"help": "Mix each document alone: position_ids restart at its beginning."}
+    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens a masked model predicts."})
+    max_eval_blocks: int | None = field(default=None, metadata={"help": "Evaluate on the first blocks only."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+
+
+@dataclass
+class RunArguments:
+    """How long, how large, and where to; the rest of the training arguments are transformers' own."""
+
+    max_tokens: int | None = field(
+        default=None, metadata={"help": "Budget of training tokens, instead of --max-steps or --num-train-epochs."}
+    )
+    global_batch_size: int | None = field(
+        default=None,
+        metadata={"help": "Sequences an update over all devices; sets the gradient accumulation steps."},
+    )
+    weight_decay_on_all_parameters: bool = field(
+        default=False, metadata={"help": "Decay biases and norms too, as fairseq does."}
+    )
+    resume: bool = field(
+        default=False, metadata={"help": "Continue from the last complete checkpoint, if there is one."}
+    )
+    overwrite_output_dir: bool = field(default=False, metadata={"help": "Write into a folder that is not empty."})
+
+
+@dataclass
+class Arguments:
+    """All arguments of a run."""
+
+    model: ModelArguments
+    data: DataArguments
+    run: RunArguments
+    training: TrainingArguments
+
+
+class PretrainingTrainer(Trainer):
+    """A `Trainer` that can decay all parameters, as the published recipes do."""
+
+    def __init__(self, *args: Any, weight_decay_on_all_parameters: bool = False, **kwargs: Any) -> None:
+        self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
+        super().__init__(*args, **kwargs)
+
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        if self.weight_decay_on_all_parameters:
+            return [name for name, _ in model.named_parameters()]
+        return super().get_decay_parameter_names(model)
+
+
+def parse_arguments(argv: Sequence[str]) -> Arguments:
+    """Reads the command line and the recipe it names.
+
+    Raises:
+        ValueError: if a recipe has a section or key that there is not, or if arguments contradict each other.
+    """
+    sections = {"model": (ModelArguments,), "data": (DataArguments,), "training": (RunArguments, TrainingArguments)}
+    parser = HfArgumentParser(
+        [ModelArguments, DataArguments, RunArguments, TrainingArguments],
+        usage="pretrain.py --output-dir DIR [--recipe FILE] [options]   (--help lists them)",
+        description=__doc__,
+        allow_abbrev=False,
+    )
+    parser.set_defaults(logging_steps=0.01, report_to="none", dataloader_pin_memory=torch.accelerator.is_available())
+    parser.add_argument(
+        "--recipe", help="A file with arguments, see scripts/recipes; others on this line override it."
+    )
+    recipe = parser.parse_known_args(argv)[0].recipe
+    typed = list(argv)
+    if recipe is not None:
+        allowed = {
+            section: {entry.name for kind in kinds for entry in dataclasses.fields(kind) if entry.init}
+            for section, kinds in sections.items()
+        }
+        typed = recipe_arguments(_without_alternatives(read_recipe(recipe, allowed), argv)) + typed
+    model, data, run, training, _ = parser.parse_args_into_dataclasses(args=typed)
+    arguments = Arguments(model, data, run, training)
+    _check(arguments)
+    return arguments
+
+
+def _without_alternatives(recipe: dict[str, dict[str, Any]], argv: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The recipe without the keys that the command line replaces by another of the same group."""
+    given = {
+        argument.partition("=")[0].lstrip("-").replace("-", "_") for argument in argv if argument.startswith("--")
+    }
+    replaced = {key for group in ALTERNATIVES if not given.isdisjoint(group) for key in group}
+    return {
+        section: {key: value for key, value in values.items() if key not in replaced}
+        for section, values in recipe.items()
+    }
+
+
+def _check(arguments: Arguments) -> None:
+    model, data, run, training = arguments.model, arguments.data, arguments.run, arguments.training
+    if (model.model_type is None) == (model.config_file is None):
+        raise ValueError("Give either --model-type, such as tnn, or --config-file, and not both.")
+    if (data.dataset is None) == (not data.train_file):
+        raise ValueError("Give either --dataset or --train-file, and not both.")
+    if run.max_tokens is not None and training.max_steps > 0:
+        raise ValueError("--max-tokens and --max-steps both say how long to train; give one of them.")
+    if data.streaming and run.max_tokens is None and training.max_steps <= 0:
+        raise ValueError("A stream has no known length: with --streaming give --max-tokens or --max-steps.")
+
+
+def load_documents(data: DataArguments) -> tuple[Any, Any]:
+    """Training and validation documents; the latter are None for a stream that has no such split."""
+    source: Any = data.dataset
+    if data.train_file:
+        source = {"train": data.train_file}
+    if data.dataset is None and data.validation_file:
+        source["validation"] = data.validation_file
+    options: dict[str, Any] = {
+        "text_column": data.text_column,
+        "sample_by": data.sample_by,
+        "file_format": data.file_format,
+        "streaming": data.streaming,
+    }
+    corpus = load_corpus(source, **options)
+    if "train" not in corpus:
+        raise ValueError(f"{source} has no training split; its splits are {', '.join(corpus)}.")
+    if data.dataset is not None and data.validation_file:
+        return corpus["train"], load_corpus({"validation": data.validation_file}, **options)["validation"]
+    if "validation" in corpus:
+        return corpus["train"], corpus["validation"]
+    if data.streaming:
+        return corpus["train"], None
+    parts = hold_out(corpus["train"], data.validation_fraction)
+    return parts["train"], parts["validation"]
+
+
+def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerBase:
+    """The tokenizer of the run: made and saved by the first process, read by the others and by a resumed run."""
+    training = arguments.training
+    saved = Path(training.output_dir) / "tokenizer_config.json"
+    own = training.local_process_index == 0
+    if saved.is_file() and (arguments.run.resume or not own):
+        return AutoTokenizer.from_pretrained(training.output_dir)
+    texts = (row["text"] for row in documents)
+    if arguments.data.streaming:
+        texts = (row["text"] for row in documents.take(STREAMED_TOKENIZER_DOCUMENTS))
+    tokenizer = build_tokenizer(arguments.data.tokenizer, texts, mask_token=arguments.model.objective == "masked")
+    tokenizer.save_pretrained(training.output_dir)
+    return tokenizer
+
+
+def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """The configuration of the model: what the tokenizer and the data ask for, then the user's overrides.
+
+    Raises:
+        ValueError: if the family or a field is unknown, a value is refused, or the vocabulary is too small.
+    """
+    model = arguments.model
+    overrides = parse_overrides(model.config_overrides)
+    if model.config_file is not None:
+        if not Path(model.config_file).is_file():
+            raise ValueError(f"There is no configuration file {model.config_file}. Check the spelling.")
+        values = PreTrainedConfig.get_config_dict(model.config_file)[0]
+        model_type = values.pop("model_type", None)
+    else:
+        values, model_type = {}, model.model_type
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(
+            f"There is no model type {model_type!r}; allowed are the families of hf_seqmix and the model types of"
+            " transformers, for example tnn, seqmix_hybrid, llama, bert."
+        )
+    config_class = CONFIG_MAPPING[model_type]
+    allowed = {entry.name for entry in dataclasses.fields(config_class)} | set(config_class.attribute_map)
+    unknown = sorted(set(overrides) - allowed)
+    if unknown:
+        raise ValueError(
+            f"A {model_type} configuration has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(allowed))}."
+        )
+    derived = {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "is_causal": model.objective == "causal",
+    }
+    if not {"max_position_embeddings"} & (values.keys() | overrides.keys()):
+        derived["max_position_embeddings"] = arguments.data.block_size
+    values |= {name: value for name, value in derived.items() if name in allowed}
+    try:
+        config = AutoConfig.for_model(model_type, **(values | overrides))
+    except StrictDataclassError as error:
+        raise ValueError(f"The {model_type} configuration is refused: {error}") from error
+    if config.vocab_size < len(tokenizer):
+        raise ValueError(
+            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that many."
+        )
+    return config
+
+
+def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedModel:
+    """A model with random weights from the seed of the run."""
+    auto = AutoModelForCausalLM if arguments.model.objective == "causal" else AutoModelForMaskedLM
+    set_seed(arguments.training.seed)
+    model = auto.from_config(config)
+    if arguments.data.respect_documents and "position_ids" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"{type(model).__name__} takes no position_ids, so it cannot tell documents apart; leave out"
+            " --respect-documents."
+        )
+    return model
+
+
+def build_blocks(
+    arguments: Arguments, tokenizer: PreTrainedTokenizerBase, train: Any, validation: Any
+) -> tuple[Any, Any, int | None]:
+    """Training blocks, evaluation blocks, and the bytes of text that the latter predict."""
+    data, causal = arguments.data, arguments.model.objective == "causal"
+    options: dict[str, Any] = {
+        "causal": causal,
+        "respect_documents": data.respect_documents,
+        "num_proc": data.preprocessing_num_workers,
+    }
+    train = pack_for_training(train, tokenizer, data.block_size, **options)
+    if data.streaming:
+        train = train.shuffle(seed=arguments.training.seed, buffer_size=data.shuffle_buffer_size)
+    if validation is None:
+        return train, None, None
+    validation = pack_for_evaluation(validation, tokenizer, data.block_size, **options)
+    if data.max_eval_blocks is not None:
+        validation = validation.take(data.max_eval_blocks)
+    if causal:
+        return train, validation, total_bytes(validation)
+    validation = mask_blocks(validation, tokenizer, mlm_probability=data.mlm_probability, seed=arguments.training.seed)
+    return train, validation, None
+
+
+def set_length(arguments: Arguments) -> None:
+    """Turns the global batch and the budget of tokens into the `Trainer`'s accumulation steps and updates.
+
+    Raises:
+        ValueError: if the global batch does not divide, or if the budget does not pay for one update.
+    """
+    run, training = arguments.run, arguments.training
+    sequences = training.train_batch_size * training.world_size
+    if run.global_batch_size is not None:
+        if run.global_batch_size % sequences:
+            raise ValueError(
+                f"A global batch of {run.global_batch_size} sequences does not divide into {training.world_size} processes"
+                f" of {training.train_batch_size} sequences; change --global-batch-size or --per-device-train-batch-size."
+            )
+        training.gradient_accumulation_steps = run.global_batch_size // sequences
+    if run.max_tokens is not None:
+        tokens = tokens_per_update(arguments)
+        if run.max_tokens < tokens:
+            raise ValueError(
+                f"--max-tokens is {run.max_tokens}, but one update takes {tokens} tokens; give at least that."
+            )
+        training.max_steps = run.max_tokens // tokens
+
+
+def tokens_per_update(arguments: Arguments) -> int:
+    """Training tokens that one update sees, over all processes and accumulation steps."""
+    training = arguments.training
+    sequences = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
+    return sequences * arguments.data.block_size
+
+
+def prepare(arguments: Arguments) -> PretrainingTrainer:
+    """Data, tokenizer and model as a `Trainer`."""
+    training = arguments.training
+    set_length(arguments)
+    with training.main_process_first(desc="preparing the data"):
+        if training.local_process_index == 0:
+            may_continue = arguments.run.resume or training.resume_from_checkpoint is not None
+            prepare_run_folder(training.output_dir, resume=may_continue, overwrite=arguments.run.overwrite_output_dir)
+        train, validation = load_documents(arguments.data)
+        tokenizer = load_tokenizer(arguments, train)
+        train, validation, num_bytes = build_blocks(arguments, tokenizer, train, validation)
+    model = build_model(arguments, build_config(arguments, tokenizer))
+    causal = arguments.model.objective == "causal"
+    return PretrainingTrainer(
+        model=model,
+        args=training,
+        train_dataset=train,
+        eval_dataset=validation,
+        processing_class=tokenizer,
+        data_collator=default_data_collator
+        if causal
+        else ReproducibleMaskingCollator(
+            tokenizer=tokenizer, mlm_probability=arguments.data.mlm_probability, seed=training.seed
+        ),
+        preprocess_logits_for_metrics=lambda logits, labels: block_scores(logits, labels, causal=causal),
+        compute_metrics=corpus_metrics(num_bytes),
+        weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
+    )
+
+
+def results_of(arguments: Arguments, trainer: Trainer, train: dict[str, float], first_step: int) -> dict[str, Any]:
+    """Everything there is to know about a finished run, ready for JSON."""
+    history = trainer.state.log_history
+    losses = [[entry["step"], entry["loss"]] for entry in history if "loss" in entry]
+    evaluations = [entry for entry in history if "eval_token_loss" in entry]
+    seconds = train["train_runtime"]
+    updates = trainer.state.global_step - first_step
+    return {
+        "evaluation": {k.removeprefix("eval_"): v for k, v in evaluations[-1].items()} if evaluations else None,
+        "train_loss": losses[-1][1] if losses else None,
+        "train_loss_curve": losses,
+        "eval_loss_curve": [[entry["step"], entry["eval_token_loss"]] for entry in evaluations],
+        "num_parameters": trainer.model.num_parameters(),
+        "num_updates": trainer.state.global_step,
+        "num_train_tokens": trainer.state.global_step * tokens_per_update(arguments),
+        "tokens_per_second": updates * tokens_per_update(arguments) / seconds if updates else None,
+        "train_seconds": seconds,
+        "num_processes": arguments.training.world_size,
+        "seed": arguments.training.seed,
+        "arguments": {
+            "model": dataclasses.asdict(arguments.model),
+            "data": dataclasses.asdict(arguments.data),
+            "run": dataclasses.asdict(arguments.run),
+            "training": arguments.training.to_sanitized_dict(),
+        },
+        "environment": run_environment(),
+    }
+
+
+def train_and_save(arguments: Arguments, trainer: PretrainingTrainer) -> dict[str, Any]:
+    """Trains from the start or from the last complete checkpoint, evaluates, and writes the output folder."""
+    folder = Path(arguments.training.output_dir)
+    checkpoint = arguments.training.resume_from_checkpoint
+    if checkpoint is None and arguments.run.resume:
+        found = last_complete_checkpoint(folder)
+        checkpoint = str(found) if found else None
+        logger.warning(f"Continuing from {checkpoint}" if found else f"No checkpoint in {folder}: starting anew")
+    first_step = int(Path(checkpoint).name.rpartition("-")[2]) if checkpoint else 0
+    train = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    trainer.save_model()
+    if trainer.eval_dataset is not None:
+        trainer.evaluate()
+    results = results_of(arguments, trainer, train, first_step)
+    if trainer.is_world_process_zero():
+        write_json(folder / "results.json", results)
+        # The exact loss of evaluations, not the mean over batches that the library logs.
+        curve = [{"step": step, "loss": loss} for step, loss in results["train_loss_curve"]]
+        curve += [{"step": step, "eval_loss": loss} for step, loss in results["eval_loss_curve"]]
+        if curve:
+            plot_loss(curve, folder / "loss.png")
+    return results
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Runs the command line and returns what is written to results.json; exits with a message on wrong input."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    try:
+        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+    except ValueError as error:
+        sys.exit(f"pretrain.py: {error}")
+    try:
+        try:
+            trainer = prepare(arguments)
+        except ValueError as error:
+            sys.exit(f"pretrain.py: {error}")
+        return train_and_save(arguments, trainer)
+    except Exception as error:
+        message = explain_write_error(error, arguments.training.output_dir)
+        if message is None:
+            raise
+        sys.exit(f"pretrain.py: {message}")
+
+
+if __name__ == "__main__":
+    main()

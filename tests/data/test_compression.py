@@ -1,0 +1,35 @@
+"""Compressors as yardsticks: the size of the held-out text's own archive."""
+
+import gzip
+import random
+
+import pytest
+
+from hf_seqmix.data import bits_per_byte_gzip, bits_per_byte_xz
+
+
+def test_gzip_is_the_size_of_the_archive() -> None:
+    texts = ["a line of text\n" * 20, "and a \u20ac line\n" * 5]
+    raw = "".join(texts).encode()
+    assert bits_per_byte_gzip(texts) == 8 * len(gzip.compress(raw, 9)) / len(raw)
+    assert gzip.decompress(gzip.compress(raw, 9)) == raw
+
+
+def test_bytes_of_a_multibyte_text_are_counted() -> None:
+    rng = random.Random(0)
+    text = "".join(chr(rng.randrange(0x4E00, 0x9000)) for _ in range(2000))
+    # Two random bytes in three: 14.2 of 24 bits a character.
+    assert 4 < bits_per_byte_xz([text]) < 8
+
+
+def test_xz_remembers_further_than_gzip() -> None:
+    rng = random.Random(0)
+    noise = "".join(rng.choices("0123456789abcdef", k=50_000))
+    # gzip's window of 32 KiB has forgotten the beginning when it comes again.
+    assert bits_per_byte_xz([noise, noise]) < 0.6 * bits_per_byte_gzip([noise, noise])
+
+
+@pytest.mark.parametrize("compress", [bits_per_byte_gzip, bits_per_byte_xz])
+def test_no_text_is_refused(compress) -> None:
+    with pytest.raises(ValueError, match="empty"):
+        compress([""])
