@@ -82,7 +82,7 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
     order = layout.history_order(past, history.shape[2])  # (batch, total)
     history = history[:, 0].gather(1, order.unsqueeze(-1).expand(-1, -1, history.shape[-1])).unsqueeze(1)
     layer = past_key_values.layers[layer_idx]
-    if isinstance(layer, StaticLayer):
+    if layer.is_compileable:
         layer.keys.copy_(history)
     else:
         layer.keys = history

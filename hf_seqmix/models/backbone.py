@@ -83,8 +83,9 @@ class SeqMixPreTrainedModel(PicklableCapture, PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Draw the parameters that `module` itself owns; a mixer with bare ones does so in `init_weights(config)`."""
         config = self.config
-        if hasattr(module, "init_weights") and not isinstance(module, PreTrainedModel):
-            module.init_weights(config)
+        draw = None if isinstance(module, PreTrainedModel) else getattr(module, "init_weights", None)
+        if callable(draw):
+            draw(config)
         elif isinstance(module, nn.Linear):
             if config.linear_init == "uniform":
                 bound = 1 / math.sqrt(module.in_features)
@@ -126,6 +127,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         self.dropout = nn.Dropout(config.hidden_dropout)
         self.layers = nn.ModuleList(SeqMixBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
         self.norm = build_norm(norm_type, config.hidden_size, 1e-5) if pre_norm else None
+        assert config.embedding_scale is not None
+        self.embedding_scale = config.embedding_scale
         self.layer_types = config.layer_types
         self.gradient_checkpointing = False
         self.post_init()
@@ -176,7 +179,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
         past = past_length(past_key_values)
 
         masks = attention_mask if isinstance(attention_mask, dict) else None
-        padding = _padding_mask(masks) if masks is not None else attention_mask
+        padding = _padding_mask(attention_mask)
         layout = token_layout(
             padding,
             batch,
@@ -194,7 +197,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             else:
                 position_ids = real_positions(padding, batch, length, past, inputs_embeds.device)
 
-        hidden_states = inputs_embeds * self.config.embedding_scale
+        hidden_states = inputs_embeds * self.embedding_scale
         hidden_states = self._add_positions(hidden_states, position_ids)
         hidden_states = self.dropout(self.embed_norm(hidden_states))
         for layer, layer_type in zip(self.layers, self.layer_types, strict=True):
@@ -239,9 +242,11 @@ class SeqMixModel(SeqMixPreTrainedModel):
         return hidden_states
 
 
-def _padding_mask(masks: dict[str, Tensor | None]) -> Tensor | None:
-    """Find the 2D mask among those prepared for each layer type."""
-    return next((mask for mask in masks.values() if mask is not None and mask.ndim == 2), None)
+def _padding_mask(attention_mask: Tensor | dict[str, Tensor | None] | None) -> Tensor | None:
+    """Return the 2D mask: the given one, or that among the masks prepared for each layer type."""
+    if not isinstance(attention_mask, dict):
+        return attention_mask
+    return next((mask for mask in attention_mask.values() if mask is not None and mask.ndim == 2), None)
 
 
 def _sinusoids(positions: Tensor, channels: int) -> Tensor:

@@ -132,7 +132,7 @@ class SeqMixConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     @property
-    def mixer_types(self) -> list[str]:
+    def layer_mixers(self) -> list[str]:
         """Name of the mixer of each layer."""
         return [self.model_type] * self.num_hidden_layers
 

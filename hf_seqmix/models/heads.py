@@ -15,7 +15,7 @@ from transformers.modeling_outputs import (
 from .._compat import can_return_tuple
 from .backbone import SeqMixModel, SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
-from .pooling import ClassificationHead, pool
+from .pooling import ClassificationHead, number_of_labels, pool
 
 __all__ = [
     "SeqMixForCausalLM",
@@ -172,7 +172,7 @@ class SeqMixForSequenceClassification(_SeqMixHead):
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
-        self.num_labels = config.num_labels
+        self.num_labels = number_of_labels(config)
         self.classifier = ClassificationHead(config)
         self.post_init()
 
@@ -248,9 +248,9 @@ class SeqMixForTokenClassification(_SeqMixHead):
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         assert config.classifier_dropout is not None
-        self.num_labels = config.num_labels
+        self.num_labels = number_of_labels(config)
         self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
         self.post_init()
 
     @can_return_tuple

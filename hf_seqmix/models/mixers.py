@@ -1,4 +1,4 @@
-"""The table of mixers: what a name in `config.mixer_types` stands for."""
+"""The table of mixers: what a name in `config.layer_mixers` stands for."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,7 +24,7 @@ def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[
     """Make a mixer known by name, to its own family and to hybrids.
 
     Args:
-        name: entry of `mixer_types`; for a family, its `model_type`.
+        name: entry of a hybrid's `mixer_types`; for a family, its `model_type`.
         config_class: configuration with the mixer's fields; its `cache_layer_type` says what the cache keeps.
         build: called with (config, layer_idx); returns a module called with (hidden_states, attention_mask=...,
             past_key_values=..., position_ids=...) that maps (batch, length, hidden_size) to the same shape.
@@ -33,8 +33,8 @@ def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[
 
 
 def build_mixer(config: SeqMixConfig, layer_idx: int) -> nn.Module:
-    """Build the mixer of layer `layer_idx`, as `config.mixer_types` names it."""
-    name = config.mixer_types[layer_idx]
+    """Build the mixer of layer `layer_idx`, as `config.layer_mixers` names it."""
+    name = config.layer_mixers[layer_idx]
     if name not in MIXERS:
         raise ValueError(f"layer {layer_idx} asks for the mixer {name!r}; known are {', '.join(sorted(MIXERS))}.")
     return MIXERS[name].build(config.mixer_config(name), layer_idx)

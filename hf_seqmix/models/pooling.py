@@ -6,7 +6,14 @@ from transformers.activations import ACT2FN
 
 from .configuration import SeqMixConfig
 
-__all__ = ["ClassificationHead", "pool"]
+__all__ = ["ClassificationHead", "number_of_labels", "pool"]
+
+
+def number_of_labels(config: SeqMixConfig) -> int:
+    """Return `config.num_labels`, which the library's types allow to be missing."""
+    if not config.num_labels:
+        raise ValueError(f"num_labels is {config.num_labels}; a classifier needs at least 1.")
+    return config.num_labels
 
 
 def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str | None) -> Tensor:
@@ -58,7 +65,7 @@ class ClassificationHead(nn.Module):
         elif config.classifier_head == "mlp":
             self.dense = nn.Linear(config.hidden_size, config.hidden_size)
             self.activation = ACT2FN["tanh"]
-        self.out_proj = nn.Linear(config.hidden_size, config.num_labels)
+        self.out_proj = nn.Linear(config.hidden_size, number_of_labels(config))
 
     def forward(self, pooled: Tensor) -> Tensor:
         """Map (batch x num_segments, hidden_size), segments of a pair next to each other, to (batch, num_labels)."""

@@ -52,13 +52,13 @@ class ToeplitzOperator(nn.Module):
         layer_holds_more = past_key_values.layers[self.layer_idx].is_compileable
         if values.shape[1] == 1 and not layout.realign:
             return toeplitz_step(history, taps, positions if layer_holds_more else None)
-        mixed = self._apply(history, taps[:, : history.shape[1]])
+        mixed = self._multiply(history, taps[:, : history.shape[1]])
         if positions.ndim == 1:
             return mixed.index_select(1, positions)
         return mixed.gather(1, positions.unsqueeze(-1).expand(-1, -1, mixed.shape[-1]))
 
     def _product(self, values: Tensor) -> Tensor:
-        return self._apply(values, self.kernel(values.shape[1]))
+        return self._multiply(values, self.kernel(values.shape[1]))
 
-    def _apply(self, values: Tensor, taps: Tensor) -> Tensor:
+    def _multiply(self, values: Tensor, taps: Tensor) -> Tensor:
         return toeplitz_matmul(values.transpose(1, 2), taps, self.is_causal).transpose(1, 2)

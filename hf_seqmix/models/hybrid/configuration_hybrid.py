@@ -69,17 +69,17 @@ class SeqMixHybridConfig(SeqMixConfig):
         mixer_types: the mixer of each layer, "attention" or a family's `model_type`; all "attention" by default.
         mixer_configs: for each mixer, its own fields where they differ from its defaults. Fields that a mixer shares
             with the model (`hidden_size`, `is_causal`, ...) are the model's.
-        num_hidden_layers: the length of `mixer_types`, or, without it, 7.
+        num_hidden_layers: 0 stands for the length of `mixer_types`, or, without it, for 7.
     """
 
     model_type: ClassVar[str] = "seqmix_hybrid"
 
-    num_hidden_layers: int | None = None
+    num_hidden_layers: int = 0
     mixer_types: list[str] | None = None
     mixer_configs: dict[str, dict[str, Any]] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.num_hidden_layers is None:
+        if self.num_hidden_layers == 0:
             self.num_hidden_layers = 7 if self.mixer_types is None else len(self.mixer_types)
         if self.mixer_types is None:
             self.mixer_types = ["attention"] * self.num_hidden_layers
@@ -94,13 +94,18 @@ class SeqMixHybridConfig(SeqMixConfig):
         return MIXERS[mixer_type].config_class(**{**shared, **own})
 
     @property
+    def layer_mixers(self) -> list[str]:
+        """Name of the mixer of each layer."""
+        return self.mixer_types or []
+
+    @property
     def layer_types(self) -> list[str]:
         """What the cache keeps for each layer."""
-        return [MIXERS[mixer_type].config_class.cache_layer_type for mixer_type in self.mixer_types or []]
+        return [MIXERS[mixer_type].config_class.cache_layer_type for mixer_type in self.layer_mixers]
 
     @property
     def _cached_mixer_config(self) -> SeqMixConfig:
-        types = self.mixer_types or ["attention"]
+        types = self.layer_mixers
         return self.mixer_config("attention" if "attention" in types else types[0])
 
     @property
@@ -116,7 +121,7 @@ class SeqMixHybridConfig(SeqMixConfig):
     def check_architecture(self) -> None:
         """Check the shared fields, the names of the mixers, and the configuration of each."""
         super().check_architecture()
-        types = self.mixer_types or []
+        types = self.layer_mixers
         if len(types) != self.num_hidden_layers:
             raise ValueError(
                 f"mixer_types names {len(types)} layers, but num_hidden_layers is {self.num_hidden_layers}: give one name "
