@@ -54,6 +54,6 @@ def mask_blocks(
 
     def mask(row: dict[str, Any]) -> dict[str, Any]:
         masked = collator([{"input_ids": row["input_ids"]}])
-        return {name: masked[name][0].numpy() for name in ("input_ids", "labels")}
+        return {name: masked[name][0].tolist() for name in ("input_ids", "labels")}
 
     return blocks.map(mask)

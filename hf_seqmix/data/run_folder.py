@@ -81,7 +81,8 @@ def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
     text = str(error)
     is_disk = isinstance(error, OSError) and error.errno in DISK_ERRORS
     is_disk = is_disk or (isinstance(error, SafetensorError) and "I/O error" in text)
-    is_disk = is_disk or (isinstance(error, RuntimeError) and "PytorchStreamWriter" in text)
+    # torch.save, whose archive does not say why it could not be written.
+    is_disk = is_disk or (isinstance(error, RuntimeError) and "inline_container" in text and "Reader" not in text)
     if not is_disk:
         return None
     checkpoint = last_complete_checkpoint(folder)
@@ -90,7 +91,7 @@ def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
         if checkpoint
         else "No checkpoint had been written."
     )
-    return f"A file could not be written: {text}. Make room, or choose folders that can be written to. {left}"
+    return f"A file could not be written; is the disk full or read-only? The system says: {text}. {left}"
 
 
 def write_json(path: str | Path, payload: Any) -> None:

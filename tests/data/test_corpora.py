@@ -134,9 +134,9 @@ def test_a_character_across_two_chunks_is_fine(tmp_path: Path) -> None:
 
 
 def test_missing_files_and_wrong_content_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no file or folder .*b.txt"):
+    with pytest.raises(ValueError, match=r"no file or folder .*b\.txt"):
         load_corpus(tmp_path / "b.txt")
-    with pytest.raises(ValueError, match="no file or folder b.txt"):
+    with pytest.raises(ValueError, match=r"no file or folder b\.txt"):
         load_corpus("b.txt")
     with pytest.raises(ValueError, match="holds no data files"):
         load_corpus(tmp_path)
@@ -204,5 +204,5 @@ def test_holding_out_cuts_a_line_between_words_and_a_word_anywhere() -> None:
 
 @pytest.mark.parametrize(("texts", "fraction"), [(["x"], 0.1), (["text"], 0.0), (["text"], 1.0)])
 def test_holding_out_nothing_or_everything_is_refused(texts: list[str], fraction: float) -> None:
-    with pytest.raises(ValueError, match="fraction|no text on one side"):
+    with pytest.raises(ValueError, match=r"fraction|no text on one side"):
         hold_out(dataset(texts), fraction)
