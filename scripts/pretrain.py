@@ -36,6 +36,7 @@ from transformers import (
     default_data_collator,
     set_seed,
 )
+from transformers.trainer_utils import IntervalStrategy
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.analysis.plots import plot_loss
@@ -393,6 +394,9 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
         train, validation = load_documents(arguments.data)
         tokenizer = load_tokenizer(arguments, train)
         train, validation, num_bytes = build_blocks(arguments, tokenizer, train, validation)
+    if validation is None:
+        logger.warning("The stream has no validation split: nothing is evaluated. Name one with --validation-file.")
+        training.eval_strategy = IntervalStrategy.NO
     model = build_model(arguments, build_config(arguments, tokenizer))
     causal = arguments.model.objective == "causal"
     return PretrainingTrainer(

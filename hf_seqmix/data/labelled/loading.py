@@ -1,0 +1,197 @@
+"""Tables of labelled examples from files or the Hub, as `datasets` objects."""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import datasets
+
+from ..corpora import _check_file
+
+__all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labelled"]
+
+FORMATS = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
+
+
+@dataclass(frozen=True)
+class GlueTask:
+    """Where a GLUE task keeps its texts and labels, and what it is measured by.
+
+    Attributes:
+        text_columns, label_column: in the files that the benchmark distributes.
+        metrics: names for `load_metric`.
+        folder: the usual name of the task's folder.
+        validation: the file that holds the validation data.
+        columns: of files without a header.
+        hub_text_columns, hub_validation: names in the Hub's copy, where they differ.
+    """
+
+    text_columns: tuple[str, ...]
+    label_column: str
+    metrics: tuple[str, ...]
+    folder: str
+    validation: str = "dev.tsv"
+    columns: tuple[str, ...] | None = None
+    hub_text_columns: tuple[str, ...] | None = None
+    hub_validation: str = "validation"
+
+
+GLUE_TASKS = {
+    "cola": GlueTask(
+        ("sentence",), "label", ("matthews_correlation",), "CoLA", columns=("source", "label", "mark", "sentence")
+    ),
+    "sst2": GlueTask(("sentence",), "label", ("accuracy",), "SST-2"),
+    "mrpc": GlueTask(
+        ("#1 String", "#2 String"),
+        "Quality",
+        ("accuracy", "f1"),
+        "MRPC",
+        hub_text_columns=("sentence1", "sentence2"),
+    ),
+    "stsb": GlueTask(("sentence1", "sentence2"), "score", ("pearson", "spearman"), "STS-B"),
+    "rte": GlueTask(("sentence1", "sentence2"), "label", ("accuracy",), "RTE"),
+    "qnli": GlueTask(("question", "sentence"), "label", ("accuracy",), "QNLI"),
+    "qqp": GlueTask(("question1", "question2"), "is_duplicate", ("accuracy", "f1"), "QQP"),
+    "mnli": GlueTask(
+        ("sentence1", "sentence2"),
+        "gold_label",
+        ("accuracy",),
+        "MNLI",
+        validation="dev_matched.tsv",
+        hub_text_columns=("premise", "hypothesis"),
+        hub_validation="validation_matched",
+    ),
+    "wnli": GlueTask(("sentence1", "sentence2"), "label", ("accuracy",), "WNLI"),
+}
+
+
+def load_labelled(
+    source: str | Mapping[str, str | Path],
+    *,
+    header: bool = True,
+    columns: Sequence[str] | None = None,
+    cache_dir: str | Path | None = None,
+) -> datasets.DatasetDict:
+    """
+    Tables of examples, one split a file, with their columns unchanged.
+
+    CSV follows RFC 4180 (fields may be quoted). TSV has no quotes, as IANA registers it and GLUE's files are: a quotation
+    mark is text. Neither turns words such as "NA" or "null" into missing values. JSON is a list or lines of objects;
+    SQuAD's own nested files are flattened into `id`, `title`, `context`, `question`, `answers`.
+
+    Args:
+        source: split -> file, or the name of a Hub data set, `"name"` or `"name:config"`.
+        header: the first line of CSV and TSV files names the columns. Otherwise they are named "0", "1" ...
+        columns: names of the columns of CSV and TSV files without a header, instead.
+        cache_dir: where `datasets` keeps what it has read; its default is in the home directory.
+
+    Raises:
+        ValueError: a file is missing, empty, not UTF-8, of an unknown kind or not what its extension says, or the Hub
+            cannot be reached.
+    """
+    cache = None if cache_dir is None else str(cache_dir)
+    if isinstance(source, str):
+        path, _, config = source.partition(":")
+        try:
+            loaded = datasets.load_dataset(path, config or None, cache_dir=cache)
+        except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
+            raise ValueError(f"The data set {source!r} could not be loaded: {error}") from error
+        return loaded if isinstance(loaded, datasets.DatasetDict) else datasets.DatasetDict(loaded)
+    return datasets.DatasetDict(
+        {split: _load_file(Path(path).expanduser(), header, columns, cache) for split, path in source.items()}
+    )
+
+
+def load_glue(
+    task: str, folder: str | Path | None = None, cache_dir: str | Path | None = None
+) -> tuple[datasets.DatasetDict, GlueTask]:
+    """
+    The train and validation splits of a GLUE task, and the task with the columns of these splits.
+
+    The test splits are left out: their labels are not public.
+
+    Args:
+        task: a key of `GLUE_TASKS`.
+        folder: holds the files that the benchmark distributes, directly or in the task's usual folder; None for the Hub.
+        cache_dir: as for [`load_labelled`].
+
+    Raises:
+        ValueError: there is no such task, or its data cannot be read.
+    """
+    if task not in GLUE_TASKS:
+        raise ValueError(f"There is no GLUE task {task!r}; allowed are {', '.join(GLUE_TASKS)}.")
+    entry = GLUE_TASKS[task]
+    if folder is None:
+        loaded = load_labelled(f"nyu-mll/glue:{task}", cache_dir=cache_dir)
+        splits = {"train": loaded["train"], "validation": loaded[entry.hub_validation]}
+        texts = entry.hub_text_columns or entry.text_columns
+        on_hub = GlueTask(texts, "label", entry.metrics, entry.folder)
+        return datasets.DatasetDict(splits), on_hub
+    folder = Path(folder).expanduser()
+    if (folder / entry.folder).is_dir():
+        folder = folder / entry.folder
+    files = {"train": folder / "train.tsv", "validation": folder / entry.validation}
+    splits = load_labelled(files, header=entry.columns is None, columns=entry.columns, cache_dir=cache_dir)
+    return splits, entry
+
+
+def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: str | None) -> datasets.Dataset:
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}. Check the spelling; paths start from {Path.cwd()}.")
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise ValueError(f"{path} ends in {path.suffix!r}; files that can be read end in {', '.join(FORMATS)}.")
+    _check_file(path, binary=kind == "parquet")
+    options: dict[str, Any] = {}
+    if kind in ("csv", "tsv"):
+        # byte order marks are not part of the first column's name, and "NA" is a word
+        options = {"encoding": "utf-8-sig", "keep_default_na": False}
+        if kind == "tsv":
+            options |= {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        if not header:
+            options |= {"header": None, "column_names": list(columns or _numbered_columns(path, options))}
+    try:
+        split = datasets.load_dataset(
+            "csv" if kind == "tsv" else kind, data_files=str(path), split="train", cache_dir=cache, **options
+        )
+    except datasets.exceptions.DatasetGenerationError as error:
+        reason = error.__cause__ or error
+        raise ValueError(f"{path} could not be read as {kind}: {reason}") from error
+    if {"paragraphs"} <= set(split.column_names) or split.column_names in (["version", "data"], ["data", "version"]):
+        split = _flatten_squad(split)
+    if len(split) == 0:
+        raise ValueError(f"{path} has no rows.")
+    return split
+
+
+def _numbered_columns(path: Path, options: Mapping[str, Any]) -> list[str]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = next(
+            csv.reader(
+                file, delimiter=options.get("delimiter", ","), quoting=options.get("quoting", csv.QUOTE_MINIMAL)
+            )
+        )
+    return [str(index) for index in range(len(first))]
+
+
+def _flatten_squad(split: datasets.Dataset) -> datasets.Dataset:
+    """Rows of SQuAD's own files (one an article, or one in all) as rows of one question each."""
+    articles = [article for row in split for article in row.get("data", [row])]
+    rows = [
+        {
+            "id": question["id"],
+            "title": article.get("title", ""),
+            "context": paragraph["context"],
+            "question": question["question"],
+            "answers": {
+                "text": [answer["text"] for answer in question["answers"]],
+                "answer_start": [answer["answer_start"] for answer in question["answers"]],
+            },
+        }
+        for article in articles
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+    return datasets.Dataset.from_list(rows)

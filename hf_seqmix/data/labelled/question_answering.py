@@ -1,0 +1,163 @@
+"""Questions whose answer is a part of a context."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import datasets
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from .labels import require_columns
+from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
+
+__all__ = ["QuestionAnswering"]
+
+
+@dataclass(frozen=True)
+class QuestionAnswering:
+    """The part of a context that answers a question, in the columns of SQuAD: question, context, answers.
+
+    Contexts longer than the model's input are read in windows that overlap by `stride` tokens; the best answer of all
+    windows counts. "No answer" is the span of the first token alone.
+    """
+
+    stride: int = 128
+    max_answer_length: int = 30
+    columns: tuple[str, ...] = field(default=("question", "context", "answers"), init=False)
+
+    def config_fields(self) -> dict[str, Any]:
+        """What the model's configuration needs to know: nothing."""
+        return {}
+
+    def has_labels(self, split: datasets.Dataset) -> bool:
+        """Whether the split can be scored."""
+        return "answers" in split.column_names
+
+    def encode(
+        self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
+    ) -> datasets.Dataset:
+        """A row a window: inputs, `start_positions` and `end_positions`, `example` (its row of the split), `first_token`
+        (position of the first token of context) and `offsets` (characters of each token of context).
+
+        Raises:
+            ValueError: a column is missing, the stride leaves windows no way to advance, or the tokenizer does not say
+                which characters its tokens stand for.
+        """
+        require_columns(split, self.columns[: 2 + self.has_labels(split)], name)
+        return split.map(
+            partial(
+                _encode_questions,
+                tokenizer=tokenizer,
+                special=SpecialTokens.of(tokenizer),
+                max_length=max_length,
+                stride=self.stride,
+                labelled=self.has_labels(split),
+            ),
+            batched=True,
+            batch_size=100,
+            with_indices=True,
+            remove_columns=split.column_names,
+            desc=f"Tokenizing the {name} data",
+        )
+
+    def references(self, split: datasets.Dataset, name: str) -> list[list[str]]:
+        """Accepted answers of each question; none where there is no answer."""
+        require_columns(split, self.columns, name)
+        return [list(answers["text"]) for answers in split["answers"]]
+
+    def predictions(
+        self, output: Any, encoded: datasets.Dataset, split: datasets.Dataset, can_be_empty: bool
+    ) -> list[str]:
+        """The best span of each question, from logits of starts and ends, (windows, length) each.
+
+        Args:
+            output: start and end logits.
+            encoded, split: what was predicted from, and the examples it was made of.
+            can_be_empty: "" is an answer too, if no span scores more than the first token.
+        """
+        starts, ends = (np.asarray(logits, dtype=np.float32) for logits in output)
+        contexts = split["context"]
+        best = [(-np.inf, "")] * len(split)
+        empty = [np.inf] * len(split)
+        for row, start, end in zip(encoded, starts, ends, strict=True):
+            example, first, offsets = row["example"], row["first_token"], row["offsets"]
+            # no window may call a question unanswerable that another one answers
+            empty[example] = min(empty[example], float(start[0] + end[0]))
+            count = len(offsets)
+            if not count:
+                continue
+            sums = start[first : first + count, None] + end[None, first : first + count]  # (count, count)
+            length = np.arange(count)[None, :] - np.arange(count)[:, None]
+            sums = np.where((length >= 0) & (length < self.max_answer_length), sums, -np.inf)
+            i, j = np.unravel_index(int(sums.argmax()), sums.shape)
+            if sums[i, j] > best[example][0]:
+                best[example] = (float(sums[i, j]), contexts[example][offsets[i][0] : offsets[j][1]].strip())
+        return ["" if can_be_empty and empty[i] >= score else text for i, (score, text) in enumerate(best)]
+
+
+def _encode_questions(
+    batch: dict[str, list[Any]],
+    indices: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+    special: SpecialTokens,
+    max_length: int,
+    stride: int,
+    labelled: bool,
+) -> dict[str, list[Any]]:
+    rows = []
+    questions = tokenize(tokenizer, [question.strip() for question in batch["question"]])
+    around = len(special.before + special.between + special.after)
+    for row, (index, question, context) in enumerate(zip(indices, questions, batch["context"], strict=True)):
+        ids, offsets = _with_offsets(tokenizer, context)
+        question = question[: (max_length - around) // 2]
+        first_token = len(special.before) + len(question) + len(special.between)
+        window = max_length - around - len(question)
+        if window <= stride:
+            raise ValueError(
+                f"max_length {max_length} leaves {window} tokens of context beside a question, and windows overlap by "
+                f"{stride}; give a larger max_length or a smaller stride."
+            )
+        answer = _answer_tokens(batch["answers"][row], offsets) if labelled else None
+        for begin in range(0, max(1, len(ids) - stride), window - stride):
+            end = min(begin + window, len(ids))
+            inside = answer is not None and begin <= answer[0] and answer[1] < end
+            rows.append(
+                {
+                    **special.join(question, ids[begin:end]),
+                    "start_positions": first_token + answer[0] - begin if inside and answer else 0,
+                    "end_positions": first_token + answer[1] - begin if inside and answer else 0,
+                    "example": index,
+                    "first_token": first_token,
+                    "offsets": offsets[begin:end],
+                }
+            )
+    return to_columns(rows)
+
+
+def _answer_tokens(answers: dict[str, list[Any]], offsets: list[tuple[int, int]]) -> tuple[int, int] | None:
+    """First and last token of the first answer, or None if there is no answer."""
+    if not answers["text"]:
+        return None
+    start = answers["answer_start"][0]
+    end = start + len(answers["text"][0])
+    inside = [index for index, (first, after) in enumerate(offsets) if first < end and after > start]
+    return (inside[0], inside[-1]) if inside else None
+
+
+def _with_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[Ids, list[tuple[int, int]]]:
+    """Token ids of a text and the characters that each stands for; whole words' where the tokenizer does not say more."""
+    if tokenizer.is_fast:
+        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return encoding["input_ids"], [tuple(pair) for pair in encoding["offset_mapping"]]
+    [ids] = tokenize(tokenizer, [text])
+    pieces = list(re.finditer(r"\w+|\W", text))
+    tokens = tokenize(tokenizer, [piece.group() for piece in pieces]) if pieces else []
+    if [token for piece in tokens for token in piece] != ids:
+        raise ValueError(
+            f"{type(tokenizer).__name__} does not say which characters its tokens stand for: use a fast tokenizer or a "
+            "tokenizer of bytes for question answering."
+        )
+    return ids, [piece.span() for piece, own in zip(pieces, tokens, strict=True) for _ in own]

@@ -1,0 +1,104 @@
+"""Token ids of texts, and the special tokens around them, alike for every tokenizer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from transformers import PreTrainedTokenizerBase
+
+__all__ = ["Ids", "SpecialTokens", "to_columns", "tokenize"]
+
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """What a tokenizer puts around one text and around two: before, between, after.
+
+    One way for every tokenizer, fast or not, and for those that put nothing between two texts: there it is the token that
+    ends a text, since the model must see where the second begins.
+    """
+
+    before: tuple[int, ...] = ()
+    between: tuple[int, ...] = ()
+    after: tuple[int, ...] = ()
+    single_before: tuple[int, ...] = ()
+    single_after: tuple[int, ...] = ()
+    type_ids: bool = False
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
+        """Read them off the tokenizer's own treatment of a probe."""
+        single, pair = _runs(tokenizer, "a"), _runs(tokenizer, "a", "b")
+        between = pair[1]
+        if not between:
+            for name in ("sep_token_id", "eos_token_id", "bos_token_id"):
+                if getattr(tokenizer, name) is not None:
+                    between = (getattr(tokenizer, name),)
+                    break
+        return cls(
+            before=pair[0],
+            between=between,
+            after=pair[2],
+            single_before=single[0],
+            single_after=single[1],
+            type_ids="token_type_ids" in tokenizer.model_input_names,
+        )
+
+    def join(self, first: Ids, second: Ids | None, max_length: int | None = None) -> dict[str, Ids]:
+        """Inputs of one example; where they are too long, the longer text is cut at its end.
+
+        Raises:
+            ValueError: `max_length` leaves no room for text.
+        """
+        if second is None:
+            room = (
+                None if max_length is None else self._room(max_length, len(self.single_before + self.single_after), 1)
+            )
+            ids = [*self.single_before, *first[:room], *self.single_after]
+            # a model cannot read a row of no tokens
+            ids = ids or [*self.between[:1]] or [0]
+            types = [0] * len(ids)
+        else:
+            if max_length is not None:
+                room = self._room(max_length, len(self.before + self.between + self.after), 2)
+                # the shorter one keeps up to half of the room, the longer one has the rest
+                of_first = min(len(first), max(room - len(second), (room + 1) // 2))
+                first, second = first[:of_first], second[: room - of_first]
+            start = [*self.before, *first, *self.between]
+            ids = [*start, *second, *self.after]
+            types = [0] * len(start) + [1] * (len(ids) - len(start))
+        inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
+        return {**inputs, "token_type_ids": types} if self.type_ids else inputs
+
+    @staticmethod
+    def _room(max_length: int, special: int, least: int) -> int:
+        if max_length - special < least:
+            raise ValueError(
+                f"max_length is {max_length}, of which {special} are special tokens; give at least {special + least}."
+            )
+        return max_length - special
+
+
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Ids]:
+    """Token ids of each text, without special tokens."""
+    return tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+
+
+def to_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
+    """Rows as `Dataset.map` wants them from a batch: a list a column."""
+    return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
+
+
+def _runs(tokenizer: PreTrainedTokenizerBase, *texts: str) -> list[tuple[int, ...]]:
+    """Special tokens before, between and after one or two short texts."""
+    parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
+    ids = tokenizer(*texts)["input_ids"]
+    runs, rest = [], list(ids)
+    for part in parts:
+        place = next((i for i in range(len(rest)) if rest[i : i + len(part)] == part), None)
+        if place is None or not part:  # the texts are treated differently together: no known tokenizer does that
+            raise ValueError(f"{type(tokenizer).__name__} gives {texts} the ids {ids}, in which {part} do not occur.")
+        runs.append(tuple(rest[:place]))
+        rest = rest[place + len(part) :]
+    return [*runs, tuple(rest)]

@@ -1,0 +1,146 @@
+"""Lists of words with a label for each word."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
+
+import datasets
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from .labels import id_of, label_fields, label_names, require_columns
+from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
+
+__all__ = ["TokenClassification"]
+
+IGNORED_LABEL = -100
+
+
+@dataclass(frozen=True)
+class TokenClassification:
+    """One label for each word of a list of words, such as a part of speech.
+
+    A word's label sits on its last token: that is where a causal model has seen the whole word.
+    """
+
+    words_column: str
+    label_column: str
+    label_names: tuple[str, ...]
+
+    @classmethod
+    def from_data(cls, train: datasets.Dataset, words_column: str, label_column: str) -> Self:
+        """The task that the training split poses.
+
+        Raises:
+            ValueError: a column is missing or holds no lists, or words and labels are not as many.
+        """
+        require_columns(train, [words_column, label_column], "training")
+        for column in (words_column, label_column):
+            if not isinstance(train[column][0], list):
+                raise ValueError(
+                    f"The column {column!r} must hold lists, an entry a word; it holds {train[column][0]!r}."
+                )
+        flat = [label for row in train[label_column] for label in row]
+        inner = getattr(train.features[label_column], "feature", None)
+        task = cls(words_column, label_column, label_names(inner, flat, "single_label_classification"))
+        task.references(train, "training")
+        return task
+
+    def config_fields(self) -> dict[str, Any]:
+        """What the model's configuration needs to know."""
+        return label_fields(self.label_names)
+
+    def has_labels(self, split: datasets.Dataset) -> bool:
+        """Whether the split can be scored."""
+        return self.label_column in split.column_names
+
+    def encode(
+        self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
+    ) -> datasets.Dataset:
+        """Inputs, `labels` (-100 but on the last token of each word) and `kept`, the words that the length leaves room for.
+
+        Without labels in the split, zeros stand for them.
+        """
+        require_columns(split, [self.words_column], name)
+        labels: list[Ids] | None = self._ids(split, name) if self.has_labels(split) else None
+        special = SpecialTokens.of(tokenizer)
+        return split.map(
+            partial(
+                _encode_words,
+                tokenizer=tokenizer,
+                special=special,
+                column=self.words_column,
+                labels=labels,
+                max_length=max_length,
+            ),
+            batched=True,
+            with_indices=True,
+            remove_columns=split.column_names,
+            desc=f"Tokenizing the {name} data",
+        )
+
+    def references(self, split: datasets.Dataset, name: str) -> list[Ids]:
+        """True labels of each word of each example."""
+        return self._ids(split, name)
+
+    def predictions(self, output: Any, labels: np.ndarray, kept: Sequence[Ids], num_words: Sequence[int]) -> list[Ids]:
+        """Predicted labels of each word, from label ids (examples, length); words that were cut off get the label 0."""
+        result = []
+        for row, targets, words, count in zip(np.asarray(output), labels, kept, num_words, strict=True):
+            tags = [0] * count
+            for word, tag in zip(words, row[targets != IGNORED_LABEL], strict=True):
+                tags[word] = int(tag)
+            result.append(tags)
+        return result
+
+    def readable(self, predictions: list[Ids]) -> list[Any]:
+        """Predictions as names of labels."""
+        return [[self.label_names[tag] for tag in row] for row in predictions]
+
+    def _ids(self, split: datasets.Dataset, name: str) -> list[Ids]:
+        require_columns(split, [self.words_column, self.label_column], name)
+        inner = getattr(split.features[self.label_column], "feature", None)
+        ids = {label: index for index, label in enumerate(self.label_names)}
+        result = []
+        for index, (words, labels) in enumerate(zip(split[self.words_column], split[self.label_column], strict=True)):
+            if len(words) != len(labels):
+                raise ValueError(f"Row {index} of the {name} data has {len(words)} words and {len(labels)} labels.")
+            names = [inner.int2str(label) for label in labels] if isinstance(inner, datasets.ClassLabel) else labels
+            result.append([id_of(label, ids, name) for label in names])
+        return result
+
+
+def _encode_words(
+    batch: dict[str, list[Any]],
+    indices: Sequence[int],
+    tokenizer: PreTrainedTokenizerBase,
+    special: SpecialTokens,
+    column: str,
+    labels: list[Ids] | None,
+    max_length: int,
+) -> dict[str, list[Any]]:
+    rows = []
+    room = max_length - len(special.single_before) - len(special.single_after)
+    for index, words in zip(indices, batch[column], strict=True):
+        # spaces belong to the words for tokenizers of bytes; others ignore them
+        pieces = tokenize(tokenizer, [word if i == 0 else f" {word}" for i, word in enumerate(words)]) if words else []
+        ids: Ids = []
+        targets: Ids = []
+        kept: Ids = []
+        for word, piece in enumerate(pieces):
+            if not piece and tokenizer.unk_token_id is not None:
+                piece = [tokenizer.unk_token_id]
+            if len(ids) + len(piece) > room:
+                break
+            if not piece:
+                continue
+            ids += piece
+            targets += [IGNORED_LABEL] * (len(piece) - 1) + [labels[index][word] if labels else 0]
+            kept.append(word)
+        row: dict[str, Any] = special.join(ids, None, max_length)
+        before = [IGNORED_LABEL] * len(special.single_before)
+        after = [IGNORED_LABEL] * (len(row["input_ids"]) - len(before) - len(targets))
+        row["labels"] = before + targets + after
+        rows.append({**row, "kept": kept})
+    return to_columns(rows)
