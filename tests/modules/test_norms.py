@@ -1,0 +1,62 @@
+"""Norms."""
+
+import pytest
+import torch
+
+from hf_seqmix.modules.norms import MaskedBatchNorm, SeqMixLayerNorm, SimpleRMSNorm, build_norm
+
+
+def test_simple_rms_norm_is_the_published_form_on_ordinary_input():
+    x = torch.randn(4, 7, 64)
+    published = x / (x.norm(dim=-1, keepdim=True) / 64**0.5 + 1e-8)
+    torch.testing.assert_close(SimpleRMSNorm(1e-6)(x), published, rtol=1e-5, atol=1e-5)
+
+
+def test_simple_rms_norm_at_zero():
+    x = torch.zeros(1, 8, dtype=torch.float64, requires_grad=True)
+    y = SimpleRMSNorm(1e-6)(x)
+    assert not y.any()
+    (gradient,) = torch.autograd.grad(y[0, 0], x)
+    # The published form, eps outside the root, has a slope of 1e8 here.
+    assert gradient[0, 0].item() == pytest.approx(1e3)
+
+
+def test_simple_rms_norm_computes_half_precision_in_float32():
+    x = 300 * torch.randn(2, 4096)
+    y = SimpleRMSNorm()(x.half())  # the sum of squares overflows float16
+    torch.testing.assert_close(y.float(), SimpleRMSNorm()(x), rtol=2e-3, atol=2e-3)
+
+
+def test_batch_norm_ignores_pads():
+    norm = MaskedBatchNorm(3).double()
+    x = torch.randn(2, 5, 3, dtype=torch.float64)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], dtype=torch.bool)
+    y = norm(x, mask)
+    real = x[mask]
+    expected = (real - real.mean(0)) / (real.var(0, unbiased=False) + norm.eps).sqrt()
+    torch.testing.assert_close(y[mask], expected)
+    torch.testing.assert_close(norm.running_mean, 0.1 * real.mean(0))
+    torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * real.var(0))
+    x[~mask] = 1e6
+    torch.testing.assert_close(norm(x, mask)[mask], expected)
+
+
+def test_batch_norm_equals_torch():
+    ours, theirs = MaskedBatchNorm(3), torch.nn.BatchNorm1d(3)
+    for _ in range(3):
+        x = torch.randn(4, 6, 3)
+        torch.testing.assert_close(ours(x), theirs(x.transpose(1, 2)).transpose(1, 2))
+    ours.eval(), theirs.eval()
+    torch.testing.assert_close(ours(x), theirs(x.transpose(1, 2)).transpose(1, 2))
+
+
+def test_layer_norm_with_weights_of_another_dtype():
+    x = torch.randn(2, 3, 8)
+    norm = SeqMixLayerNorm(8).to(torch.bfloat16)
+    assert norm(x).dtype == torch.float32
+    torch.testing.assert_close(norm(x), torch.nn.functional.layer_norm(x, (8,)))
+
+
+def test_unknown_norm():
+    with pytest.raises(ValueError, match="norm_type is 'rms'"):
+        build_norm("rms", 4, 1e-6)
