@@ -42,6 +42,13 @@ class HistoryStaticLayer(StaticLayer):
         # Early initialisation passes values as wide as the keys; a history has none.
         super().lazy_initialization(key_states, value_states[..., :0])
 
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write new inputs after those held, and return all places, used or not."""
+        # Early initialisation gives every layer the shape of the attention layers of a hybrid.
+        if self.keys is not None and self.keys.shape[1::2] != key_states.shape[1::2]:
+            self.lazy_initialization(key_states, value_states)
+        return super().update(key_states, value_states, *args, **kwargs)
+
     def reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""
         super().reset()

@@ -185,7 +185,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
             batch,
             length,
             past_length=past,
-            position_ids=position_ids,
+            # Prepared masks come from `generate`, which packs nothing but gives left pads the position 0.
+            position_ids=position_ids if masks is None else None,
             cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
             seq_idx=kwargs.get("seq_idx"),
         )

@@ -204,6 +204,9 @@ def attention_bias(
     Returns:
         (batch or 1, 1, length, key_length) bool, or None when no mask, or just the causal triangle, is needed. A query
         that may attend to nothing (a pad) is let attend to itself, so that no row of the softmax is empty.
+
+    Raises:
+        ValueError: for a mask, with pads, that says nothing of the cached tokens.
     """
     fits = isinstance(past_length, int) and key_length == past_length + length
     if (
@@ -221,10 +224,13 @@ def attention_bias(
         allowed = torch.ones((1, length, key_length), dtype=torch.bool, device=device)
     if layout.key_mask is not None:
         known = layout.key_mask.shape[1]
+        if known == length and not torch.compiler.is_compiling() and int(past_length) > 0:
+            raise ValueError(
+                f"attention_mask covers the {length} new tokens only, but attention sees {int(past_length)} cached ones, "
+                f"too: give a mask of {int(past_length) + length} columns."
+            )
+        # Places of a preallocated cache that are not used yet are hidden by causality.
         padded = torch.nn.functional.pad(layout.key_mask, (0, key_length - known), value=True)
-        if known == length and not fits:
-            # The mask speaks of this call's tokens only: they stand after the history.
-            padded = torch.ones_like(padded).scatter(1, queries.expand(padded.shape[0], -1), layout.key_mask)
         allowed = allowed & padded[:, None, :]
     if layout.sequence_ids is not None:
         allowed = allowed & (layout.sequence_ids[:, :, None] == layout.sequence_ids[:, None, :])

@@ -1,0 +1,571 @@
+"""The tests that every family passes: a subclass of `ModelSuite` names a family and makes its configurations."""
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedModel, StaticCache
+
+from hf_seqmix import Family, SeqMixConfig
+from hf_seqmix.models.auto import AUTO_CLASSES
+from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
+
+VOCAB = 61
+PADS = {
+    "left": [[0, 0, 0, 1, 1, 1, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1, 1, 1]],
+    "right": [[1, 1, 1, 1, 1, 0, 0, 0, 0], [1, 1, 1, 1, 1, 1, 1, 1, 0]],
+    "inside": [[1, 1, 0, 0, 1, 1, 0, 1, 1], [0, 1, 1, 0, 1, 1, 1, 1, 0]],
+}
+
+
+def perturb(model: nn.Module, scale: float = 0.1) -> nn.Module:
+    """Move every parameter away from where initialisation put it: zero biases hide what leaks through pads."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(scale * torch.randn_like(parameter))
+    return model
+
+
+class ModelSuite:
+    """What holds for each family, in both directions it supports."""
+
+    family: Family
+    directions: tuple[bool, ...] = (True, False)
+
+    def config(self, is_causal: bool = True, **kwargs: Any) -> SeqMixConfig:
+        raise AssertionError("a suite says how its configurations are made")
+
+    # -- helpers ---------------------------------------------------------------------------------------------------
+
+    def head_names(self, is_causal: bool) -> list[str]:
+        left_out = {"PreTrainedModel", "ForMaskedLM" if is_causal else "ForCausalLM"}
+        return [suffix for suffix in self.family.classes if suffix not in left_out]
+
+    def heads(self) -> list[tuple[str, bool]]:
+        return [(name, is_causal) for is_causal in self.directions for name in self.head_names(is_causal)]
+
+    def make(
+        self, suffix: str = "Model", is_causal: bool = True, dtype: torch.dtype = torch.float64, **kwargs: Any
+    ) -> PreTrainedModel:
+        model = perturb(self.family.classes[suffix](self.config(is_causal, **kwargs)))
+        return model.to(dtype).eval()
+
+    def batch(self, suffix: str, rows: int = 2, length: int = 9) -> dict[str, Tensor]:
+        """Inputs and labels that a head can be trained on."""
+        inputs = {"input_ids": torch.randint(VOCAB, (rows, length))}
+        if suffix in ("ForCausalLM", "ForMaskedLM"):
+            inputs["labels"] = inputs["input_ids"].clone()
+        elif suffix == "ForSequenceClassification":
+            inputs["labels"] = torch.arange(rows) % 2
+        elif suffix == "ForTokenClassification":
+            inputs["labels"] = inputs["input_ids"] % 2
+        elif suffix == "ForQuestionAnswering":
+            inputs["start_positions"] = torch.arange(rows) % length
+            inputs["end_positions"] = (torch.arange(rows) + 1) % length
+        return inputs
+
+    @pytest.fixture(params=[True, False], ids=["causal", "bidirectional"])
+    def is_causal(self, request: pytest.FixtureRequest) -> bool:
+        if request.param not in self.directions:
+            with pytest.raises(ValueError, match="is_causal"):
+                self.config(request.param)
+            pytest.skip("this direction is refused, as just checked")
+        return request.param
+
+    # -- loading and saving ----------------------------------------------------------------------------------------
+
+    def test_every_head_is_registered_and_comes_back_bit_equal(self, tmp_path, recwarn):
+        for suffix, is_causal in self.heads():
+            model = self.make(suffix, is_causal, torch.float32)
+            inputs = self.batch(suffix)
+            expected = model(**inputs)
+            folder = tmp_path / f"{suffix}-{is_causal}"
+            model.save_pretrained(folder)
+            loaded, info = AUTO_CLASSES[suffix].from_pretrained(folder, output_loading_info=True)
+            assert type(loaded) is type(model)
+            assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+            for key, value in loaded.state_dict().items():
+                assert torch.equal(value, model.state_dict()[key]), key
+            actual = loaded(**inputs)
+            assert torch.equal(actual[0], expected[0])
+            assert type(actual) is type(expected)
+        assert not [str(w.message) for w in recwarn]
+
+    def test_a_head_loads_the_backbone_of_another(self, tmp_path, caplog):
+        model = self.make("Model", self.directions[0], torch.float32)
+        model.save_pretrained(tmp_path)
+        classifier, info = self.family.classes["ForTokenClassification"].from_pretrained(
+            tmp_path, output_loading_info=True
+        )
+        assert set(info["missing_keys"]) == {"classifier.weight", "classifier.bias"}
+        for key, value in model.state_dict().items():
+            assert torch.equal(classifier.model.state_dict()[key], value)
+        for key in info["missing_keys"]:
+            assert torch.isfinite(classifier.state_dict()[key]).all()
+
+    def test_loads_in_half_precision(self, tmp_path, is_causal):
+        model = self.make("Model", is_causal, torch.float32)
+        model.save_pretrained(tmp_path)
+        inputs = self.batch("Model", length=33)
+        expected = model(**inputs).last_hidden_state
+        for dtype in (torch.bfloat16, torch.float16):
+            half = type(model).from_pretrained(tmp_path, dtype=dtype)
+            assert half.dtype == dtype
+            actual = half(**inputs).last_hidden_state
+            assert actual.dtype == dtype
+            error = (actual.float() - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+            assert error < MODEL_TOLERANCE[dtype]
+
+    def test_builds_on_the_meta_device(self, is_causal):
+        with torch.device("meta"):
+            model = self.family.classes["Model"](self.config(is_causal))
+        assert {p.device.type for p in model.parameters()} == {"meta"}
+        assert not list(model.buffers()), "a buffer would have to be re-created after loading"
+
+    def test_nothing_is_left_to_chance_by_initialisation(self, is_causal):
+        def draw() -> dict[str, Tensor]:
+            torch.manual_seed(3)
+            return self.family.classes["Model"](self.config(is_causal)).state_dict()
+
+        first, second = draw(), draw()
+        for key, value in first.items():
+            assert torch.equal(value, second[key]) and torch.isfinite(value).all(), key
+
+    def test_device_map(self, tmp_path, is_causal):
+        pytest.importorskip("accelerate")
+        model = self.make("Model", is_causal, torch.float32)
+        model.save_pretrained(tmp_path)
+        inputs = self.batch("Model")
+        inputs["attention_mask"] = torch.tensor(PADS["inside"])
+        placed = type(model).from_pretrained(tmp_path, device_map={"": "cpu"})
+        assert torch.equal(placed(**inputs)[0], model(**inputs)[0])
+
+    def test_copies_and_pickles(self, is_causal):
+        model = self.make("Model", is_causal)
+        inputs = self.batch("Model")
+        expected = model(**inputs, output_hidden_states=True)
+        for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+            actual = other(**inputs, output_hidden_states=True)
+            assert torch.equal(actual.last_hidden_state, expected.last_hidden_state)
+            assert len(actual.hidden_states) == len(expected.hidden_states)
+
+    # -- padding, packing, causality -------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("side", PADS)
+    def test_a_padded_row_equals_the_row_alone(self, is_causal, side, dtype):
+        mask = torch.tensor(PADS[side])
+        ids = torch.randint(VOCAB, mask.shape)
+        for norm_position in ("pre", "post"):
+            model = self.make("Model", is_causal, dtype, norm_position=norm_position)
+            # With a cache, the history has to be kept free of pads, too.
+            for use_cache in {False, is_causal}:
+                out = model(ids, attention_mask=mask, use_cache=use_cache).last_hidden_state
+                for row in range(2):
+                    real = mask[row].bool()
+                    alone = model(ids[row][real][None], use_cache=False).last_hidden_state[0]
+                    assert_close(out[row][real], alone)
+
+    def test_what_stands_at_pads_does_not_matter(self, is_causal):
+        model = self.make("Model", is_causal)
+        for mask in (torch.tensor(pads) for pads in PADS.values()):
+            ids = torch.randint(VOCAB, mask.shape)
+            other = torch.where(mask.bool(), ids, torch.randint(VOCAB, mask.shape))
+            real = mask.bool()
+            assert_close(model(other, mask)[0][real], model(ids, mask)[0][real])
+
+    def test_neighbours_in_the_batch_do_not_matter(self, is_causal):
+        model = self.make("Model", is_causal)
+        ids = torch.randint(VOCAB, (3, 9))
+        out = model(ids)[0]
+        assert_close(model(ids[[2, 0]])[0], out[[2, 0]])
+        assert_close(model(ids[1:2])[0], out[1:2])
+
+    @pytest.mark.parametrize("kind", ["position_ids", "cu_seq_lens_q", "seq_idx"])
+    def test_packed_sequences_equal_each_alone(self, is_causal, kind):
+        model = self.make("Model", is_causal)
+        ids = torch.randint(VOCAB, (1, 12))
+        lengths = (5, 1, 6)
+        boundaries = {
+            "position_ids": torch.cat([torch.arange(n) for n in lengths])[None],
+            "cu_seq_lens_q": torch.tensor([0, 5, 6, 12], dtype=torch.int32),
+            "seq_idx": torch.tensor([[0] * 5 + [1] + [2] * 6], dtype=torch.int32),
+        }
+        out = model(ids, **{kind: boundaries[kind]}).last_hidden_state
+        expected = torch.cat([model(part)[0] for part in ids.split(lengths, dim=1)], dim=1)
+        assert_close(out, expected)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_the_future_does_not_reach_the_past(self, is_causal, dtype):
+        model = self.make("Model", is_causal, dtype)
+        ids = torch.randint(VOCAB, (2, 40))
+        changed = ids.clone()
+        changed[:, 25] = (changed[:, 25] + 1) % VOCAB
+        before, after = model(ids)[0], model(changed)[0]
+        if is_causal:
+            assert_close(after[:, :25], before[:, :25])
+        else:
+            assert relative_error(after[:, :25], before[:, :25]) > 1e-4
+        assert relative_error(after[:, 25:], before[:, 25:]) > 1e-4
+
+    # -- caches ----------------------------------------------------------------------------------------------------
+
+    def in_chunks(
+        self, model: PreTrainedModel, ids: Tensor, mask: Tensor | None, sizes: list[int], cache: Any
+    ) -> Tensor:
+        parts, past = [], 0
+        for size in sizes:
+            seen = None if mask is None else mask[:, : past + size]
+            parts.append(model(ids[:, past : past + size], seen, past_key_values=cache, use_cache=True).logits)
+            past += size
+        return torch.cat(parts, dim=1)
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("sizes", [[9], [4, 5], [1] * 9, [3, 1, 1, 4], [2, 6, 1]], ids=str)
+    def test_cached_chunked_and_full_logits_agree(self, sizes, dtype):
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no cache")
+        model = self.make("ForCausalLM", True, dtype)
+        bound = MODEL_TOLERANCE[dtype]
+        for pads in (None, *PADS.values()):
+            mask = None if pads is None else torch.tensor(pads)
+            real = torch.ones(2, 9, dtype=torch.bool) if mask is None else mask.bool()
+            ids = torch.randint(VOCAB, (2, 9))
+            full = model(ids, mask, use_cache=False).logits
+            for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=14)):
+                chunked = self.in_chunks(model, ids, mask, sizes, cache)
+                assert relative_error(chunked[real], full[real]) < bound, (pads, type(cache).__name__)
+
+    def test_masks_of_this_calls_tokens_alone(self):
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no cache")
+        model = self.make("ForCausalLM")
+        ids, mask = torch.randint(VOCAB, (2, 9)), torch.tensor(PADS["inside"])
+        cache = DynamicCache(config=model.config)
+
+        def in_thirds() -> Tensor:
+            thirds = zip(ids.split(3, 1), mask.split(3, 1), strict=True)
+            return torch.cat([model(i, m, past_key_values=cache, use_cache=True).logits for i, m in thirds], 1)
+
+        if "full_attention" in model.config.layer_types:
+            with pytest.raises(ValueError, match="give a mask of 6 columns"):
+                in_thirds()
+        else:
+            real = mask.bool()
+            assert_close(in_thirds()[real], model(ids, mask).logits[real])
+
+    def test_a_cropped_cache_continues_as_if_nothing_had_been(self):
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no cache")
+        model = self.make("ForCausalLM")
+        ids = torch.randint(VOCAB, (2, 12))
+        cache = DynamicCache(config=model.config)
+        model(ids[:, :9], past_key_values=cache, use_cache=True)
+        cache.crop(-3)
+        actual = model(ids[:, 6:], past_key_values=cache, use_cache=True).logits
+        assert_close(actual, model(ids).logits[:, 6:])
+
+    def test_a_reset_cache_forgets_the_weights_too(self):
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no cache")
+        model = self.make("ForCausalLM")
+        ids = torch.randint(VOCAB, (2, 9))
+        for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=14)):
+            model(ids, past_key_values=cache, use_cache=True)
+            perturb(model)
+            cache.reset()
+            assert_close(model(ids, past_key_values=cache, use_cache=True).logits, model(ids).logits)
+
+    def test_the_cache_is_returned_only_where_it_makes_sense(self, is_causal):
+        model = self.make("Model", is_causal)
+        ids = torch.randint(VOCAB, (1, 5))
+        assert (model(ids).past_key_values is not None) == is_causal
+        assert model(ids, use_cache=False).past_key_values is None
+        assert model(ids, position_ids=torch.tensor([[0, 1, 0, 1, 2]])).past_key_values is None
+        assert model.train()(ids).past_key_values is None
+        if not is_causal:
+            with pytest.raises(ValueError, match="bidirectional"):
+                model(ids, past_key_values=DynamicCache(config=model.config))
+
+    # -- generation ------------------------------------------------------------------------------------------------
+
+    @pytest.fixture
+    def generator(self) -> PreTrainedModel:
+        if True not in self.directions:
+            pytest.skip("a bidirectional family does not generate")
+        model = self.make("ForCausalLM", True, torch.float64, pad_token_id=0, max_position_embeddings=16)
+        # Sharpened, so that a wrong cache changes the choice of tokens.
+        model.lm_head.weight.data.mul_(8.0)
+        return model
+
+    MODES = {
+        "greedy": {},
+        "sample": {"do_sample": True, "top_k": 20},
+        "beam": {"num_beams": 3},
+        "beam sample": {"num_beams": 2, "do_sample": True, "num_return_sequences": 2},
+        "contrast of temperatures": {"do_sample": True, "temperature": 0.3},
+    }
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_generation_with_and_without_cache(self, generator, mode):
+        mask = torch.tensor(PADS["left"])
+        ids = torch.randint(1, VOCAB, mask.shape) * mask
+        outputs = []
+        for kwargs in (
+            {"use_cache": False},
+            {"use_cache": True},
+            {"cache_implementation": "static", "disable_compile": True},
+        ):
+            torch.manual_seed(5)
+            outputs.append(
+                generator.generate(ids, attention_mask=mask, max_new_tokens=18, **self.MODES[mode], **kwargs)
+            )
+        assert torch.equal(outputs[0], outputs[1])
+        assert torch.equal(outputs[0], outputs[2])
+        assert outputs[0].shape[1] == 27  # past max_position_embeddings
+        assert len(outputs[0].unique()) > 5
+
+    def test_generation_in_a_left_padded_batch_equals_each_row_alone(self, generator):
+        mask = torch.tensor(PADS["left"])
+        ids = torch.randint(1, VOCAB, mask.shape) * mask
+        together = generator.generate(ids, attention_mask=mask, max_new_tokens=10)
+        for row in range(2):
+            alone = generator.generate(ids[row][mask[row].bool()][None], max_new_tokens=10)
+            assert torch.equal(together[row, 9:], alone[0, -10:])
+
+    @pytest.mark.parametrize("chunk", [1, 4])
+    @pytest.mark.parametrize("implementation", ["dynamic", "static"])
+    def test_generation_after_a_prefill_in_chunks(self, generator, chunk, implementation):
+        mask = torch.tensor(PADS["left"])
+        ids = torch.randint(1, VOCAB, mask.shape) * mask
+        expected = generator.generate(ids, attention_mask=mask, max_new_tokens=8, use_cache=False)
+        actual = generator.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=8,
+            prefill_chunk_size=chunk,
+            cache_implementation=implementation,
+            disable_compile=True,
+        )
+        assert torch.equal(actual, expected)
+
+    @pytest.mark.parametrize("how", ["assistant", "prompt lookup"])
+    def test_assisted_generation_equals_plain_generation(self, generator, how):
+        ids = torch.tensor([[5, 6, 7, 8, 5, 6, 7]])
+        if how == "assistant":
+            assistant = copy.deepcopy(generator)
+            perturb(assistant, 0.02)
+            kwargs = {"assistant_model": assistant}
+        else:
+            kwargs = {"prompt_lookup_num_tokens": 3}
+        expected = generator.generate(ids, max_new_tokens=16)
+        assert torch.equal(generator.generate(ids, max_new_tokens=16, **kwargs), expected)
+
+    def test_generation_from_one_token(self, generator):
+        ids = torch.tensor([[7]])
+        expected = generator.generate(ids, max_new_tokens=6, use_cache=False)
+        assert torch.equal(generator.generate(ids, max_new_tokens=6), expected)
+
+    def test_generation_continues_a_cache(self, generator):
+        ids = torch.randint(1, VOCAB, (1, 5))
+        first = generator.generate(ids, max_new_tokens=4, return_dict_in_generate=True)
+        more = generator.generate(first.sequences, past_key_values=first.past_key_values, max_new_tokens=5)
+        assert torch.equal(more, generator.generate(ids, max_new_tokens=9))
+
+    def test_generation_from_embeddings(self, generator):
+        ids = torch.randint(1, VOCAB, (1, 5))
+        embeds = generator.get_input_embeddings()(ids)
+        actual = generator.generate(inputs_embeds=embeds, max_new_tokens=6)
+        assert torch.equal(actual, generator.generate(ids, max_new_tokens=6)[:, 5:])
+
+    # -- outputs and arguments -------------------------------------------------------------------------------------
+
+    def test_hidden_states(self, is_causal):
+        model = self.make("Model", is_causal)
+        out = model(**self.batch("Model"), output_hidden_states=True)
+        assert len(out.hidden_states) == model.config.num_hidden_layers + 1
+        assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
+        as_tuple = model(**self.batch("Model"), output_hidden_states=True, return_dict=False)
+        assert isinstance(as_tuple, tuple)
+
+    def test_embeddings_instead_of_ids(self, is_causal):
+        model = self.make("Model", is_causal)
+        ids = self.batch("Model")["input_ids"]
+        out = model(inputs_embeds=model.get_input_embeddings()(ids))
+        assert torch.equal(out[0], model(ids)[0])
+        for kwargs in ({}, {"input_ids": ids, "inputs_embeds": model.get_input_embeddings()(ids)}):
+            with pytest.raises(ValueError, match="exactly one of input_ids and inputs_embeds"):
+                model(**kwargs)
+
+    def test_logits_to_keep(self):
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no causal language model")
+        model = self.make("ForCausalLM")
+        ids = torch.randint(VOCAB, (2, 9))
+        full = model(ids).logits
+        assert_close(model(ids, logits_to_keep=1).logits, full[:, -1:])
+        assert_close(model(ids, logits_to_keep=4).logits, full[:, -4:])
+        assert_close(model(ids, logits_to_keep=torch.tensor([0, 5])).logits, full[:, [0, 5]])
+
+    def test_resizing_and_tying_of_embeddings(self):
+        for suffix, is_causal in self.heads():
+            if suffix not in ("ForCausalLM", "ForMaskedLM"):
+                continue
+            model = self.make(suffix, is_causal)
+            ids = torch.randint(VOCAB, (2, 9))
+            before = model(ids).logits
+            model.resize_token_embeddings(VOCAB + 5)
+            assert model.lm_head.weight is model.get_input_embeddings().weight
+            assert model.config.vocab_size == VOCAB + 5
+            assert_close(model(ids).logits[..., :VOCAB], before)
+            assert model(ids, labels=ids).loss.isfinite()
+            untied = self.make(suffix, is_causal, tie_word_embeddings=False)
+            assert untied.lm_head.weight is not untied.get_input_embeddings().weight
+
+    def test_bad_arguments_are_refused_clearly(self, is_causal):
+        model = self.make("Model", is_causal)
+        ids = torch.randint(VOCAB, (2, 9))
+        with pytest.raises(
+            ValueError, match=f"input_ids run from 0 to {VOCAB}, but the vocabulary has ids 0 to {VOCAB - 1}"
+        ):
+            model(torch.tensor([[0, VOCAB]]))
+        with pytest.raises(ValueError, match="input_ids run from -1"):
+            model(torch.tensor([[0, -1]]))
+        with pytest.raises(ValueError, match=r"attention_mask has shape \(2, 8\)"):
+            model(ids, attention_mask=torch.ones(2, 8))
+        with pytest.raises(ValueError, match=r"must be \(batch, length\)"):
+            model(ids[0])
+
+    # -- training --------------------------------------------------------------------------------------------------
+
+    def test_every_head_learns(self):
+        for suffix, is_causal in self.heads():
+            if suffix == "Model":
+                continue
+            model = self.family.classes[suffix](self.config(is_causal, hidden_dropout=0.0))
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            batch = self.batch(suffix)
+            losses = []
+            for _ in range(12):
+                loss = model(**batch).loss
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            assert losses[-1] < 0.7 * losses[0], (suffix, losses)
+
+    def test_every_parameter_gets_a_gradient(self, is_causal):
+        suffix = "ForCausalLM" if is_causal else "ForMaskedLM"
+        model = self.make(suffix, is_causal).train()
+        model(**self.batch(suffix)).loss.backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+            assert parameter.grad.any(), name
+
+    def test_gradient_checkpointing_changes_nothing(self, is_causal):
+        batch = self.batch("ForTokenClassification")
+        batch["attention_mask"] = torch.tensor(PADS["inside"])
+        model = self.make("ForTokenClassification", is_causal, hidden_dropout=0.0).train()
+        model(**batch).loss.backward()
+        expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+        model.zero_grad()
+        getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+        model(**batch).loss.backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.grad, expected[name], msg=name)
+
+    def test_weights_changed_in_any_way_are_seen_by_the_next_forward(self, is_causal):
+        model = self.make("Model", is_causal, torch.float32)
+        ids = torch.randint(VOCAB, (2, 9))
+
+        def fresh() -> Tensor:
+            other = type(model)(model.config).to(model.dtype).eval()
+            other.load_state_dict(model.state_dict())
+            return other(ids)[0]
+
+        def step() -> None:
+            optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+            model(ids)[0].square().sum().backward()
+            optimizer.step()
+
+        changes = {
+            "fused optimizer": step,
+            ".data": lambda: [p.data.add_(0.05 * torch.randn_like(p)) for p in model.parameters()],
+            "load_state_dict": lambda: model.load_state_dict(perturb(copy.deepcopy(model)).state_dict()),
+            ".to": lambda: model.to(torch.float64),
+        }
+        previous = model(ids)[0]
+        for name, change in changes.items():
+            change()
+            actual = model(ids)[0]
+            assert torch.equal(actual, fresh()), name
+            assert relative_error(actual.float(), previous.float()) > (1e-3 if name != ".to" else 0), name
+            previous = actual
+
+    def test_low_rank_adapters(self, is_causal):
+        peft = pytest.importorskip("peft")
+        base = self.make("ForTokenClassification", is_causal, torch.float32)
+        inputs = self.batch("ForTokenClassification")
+        plain = base(**inputs).logits
+        model = peft.get_peft_model(
+            base, peft.LoraConfig(r=2, target_modules="all-linear", modules_to_save=["classifier"])
+        )
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_B" in name:
+                    parameter.normal_(std=0.3)
+        adapted = model(**inputs).logits
+        assert relative_error(adapted, plain) > 1e-2
+        with model.disable_adapter():
+            torch.testing.assert_close(model(**inputs).logits, plain, rtol=1e-4, atol=1e-5)
+        merged = model.merge_and_unload()
+        torch.testing.assert_close(merged(**inputs).logits, adapted, rtol=1e-3, atol=1e-4)
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+    def test_autocast(self, is_causal, dtype):
+        model = self.make("Model", is_causal, torch.float32)
+        inputs = self.batch("Model", length=33)
+        expected = model(**inputs)[0]
+        with torch.autocast("cpu", dtype=dtype):
+            actual = model(**inputs)[0]
+        error = (actual.float() - expected).square().mean().sqrt() / expected.square().mean().sqrt()
+        assert error < MODEL_TOLERANCE[dtype]
+        with torch.autocast("cpu", dtype=dtype):
+            model.train()(**inputs)[0].float().square().mean().backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+    # -- compilation -----------------------------------------------------------------------------------------------
+
+    @pytest.mark.parametrize("pads", [None, *PADS], ids=str)
+    def test_compiles_in_one_graph(self, is_causal, pads):
+        torch._dynamo.reset()
+        model = self.make("Model", is_causal)
+        mask = None if pads is None else torch.tensor(PADS[pads])
+        ids = torch.randint(VOCAB, (2, 9))
+        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+        real = torch.ones(2, 9, dtype=torch.bool) if mask is None else mask.bool()
+        actual = compiled(ids, attention_mask=mask, use_cache=False)[0]
+        assert_close(actual[real], model(ids, attention_mask=mask, use_cache=False)[0][real])
+
+    def test_a_compiled_training_step_has_the_same_gradients(self, is_causal):
+        torch._dynamo.reset()
+        batch = self.batch("ForTokenClassification")
+        model = self.make("ForTokenClassification", is_causal, hidden_dropout=0.0).train()
+        model(**batch).loss.backward()
+        expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+        model.zero_grad()
+        torch.compile(model, backend="aot_eager", fullgraph=True)(**batch).loss.backward()
+        for name, parameter in model.named_parameters():
+            torch.testing.assert_close(parameter.grad, expected[name], msg=name)
+
+    def test_the_auto_classes_know_the_family(self):
+        config = self.config(self.directions[0])
+        assert type(transformers.AutoConfig.for_model(config.model_type)) is self.family.config_class
+        for suffix, is_causal in self.heads():
+            model = AUTO_CLASSES[suffix].from_config(self.config(is_causal))
+            assert type(model) is self.family.classes[suffix]
+            assert not model.is_remote_code()

@@ -1,0 +1,102 @@
+"""Configurations: what makes no sense is refused, by name, at init and again at saving."""
+
+import math
+
+import pytest
+from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
+from transformers import AutoConfig
+
+from hf_seqmix import SeqMixHybridConfig, TNNConfig, TNNForCausalLM, TNNForMaskedLM, TNNForSequenceClassification
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("decay", 0, "greater than 0 and at most 1"),
+        ("decay", 1.5, "greater than 0 and at most 1"),
+        ("hidden_size", 0, "at least 1"),
+        ("vocab_size", -1, "at least 1"),
+        ("num_hidden_layers", 0, "at least 1"),
+        ("intermediate_size", 0, "at least 1"),
+        ("max_position_embeddings", 0, "at least 1"),
+        ("hidden_dropout", 1.0, "at least 0 and less than 1"),
+        ("classifier_dropout", -0.1, "at least 0 and less than 1"),
+        ("norm_eps", 0.0, "greater than 0"),
+        ("embedding_scale", 0.0, "greater than 0"),
+        ("initializer_range", -1, "greater than 0"),
+        ("norm_type", "rms", "one of 'simple_rms', 'layer', 'batch'"),
+        ("norm_position", "middle", "one of 'pre', 'post'"),
+        ("position_embedding_type", "rope", "one of 'none', 'sinusoidal', 'learned'"),
+        ("linear_init", "zeros", "one of 'uniform', 'normal'"),
+        ("classifier_pooling", "max", "one of 'mean', 'last', 'first'"),
+        ("classifier_head", "deep", "one of 'linear', 'mlp'"),
+        ("num_segments", 3, "one of 1, 2"),
+        ("hidden_act", "swoosh", "one of "),
+        ("expand_ratio", 0, "greater than 0"),
+        ("rpe_hidden_size", 0, "at least 1"),
+        ("rpe_num_layers", -1, "at least 0"),
+        ("rpe_activation", "swoosh", "one of "),
+        ("rpe_norm_type", "batch", "one of 'simple_rms', 'layer'"),
+        ("kernel_max_lag", -1, "at least 0"),
+    ],
+)
+def test_values_that_make_no_sense(field, value, allowed, tmp_path):
+    with pytest.raises(ValueError, match=field) as raised:
+        TNNConfig(**{field: value})
+    assert str(value).strip("'") in str(raised.value)
+    assert allowed in str(raised.value)
+    config = TNNConfig()
+    setattr(config, field, value)
+    with pytest.raises(StrictDataclassClassValidationError, match=field):
+        config.save_pretrained(tmp_path)
+
+
+def test_widths_that_leave_no_channel():
+    with pytest.raises(ValueError, match=r"expand_ratio x hidden_size is 0; it must be at least 1"):
+        TNNConfig(hidden_size=4, expand_ratio=0.1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("hidden_size", "512"), ("decay", "0.9"), ("is_causal", 1), ("hidden_size", 1.5)]
+)
+def test_values_of_another_type(field, value):
+    with pytest.raises(StrictDataclassFieldValidationError, match=field):
+        TNNConfig(**{field: value})
+
+
+def test_whole_numbers_stand_for_floats():
+    config = TNNConfig(decay=1, hidden_dropout=0, expand_ratio=2)
+    assert config.mixer_size == 1024
+
+
+@pytest.mark.parametrize(
+    "config", [TNNConfig(is_causal=False, norm_position="post"), SeqMixHybridConfig(mixer_types=["tnn"])]
+)
+def test_comes_back_from_json(config, tmp_path):
+    config.save_pretrained(tmp_path)
+    loaded = AutoConfig.from_pretrained(tmp_path)
+    assert type(loaded) is type(config)
+    where = {"transformers_version": None, "_name_or_path": None}
+    assert loaded.to_dict() | where == config.to_dict() | where
+
+
+def test_derived_defaults():
+    causal, masked = TNNConfig(), TNNConfig(is_causal=False, norm_position="post")
+    assert causal.intermediate_size == 512
+    assert causal.embedding_scale == pytest.approx(math.sqrt(512)) and masked.embedding_scale == 1
+    assert (causal.linear_init, masked.linear_init) == ("uniform", "normal")
+    assert (causal.classifier_pooling, masked.classifier_pooling) == ("last", "mean")
+    assert (causal.classifier_head, masked.classifier_head) == ("linear", "mlp")
+    assert causal.layer_types == ["seqmix_history"] * 7
+    assert (causal.num_attention_heads, causal.head_dim) == (1, 1536)
+
+
+def test_heads_refuse_the_wrong_direction():
+    with pytest.raises(ValueError, match="is_causal is False, but TNNForCausalLM needs a causal model"):
+        TNNForCausalLM(TNNConfig(is_causal=False))
+    with pytest.raises(ValueError, match="is_causal is True, but TNNForMaskedLM needs a bidirectional model"):
+        TNNForMaskedLM(TNNConfig())
+    with pytest.raises(ValueError, match="norm_type is 'batch', but batch statistics let"):
+        TNNForCausalLM(TNNConfig(norm_type="batch"))
+    with pytest.raises(ValueError, match="num_labels is 0"):
+        TNNForSequenceClassification(TNNConfig(hidden_size=8, num_hidden_layers=1, vocab_size=5, num_labels=0))

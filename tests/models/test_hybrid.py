@@ -1,0 +1,52 @@
+"""Hybrids, and softmax attention alone."""
+
+from typing import Any
+
+import pytest
+
+from hf_seqmix import SeqMixHybridConfig
+from hf_seqmix.models.hybrid.modeling_hybrid import HYBRID_FAMILY
+from tests.models.suite import VOCAB, ModelSuite
+
+
+class TestAttention(ModelSuite):
+    family = HYBRID_FAMILY
+    mixer_types = ("attention", "attention")
+
+    def config(self, is_causal: bool = True, **kwargs: Any) -> SeqMixHybridConfig:
+        own = {"attention": {"num_heads": 2}}
+        if "tnn" in self.mixer_types:
+            own["tnn"] = {"decay": 0.95, "rpe_hidden_size": 8, "expand_ratio": 1.5}
+        fields = {"vocab_size": VOCAB, "hidden_size": 16, "mixer_types": list(self.mixer_types), "mixer_configs": own}
+        return SeqMixHybridConfig(**{**fields, "is_causal": is_causal, **kwargs})
+
+
+class TestAttentionFirst(TestAttention):
+    mixer_types = ("attention", "tnn")
+
+
+class TestAttentionLast(TestAttention):
+    mixer_types = ("tnn", "attention")
+
+
+def test_defaults_are_the_attention_control():
+    config = SeqMixHybridConfig()
+    assert config.mixer_types == ["attention"] * 7
+    assert config.layer_types == ["full_attention"] * 7
+    assert SeqMixHybridConfig(mixer_types=["tnn", "attention"]).num_hidden_layers == 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mixer_types": ["tnn", "mamba"]}, "mixer_types names 'mamba'; known are attention, tnn"),
+        ({"mixer_types": ["tnn"], "num_hidden_layers": 3}, "mixer_types names 1 layers, but num_hidden_layers is 3"),
+        ({"mixer_configs": {"attention": {"num_heads": 3}}}, "num_heads is 3; it must divide hidden_size 512"),
+        ({"mixer_configs": {"attention": {"heads": 3}}}, "sets heads: the mixer has no such field"),
+        ({"mixer_configs": {"tnn": {"hidden_size": 3}}}, "sets hidden_size: these are fields of the whole model"),
+        ({"mixer_configs": {"tnn": {"decay": 2}}}, "decay is 2; it must be greater than 0 and at most 1"),
+    ],
+)
+def test_configurations_that_make_no_sense(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SeqMixHybridConfig(**fields)
