@@ -82,7 +82,7 @@ def run(code: str) -> str:
 
 
 def test_imports_with_torch_transformers_and_safetensors_alone():
-    optional = ["accelerate", "datasets", "evaluate", "matplotlib", "peft", "scipy", "sklearn", "triton", "yaml"]
+    optional = ["accelerate", "datasets", "evaluate", "matplotlib", "peft", "scipy", "sklearn", "triton"]
     run(
         f"""
 import sys
