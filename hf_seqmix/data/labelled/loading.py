@@ -156,10 +156,11 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
         split = datasets.load_dataset(
             "csv" if kind == "tsv" else kind, data_files=str(path), split="train", cache_dir=cache, **options
         )
-    except datasets.exceptions.DatasetGenerationError as error:
+    except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
         reason = error.__cause__ or error
-        raise ValueError(f"{path} could not be read as {kind}: {reason}") from error
-    if {"paragraphs"} <= set(split.column_names) or split.column_names in (["version", "data"], ["data", "version"]):
+        raise ValueError(f"{path} could not be read as {kind}, or has no rows: {reason}") from error
+    names = set(split.column_names)
+    if "paragraphs" in names or ("data" in names and names <= {"data", "version"}):
         split = _flatten_squad(split)
     if len(split) == 0:
         raise ValueError(f"{path} has no rows.")

@@ -1,0 +1,83 @@
+"""What a classifier has to beat: the most frequent answer, and a bag of words."""
+
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+__all__ = ["bag_of_words", "constant_labels", "most_frequent"]
+
+T = TypeVar("T", bound=Hashable)
+
+
+def most_frequent(values: Sequence[T]) -> T:
+    """The value that occurs most often; of equally frequent ones the first.
+
+    Raises:
+        ValueError: there are no values.
+    """
+    if len(values) == 0:
+        raise ValueError("There is nothing to count: values is empty.")
+    return Counter(values).most_common(1)[0][0]
+
+
+def constant_labels(train: np.ndarray, problem_type: str, number: int) -> np.ndarray:
+    """The same prediction for each of `number` examples, from the training labels alone.
+
+    Args:
+        train: class ids (examples,), zeros and ones (examples, labels), or numbers (examples,).
+        problem_type: "single_label_classification" (the most frequent class), "multi_label_classification" (each label
+            by its own majority) or "regression" (the mean).
+        number: how many predictions to make.
+
+    Returns:
+        Predictions in the form of `train`.
+    """
+    if problem_type == "single_label_classification":
+        return np.full(number, most_frequent(train.tolist()))
+    if problem_type == "multi_label_classification":
+        return np.tile((train.mean(axis=0) > 0.5).astype(np.int64), (number, 1))
+    return np.full(number, train.mean())
+
+
+def bag_of_words(
+    train_texts: Sequence[Sequence[str]], train: np.ndarray, texts: Sequence[Sequence[str]], problem_type: str
+) -> np.ndarray:
+    """Predictions of a linear model on TF-IDF weights of words and word pairs, each column of text weighted by itself.
+
+    Logistic regression for classes, one for each label for several labels, ridge regression for numbers; scikit-learn's
+    default penalties, nothing is tuned.
+
+    Args:
+        train_texts, texts: one or two columns of texts, to learn from and to predict.
+        train: labels as for `constant_labels`.
+        problem_type: as for `constant_labels`.
+
+    Returns:
+        Predictions in the form of `train`.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+        ValueError: the texts hold no words.
+    """
+    from scipy.sparse import hstack
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression, Ridge
+    from sklearn.multiclass import OneVsRestClassifier
+
+    vectorizers = [TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True) for _ in train_texts]
+    features = hstack([v.fit_transform(column) for v, column in zip(vectorizers, train_texts, strict=True)]).tocsr()
+    held_out = hstack([v.transform(column) for v, column in zip(vectorizers, texts, strict=True)]).tocsr()
+    if problem_type == "regression":
+        return Ridge().fit(features, train).predict(held_out)
+    classifier: Any = LogisticRegression(max_iter=1000)
+    if problem_type == "single_label_classification":
+        return classifier.fit(features, train).predict(held_out)
+    predictions = np.tile(train[0], (held_out.shape[0], 1))
+    varied = np.flatnonzero(train.min(axis=0) != train.max(axis=0))  # a label that never changes needs no classifier
+    if len(varied):
+        predictions[:, varied] = (
+            OneVsRestClassifier(classifier).fit(features, train[:, varied]).predict(held_out).reshape(-1, len(varied))
+        )
+    return predictions

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent
+
+
+def test_most_frequent():
+    assert most_frequent([2, 1, 1, 2, 2]) == 2
+    assert most_frequent(["b", "a"]) == "b"
+    with pytest.raises(ValueError, match="empty"):
+        most_frequent([])
+
+
+def test_constant_labels():
+    assert constant_labels(np.array([0, 2, 2]), "single_label_classification", 2).tolist() == [2, 2]
+    several = constant_labels(np.array([[1, 0], [1, 1], [1, 0]]), "multi_label_classification", 2)
+    assert several.tolist() == [[1, 0], [1, 0]]
+    assert constant_labels(np.array([1.0, 2.0, 6.0]), "regression", 2).tolist() == [3.0, 3.0]
+
+
+GOOD, BAD = ["a good film", "very good indeed"], ["a bad film", "very bad indeed"]
+
+
+def test_bag_of_words_learns_which_word_matters():
+    predictions = bag_of_words(
+        [GOOD + BAD], np.array([1, 1, 0, 0]), [["good stuff", "bad stuff"]], "single_label_classification"
+    )
+    assert predictions.tolist() == [1, 0]
+    numbers = bag_of_words([GOOD + BAD], np.array([4.0, 4.0, 1.0, 1.0]), [["good", "bad"]], "regression")
+    assert numbers[0] > 2.5 > numbers[1]
+
+
+def test_bag_of_words_of_several_labels_some_of_them_constant():
+    labels = np.array([[1, 1, 0], [1, 1, 0], [0, 1, 0], [0, 1, 0]])
+    predictions = bag_of_words([GOOD + BAD], labels, [["good", "bad"]], "multi_label_classification")
+    assert predictions.tolist() == [[1, 1, 0], [0, 1, 0]]
+    varied = np.array([[1, 0], [1, 0], [0, 1], [0, 1]])
+    assert bag_of_words([GOOD + BAD], varied, [["good", "bad"]], "multi_label_classification").tolist() == [[1, 0], [0, 1]]
+    constant = np.ones((4, 2), dtype=int)
+    assert bag_of_words([GOOD + BAD], constant, [["good"]], "multi_label_classification").tolist() == [[1, 1]]
+
+
+def test_bag_of_words_tells_two_columns_apart():
+    first, second = ["good", "bad"] * 3, ["bad", "good"] * 3
+    predictions = bag_of_words(
+        [first, second], np.array([1, 0] * 3), [["good", "bad"], ["bad", "good"]], "single_label_classification"
+    )
+    assert predictions.tolist() == [1, 0]

@@ -1,0 +1,122 @@
+import json
+
+import datasets
+import pytest
+
+from hf_seqmix.data.labelled import GLUE_TASKS, load_glue, load_labelled
+
+
+@pytest.fixture
+def load(tmp_path):
+    def run(name, content, **options):
+        path = tmp_path / name
+        path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
+        return load_labelled({"train": path}, cache_dir=tmp_path / "cache", **options)["train"]
+
+    return run
+
+
+def test_tsv_has_no_quotes_and_no_missing_words(load):
+    rows = load("a.tsv", '\ufeffsentence\tlabel\nsay "no\t0\nNA\t1\nnull é\t1\n')
+    assert rows.column_names == ["sentence", "label"]
+    assert rows["sentence"][:] == ['say "no', "NA", "null é"]
+    assert rows["label"][:] == [0, 1, 1]
+
+
+def test_csv_has_quotes(load):
+    rows = load("a.csv", 'text,label\n"one, two\nlines",yes\nNA,no\n')
+    assert rows["text"][:] == ["one, two\nlines", "NA"] and rows["label"][:] == ["yes", "no"]
+
+
+def test_files_without_header(load):
+    rows = load("a.tsv", "x\t1\tfirst\ny\t0\tsecond\n", header=False)
+    assert rows.column_names == ["0", "1", "2"] and rows["2"][:] == ["first", "second"]
+    named = load("b.csv", "x,1\ny,0\n", header=False, columns=["text", "label"])
+    assert named["text"][:] == ["x", "y"]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet"])
+def test_other_formats_give_the_same_rows(load, name, tmp_path):
+    rows = [{"text": "one", "label": [0, 1]}, {"text": "two", "label": []}]
+    if name == "a.parquet":
+        path = tmp_path / "source.parquet"
+        datasets.Dataset.from_list(rows).to_parquet(path)
+        content = path.read_bytes()
+    else:
+        content = json.dumps(rows) if name == "a.json" else "\n".join(map(json.dumps, rows))
+    assert list(load(name, content)) == rows
+
+
+def test_squad_files_are_flattened(load):
+    article = {
+        "title": "France",
+        "paragraphs": [
+            {
+                "context": "Paris is in France.",
+                "qas": [
+                    {"id": "1", "question": "Where is Paris?", "answers": [{"text": "France", "answer_start": 12}]},
+                    {"id": "2", "question": "Who?", "answers": [], "is_impossible": True},
+                ],
+            }
+        ],
+    }
+    for content in ({"version": "2.0", "data": [article]}, {"data": [article]}):
+        rows = load("squad.json", json.dumps(content))
+        assert rows["question"][:] == ["Where is Paris?", "Who?"]
+        assert rows[0]["answers"] == {"text": ["France"], "answer_start": [12]}
+        assert rows[1]["answers"] == {"text": [], "answer_start": []}
+
+
+@pytest.mark.parametrize(
+    "name, content, message",
+    [
+        ("a.csv", b"", "empty"),
+        ("a.csv", b"text,label\n", "no rows"),
+        ("a.tsv", b"text\tlabel\n\xff\t1\n", "not UTF-8"),
+        ("a.xlsx", b"text", r"'\.xlsx'; files that can be read end in \.csv"),
+        ("a.json", b"{not json", "could not be read as json"),
+        ("a.parquet", b"not parquet", "could not be read as parquet"),
+    ],
+)
+def test_files_that_cannot_be_read(load, name, content, message):
+    with pytest.raises(ValueError, match=message):
+        load(name, content)
+
+
+def test_missing_file_and_unknown_hub_name(tmp_path):
+    with pytest.raises(ValueError, match=r"There is no file .*nowhere\.csv"):
+        load_labelled({"train": tmp_path / "nowhere.csv"})
+    with pytest.raises(ValueError, match="could not be loaded"):
+        load_labelled("nobody/nothing", cache_dir=tmp_path)
+
+
+GLUE_FILES = {
+    "cola": "gj04\t1\t\tA sentence.\ngj04\t0\t*\tSentence a.\n",
+    "sst2": "sentence\tlabel\ngood \t1\nbad \t0\n",
+    "mrpc": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tOne \" .\tTwo .\n0\t3\t4\tThree .\tFour .\n",
+    "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
+    "0\tg\tf\t2012\t1\tn\tn\tOne.\tTwo.\t5.000\n1\tg\tf\t2012\t1\tn\tn\tThree.\tFour.\t0.5\n",
+    "rte": "index\tsentence1\tsentence2\tlabel\n0\tOne.\tTwo.\tnot_entailment\n1\tThree.\tFour.\tentailment\n",
+}
+
+
+@pytest.mark.parametrize("task", sorted(GLUE_FILES))
+@pytest.mark.parametrize("nested", [True, False])
+def test_glue_files(tmp_path, task, nested):
+    folder = tmp_path / GLUE_TASKS[task].folder if nested else tmp_path
+    folder.mkdir(exist_ok=True)
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text(GLUE_FILES[task], encoding="utf-8")
+    splits, entry = load_glue(task, tmp_path, cache_dir=tmp_path / "cache")
+    assert set(splits) == {"train", "validation"}
+    for rows in splits.values():
+        assert len(rows) == 2
+        assert all(isinstance(text, str) for column in entry.text_columns for text in rows[column])
+        assert len(set(rows[entry.label_column])) == 2
+
+
+def test_glue_tasks_that_are_not_there(tmp_path):
+    with pytest.raises(ValueError, match=r"no GLUE task 'sst'; allowed are cola, sst2"):
+        load_glue("sst", tmp_path)
+    with pytest.raises(ValueError, match=r"There is no file .*train\.tsv"):
+        load_glue("sst2", tmp_path)
