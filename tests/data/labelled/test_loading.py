@@ -93,7 +93,7 @@ def test_missing_file_and_unknown_hub_name(tmp_path):
 GLUE_FILES = {
     "cola": "gj04\t1\t\tA sentence.\ngj04\t0\t*\tSentence a.\n",
     "sst2": "sentence\tlabel\ngood \t1\nbad \t0\n",
-    "mrpc": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tOne \" .\tTwo .\n0\t3\t4\tThree .\tFour .\n",
+    "mrpc": '\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t1\t2\tOne " .\tTwo .\n0\t3\t4\tThree .\tFour .\n',
     "stsb": "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2\tscore\n"
     "0\tg\tf\t2012\t1\tn\tn\tOne.\tTwo.\t5.000\n1\tg\tf\t2012\t1\tn\tn\tThree.\tFour.\t0.5\n",
     "rte": "index\tsentence1\tsentence2\tlabel\n0\tOne.\tTwo.\tnot_entailment\n1\tThree.\tFour.\tentailment\n",

@@ -1,0 +1,103 @@
+import itertools
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from transformers.tokenization_python import PreTrainedTokenizer
+
+from hf_seqmix.data.labelled import QuestionAnswering
+
+CONTEXT = "The café is in Paris, France. to be or not to be, that is where it is."
+EXAMPLES = {
+    "question": ["Where is the café?", "Who?", "to be or not?"],
+    "context": [CONTEXT, CONTEXT, "to be"],
+    "answers": [
+        {"text": ["Paris, France"], "answer_start": [CONTEXT.index("Paris")]},
+        {"text": [], "answer_start": []},
+        {"text": ["to be", "be"], "answer_start": [0, 3]},
+    ],
+}
+DATA = Dataset.from_dict(EXAMPLES)
+
+
+def perfect(encoded, width):
+    """Logits that point at the labels."""
+    starts, ends = np.zeros((len(encoded), width)), np.zeros((len(encoded), width))
+    for row, (start, end) in enumerate(zip(encoded["start_positions"], encoded["end_positions"], strict=True)):
+        starts[row, start] = ends[row, end] = 10.0
+    return starts, ends
+
+
+@pytest.mark.parametrize("max_length", [48, 200])
+def test_labels_point_at_the_answers(tokenizer, max_length):
+    task = QuestionAnswering(stride=15)
+    encoded = task.encode(DATA, tokenizer, max_length, "training")
+    assert max(map(len, encoded["input_ids"])) <= max_length
+    answers = task.predictions(perfect(encoded, 200), encoded, DATA, can_be_empty=True)
+    assert answers == ["Paris, France", "", "to be"]
+    assert task.references(DATA, "training") == [["Paris, France"], [], ["to be", "be"]]
+
+
+def test_windows_cover_the_context_and_overlap(tokenizers):
+    encoded = QuestionAnswering(stride=15).encode(DATA, tokenizers["bytes"], 48, "training")
+    windows = [row for row in encoded if row["example"] == 0]
+    assert len(windows) > 2
+    spans = [(row["offsets"][0][0], row["offsets"][-1][1]) for row in windows]
+    assert spans[0][0] == 0 and spans[-1][1] == len(CONTEXT)
+    assert all(after > start for (_, after), (start, _) in itertools.pairwise(spans))
+    for row in windows:
+        context = row["input_ids"][row["first_token"] : row["first_token"] + len(row["offsets"])]
+        assert tokenizers["bytes"].decode(context) in CONTEXT
+
+
+def test_empty_answer_only_where_it_may_be_one(tokenizers):
+    task = QuestionAnswering(stride=15)
+    encoded = task.encode(DATA, tokenizers["bpe"], 200, "training")
+    starts, ends = np.zeros((len(encoded), 200)), np.zeros((len(encoded), 200))
+    starts[:, 0] = ends[:, 0] = 5.0
+    assert task.predictions((starts, ends), encoded, DATA, can_be_empty=True) == [""] * 3
+    assert "" not in task.predictions((starts, ends), encoded, DATA, can_be_empty=False)
+
+
+def test_answers_are_not_longer_than_allowed(tokenizers):
+    task = QuestionAnswering(stride=15, max_answer_length=2)
+    encoded = task.encode(DATA, tokenizers["bpe"], 200, "training")
+    starts, ends = np.zeros((len(encoded), 200)), np.zeros((len(encoded), 200))
+    first = encoded["first_token"][0]
+    starts[0, first], ends[0, first + 9] = 5.0, 5.0
+    answer = task.predictions((starts, ends), encoded, DATA, can_be_empty=False)[0]
+    assert 0 < len(tokenizers["bpe"](answer)["input_ids"]) <= 3
+
+
+def test_split_without_answers(tokenizers):
+    task = QuestionAnswering(stride=15)
+    hidden = DATA.remove_columns("answers")
+    assert not task.has_labels(hidden)
+    assert set(task.encode(hidden, tokenizers["bpe"], 200, "test")["start_positions"]) == {0}
+
+
+class Letters(PreTrainedTokenizer):
+    """A tokenizer that is not fast and says nothing about pairs of letters when they stand apart."""
+
+    @property
+    def vocab_size(self):
+        return 1000
+
+    def get_vocab(self):
+        return {}
+
+    def _tokenize(self, text):
+        return [text[i : i + 3] for i in range(0, len(text), 3)]
+
+    def _convert_token_to_id(self, token):
+        return sum(map(ord, token)) % 1000
+
+
+def test_bad_data(tokenizers):
+    task = QuestionAnswering(stride=15)
+    with pytest.raises(ValueError, match="training data has no column 'question'"):
+        task.encode(Dataset.from_dict({"q": ["?"], "context": ["c"]}), tokenizers["bpe"], 200, "training")
+    with pytest.raises(ValueError, match="larger max_length or a smaller stride"):
+        task.encode(DATA, tokenizers["bytes"], 30, "training")
+    with pytest.raises(ValueError, match="use a fast tokenizer"):
+        task.encode(DATA, Letters(), 200, "training")

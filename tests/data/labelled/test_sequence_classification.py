@@ -1,0 +1,133 @@
+import datasets
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, List, Value
+
+from hf_seqmix.data.labelled import SequenceClassification
+
+TEXTS = ["good", "bad", "so so"]
+
+
+def table(labels, **columns):
+    return Dataset.from_dict({"text": TEXTS[: len(labels)], "label": labels, **columns})
+
+
+@pytest.mark.parametrize(
+    "labels, names, ids",
+    [
+        ([1, 0, 1], ("0", "1"), [1, 0, 1]),
+        ([10, 2, 10], ("2", "10"), [1, 0, 1]),
+        ([True, False, True], ("0", "1"), [1, 0, 1]),
+        (["yes", "no", "yes"], ("no", "yes"), [1, 0, 1]),
+    ],
+)
+def test_classes(labels, names, ids):
+    task = SequenceClassification.from_data(table(labels), ["text"], ["label"])
+    assert (task.problem_type, task.label_names) == ("single_label_classification", names)
+    assert task.references(table(labels), "training").tolist() == ids
+    assert task.config_fields()["label2id"] == {names[0]: 0, names[1]: 1}
+    logits = np.eye(2)[ids]
+    assert task.predictions(logits).tolist() == ids
+    assert task.readable(np.array(ids)) == [names[i] for i in ids]
+
+
+def test_declared_classes_keep_their_order_and_those_that_do_not_occur():
+    features = Features({"text": Value("string"), "label": ClassLabel(names=["z", "b", "a"])})
+    data = Dataset.from_dict({"text": TEXTS, "label": [2, 0, 2]}, features=features)
+    task = SequenceClassification.from_data(data, ["text"], ["label"])
+    assert task.label_names == ("z", "b", "a")
+    assert task.references(data, "training").tolist() == [2, 0, 2]
+
+
+def test_regression():
+    data = table([0.5, 4.0, 2.0])
+    task = SequenceClassification.from_data(data, ["text"], ["label"])
+    assert task.config_fields() == {"num_labels": 1, "problem_type": "regression"}
+    assert task.references(data, "training").tolist() == [0.5, 4.0, 2.0]
+    assert task.predictions(np.array([[1.5], [2.5]])).tolist() == [1.5, 2.5]
+    forced = SequenceClassification.from_data(table([1, 2, 3]), ["text"], ["label"], "regression")
+    assert forced.references(table(["1", "2.5", "3"]), "test").tolist() == [1, 2.5, 3]
+    stars = SequenceClassification.from_data(
+        table([1.0, 2.0, 5.0]), ["text"], ["label"], "single_label_classification"
+    )
+    assert stars.label_names == ("1", "2", "5")
+
+
+def test_several_labels_in_every_form():
+    expected = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
+    sets = table([["a", "c"], [], ["b"]])
+    numbers = table([[0, 2], [], [1]])
+    vectors = table([[1, 0, 1], [0, 0, 0], [0, 1, 0]])
+    floats = table([[1.0, 0.0, 1.0], [0.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
+    features = Features({"text": Value("string"), "label": List(ClassLabel(names=["x", "y", "z"]))})
+    declared = Dataset.from_dict({"text": TEXTS, "label": [[0, 2], [], [1]]}, features=features)
+    for data in (sets, numbers, vectors, floats, declared):
+        task = SequenceClassification.from_data(data, ["text"], ["label"])
+        assert task.problem_type == "multi_label_classification"
+        assert task.references(data, "training").tolist() == expected
+    columns = Dataset.from_dict({"text": TEXTS, "x": [1, 0, 0], "y": [0, 0, 1]})
+    task = SequenceClassification.from_data(columns, ["text"], ["x", "y"])
+    assert task.label_names == ("x", "y")
+    assert task.references(columns, "training").tolist() == [[1, 0], [0, 0], [0, 1]]
+    assert task.predictions(np.array([[0.1, -0.1]])).tolist() == [[1, 0]]
+    assert task.readable(np.array([[1, 1], [0, 0]])) == [["x", "y"], []]
+
+
+def test_inputs_and_labels(tokenizer):
+    data = table([[1, 0], [0, 0], [1, 1]], second=["one", "two", "three"])
+    task = SequenceClassification.from_data(data, ["text", "second"], ["label"])
+    encoded = task.encode(data, tokenizer, 12, "training")
+    assert {"input_ids", "attention_mask", "labels"} <= set(encoded.column_names)
+    assert not {"text", "second", "label"} & set(encoded.column_names)
+    assert max(map(len, encoded["input_ids"])) <= 12
+    assert encoded["labels"][:] == [[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
+    assert encoded.features["labels"].feature.dtype.startswith("float")
+    assert "good" in tokenizer.decode(encoded["input_ids"][0]).replace(" ##", "")
+
+
+def test_hidden_labels():
+    task = SequenceClassification.from_data(table([0, 1, 1]), ["text"], ["label"])
+    for hidden in (
+        table([-1, -1, -1]),
+        table([None, None, None]),
+        table(["", "", ""]),
+        table([1]).remove_columns("label"),
+    ):
+        assert not task.has_labels(hidden)
+    assert task.has_labels(table([0, 0, 0]))
+
+
+@pytest.mark.parametrize(
+    "labels, options, message",
+    [
+        ([1, None, 0], {}, "1 rows of the training data have no label in column 'label', the first is row 1"),
+        ([1, 1, 1], {}, "the one label '1'"),
+        (["a", "b", "c"], {"problem_type": "regression"}, "holds no numbers"),
+        ([float("nan"), 1.0, 2.0], {}, "NaN"),
+        ([1, 0, 1], {"problem_type": "multi_label_classification"}, "needs lists of labels"),
+        ([[1, 1], [1, 0, 0], [0]], {}, "equally long"),
+        ([[2, 2], [1, 0], [0, 0]], {}, "zeros and ones"),
+    ],
+)
+def test_labels_that_make_no_task(labels, options, message):
+    with pytest.raises(ValueError, match=message):
+        SequenceClassification.from_data(table(labels), ["text"], ["label"], **options)
+
+
+def test_columns_that_make_no_task(tokenizers):
+    data = table([0, 1, 1], number=[1, 2, 3])
+    with pytest.raises(ValueError, match=r"training data has no column 'texts'; it has 'text', 'label', 'number'"):
+        SequenceClassification.from_data(data, ["texts"], ["label"])
+    with pytest.raises(ValueError, match="no column 'target'"):
+        SequenceClassification.from_data(data, ["text"], ["target"])
+    with pytest.raises(ValueError, match="holds int, not text"):
+        SequenceClassification.from_data(data, ["number"], ["label"])
+    with pytest.raises(ValueError, match="One text column, or two"):
+        SequenceClassification.from_data(data, ["text"] * 3, ["label"])
+    with pytest.raises(ValueError, match="zeros and ones"):
+        SequenceClassification.from_data(data, ["text"], ["label", "number"])
+    task = SequenceClassification.from_data(data, ["text"], ["label"])
+    with pytest.raises(ValueError, match="validation data has the label 2, which the training data has not"):
+        task.encode(table([0, 2]), tokenizers["bytes"], 8, "validation")
+    with pytest.raises(ValueError, match="test data has no column 'text'"):
+        task.encode(datasets.Dataset.from_dict({"words": ["a"]}), tokenizers["bytes"], 8, "test")

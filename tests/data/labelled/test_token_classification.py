@@ -1,0 +1,67 @@
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, List, Value
+
+from hf_seqmix.data.labelled import TokenClassification
+
+WORDS = [["The", "café", "in", "Paris"], ["not"], []]
+TAGS = [["O", "O", "O", "LOC"], ["O"], []]
+
+
+def table(words=WORDS, tags=TAGS):
+    return Dataset.from_dict({"tokens": words, "tags": tags})
+
+
+def test_label_sits_on_the_last_token_of_each_word(tokenizer):
+    task = TokenClassification.from_data(table(), "tokens", "tags")
+    assert task.label_names == ("LOC", "O")
+    encoded = task.encode(table(), tokenizer, 40, "training")
+    for words, tags, row in zip(WORDS, TAGS, encoded, strict=True):
+        assert len(row["labels"]) == len(row["input_ids"]) == len(row["attention_mask"]) >= 1
+        assert row["kept"] == list(range(len(words)))
+        ends = [i for i, label in enumerate(row["labels"]) if label != -100]
+        assert [task.label_names[row["labels"][i]] for i in ends] == tags
+        for word, end in zip(words, ends, strict=True):
+            text = tokenizer.decode(row["input_ids"][: end + 1]).replace("##", "").replace(" ", "").lower()
+            assert text.endswith(word.lower())
+
+
+def test_words_beyond_the_length_are_left_out_and_count_as_label_0(tokenizers):
+    task = TokenClassification.from_data(table(), "tokens", "tags")
+    encoded = task.encode(table(), tokenizers["bytes"], 12, "training")  # "The café" is 9 bytes, " in" 3
+    assert encoded["kept"][0] == [0, 1] and len(encoded["input_ids"][0]) == 10
+    labels = np.full((3, 10), -100)
+    for row, own in zip(labels, encoded["labels"], strict=True):
+        row[: len(own)] = own
+    output = np.ones((3, 10), dtype=int)
+    assert task.predictions(output, labels, encoded["kept"], [4, 1, 0]) == [[1, 1, 0, 0], [1], []]
+    assert task.readable([[1, 0]]) == [["O", "LOC"]]
+
+
+def test_declared_labels_and_references():
+    features = Features({"tokens": List(Value("string")), "tags": List(ClassLabel(names=["O", "LOC"]))})
+    data = Dataset.from_dict({"tokens": WORDS, "tags": [[0, 0, 0, 1], [0], []]}, features=features)
+    task = TokenClassification.from_data(data, "tokens", "tags")
+    assert task.label_names == ("O", "LOC")
+    assert task.references(data, "training") == [[0, 0, 0, 1], [0], []]
+    assert task.config_fields()["id2label"] == {0: "O", 1: "LOC"}
+
+
+def test_split_without_labels(tokenizers):
+    task = TokenClassification.from_data(table(), "tokens", "tags")
+    hidden = table().remove_columns("tags")
+    assert not task.has_labels(hidden)
+    encoded = task.encode(hidden, tokenizers["bytes"], 40, "test")
+    assert sum(label != -100 for label in encoded["labels"][0]) == 4
+
+
+def test_bad_data(tokenizers):
+    with pytest.raises(ValueError, match="must hold lists"):
+        TokenClassification.from_data(Dataset.from_dict({"tokens": ["a b"], "tags": ["O O"]}), "tokens", "tags")
+    with pytest.raises(ValueError, match="Row 1 of the training data has 1 words and 2 labels"):
+        TokenClassification.from_data(table([["a"], ["b"]], [["O"], ["O", "X"]]), "tokens", "tags")
+    with pytest.raises(ValueError, match="no column 'words'"):
+        TokenClassification.from_data(table(), "words", "tags")
+    task = TokenClassification.from_data(table(), "tokens", "tags")
+    with pytest.raises(ValueError, match="validation data has the label 'PER'"):
+        task.encode(table([["a"]], [["PER"]]), tokenizers["bytes"], 40, "validation")
