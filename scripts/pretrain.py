@@ -32,6 +32,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
     Trainer,
+    TrainerState,
     TrainingArguments,
     default_data_collator,
     set_seed,
@@ -416,12 +417,25 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
     )
 
 
-def results_of(arguments: Arguments, trainer: Trainer, train: dict[str, float], first_step: int) -> dict[str, Any]:
+def restore_finished(trainer: PretrainingTrainer, checkpoint: str) -> tuple[int, bool]:
+    """The step of a checkpoint, and whether it is the last one, in which case the trainer is put into its state.
+
+    The library would train one update too many. A run may be killed between its last checkpoint and its results.
+    """
+    state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
+    target = trainer.args.max_steps if trainer.args.max_steps > 0 else state.max_steps
+    if state.global_step < target:
+        return state.global_step, False
+    trainer.state = state
+    trainer.model.load_state_dict(type(trainer.model).from_pretrained(checkpoint).state_dict())
+    return state.global_step, True
+
+
+def results_of(arguments: Arguments, trainer: Trainer, seconds: float, first_step: int) -> dict[str, Any]:
     """Everything there is to know about a finished run, ready for JSON."""
     history = trainer.state.log_history
     losses = [[entry["step"], entry["loss"]] for entry in history if "loss" in entry]
     evaluations = [entry for entry in history if "eval_token_loss" in entry]
-    seconds = train["train_runtime"]
     updates = trainer.state.global_step - first_step
     return {
         "evaluation": {k.removeprefix("eval_"): v for k, v in evaluations[-1].items()} if evaluations else None,
@@ -453,12 +467,12 @@ def train_and_save(arguments: Arguments, trainer: PretrainingTrainer) -> dict[st
         found = last_complete_checkpoint(folder)
         checkpoint = str(found) if found else None
         logger.warning(f"Continuing from {checkpoint}" if found else f"No checkpoint in {folder}: starting anew")
-    first_step = int(Path(checkpoint).name.rpartition("-")[2]) if checkpoint else 0
-    train = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    first_step, is_finished = restore_finished(trainer, checkpoint) if checkpoint else (0, False)
+    seconds = 0.0 if is_finished else trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     trainer.save_model()
     if trainer.eval_dataset is not None:
         trainer.evaluate()
-    results = results_of(arguments, trainer, train, first_step)
+    results = results_of(arguments, trainer, seconds, first_step)
     if trainer.is_world_process_zero():
         write_json(folder / "results.json", results)
         # The exact loss of evaluations, not the mean over batches that the library logs.

@@ -130,6 +130,18 @@ def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(
     assert part["evaluation"]["token_loss"] == pytest.approx(whole["evaluation"]["token_loss"], abs=1e-6)
 
 
+def test_resuming_a_finished_run_changes_nothing(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    arguments = command(text, tmp_path, "--max-steps", "2")
+    first = pretrain.main(arguments)
+    for name in ("results.json", "model.safetensors"):  # killed after the last checkpoint
+        (tmp_path / name).unlink()
+    again = pretrain.main([*arguments, "--resume"])
+    assert losses(again) == losses(first)
+    assert again["num_updates"] == 2
+    assert again["evaluation"]["token_loss"] == first["evaluation"]["token_loss"]
+    assert (tmp_path / "model.safetensors").exists()
+
+
 def test_a_masked_run_predicts_masks_only(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = ["--objective", "masked", "--max-steps", "2", "--tokenizer", "bpe:270", "--mlm-probability", "0.4"]
@@ -175,7 +187,8 @@ def test_decay_on_all_parameters(pretrain: ModuleType, text: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("recipe", sorted((SCRIPTS / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
 def test_every_recipe_is_read_and_its_model_built(pretrain: ModuleType, recipe: Path, tmp_path: Path) -> None:
-    arguments = pretrain.parse_arguments(["--recipe", str(recipe), "--output-dir", str(tmp_path), *QUIET])
+    text = [] if "dataset:" in recipe.read_text(encoding="utf-8") else ["--train-file", "a.txt"]
+    arguments = pretrain.parse_arguments(["--recipe", str(recipe), "--output-dir", str(tmp_path), *text, *QUIET])
     pretrain.set_length(arguments)
 
     class Tokenizer:
