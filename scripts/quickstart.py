@@ -1,0 +1,145 @@
+"""Trains a small Toeplitz language model on the sources of Python's standard library, and shows what it can do.
+
+    bash scripts/quickstart.sh
+
+Trains, scores held-out files beside a unigram, a smoothed byte 5-gram, gzip and xz, plots the loss and two learned kernels,
+writes a sample, and loads the saved model again. About six minutes on two CPU cores. Everything lands in --output-dir.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from pretrain import main as pretrain
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+
+import hf_seqmix
+from hf_seqmix.analysis import evaluate_language_model, markdown_table
+from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
+from hf_seqmix.analysis.plots import plot_context_lengths
+from hf_seqmix.data import ByteNGram, bits_per_byte_gzip, bits_per_byte_xz, load_corpus, write_json
+
+RECIPE = Path(__file__).parent / "recipes" / "tnn-stdlib-small.yaml"
+CORPUS = "embedded:python-stdlib"
+PROMPT = "def read_lines(path):\n"
+
+
+def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Read our own arguments; the rest is for pretrain.py."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--recipe", default=str(RECIPE), help="what to train, see scripts/recipes")
+    parser.add_argument(
+        "--output-dir", default="runs/quickstart", help="where everything lands; replaced if it exists"
+    )
+    parser.add_argument("--context-lengths", type=int, nargs="+", default=[256, 1024], help="to evaluate at")
+    return parser.parse_known_args(argv)
+
+
+def yardsticks(train: list[str], held_out: list[str]) -> dict[str, float]:
+    """Bits per byte of models that need no training to speak of, on the same split."""
+    return {
+        "unigram": ByteNGram(1).fit(train).bits_per_byte(held_out),
+        "5-gram (Witten-Bell)": ByteNGram(5).fit(train).bits_per_byte(held_out),
+        "gzip -9": bits_per_byte_gzip(held_out),
+        "xz -9e": bits_per_byte_xz(held_out),
+    }
+
+
+def sample(model: Any, tokenizer: Any) -> str:
+    """Let the model continue a line of Python."""
+    set_seed(0)
+    inputs = tokenizer(PROMPT, return_tensors="pt", add_special_tokens=False)
+    output = model.generate(
+        input_ids=inputs.input_ids,
+        attention_mask=inputs.attention_mask,
+        max_new_tokens=120,
+        do_sample=True,
+        temperature=0.7,
+        top_k=40,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return tokenizer.decode(output[0], skip_special_tokens=True)
+
+
+@torch.no_grad()
+def comes_back_equal(model: Any, folder: Path, text: str) -> float:
+    """Load the saved folder through the Auto classes; return the largest difference of the logits (0 is bit-equal)."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    loaded = AutoModelForCausalLM.from_pretrained(folder).eval()
+    ids = tokenizer(text, return_tensors="pt", add_special_tokens=False).input_ids[:, :200]
+    return (loaded(ids).logits - model.eval()(ids).logits).abs().max().item()
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the whole tour and return what is written to quickstart.json."""
+    arguments, rest = parse_arguments(sys.argv[1:] if argv is None else argv)
+    folder = Path(arguments.output_dir)
+    begin = time.perf_counter()
+    print(f"hf_seqmix {hf_seqmix.__version__}, torch {torch.__version__}, {torch.get_num_threads()} CPU threads")
+    print(
+        f"\n1. Training by the recipe {Path(arguments.recipe).name} on the sources of Python {sys.version.split()[0]}\n"
+    )
+    trained = pretrain(["--recipe", arguments.recipe, "--output-dir", str(folder), "--overwrite-output-dir", *rest])
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    print("\n2. Scoring held-out files, which neither the model nor its tokenizer has seen\n")
+    corpus = load_corpus(CORPUS)
+    train, held_out = list(corpus["train"]["text"]), list(corpus["test"]["text"])
+    scores = evaluate_language_model(model, tokenizer, held_out, context_lengths=arguments.context_lengths)
+    references = yardsticks(train, held_out)
+    rows = [{"what": name, "bits": value} for name, value in references.items()]
+    for score in scores:
+        rows.append(
+            {"what": f"{model.config.model_type}, context {score.context_length}", "bits": score.bits_per_byte}
+        )
+    table = markdown_table(sorted(rows, key=lambda row: -row["bits"]), {"what": "what", "bits": "bits per byte:.3f"})
+    print(f"{len(held_out)} files, {scores[0].num_bytes:,} bytes; {trained['num_parameters']:,} parameters\n\n{table}")
+
+    print("\n3. Plots")
+    plot_context_lengths({model.config.model_type: scores}, folder / "context.png", references=references)
+    layers = learned_kernels(model, model.config.max_position_embeddings)
+    plot_kernels([layers[0], layers[-1]], folder / "kernels.png")
+    print(f"   {folder / 'loss.png'}, {folder / 'context.png'}, {folder / 'kernels.png'}")
+
+    print("\n4. A sample\n")
+    text = sample(model, tokenizer)
+    print("   " + text.replace("\n", "\n   "))
+
+    print("\n5. Saving and loading again through AutoModelForCausalLM")
+    resaved = folder / "resaved"
+    model.save_pretrained(resaved)
+    tokenizer.save_pretrained(resaved)
+    difference = comes_back_equal(model, resaved, held_out[0])
+    print(f"   largest difference of the logits: {difference:g}")
+
+    best = min(score.bits_per_byte for score in scores)
+    beaten = [name for name, value in references.items() if best < value]
+    seconds = time.perf_counter() - begin
+    results = {
+        "bits_per_byte": {score.context_length: score.bits_per_byte for score in scores},
+        "yardsticks": references,
+        "num_parameters": trained["num_parameters"],
+        "train_seconds": trained["train_seconds"],
+        "total_seconds": seconds,
+        "largest_difference_after_reload": difference,
+        "sample": text,
+        "environment": trained["environment"],
+    }
+    write_json(folder / "quickstart.json", results)
+    (folder / "quickstart.md").write_text(table + "\n", encoding="utf-8")
+    print(
+        f"\nDone in {seconds:.0f} s ({trained['train_seconds']:.0f} s of training). Better than: {', '.join(beaten)}."
+    )
+    print(f"Everything is in {folder}; model: AutoModelForCausalLM.from_pretrained({str(folder)!r})")
+    if difference != 0:
+        sys.exit("quickstart.py: the model that was loaded again does not give the same logits.")
+    return results
+
+
+if __name__ == "__main__":
+    main()
