@@ -278,7 +278,7 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
 def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
     """What the data asks for."""
     if data.task == "question-answering":
-        return QuestionAnswering(stride=data.stride)
+        return QuestionAnswering.from_data(train, stride=data.stride)
     if data.task == "token-classification":
         labels = data.label_column or [
             next((c for c in ("ner_tags", "tags", "labels") if c in train.column_names), "tags")

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import datasets
 import numpy as np
@@ -27,6 +27,21 @@ class QuestionAnswering:
     stride: int = 128
     max_answer_length: int = 30
     columns: tuple[str, ...] = field(default=("question", "context", "answers"), init=False)
+
+    @classmethod
+    def from_data(cls, train: datasets.Dataset, stride: int = 128, max_answer_length: int = 30) -> Self:
+        """The task on this training data.
+
+        Raises:
+            ValueError: a column is missing, or a number is not positive.
+        """
+        if stride < 0 or max_answer_length < 1:
+            raise ValueError(
+                f"stride must not be negative and max_answer_length at least 1; given {stride} and {max_answer_length}."
+            )
+        task = cls(stride, max_answer_length)
+        require_columns(train, task.columns, "training")
+        return task
 
     def config_fields(self) -> dict[str, Any]:
         """What the model's configuration needs to know: nothing."""

@@ -94,7 +94,11 @@ class Letters(PreTrainedTokenizer):
 
 
 def test_bad_data(tokenizers):
-    task = QuestionAnswering(stride=15)
+    task = QuestionAnswering.from_data(DATA, stride=15)
+    with pytest.raises(ValueError, match="training data has no column 'answers'"):
+        QuestionAnswering.from_data(DATA.remove_columns("answers"))
+    with pytest.raises(ValueError, match="given -1 and 30"):
+        QuestionAnswering.from_data(DATA, stride=-1)
     with pytest.raises(ValueError, match="training data has no column 'question'"):
         task.encode(Dataset.from_dict({"q": ["?"], "context": ["c"]}), tokenizers["bpe"], 200, "training")
     with pytest.raises(ValueError, match="larger max_length or a smaller stride"):
