@@ -575,7 +575,14 @@ def train_and_save(run: Run) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         write_json(folder / "results.json", results)
         if any("loss" in entry for entry in history):
-            plot_loss(history, folder / "loss.png", unit="the task's")
+            regression = results.get("problem_type") == "regression"
+            title = f"{arguments.data.glue_task or arguments.data.task}: {Path(arguments.model.model).name}"
+            plot_loss(
+                history,
+                folder / "loss.png",
+                unit="mean squared error" if regression else "cross-entropy, nats",
+                title=title,
+            )
         print(results_table(arguments.model.model, evaluations))
     return results
 

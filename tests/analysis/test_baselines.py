@@ -35,7 +35,10 @@ def test_bag_of_words_of_several_labels_some_of_them_constant():
     predictions = bag_of_words([GOOD + BAD], labels, [["good", "bad"]], "multi_label_classification")
     assert predictions.tolist() == [[1, 1, 0], [0, 1, 0]]
     varied = np.array([[1, 0], [1, 0], [0, 1], [0, 1]])
-    assert bag_of_words([GOOD + BAD], varied, [["good", "bad"]], "multi_label_classification").tolist() == [[1, 0], [0, 1]]
+    assert bag_of_words([GOOD + BAD], varied, [["good", "bad"]], "multi_label_classification").tolist() == [
+        [1, 0],
+        [0, 1],
+    ]
     constant = np.ones((4, 2), dtype=int)
     assert bag_of_words([GOOD + BAD], constant, [["good"]], "multi_label_classification").tolist() == [[1, 1]]
 

@@ -1,3 +1,4 @@
+import copy
 import dataclasses
 import json
 import math
@@ -16,6 +17,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.analysis import LanguageModelScore, evaluate_language_model
 from hf_seqmix.analysis.language_modeling import position_edges
 from hf_seqmix.metrics import load_metric
@@ -43,18 +45,14 @@ def byte_tokenizer():
     return ByT5Tokenizer()
 
 
-@pytest.fixture(scope="module")
-def model():
+@pytest.fixture(scope="module", params=["llama", "tnn"])
+def model(request):
+    """Untrained, with predictions that are far from uniform."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=400,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=16,
-        initializer_range=0.4,  # far from uniform predictions
-    )
+    sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 16}
+    if request.param == "tnn":
+        return TNNForCausalLM(TNNConfig(**sizes, initializer_range=0.2)).eval()
+    config = LlamaConfig(**sizes, intermediate_size=32, num_attention_heads=2, initializer_range=0.4)
     return LlamaForCausalLM(config).eval()
 
 
@@ -226,7 +224,7 @@ def test_more_tokens_than_the_model_takes(byte_tokenizer):
 
 
 def test_losses_that_are_not_finite(model, bpe):
-    broken = LlamaForCausalLM(model.config)
+    broken = copy.deepcopy(model)
     broken.lm_head.weight.data.fill_(math.nan)
     with pytest.raises(ValueError, match="not finite"):
         evaluate_language_model(broken, bpe, TEXTS, progress=False)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import BertConfig, BertLMHeadModel, ByT5Tokenizer, GPT2Config, GPT2LMHeadModel
 
+from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "run_benchmarks.py"
@@ -29,6 +30,11 @@ def checkpoints(tmp_path_factory):
         torch.manual_seed(seed)
         config = GPT2Config(vocab_size=384, n_positions=32, n_embd=16, n_layer=1, n_head=2, initializer_range=0.2)
         GPT2LMHeadModel(config).save_pretrained(folder / name)
+        ByT5Tokenizer().save_pretrained(folder / name)
+    sizes = {"vocab_size": 384, "hidden_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 16}
+    TNNForCausalLM(TNNConfig(**sizes)).save_pretrained(folder / "tnn")
+    TNNForMaskedLM(TNNConfig(**sizes, is_causal=False)).save_pretrained(folder / "masked-tnn")
+    for name in ("tnn", "masked-tnn"):
         ByT5Tokenizer().save_pretrained(folder / name)
     return folder
 
@@ -116,6 +122,20 @@ def test_length_that_a_model_cannot_take_does_not_lose_the_others(script, checkp
     saved = json.loads((output / "results.json").read_text())
     assert [(row["model"], row["context_length"]) for row in saved["results"]] == [("a/last", 8), ("b/last", 8)]
     assert "max_position_embeddings = 32" in saved["failures"]["a/last"]
+
+
+def test_toeplitz_model_beyond_its_configured_length(script, checkpoints, text_file, tmp_path):
+    command = arguments(checkpoints, text_file, tmp_path / "out", "--context-lengths", "8", "64", models=("tnn",))
+    report = script.main(command)
+    assert [row["context_length"] for row in report["results"]] == [8, 64]
+    assert report["results"][1]["position_start"][-1] == 32
+
+
+def test_masked_toeplitz_model_is_refused(script, checkpoints, text_file, tmp_path):
+    with pytest.raises(SystemExit, match="not evaluated completely"):
+        script.main(arguments(checkpoints, text_file, tmp_path / "out", models=("masked-tnn",)))
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert "is_causal" in saved["failures"]["masked-tnn"]
 
 
 def test_masked_model_is_refused(script, checkpoints, text_file, tmp_path):
