@@ -12,6 +12,7 @@ The output folder gets the model and its tokenizer, results.json, loss.png and, 
 says about each example. Every training argument of transformers works too.
 """
 
+import argparse
 import dataclasses
 import json
 import logging
@@ -82,6 +83,10 @@ METRIC_KEYS = {"pearson": "pearsonr", "spearman": "spearmanr", "squad": "f1"}
 DEFAULT_MAX_LENGTH = 512
 
 logger = logging.getLogger("finetune")
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Examples as they are written above, and the default of every argument."""
 
 
 @dataclass
@@ -200,6 +205,7 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         [ModelArguments, DataArguments, RunArguments, TrainingArguments],
         usage="finetune.py --model NAME --output-dir DIR [options]   (--help lists them)",
         description=__doc__,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     parser.set_defaults(
@@ -234,6 +240,9 @@ def _check(arguments: Arguments) -> None:
         raise ValueError(f"--baseline {data.baseline} is for sequence classification, not for {data.task}.")
     if not 0 < data.validation_fraction < 1:
         raise ValueError(f"--validation-fraction must lie between 0 and 1; given {data.validation_fraction}.")
+    for option, limit in (("train", data.max_train_samples), ("eval", data.max_eval_samples)):
+        if limit is not None and limit < 1:
+            raise ValueError(f"--max-{option}-samples must be positive; given {limit}.")
     if run.early_stopping_patience is not None:
         if run.early_stopping_patience < 1:
             raise ValueError(f"--early-stopping-patience must be positive; given {run.early_stopping_patience}.")
@@ -268,7 +277,7 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
     limits = {"train": data.max_train_samples, "validation": data.max_eval_samples, "test": data.max_eval_samples}
     return datasets.DatasetDict(
         {
-            split: rows if limits[split] is None else rows.select(range(min(limits[split] or 0, len(rows))))
+            split: rows.take(min(limits[split] or len(rows), len(rows)))
             for split, rows in examples.items()
             if split in limits
         }

@@ -44,8 +44,8 @@ TABLE = {
     "model": "model",
     "context_length": "context",
     "bits_per_byte": "bits/byte:.4f",
-    "perplexity": "perplexity/token:.3f",
-    "word_perplexity": "perplexity/word:.3f",
+    "perplexity": "perplexity/token:.6g",
+    "word_perplexity": "perplexity/word:.6g",
     "num_tokens": "tokens:,",
     "tokens_per_second": "tokens/s:,.0f",
 }

@@ -330,6 +330,7 @@ def test_glue(script, checkpoints, tmp_path, folder):
         (["--glue-task", "sst2"], "one of --glue-task, --dataset and --train-file"),
         (["--data-dir", "x"], "--data-dir belongs to --glue-task"),
         (["--validation-fraction", "1"], "between 0 and 1"),
+        (["--max-train-samples", "0"], "--max-train-samples must be positive"),
         (["--early-stopping-patience", "0"], "must be positive"),
         (["--early-stopping-patience", "1", "--save-strategy", "no"], "must agree"),
         (["--tokenizer", "no/such"], "no/such"),
