@@ -3,8 +3,9 @@
 `plots` is not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
 """
 
-from .language_modeling import LanguageModelScore, evaluate_language_model, iter_language_model_scores
+from .language_modeling import evaluate_language_model, iter_language_model_scores
 from .report import ResultLog, markdown_table, run_environment
+from .scores import LanguageModelScore
 
 __all__ = [
     "LanguageModelScore",

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from .language_modeling import LanguageModelScore
+from .scores import LanguageModelScore
 
 __all__ = ["plot_context_lengths", "plot_loss", "plot_positions"]
 

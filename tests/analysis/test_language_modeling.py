@@ -19,7 +19,7 @@ from transformers import (
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.analysis import LanguageModelScore, evaluate_language_model
-from hf_seqmix.analysis.language_modeling import position_edges
+from hf_seqmix.analysis.scores import position_edges
 from hf_seqmix.metrics import load_metric
 
 TEXTS = ["The naïve café: 12 €, 價錢.", "", "to be or not to be, that is the question", "x"]

@@ -6,8 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imread
 
 from hf_seqmix.analysis import LanguageModelScore
-from hf_seqmix.analysis.language_modeling import position_edges
 from hf_seqmix.analysis.plots import plot_context_lengths, plot_loss, plot_positions
+from hf_seqmix.analysis.scores import position_edges
 
 
 def score(context_length, loss):
