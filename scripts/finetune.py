@@ -340,7 +340,8 @@ def load_tokenizer(arguments: ModelArguments) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(arguments.model, trust_remote_code=arguments.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{arguments.model} has no tokenizer that can be loaded; give --tokenizer. ({error})"
+            f"No tokenizer could be loaded from {arguments.model}. Is the name right? If the checkpoint has none, give "
+            f"--tokenizer. ({error})"
         ) from error
 
 
