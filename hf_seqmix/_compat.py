@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, DynamicLayer, StaticLayer
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import capture_outputs
 
@@ -19,6 +20,7 @@ __all__ = [
     "can_return_tuple",
     "capture_outputs",
     "merge_with_config_defaults",
+    "register_causal_lm_name",
     "register_layer_type",
 ]
 
@@ -34,10 +36,23 @@ class PicklableCapture:
         state = dict(self.__dict__)
         state.pop("_output_capturing_hooks_installed", None)
         hooks = state.get("_forward_hooks", {})
-        kept = {key: hook for key, hook in hooks.items() if "output_capturing_hook" not in hook.__qualname__}
+        kept = {key: hook for key, hook in hooks.items() if not _captures_outputs(hook)}
         if len(kept) < len(hooks):
             state["_forward_hooks"] = type(hooks)(kept)
         return state
+
+
+def _captures_outputs(hook: Any) -> bool:
+    return "output_capturing_hook" in getattr(hook, "__qualname__", "")
+
+
+def register_causal_lm_name(model_type: str, class_name: str) -> None:
+    """Tell the `Trainer` that a class is a causal language model.
+
+    With label smoothing it computes the loss itself, and shifts the labels only for classes named in this table; without
+    the shift a model learns to copy its input.
+    """
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] = class_name
 
 
 def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer]) -> None:

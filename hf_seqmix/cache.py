@@ -28,8 +28,9 @@ class HistoryLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""
-        super().reset()
-        self.taps = None
+        # Not the library's: older releases zero the history and keep its length.
+        self.keys = self.values = self.taps = None
+        self.is_initialized = False
 
 
 class HistoryStaticLayer(StaticLayer):

@@ -7,7 +7,6 @@ import pytest
 
 import hf_seqmix
 
-
 README = Path(hf_seqmix.__file__).parent.parent / "README.md"
 
 
@@ -22,6 +21,8 @@ def test_python_examples_run(tmp_path, monkeypatch):
     exec(compile("\n".join(examples), str(README), "exec"), {})
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"(?:scripts|tests|hf_seqmix)/[\w./-]+\.\w+", README.read_text()))))
+@pytest.mark.parametrize(
+    "path", sorted(set(re.findall(r"(?:scripts|tests|hf_seqmix)/[\w./-]+\.\w+", README.read_text())))
+)
 def test_files_that_are_named_exist(path):
     assert (README.parent / path).is_file()

@@ -10,6 +10,7 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from .._compat import register_causal_lm_name
 from .family import Family
 from .hybrid.modeling_hybrid import HYBRID_FAMILY
 from .tnn.modeling_tnn import TNN_FAMILY
@@ -35,6 +36,8 @@ def register_family(family: Family) -> None:
     for suffix, cls in family.classes.items():
         if suffix in AUTO_CLASSES:
             AUTO_CLASSES[suffix].register(family.config_class, cls, exist_ok=True)
+        if suffix == "ForCausalLM":
+            register_causal_lm_name(family.config_class.model_type, cls.__name__)
 
 
 for _family in FAMILIES:

@@ -66,6 +66,10 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
         return hidden_states if self.pre_norm else self.mlp_norm(hidden_states, real_mask)
 
 
+class PositionEmbedding(nn.Embedding):
+    """A table of learned positions: unlike token embeddings, not scaled."""
+
+
 class SeqMixPreTrainedModel(PicklableCapture, PreTrainedModel):
     """What every model of the zoo tells the library about itself, and how weights are drawn."""
 
@@ -98,7 +102,7 @@ class SeqMixPreTrainedModel(PicklableCapture, PreTrainedModel):
                     init.zeros_(module.bias)
         elif isinstance(module, nn.Embedding):
             assert config.embedding_scale is not None
-            scaled = config.embedding_scale != 1 and module.num_embeddings == config.vocab_size
+            scaled = config.embedding_scale != 1 and not isinstance(module, PositionEmbedding)
             init.normal_(module.weight, std=1 / config.embedding_scale if scaled else config.initializer_range)
         elif isinstance(module, nn.LayerNorm):
             init.ones_(module.weight)
@@ -119,7 +123,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
         norm_type = "batch" if config.norm_type == "batch" else "layer"
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.embed_positions = (
-            nn.Embedding(config.max_position_embeddings, config.hidden_size)
+            PositionEmbedding(config.max_position_embeddings, config.hidden_size)
             if config.position_embedding_type == "learned"
             else None
         )
@@ -180,6 +184,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
         masks = attention_mask if isinstance(attention_mask, dict) else None
         padding = _padding_mask(attention_mask)
+        if masks is None and padding is not None and position_ids is None:
+            self._check_mask_covers_cache(padding, length, past)
         layout = token_layout(
             padding,
             batch,
@@ -221,11 +227,22 @@ class SeqMixModel(SeqMixPreTrainedModel):
         if torch.compiler.is_compiling() or input_ids.device.type != "cpu" or input_ids.numel() == 0:
             return
         low, high = torch.aminmax(input_ids)
-        size = self.embed_tokens.num_embeddings
+        size = self.embed_tokens.weight.shape[0]  # adapters wrap the module
         if low < 0 or high >= size:
             raise ValueError(
                 f"input_ids run from {int(low)} to {int(high)}, but the vocabulary has ids 0 to {size - 1}: is this the "
                 "tokenizer that belongs to the model, or were embeddings to be resized (resize_token_embeddings)?"
+            )
+
+    def _check_mask_covers_cache(self, mask: Tensor, length: int, past: int | Tensor) -> None:
+        """Refuse a mask of the new tokens alone where the answer depends on how many cached tokens are pads."""
+        counts = self.config.position_embedding_type != "none" or "full_attention" in self.layer_types
+        if not counts or torch.compiler.is_compiling() or mask.ndim != 2 or mask.shape[1] != length:
+            return
+        if int(past) > 0:
+            raise ValueError(
+                f"attention_mask covers the {length} new tokens only, but positions are counted over {int(past)} cached "
+                f"ones, too: give a mask of {int(past) + length} columns."
             )
 
     def _add_positions(self, hidden_states: Tensor, position_ids: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ def check_range(
     """
     if value is None:
         return
+    if not math.isfinite(value):
+        raise ValueError(f"{field} is {value}; it must be a finite number.")
     bounds = [
         (low, lambda bound: value >= bound, "at least"),
         (above, lambda bound: value > bound, "greater than"),
@@ -116,6 +118,13 @@ class SeqMixConfig(PreTrainedConfig):
     num_segments: int = 1
 
     def __post_init__(self, **kwargs: Any) -> None:
+        derived = [name for name in kwargs if isinstance(getattr(type(self), name, None), property)]
+        own = [name for name in derived if name not in dir(PreTrainedConfig)]
+        if own:
+            raise ValueError(
+                f"{', '.join(own)} cannot be set: it follows from the other fields of a {self.model_type!r} configuration. "
+                "Leave it out; or is this the configuration of another kind of model?"
+            )
         if self.intermediate_size is None:
             self.intermediate_size = self.hidden_size
         if self.embedding_scale is None:

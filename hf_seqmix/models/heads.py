@@ -191,8 +191,9 @@ class SeqMixForSequenceClassification(_SeqMixHead):
         """Classify sequences.
 
         Args:
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache: as for the backbone; with
-                `num_segments` 2, (batch, 2, length) for the first two and (batch, 2, length, hidden_size) for embeddings.
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds: as for the backbone; with
+                `num_segments` 2, (batch, 2, length), and (batch, 2, length, hidden_size) for embeddings.
+            use_cache: whether to return a cache; not by default.
             labels: (batch,) class ids; (batch, num_labels) zeros and ones for several labels; numbers for a regression.
             **kwargs: passed on; `num_items_in_batch` reaches the loss.
 
@@ -201,11 +202,18 @@ class SeqMixForSequenceClassification(_SeqMixHead):
         """
         segments = self.config.num_segments
         if segments > 1:
-            input_ids, attention_mask, inputs_embeds = (
-                None if x is None else self._flatten_segments(x) for x in (input_ids, attention_mask, inputs_embeds)
+            input_ids, attention_mask, inputs_embeds, position_ids = (
+                None if x is None else self._flatten_segments(x)
+                for x in (input_ids, attention_mask, inputs_embeds, position_ids)
             )
         outputs = self.model(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache=use_cache, **kwargs
+            input_ids,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            inputs_embeds,
+            use_cache=bool(use_cache),
+            **kwargs,
         )
         pooling = self.config.classifier_pooling
         logits = self.classifier(pool(outputs.last_hidden_state, attention_mask, pooling))

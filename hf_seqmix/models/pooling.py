@@ -34,8 +34,11 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str | No
         return hidden_states[:, -1 if pooling == "last" else 0]
     mask = attention_mask[:, -length:] != 0  # (batch, length)
     if pooling == "mean":
-        weights = mask.unsqueeze(-1).to(hidden_states.dtype)
-        return (hidden_states * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        # Sums over long sequences overflow float16, and counts above 256 are not exact in bfloat16.
+        dtype = torch.promote_types(hidden_states.dtype, torch.float32)
+        real = mask.unsqueeze(-1)
+        total = hidden_states.masked_fill(~real, 0).sum(dim=1, dtype=dtype)
+        return (total / real.sum(dim=1).clamp(min=1)).to(hidden_states.dtype)
     positions = torch.arange(length, device=mask.device)
     if pooling == "last":
         index = torch.where(mask, positions, -1).amax(dim=1) % length

@@ -55,6 +55,7 @@ class SoftmaxAttention(nn.Module):
         super().__init__()
         if hidden_size % (2 * num_heads):
             raise ValueError(f"num_heads {num_heads} must divide hidden_size {hidden_size} into parts of even width.")
+        self.num_heads = num_heads
         self.head_dim = hidden_size // num_heads
         self.is_causal = is_causal
         self.rope_theta = rope_theta
@@ -94,7 +95,7 @@ class SoftmaxAttention(nn.Module):
             bias = None
         if position_ids is None:
             position_ids = real_positions(layout.key_mask, batch, length, past, hidden_states.device)
-        heads = (batch, length, -1, self.head_dim)
+        heads = (batch, length, self.num_heads, self.head_dim)
         query = rotate(self.q_proj(hidden_states).view(heads).transpose(1, 2), position_ids, self.rope_theta)
         key = rotate(self.k_proj(hidden_states).view(heads).transpose(1, 2), position_ids, self.rope_theta)
         value = self.v_proj(hidden_states).view(heads).transpose(1, 2)
@@ -104,6 +105,8 @@ class SoftmaxAttention(nn.Module):
             key, value = past_key_values.update(key, value, self.layer_idx)
         if bias is None:
             bias = attention_bias(layout, length, key.shape[2], past, self.is_causal, hidden_states.device)
-        triangle = self.is_causal and bias is None and length > 1
+        triangle = False
+        if self.is_causal and bias is None and length > 1:
+            triangle = True  # assigned in a branch, since a compiled graph takes no symbolic bool here
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=triangle)
-        return self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
+        return self.o_proj(mixed.transpose(1, 2).flatten(2))

@@ -42,7 +42,8 @@ class MaskedBatchNorm(nn.Module):
     """Batch normalisation of channels with statistics over the real tokens of the batch.
 
     y = weight (x - mean) / sqrt(var + eps) + bias, mean and variance over batch and positions in training, running
-    averages in evaluation. So only in evaluation is an output independent of the batch.
+    averages in evaluation. So only in evaluation is an output independent of the batch. Like torch's own batch norm, under
+    gradient checkpointing it moves the running averages twice a step.
 
     Args:
         num_features: channels.

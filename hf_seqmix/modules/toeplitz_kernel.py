@@ -39,11 +39,20 @@ class ToeplitzKernel(nn.Module):
         self.is_causal = is_causal
         self.max_lag = max_lag
 
-    def forward(self, length: int) -> Tensor:
-        """Return the taps for sequences of `length`: (channels, length) when causal, else (channels, 2 length - 1)."""
+    def forward(self, length: int, device: torch.device | None = None) -> Tensor:
+        """Build the taps for sequences of `length`.
+
+        Args:
+            length: number of positions.
+            device: where to build them, by default where the weights are. Weights that are offloaded are only fetched when
+                a layer is called, so a mixer says where its input is.
+
+        Returns:
+            (channels, length) when causal, else (channels, 2 length - 1).
+        """
         reach = length - 1 if self.max_lag is None else min(length - 1, self.max_lag)
         first = 0 if self.is_causal else -reach
-        device = self.encoder.out_proj.weight.device
+        device = self.encoder.out_proj.weight.device if device is None else device
         lags = torch.arange(first, reach + 1, device=device, dtype=self.encoder.dtype)
         taps = self.encoder(lags)  # (channels, lags)
         if self.decay < 1:

@@ -17,8 +17,8 @@ class ToeplitzOperator(nn.Module):
     Source: Qin et al. 2023 (arXiv 2305.04749), section 3.1. Departure: pads and neighbours in a packed row never mix in.
 
     Args:
-        kernel: module that maps a length to taps, (channels, length) when causal, else (channels, 2 length - 1). Causal
-            taps must not depend on the length.
+        kernel: module called with (length, device) that returns taps, (channels, length) when causal, else
+            (channels, 2 length - 1). Causal taps must not depend on the length.
         is_causal: whether outputs see the past and the present only.
         layer_idx: which layer of a cache is this operator's.
     """
@@ -40,15 +40,21 @@ class ToeplitzOperator(nn.Module):
         Returns:
             (batch, length, channels); what stands at pads has no meaning.
         """
+        if values.shape[1] == 0:
+            return values
         if past_key_values is None:
-            return layout.mix(self._product, values)
+            longest = layout.longest(values.shape[1])
+            taps = self.kernel(longest, values.device)
+            return layout.mix(lambda rows: self._multiply(rows, self._shorten(taps, longest, rows.shape[1])), values)
         if not self.is_causal:
             raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
         if layout.sequence_ids is not None:
             # Nothing can follow a row of packed sequences, so nothing of it is worth keeping.
             raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
         history, positions = append_history(past_key_values, self.layer_idx, values, layout)
-        taps = cached_taps(past_key_values, self.layer_idx, self.kernel, history.shape[1])
+        taps = cached_taps(
+            past_key_values, self.layer_idx, lambda length: self.kernel(length, values.device), history.shape[1]
+        )
         layer_holds_more = past_key_values.layers[self.layer_idx].is_compileable
         if values.shape[1] == 1 and not layout.realign:
             return toeplitz_step(history, taps, positions if layer_holds_more else None)
@@ -57,8 +63,11 @@ class ToeplitzOperator(nn.Module):
             return mixed.index_select(1, positions)
         return mixed.gather(1, positions.unsqueeze(-1).expand(-1, -1, mixed.shape[-1]))
 
-    def _product(self, values: Tensor) -> Tensor:
-        return self._multiply(values, self.kernel(values.shape[1]))
+    def _shorten(self, taps: Tensor, longest: int, length: int) -> Tensor:
+        """Cut the taps for `longest` positions to those for `length`."""
+        if length == longest:
+            return taps
+        return taps[:, :length] if self.is_causal else taps[:, longest - length : longest + length - 1]
 
     def _multiply(self, values: Tensor, taps: Tensor) -> Tensor:
         return toeplitz_matmul(values.transpose(1, 2), taps, self.is_causal).transpose(1, 2)

@@ -33,33 +33,44 @@ class TokenLayout(NamedTuple):
     """(batch, past + length) bool, the same with the history in front; None when all are real."""
     sequence_ids: Tensor | None = None
     """(batch, length) long, equal for tokens of one packed sequence; None without packing."""
-    gather: Tensor | None = None
-    """(sequences, longest) long, positions in the flattened batch of each sequence's tokens."""
-    gathered: Tensor | None = None
-    """(sequences, longest) bool, True where `gather` names a token of that sequence."""
+    gather: tuple[Tensor, ...] = ()
+    """For each group of sequences of similar length, (sequences, longest) long: the positions of their tokens in the
+    flattened batch. Empty when rows are mixed as they stand."""
+    gathered: tuple[Tensor, ...] = ()
+    """For each group, (sequences, longest) bool: True where `gather` names a token of that sequence."""
     scatter: Tensor | None = None
-    """(batch, length) long, where each token stands in the flattened (sequences, longest)."""
+    """(batch, length) long, where each token stands among the flattened groups, one after another."""
     realign: bool = False
     """Whether pads follow real tokens, so that a history must be realigned after these tokens join it."""
 
     def zero_pads(self, values: Tensor) -> Tensor:
         """Set `values` (batch, length, channels) to zero at pads."""
-        return values if self.mask is None else values * self.mask.unsqueeze(-1)
+        # Filled, not multiplied: what stands at a pad may be NaN.
+        return values if self.mask is None else values.masked_fill(~self.mask.unsqueeze(-1), 0)
+
+    def longest(self, length: int) -> int:
+        """Return the length of the longest row that `mix` hands to its operation, for values of `length` positions."""
+        return max([group.shape[1] for group in self.gather]) if self.gather else length
 
     def mix(self, operation: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
         """Apply an operation that mixes positions to each sequence alone.
 
         Args:
-            operation: maps (rows, positions, channels) to the same shape; each row is one sequence, zeros around it.
+            operation: maps (rows, positions, channels) to the same shape; each row is one sequence, zeros around it. It is
+                called once for each group of sequences of similar length, at most log2(length) + 1 times.
             values: (batch, length, channels).
 
         Returns:
             (batch, length, channels); what stands at pads has no meaning.
         """
-        if self.gather is None or self.gathered is None or self.scatter is None:
+        if self.scatter is None:
             return operation(self.zero_pads(values))
-        rows = values.flatten(0, 1)[self.gather] * self.gathered.unsqueeze(-1)  # (sequences, longest, channels)
-        return operation(rows).flatten(0, 1)[self.scatter]
+        flat = values.flatten(0, 1)
+        mixed = []
+        for gather, gathered in zip(self.gather, self.gathered, strict=True):
+            rows = flat[gather].masked_fill(~gathered.unsqueeze(-1), 0)  # (sequences, longest, channels)
+            mixed.append(operation(rows).flatten(0, 1))
+        return torch.cat(mixed)[self.scatter]
 
     def history_order(self, past_length: int | Tensor, total_length: int) -> Tensor:
         """Return the order that puts pads before real tokens once this call's tokens have joined the history.
@@ -148,7 +159,7 @@ def token_layout(
     scatter = gather.argsort(dim=1)
     offsets = torch.arange(batch, device=mask.device).unsqueeze(1) * length
     gathered = mask.gather(1, gather)
-    return TokenLayout(mask, key_mask, None, gather + offsets, gathered, scatter + offsets, realign=True)
+    return TokenLayout(mask, key_mask, None, (gather + offsets,), (gathered,), scatter + offsets, realign=True)
 
 
 def real_positions(
@@ -239,17 +250,18 @@ def attention_bias(
 
 
 def _key_mask(attention_mask: Tensor, batch: int, length: int, past_length: int | Tensor) -> Tensor:
-    shape = tuple(attention_mask.shape)
-    known_past = past_length if isinstance(past_length, int) else None
-    lengths = {length} if known_past is None else {length, known_past + length}
-    fits = (
-        len(shape) == 2 and shape[0] == batch and (shape[1] in lengths or (known_past is None and shape[1] >= length))
-    )
+    if not isinstance(past_length, int) and not torch.compiler.is_compiling():
+        past_length = int(past_length)
+    fits = attention_mask.ndim == 2 and attention_mask.shape[0] == batch
+    if fits and isinstance(past_length, int):
+        # Compared one by one: a set of lengths would tie a compiled graph to them.
+        fits = attention_mask.shape[1] == length or attention_mask.shape[1] == past_length + length
     if not fits:
-        allowed = " or ".join(f"({batch}, {n})" for n in sorted(lengths))
+        cached = past_length if isinstance(past_length, int) else 0
+        allowed = f"({batch}, {length})" + (f" or ({batch}, {cached + length})" if cached else "")
         raise ValueError(
-            f"attention_mask has shape {shape}; for {batch} rows of {length} tokens"
-            f"{f' after {known_past} cached ones' if known_past else ''} it must be {allowed}, nonzero at real tokens."
+            f"attention_mask has shape {tuple(attention_mask.shape)}; for {batch} rows of {length} tokens"
+            f"{f' after {cached} cached ones' if cached else ''} it must be {allowed}, nonzero at real tokens."
         )
     return attention_mask != 0
 
@@ -315,12 +327,26 @@ def _packed_layout(mask: Tensor | None, key_mask: Tensor | None, sequence_ids: T
     starts = counts.cumsum(0) - counts
     within = torch.empty_like(sequence)
     within[order] = torch.arange(len(sequence), device=device) - starts[sequence[order]]
-    longest = max(int(counts.max()) if len(counts) else 0, 1)
     flat = real.flatten().nonzero().squeeze(1)
-    gather = torch.zeros((max(len(counts), 1), longest), dtype=torch.long, device=device)
-    gathered = torch.zeros_like(gather, dtype=torch.bool)
-    gather[sequence, within] = flat
-    gathered[sequence, within] = True
+    # Sequences of 2^k to 2^(k+1) - 1 tokens share a group, so that padding to the longest of it at most doubles the work.
+    bucket = counts.clamp(min=1).log2().floor().long()
+    gather, gathered = [], []
     scatter = torch.zeros(batch * length, dtype=torch.long, device=device)
-    scatter[flat] = sequence * longest + within
-    return TokenLayout(mask, key_mask, sequence_ids, gather, gathered, scatter.view(batch, length))
+    offset = 0
+    for k in bucket.unique().tolist():
+        members = (bucket == k).nonzero().squeeze(1)
+        longest = int(counts[members].max())
+        row_of = torch.full_like(counts, -1)
+        row_of[members] = torch.arange(len(members), device=device)
+        chosen = row_of[sequence] >= 0  # (real tokens,)
+        index = row_of[sequence[chosen]] * longest + within[chosen]
+        where = torch.zeros(len(members) * longest, dtype=torch.long, device=device)
+        there = torch.zeros_like(where, dtype=torch.bool)
+        where[index], there[index] = flat[chosen], True
+        scatter[flat[chosen]] = index + offset
+        gather.append(where.view(-1, longest))
+        gathered.append(there.view(-1, longest))
+        offset += len(where)
+    if not gather:  # nothing but pads
+        gather, gathered = [flat.new_zeros(1, 1)], [flat.new_zeros(1, 1, dtype=torch.bool)]
+    return TokenLayout(mask, key_mask, sequence_ids, tuple(gather), tuple(gathered), scatter.view(batch, length))

@@ -21,7 +21,7 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
 
     The transform runs in float32 (float64 for float64 `x`) whatever autocast says, at a fast length of at least 2n - 1.
     Backward keeps `x` and `kernel` and nothing else. In float32 the rounding error of an output is relative to the
-    largest values of the whole row, earlier ones included. Source: Qin et al. 2023 (arXiv 2305.04749), section 3.2.
+    largest values of the whole row, later ones included, and a NaN or infinity anywhere in a row reaches all of it. Source: Qin et al. 2023 (arXiv 2305.04749), section 3.2.
 
     Args:
         x: (batch, channels, length) of any floating dtype; length 0 gives an empty result.

@@ -30,6 +30,13 @@ def perturb(model: nn.Module, scale: float = 0.1) -> nn.Module:
     return model
 
 
+class _Nothing:
+    """A forward hook that does nothing and, like a partial, has no name."""
+
+    def __call__(self, *_: Any) -> None:
+        return None
+
+
 class ModelSuite:
     """What holds for each family, in both directions it supports."""
 
@@ -138,14 +145,20 @@ class ModelSuite:
     def test_device_map(self, tmp_path, is_causal):
         pytest.importorskip("accelerate")
         model = self.make("Model", is_causal, torch.float32)
-        model.save_pretrained(tmp_path)
+        model.save_pretrained(tmp_path / "model")
         inputs = self.batch("Model")
         inputs["attention_mask"] = torch.tensor(PADS["inside"])
-        placed = type(model).from_pretrained(tmp_path, device_map={"": "cpu"})
-        assert torch.equal(placed(**inputs)[0], model(**inputs)[0])
+        expected = model(**inputs)[0]
+        for where in ("cpu", "disk"):
+            # From the disk, each layer's weights are fetched when the layer is called, and no sooner.
+            placed = type(model).from_pretrained(
+                tmp_path / "model", device_map={"": where}, offload_folder=tmp_path / "off"
+            )
+            assert torch.equal(placed(**inputs)[0], expected)
 
     def test_copies_and_pickles(self, is_causal):
         model = self.make("Model", is_causal)
+        model.layers[0].register_forward_hook(_Nothing())
         inputs = self.batch("Model")
         expected = model(**inputs, output_hidden_states=True)
         for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
@@ -177,6 +190,23 @@ class ModelSuite:
             other = torch.where(mask.bool(), ids, torch.randint(VOCAB, mask.shape))
             real = mask.bool()
             assert_close(model(other, mask)[0][real], model(ids, mask)[0][real])
+
+    def test_not_even_nan_at_pads_matters(self, is_causal):
+        model = self.make("Model", is_causal)
+        for mask in (torch.tensor(pads) for pads in PADS.values()):
+            embeds = model.get_input_embeddings()(torch.randint(VOCAB, mask.shape)).detach()
+            real = mask.bool()
+            expected = model(inputs_embeds=embeds, attention_mask=mask)[0][real]
+            if "full_attention" in model.config.layer_types:
+                continue  # the softmax multiplies hidden values by zero, in the library's kernels, too
+            embeds = embeds.masked_fill(~real.unsqueeze(-1), float("nan"))
+            assert_close(model(inputs_embeds=embeds, attention_mask=mask)[0][real], expected)
+
+    def test_empty_inputs(self, is_causal):
+        model = self.make("Model", is_causal)
+        for shape in ((2, 0), (0, 3)):
+            out = model(torch.zeros(shape, dtype=torch.long), use_cache=False)
+            assert out.last_hidden_state.shape == (*shape, model.config.hidden_size)
 
     def test_neighbours_in_the_batch_do_not_matter(self, is_causal):
         model = self.make("Model", is_causal)
@@ -525,6 +555,31 @@ class ModelSuite:
         merged = model.merge_and_unload()
         torch.testing.assert_close(merged(**inputs).logits, adapted, rtol=1e-3, atol=1e-4)
 
+    def test_adapters_of_the_embedding(self, is_causal):
+        peft = pytest.importorskip("peft")
+        ids = torch.randint(VOCAB, (2, 9))
+        for kwargs in (
+            {"r": 2, "target_modules": ["embed_tokens"]},
+            {"r": 2, "target_modules": ["o_proj"], "trainable_token_indices": [3]},
+        ):
+            base = self.make("Model", is_causal, torch.float32)
+            expected = base(ids)[0]
+            model = peft.get_peft_model(base, peft.LoraConfig(**kwargs))
+            torch.testing.assert_close(model(input_ids=ids)[0], expected, rtol=1e-4, atol=1e-5)
+
+    def test_label_smoothing_shifts_the_labels(self, tmp_path):
+        pytest.importorskip("accelerate")
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no causal language model")
+        model, batch = self.make("ForCausalLM", dtype=torch.float32), self.batch("ForCausalLM")
+        arguments = transformers.TrainingArguments(
+            str(tmp_path), label_smoothing_factor=0.1, report_to="none", use_cpu=True
+        )
+        loss = transformers.Trainer(model, arguments).compute_loss(model, dict(batch))
+        scores = model(batch["input_ids"]).logits[:, :-1].flatten(0, 1)
+        expected = nn.functional.cross_entropy(scores, batch["labels"][:, 1:].flatten(), label_smoothing=0.1)
+        torch.testing.assert_close(loss, expected)
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
     def test_autocast(self, is_causal, dtype):
         model = self.make("Model", is_causal, torch.float32)
@@ -550,6 +605,40 @@ class ModelSuite:
         real = torch.ones(2, 9, dtype=torch.bool) if mask is None else mask.bool()
         actual = compiled(ids, attention_mask=mask, use_cache=False)[0]
         assert_close(actual[real], model(ids, attention_mask=mask, use_cache=False)[0][real])
+
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_compiles_at_most_twice_for_all_lengths(self, is_causal, masked):
+        torch._dynamo.reset()
+        model = self.make("Model", is_causal)
+        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model, backend=counter, fullgraph=True)
+        for length in (9, 11, 14, 20, 33):
+            ids = torch.randint(VOCAB, (2, length))
+            mask = torch.ones(2, length, dtype=torch.long) if masked else None
+            if mask is not None:
+                mask[0, 3:5] = mask[1, :2] = 0
+            real = torch.ones(2, length, dtype=torch.bool) if mask is None else mask.bool()
+            actual = compiled(ids, attention_mask=mask, use_cache=False)[0]
+            assert_close(actual[real], model(ids, attention_mask=mask, use_cache=False)[0][real])
+        assert counter.frame_count <= 2
+
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_exports_with_any_length(self, is_causal, masked):
+        model = self.make("Model", is_causal)
+
+        def arguments(length: int) -> dict[str, Any]:
+            ids = torch.randint(VOCAB, (2, length))
+            mask = torch.ones(2, length, dtype=torch.long)
+            mask[0, 1:3] = 0
+            return {"input_ids": ids, "attention_mask": mask if masked else None, "use_cache": False}
+
+        length = torch.export.Dim("length", min=2, max=4096)
+        shapes = {"input_ids": {1: length}, "attention_mask": {1: length} if masked else None, "use_cache": None}
+        program = torch.export.export(model, (), kwargs=arguments(12), dynamic_shapes=shapes)
+        for n in (12, 5, 40):
+            inputs = arguments(n)
+            real = torch.ones(2, n, dtype=torch.bool) if not masked else inputs["attention_mask"].bool()
+            assert_close(program.module()(**inputs)[0][real], model(**inputs)[0][real])
 
     def test_a_compiled_training_step_has_the_same_gradients(self, is_causal):
         torch._dynamo.reset()

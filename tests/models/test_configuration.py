@@ -33,6 +33,9 @@ from hf_seqmix import SeqMixHybridConfig, TNNConfig, TNNForCausalLM, TNNForMaske
         ("num_segments", 3, "one of 1, 2"),
         ("hidden_act", "swoosh", "one of "),
         ("expand_ratio", 0, "greater than 0"),
+        ("expand_ratio", math.inf, "a finite number"),
+        ("embedding_scale", math.inf, "a finite number"),
+        ("decay", math.nan, "a finite number"),
         ("rpe_hidden_size", 0, "at least 1"),
         ("rpe_num_layers", -1, "at least 0"),
         ("rpe_activation", "swoosh", "one of "),
@@ -49,6 +52,15 @@ def test_values_that_make_no_sense(field, value, allowed, tmp_path):
     setattr(config, field, value)
     with pytest.raises(StrictDataclassClassValidationError, match=field):
         config.save_pretrained(tmp_path)
+
+
+def test_what_follows_from_other_fields_cannot_be_set():
+    with pytest.raises(
+        ValueError, match=r"num_attention_heads cannot be set: it follows from the other fields of a 'tnn'"
+    ):
+        TNNConfig(num_attention_heads=8)
+    with pytest.raises(ValueError, match="layer_types cannot be set"):
+        TNNConfig(layer_types=["full_attention"])
 
 
 def test_widths_that_leave_no_channel():

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
-from torch import Tensor, arange, nn
+from torch import Tensor, arange, device, nn
 
 from hf_seqmix import Family, GatedToeplitzUnit, SeqMixConfig, ToeplitzOperator, register_family
 from tests.models.suite import VOCAB, ModelSuite
@@ -27,8 +27,8 @@ class PowerLawKernel(nn.Module):
         super().__init__()
         self.scale, self.exponent, self.is_causal = nn.Linear(1, channels), exponent, is_causal
 
-    def forward(self, length: int) -> Tensor:
-        lags = arange(0 if self.is_causal else 1 - length, length, dtype=self.scale.weight.dtype)
+    def forward(self, length: int, device: device) -> Tensor:
+        lags = arange(0 if self.is_causal else 1 - length, length, dtype=self.scale.weight.dtype, device=device)
         return self.scale(lags.new_ones(1, 1)).T * (1 + lags.abs()) ** -self.exponent  # (channels, lags)
 
 

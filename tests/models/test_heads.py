@@ -35,6 +35,15 @@ def test_pooling_sees_real_tokens_only(pooling):
     assert pool(hidden, torch.zeros(3, 5), pooling).isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_mean_of_a_long_sequence_in_half_precision(dtype):
+    hidden = torch.full((1, 20_000, 2), 6.0, dtype=dtype)
+    mask = torch.ones(1, 20_000)
+    mask[0, :5] = 0
+    assert pool(hidden, mask, "mean").tolist() == [[6.0, 6.0]]
+    assert pool(hidden, None, "mean").tolist() == [[6.0, 6.0]]
+
+
 @pytest.mark.parametrize("pooling", ["mean", "last", "first"])
 @pytest.mark.parametrize("norm_position", ["pre", "post"])
 def test_a_padded_row_is_classified_as_the_row_alone(pooling, norm_position):

@@ -39,11 +39,12 @@ def test_defaults_are_the_attention_control():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mixer_types": ["tnn", "mamba"]}, "mixer_types names 'mamba'; known are attention, tnn"),
+        ({"mixer_types": ["tnn", "mamba"]}, "mixer_types names 'mamba'; known are attention,.*tnn"),
         ({"mixer_types": ["tnn"], "num_hidden_layers": 3}, "mixer_types names 1 layers, but num_hidden_layers is 3"),
         ({"mixer_configs": {"attention": {"num_heads": 3}}}, "num_heads is 3; it must divide hidden_size 512"),
         ({"mixer_configs": {"attention": {"heads": 3}}}, "sets heads: the mixer has no such field"),
         ({"mixer_configs": {"tnn": {"hidden_size": 3}}}, "sets hidden_size: these are fields of the whole model"),
+        ({"mixer_configs": {"tnn": {"norm_type": "layer"}}}, "sets norm_type: these are fields of the whole model"),
         ({"mixer_configs": {"tnn": {"decay": 2}}}, "decay is 2; it must be greater than 0 and at most 1"),
     ],
 )

@@ -39,8 +39,8 @@ def test_a_padded_row_is_mixed_as_the_row_alone(name):
 
 def test_rows_contiguous_at_one_end_are_not_gathered():
     for name in ("left", "right", "both ends", "none"):
-        assert token_layout(torch.tensor(MASKS[name]), 2, 5).gather is None
-    assert token_layout(torch.tensor(MASKS["inside"]), 2, 5).gather is not None
+        assert not token_layout(torch.tensor(MASKS[name]), 2, 5).gather
+    assert token_layout(torch.tensor(MASKS["inside"]), 2, 5).gather
     assert token_layout(torch.tensor(MASKS["none"]), 2, 5).mask is None
 
 
@@ -61,6 +61,18 @@ def test_packed_sequences_are_mixed_alone(kind, all_ones_mask):
     mixed = token_layout(mask, 2, 5, **boundaries(kind)).mix(cumulative, values)
     for row, start, stop in [(0, 0, 2), (0, 2, 5), (1, 0, 4), (1, 4, 5)]:
         torch.testing.assert_close(mixed[row, start:stop], cumulative(values[None, row, start:stop])[0])
+
+
+def test_packing_costs_at_most_twice_its_tokens():
+    lengths = torch.tensor([700, 1, 1, 1, 300, 17, 40, 64, 128] + [5] * 200)
+    boundaries = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
+    total = int(lengths.sum())
+    layout = token_layout(None, 1, total, cu_seq_lens_q=boundaries)
+    assert sum(group.numel() for group in layout.gather) <= 2 * total
+    assert len(layout.gather) <= 10
+    values = torch.randn(1, total, 2, dtype=torch.float64)
+    expected = torch.cat([cumulative(part) for part in values.split(lengths.tolist(), dim=1)], dim=1)
+    torch.testing.assert_close(layout.mix(cumulative, values), expected)
 
 
 def test_pads_within_packed_rows():
@@ -100,7 +112,7 @@ def test_tracing_takes_the_route_with_static_shapes(monkeypatch):
         mask = torch.tensor(MASKS[name])
         values = torch.randn(2, 5, 3, dtype=torch.float64)
         layout = token_layout(mask, 2, 5)
-        assert layout.gather is not None and layout.gather.shape == (2, 5)
+        assert [group.shape for group in layout.gather] == [(2, 5)]
         mixed = layout.mix(cumulative, values)
         for row in range(2):
             real = mask[row].bool()

@@ -131,7 +131,7 @@ class SeqMixHybridConfig(SeqMixConfig):
         for mixer_type in sorted({*types, *configs}):
             if mixer_type not in MIXERS:
                 raise ValueError(f"mixer_types names {mixer_type!r}; known are {', '.join(sorted(MIXERS))}.")
-            clash = [field for field in configs.get(mixer_type, {}) if field in _SHARED_FIELDS]
+            clash = [field for field in configs.get(mixer_type, {}) if field in SeqMixConfig.__dataclass_fields__]
             unknown = [
                 field
                 for field in configs.get(mixer_type, {})

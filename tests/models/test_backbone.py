@@ -1,0 +1,89 @@
+"""The backbone: positions, and how embeddings are drawn."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from hf_seqmix import TNNConfig, TNNForCausalLM, TNNModel
+from tests.models.suite import PADS, perturb
+from tests.tolerances import assert_close
+
+VOCAB = 31
+
+
+def make(**kwargs: Any) -> TNNModel:
+    fields = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "rpe_hidden_size": 8}
+    return perturb(TNNModel(TNNConfig(**{**fields, "max_position_embeddings": 12, **kwargs}))).double().eval()
+
+
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("side", PADS)
+def test_positions_do_not_count_pads(kind, side):
+    model = make(position_embedding_type=kind)
+    mask = torch.tensor(PADS[side])
+    ids = torch.randint(VOCAB, mask.shape)
+    out = model(ids, mask)[0]
+    cache = DynamicCache(config=model.config)
+    chunks = [
+        model(ids[:, :4], mask[:, :4], past_key_values=cache, use_cache=True)[0],
+        model(ids[:, 4:], mask, past_key_values=cache, use_cache=True)[0],
+    ]
+    for row in range(2):
+        real = mask[row].bool()
+        alone = model(ids[row][real][None])[0][0]
+        assert_close(out[row][real], alone)
+        assert_close(torch.cat(chunks, 1)[row][real], alone)
+
+
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
+def test_positions_restart_with_each_packed_sequence(kind):
+    model = make(position_embedding_type=kind)
+    ids = torch.randint(VOCAB, (1, 9))
+    out = model(ids, cu_seq_lens_q=torch.tensor([0, 4, 9]))[0]
+    assert_close(out, torch.cat([model(ids[:, :4])[0], model(ids[:, 4:])[0]], dim=1))
+
+
+def test_learned_positions_end():
+    model = make(position_embedding_type="learned")
+    model(torch.zeros(1, 12, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"position 12 was asked for.*positions 0 to 11"):
+        model(torch.zeros(1, 13, dtype=torch.long))
+    make(position_embedding_type="sinusoidal")(torch.zeros(1, 40, dtype=torch.long))
+
+
+@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
+def test_a_mask_that_hides_cached_pads_is_refused(kind):
+    model = make(position_embedding_type=kind)
+    cache = DynamicCache(config=model.config)
+    ids = torch.randint(VOCAB, (2, 9))
+    model(ids, torch.tensor(PADS["left"]), past_key_values=cache, use_cache=True)
+    with pytest.raises(ValueError, match="give a mask of 11 columns"):
+        model(ids[:, :2], torch.ones(2, 2), past_key_values=cache, use_cache=True)
+
+
+def test_scaled_embeddings_have_unit_variance_and_positions_do_not():
+    config = TNNConfig(
+        vocab_size=512, hidden_size=256, num_hidden_layers=1, position_embedding_type="learned", rpe_hidden_size=8
+    )
+    model = TNNForCausalLM(config)
+    tokens, positions = model.model.embed_tokens.weight, model.model.embed_positions.weight
+    assert tokens.shape == positions.shape
+    assert (tokens * config.embedding_scale).std().item() == pytest.approx(1, rel=0.02)
+    assert positions.std().item() == pytest.approx(0.02, rel=0.02)
+    assert TNNModel(
+        TNNConfig(vocab_size=512, hidden_size=256, num_hidden_layers=1, is_causal=False)
+    ).embed_tokens.weight.std().item() == pytest.approx(0.02, rel=0.02)
+
+
+@pytest.mark.parametrize(("is_causal", "kind"), [(True, "uniform"), (False, "normal")])
+def test_linear_layers_are_drawn_as_published(is_causal, kind):
+    model = TNNModel(TNNConfig(vocab_size=9, hidden_size=256, num_hidden_layers=1, is_causal=is_causal))
+    layer = model.layers[0].mixer.v_proj
+    if kind == "uniform":
+        assert layer.weight.abs().max().item() == pytest.approx(1 / 16, rel=1e-3)
+        assert layer.bias.abs().max().item() == pytest.approx(1 / 16, rel=0.05)
+    else:
+        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
+        assert not layer.bias.any()
