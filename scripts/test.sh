@@ -14,4 +14,4 @@ else
     "$python" -m ruff check .
     "$python" -m mypy
 fi
-exec "$python" -m pytest "$@"
+exec "$python" -m pytest -n auto "$@"
