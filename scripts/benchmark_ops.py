@@ -1,4 +1,4 @@
-"""Times the Toeplitz product, forward and backward, against plain torch.fft, all candidates interleaved in one run.
+"""Times the Toeplitz product, forward and backward, against plain torch.fft, interleaved in one run.
 
     python scripts/benchmark_ops.py --threads 1 --output-dir runs/benchmark-ops
 
@@ -7,9 +7,11 @@ Candidates:
   rfft     torch.fft.rfft of the last dimension, differentiated by autograd, length 2n
   strided  the same along dimension -2 of (batch, length, channels), as the original code does
 
-Each is checked against float64 first; nothing is timed if a result is wrong. Times are medians over rounds in which every
-candidate runs once, in an order that rotates, so that none always meets a warm cache: thread CPU time on one CPU thread,
-wall time on several, device events on a GPU. Writes benchmark_ops.json, a table and a plot.
+Each is checked against float64 first; nothing is timed if a result is wrong. Each rival is timed against ours in a process
+of their own, since the memory allocator remembers the largest buffers that anything before it asked for; with --together all
+share one process and one rotation, where the strided form's buffers spare the plain one its page faults. Times are medians
+over rounds in which every candidate runs once, in an order that rotates, so that none always meets a warm cache: thread CPU
+time on one CPU thread, wall time on several, device events on a GPU. Writes benchmark_ops.json, a table and a plot.
 """
 
 import argparse
@@ -17,6 +19,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +110,7 @@ def run(product: Callable[[Tensor, Tensor], Tensor], inputs: Sequence[Tensor], c
     return clock.between(begin, middle), clock.between(begin, end)
 
 
-def check(arguments: argparse.Namespace, length: int) -> dict[str, float]:
+def check(arguments: argparse.Namespace, length: int, names: Sequence[str]) -> dict[str, float]:
     """Return each candidate's relative error, output and gradients together, against its own form in float64.
 
     Raises:
@@ -114,7 +118,8 @@ def check(arguments: argparse.Namespace, length: int) -> dict[str, float]:
     """
     bound = 1e-5 if arguments.dtype == "float32" else 2e-2
     errors = {}
-    for name, (product, channels_first) in CANDIDATES.items():
+    for name in names:
+        product, channels_first = CANDIDATES[name]
         inputs = make_inputs(arguments, length, channels_first)
         exact = [t.detach().double().requires_grad_(t.requires_grad) for t in inputs]
         reference = rfft_product if channels_first else strided_product
@@ -137,21 +142,22 @@ def _supported(x: Tensor, name: str) -> Tensor:
     return x if name == "ours" or x.dtype == torch.float64 else x.float()
 
 
-def benchmark(arguments: argparse.Namespace, length: int) -> dict[str, Any]:
-    """Time every candidate at one length."""
-    errors = check(arguments, length)
+def benchmark(arguments: argparse.Namespace, length: int, names: Sequence[str]) -> dict[str, Any]:
+    """Time some candidates at one length, ours first among them, interleaved."""
+    torch.set_num_threads(arguments.threads)
+    errors = check(arguments, length, names)
     clock = Clock(torch.device(arguments.device))
     prepared = {
         name: (
-            (lambda x, k, product=product, name=name: product(_supported(x, name), k)),
-            make_inputs(arguments, length, first),
+            (lambda x, k, name=name: CANDIDATES[name][0](_supported(x, name), k)),
+            make_inputs(arguments, length, CANDIDATES[name][1]),
         )
-        for name, (product, first) in CANDIDATES.items()
+        for name in names
     }
-    names = list(prepared)
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in names}
     for turn in range(arguments.rounds + 2):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+        first = turn % len(names)
+        for name in [*names[first:], *names[:first]]:
             measured = run(*prepared[name], clock)
             if turn >= 2:  # the first rounds allocate and plan
                 seconds[name].append(measured)
@@ -162,6 +168,19 @@ def benchmark(arguments: argparse.Namespace, length: int) -> dict[str, Any]:
     for name in names[1:]:
         row[f"forward_vs_{name}"] = row[f"{name}_forward_ms"] / row["ours_forward_ms"]
         row[f"vs_{name}"] = row[f"{name}_ms"] / row["ours_ms"]
+    return row
+
+
+def benchmark_all(arguments: argparse.Namespace, length: int) -> dict[str, Any]:
+    """Time every candidate at one length, each rival with ours in a fresh process unless all are wanted together."""
+    names = list(CANDIDATES)
+    if arguments.together:
+        return benchmark(arguments, length, names)
+    row: dict[str, Any] = {}
+    for rival in reversed(names[1:]):  # what remains under "ours" was measured beside the plain form
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+            pair = fresh.submit(benchmark, arguments, length, ["ours", rival]).result()
+        row = {**row, **pair, "errors": row.get("errors", {}) | pair["errors"]}
     return row
 
 
@@ -197,15 +216,15 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--together", action="store_true", help="all candidates in one process and one rotation")
     parser.add_argument("--output-dir", default="runs/benchmark-ops")
     arguments = parser.parse_args(argv)
     if min(arguments.lengths) < 1 or arguments.rounds < 1 or arguments.batch < 1 or arguments.channels < 1:
         parser.error("lengths, rounds, batch and channels must be at least 1.")
-    torch.set_num_threads(arguments.threads)
     rows = []
     for length in arguments.lengths:
-        rows.append(benchmark(arguments, length))
+        rows.append(benchmark_all(arguments, length))
         print(f"length {length}: ours {rows[-1]['ours_ms']:.2f} ms", file=sys.stderr)
     columns = {
         "length": "length",
@@ -218,6 +237,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     }
     environment = run_environment()
     where = f"batch {arguments.batch}, {arguments.channels} channels, {arguments.dtype}, {arguments.device}"
+    where += ", all in one process" if arguments.together else ", each pair in its own process"
     title = f"Toeplitz product, forward and backward: {where}, {rows[0]['clock']}, torch {torch.__version__}"
     table = markdown_table(rows, columns)
     print(f"{title}\n\n{table}")

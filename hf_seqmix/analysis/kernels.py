@@ -112,7 +112,8 @@ def plot_kernels(kernels: Sequence[LearnedKernels], path: str | os.PathLike[str]
             taps = layer.taps[channel]
             label = f"channel {channel}, reach {reach[channel]:.1f}"
             axes[0].plot(layer.lags, taps, label=label, linewidth=1.4)
-            axes[1].semilogy(layer.lags, taps.abs().clamp(min=1e-8), linewidth=1.2)
+            magnitude = taps.abs()
+            axes[1].semilogy(layer.lags, magnitude.masked_fill(magnitude < 1e-8, math.nan), linewidth=1.2)
             axes[2].plot(frequencies / math.pi, response[channel], linewidth=1.4)
         axes[0].set(title=layer.name, xlabel="lag (tokens)", ylabel="k(t)")
         # The first tokens hold most of a kernel, and would hide in the width of a line.

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 from hf_seqmix import Family, SeqMixConfig
@@ -610,7 +611,7 @@ class ModelSuite:
     def test_compiles_at_most_twice_for_all_lengths(self, is_causal, masked):
         torch._dynamo.reset()
         model = self.make("Model", is_causal)
-        counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+        counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(model, backend=counter, fullgraph=True)
         for length in (9, 11, 14, 20, 33):
             ids = torch.randint(VOCAB, (2, length))

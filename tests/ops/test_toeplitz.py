@@ -3,8 +3,9 @@
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 
-from hf_seqmix.ops import toeplitz, toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, toeplitz_step
+from hf_seqmix.ops import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, toeplitz_product, toeplitz_step
 from tests.tolerances import assert_close, relative_error
 
 LENGTHS = (1, 2, 3, 4, 7, 16, 17, 31, 64, 97, 128, 251)
@@ -81,7 +82,7 @@ def test_non_contiguous_inputs(causal):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_many_blocks_of_channels(monkeypatch, causal):
-    monkeypatch.setattr(toeplitz, "channel_blocks", lambda *_: 3)
+    monkeypatch.setattr(toeplitz_product, "channel_blocks", lambda *_: 3)
     x, kernel = make(11, causal, channels=7)
     upstream = torch.randn(2, 7, 11, dtype=torch.float64)
     for ours, exact in zip(
@@ -137,19 +138,45 @@ def test_operators_pass_opcheck():
     x, kernel = (t.requires_grad_() for t in make(9, True, torch.float32))
     g = torch.randn(2, 3, 9, requires_grad=True)
     for wrt, args in {"output": (x, kernel), "input": (g, kernel), "kernel": (g, x)}.items():
-        torch.library.opcheck(toeplitz._product, (*args, wrt, True))
-    torch.library.opcheck(toeplitz._gradients, (g, x, kernel, True))
+        torch.library.opcheck(toeplitz_product._product, (*args, wrt, True))
+    torch.library.opcheck(toeplitz_product._gradients, (g, x, kernel, True))
 
 
 def test_compiles_once_for_all_lengths():
     torch._dynamo.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(lambda a, b: toeplitz_matmul(a, b).sin(), backend=counter, fullgraph=True, dynamic=True)
     for length in (5, 12, 33, 64, 101):
         x, kernel = (t.requires_grad_() for t in make(length, True))
         compiled(x, kernel).sum().backward()
         assert_close(compiled(x, kernel), toeplitz_matmul_dense(x, kernel).sin())
     assert counter.frame_count == 1
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_both_faces_of_the_operator_agree(causal):
+    x, kernel = (t.requires_grad_() for t in make(13, causal))
+    upstream = torch.randn(2, 3, 13, dtype=torch.float64)
+    ours = torch.autograd.grad(toeplitz_matmul(x, kernel, causal), (x, kernel), upstream)
+    traced = torch.autograd.grad(toeplitz_product._product(x, kernel, "output", causal), (x, kernel), upstream)
+    for a, b in zip(ours, traced, strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_second_derivatives_of_the_traced_face(causal):
+    x, kernel = (t.requires_grad_() for t in make(5, causal, channels=2))
+    assert torch.autograd.gradcheck(lambda a, b: toeplitz_product._product(a, b, "output", causal), (x, kernel))
+    assert torch.autograd.gradgradcheck(lambda a, b: toeplitz_product._product(a, b, "output", causal), (x, kernel))
+
+
+def test_symbolic_lengths_are_traced_without_compilation():
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    x, kernel = make(9, True)
+    graph = make_fx(lambda a, b: toeplitz_matmul(a, b), tracing_mode="symbolic")(x, kernel)
+    x, kernel = make(14, True)
+    assert_close(graph(x, kernel), toeplitz_matmul_dense(x, kernel))
 
 
 @pytest.mark.parametrize("enter", ["func", "dual"])

@@ -25,7 +25,7 @@ def script():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_runs_and_writes(script, tmp_path, dtype, capsys):
     arguments = ["--lengths", "16", "33", "--channels", "3", "--rounds", "2", "--dtype", dtype, "--output-dir"]
-    rows = script.main([*arguments, str(tmp_path)])
+    rows = script.main([*arguments, str(tmp_path), "--together"])
     assert [row["length"] for row in rows] == [16, 33]
     written = json.loads((tmp_path / "benchmark_ops.json").read_text())
     assert written["rows"][1]["vs_strided"] == rows[1]["vs_strided"] > 0
@@ -37,7 +37,7 @@ def test_a_wrong_result_is_not_timed(script, tmp_path, monkeypatch):
     wrong = dict(script.CANDIDATES, ours=(lambda x, k: script.rfft_product(x, k) * 1.001, True))
     monkeypatch.setattr(script, "CANDIDATES", wrong)
     with pytest.raises(RuntimeError, match="ours is wrong at length 8"):
-        script.main(["--lengths", "8", "--channels", "2", "--output-dir", str(tmp_path)])
+        script.main(["--lengths", "8", "--channels", "2", "--together", "--output-dir", str(tmp_path)])
     assert not list(tmp_path.iterdir())
 
 
