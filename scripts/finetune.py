@@ -201,8 +201,9 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
     Raises:
         ValueError: arguments contradict each other or one is missing.
     """
+    kinds: list[Any] = [ModelArguments, DataArguments, RunArguments, TrainingArguments]
     parser = HfArgumentParser(
-        [ModelArguments, DataArguments, RunArguments, TrainingArguments],
+        kinds,
         usage="finetune.py --model NAME --output-dir DIR [options]   (--help lists them)",
         description=__doc__,
         formatter_class=HelpFormatter,
@@ -367,6 +368,11 @@ def load_model(arguments: Arguments, task: Task, tokenizer: PreTrainedTokenizerB
     return model
 
 
+def _num_embeddings(model: PreTrainedModel) -> int:
+    embeddings: Any = model.get_input_embeddings()
+    return embeddings.weight.shape[0]
+
+
 def add_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
     """Gives a tokenizer without a padding token one, and tells the model.
 
@@ -378,12 +384,12 @@ def add_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> N
             tokenizer.pad_token = tokenizer.eos_token
         else:
             tokenizer.add_special_tokens({"pad_token": "<pad>"})
-            if len(tokenizer) > model.get_input_embeddings().num_embeddings:
+            if len(tokenizer) > _num_embeddings(model):
                 model.resize_token_embeddings(len(tokenizer))
         logger.info(f"The tokenizer has no padding token: {tokenizer.pad_token!r} is used; padding is masked out")
     # Models without a mask in their pooling look for this token to find the last real one.
     model.config.pad_token_id = tokenizer.pad_token_id
-    size, vocabulary = model.get_input_embeddings().num_embeddings, len(tokenizer)
+    size, vocabulary = _num_embeddings(model), len(tokenizer)
     if vocabulary > size:
         raise ValueError(
             f"The tokenizer has {vocabulary} tokens and the model only {size}: they do not belong together."

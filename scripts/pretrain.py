@@ -158,6 +158,11 @@ class Arguments:
     run: RunArguments
     training: TrainingArguments
 
+    @property
+    def folder(self) -> Path:
+        """Where the run is written to."""
+        return Path(str(self.training.output_dir))
+
 
 class PretrainingTrainer(Trainer):
     """A `Trainer` that can decay all parameters, as the published recipes do."""
@@ -179,8 +184,9 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         ValueError: if a recipe has a section or key that there is not, or if arguments contradict each other.
     """
     sections = {"model": (ModelArguments,), "data": (DataArguments,), "training": (RunArguments, TrainingArguments)}
+    kinds: list[Any] = [ModelArguments, DataArguments, RunArguments, TrainingArguments]
     parser = HfArgumentParser(
-        [ModelArguments, DataArguments, RunArguments, TrainingArguments],
+        kinds,
         usage="pretrain.py --output-dir DIR [--recipe FILE] [options]   (--help lists them)",
         description=__doc__,
         allow_abbrev=False,
@@ -256,15 +262,15 @@ def load_documents(data: DataArguments) -> tuple[Any, Any]:
 def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerBase:
     """The tokenizer of the run: made and saved by the first process, read by the others and by a resumed run."""
     training = arguments.training
-    saved = Path(training.output_dir) / "tokenizer_config.json"
+    saved = arguments.folder / "tokenizer_config.json"
     own = training.local_process_index == 0
     if saved.is_file() and (arguments.run.resume or not own):
-        return AutoTokenizer.from_pretrained(training.output_dir)
+        return AutoTokenizer.from_pretrained(arguments.folder)
     texts = (row["text"] for row in documents)
     if arguments.data.streaming:
         texts = (row["text"] for row in documents.take(STREAMED_TOKENIZER_DOCUMENTS))
     tokenizer = build_tokenizer(arguments.data.tokenizer, texts, mask_token=arguments.model.objective == "masked")
-    tokenizer.save_pretrained(training.output_dir)
+    tokenizer.save_pretrained(arguments.folder)
     return tokenizer
 
 
@@ -391,7 +397,7 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
     with training.main_process_first(desc="preparing the data"):
         if training.local_process_index == 0:
             may_continue = arguments.run.resume or training.resume_from_checkpoint is not None
-            prepare_run_folder(training.output_dir, resume=may_continue, overwrite=arguments.run.overwrite_output_dir)
+            prepare_run_folder(arguments.folder, resume=may_continue, overwrite=arguments.run.overwrite_output_dir)
         train, validation = load_documents(arguments.data)
         tokenizer = load_tokenizer(arguments, train)
         train, validation, num_bytes = build_blocks(arguments, tokenizer, train, validation)
@@ -427,7 +433,8 @@ def restore_finished(trainer: PretrainingTrainer, checkpoint: str) -> tuple[int,
     if state.global_step < target:
         return state.global_step, False
     trainer.state = state
-    trainer.model.load_state_dict(type(trainer.model).from_pretrained(checkpoint).state_dict())
+    model: Any = trainer.model
+    model.load_state_dict(type(model).from_pretrained(checkpoint).state_dict())
     return state.global_step, True
 
 
@@ -437,12 +444,13 @@ def results_of(arguments: Arguments, trainer: Trainer, seconds: float, first_ste
     losses = [[entry["step"], entry["loss"]] for entry in history if "loss" in entry]
     evaluations = [entry for entry in history if "eval_token_loss" in entry]
     updates = trainer.state.global_step - first_step
+    model: Any = trainer.model
     return {
         "evaluation": {k.removeprefix("eval_"): v for k, v in evaluations[-1].items()} if evaluations else None,
         "train_loss": losses[-1][1] if losses else None,
         "train_loss_curve": losses,
         "eval_loss_curve": [[entry["step"], entry["eval_token_loss"]] for entry in evaluations],
-        "num_parameters": trainer.model.num_parameters(),
+        "num_parameters": model.num_parameters(),
         "num_updates": trainer.state.global_step,
         "num_train_tokens": trainer.state.global_step * tokens_per_update(arguments),
         "tokens_per_second": updates * tokens_per_update(arguments) / seconds if updates else None,
@@ -461,7 +469,7 @@ def results_of(arguments: Arguments, trainer: Trainer, seconds: float, first_ste
 
 def train_and_save(arguments: Arguments, trainer: PretrainingTrainer) -> dict[str, Any]:
     """Trains from the start or from the last complete checkpoint, evaluates, and writes the output folder."""
-    folder = Path(arguments.training.output_dir)
+    folder = arguments.folder
     checkpoint = arguments.training.resume_from_checkpoint
     if checkpoint is None and arguments.run.resume:
         found = last_complete_checkpoint(folder)
@@ -497,7 +505,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             sys.exit(f"pretrain.py: {error}")
         return train_and_save(arguments, trainer)
     except Exception as error:
-        message = explain_write_error(error, arguments.training.output_dir)
+        message = explain_write_error(error, arguments.folder)
         if message is None:
             raise
         sys.exit(f"pretrain.py: {message}")
