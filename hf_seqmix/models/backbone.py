@@ -14,7 +14,8 @@ from .._compat import PicklableCapture, capture_outputs, merge_with_config_defau
 from ..cache import past_length
 from ..modules.glu import GatedLinearUnit
 from ..modules.norms import MaskedBatchNorm, build_norm
-from ..ops.masking import TokenLayout, real_positions, sequence_positions, token_layout
+from ..ops.masking import TokenLayout, real_positions, token_layout
+from ..ops.packing import sequence_positions
 from .configuration import SeqMixConfig
 from .mixers import build_mixer
 

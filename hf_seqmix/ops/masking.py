@@ -1,4 +1,4 @@
-"""Padding and packing: the only code that reads an attention mask or the boundaries of packed sequences.
+"""Padding and packing: the only code that reads an attention mask; `packing.py` reads the boundaries of sequences.
 
 A mixer never looks at a mask. It gets a `TokenLayout`, which knows where the real tokens of each sequence lie, and hands
 its position-mixing operation to `TokenLayout.mix`:
@@ -18,7 +18,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["TokenLayout", "attention_bias", "real_positions", "sequence_positions", "token_layout"]
+from .packing import group_by_length, packed_sequence_ids
+
+__all__ = ["TokenLayout", "attention_bias", "real_positions", "token_layout"]
 
 
 class TokenLayout(NamedTuple):
@@ -129,14 +131,14 @@ def token_layout(
     mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
     tracing = torch.compiler.is_compiling()
 
-    sequence_ids = _sequence_ids(mask, batch, length, position_ids, cu_seq_lens_q, seq_idx)
+    sequence_ids = packed_sequence_ids(mask, batch, length, position_ids, cu_seq_lens_q, seq_idx)
     if sequence_ids is not None:
         if not isinstance(past_length, int) or past_length > 0:
             raise ValueError(
                 "packed sequences (restarting position_ids, cu_seq_lens_q or seq_idx) cannot continue a cache: pass each "
                 "sequence as its own row, or start from an empty cache."
             )
-        return _packed_layout(mask, key_mask, sequence_ids)
+        return TokenLayout(mask, key_mask, sequence_ids, *group_by_length(mask, sequence_ids))
     if mask is None or (not tracing and bool(mask.all())):
         past_is_real = key_mask is None or (not tracing and bool(key_mask.all()))
         return TokenLayout(key_mask=None if past_is_real else key_mask)
@@ -183,20 +185,6 @@ def real_positions(
     if mask.shape[1] == length:
         positions = positions + past_length
     return positions[:, mask.shape[1] - length :].clamp(min=0)
-
-
-def sequence_positions(sequence_ids: Tensor) -> Tensor:
-    """Count each token's position within its packed sequence, from 0.
-
-    Args:
-        sequence_ids: (batch, length), equal for neighbouring tokens of one sequence.
-
-    Returns:
-        (batch, length) long.
-    """
-    index = torch.arange(sequence_ids.shape[1], device=sequence_ids.device).expand_as(sequence_ids)
-    starts = torch.nn.functional.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], (1, 0), value=True)
-    return index - torch.where(starts, index, 0).cummax(dim=1).values
 
 
 def attention_bias(
@@ -264,89 +252,3 @@ def _key_mask(attention_mask: Tensor, batch: int, length: int, past_length: int 
             f"{f' after {cached} cached ones' if cached else ''} it must be {allowed}, nonzero at real tokens."
         )
     return attention_mask != 0
-
-
-def _sequence_ids(
-    mask: Tensor | None,
-    batch: int,
-    length: int,
-    position_ids: Tensor | None,
-    cu_seq_lens_q: Tensor | None,
-    seq_idx: Tensor | None,
-) -> Tensor | None:
-    """Number the packed sequences of each row, (batch, length), or return None where no row holds more than one."""
-    if cu_seq_lens_q is not None:
-        return _ids_from_boundaries(cu_seq_lens_q, batch, length)
-    if seq_idx is not None:
-        if seq_idx.shape != (batch, length):
-            raise ValueError(f"seq_idx has shape {tuple(seq_idx.shape)}, but the tokens ({batch}, {length}).")
-        return seq_idx.long()
-    if position_ids is None or length <= 1:
-        return None
-    if position_ids.ndim != 2 or position_ids.shape[1] != length or position_ids.shape[0] not in (1, batch):
-        raise ValueError(
-            f"position_ids has shape {tuple(position_ids.shape)}; for {batch} rows of {length} tokens it must be "
-            f"({batch}, {length}) or (1, {length})."
-        )
-    positions = position_ids.expand(batch, length)
-    if mask is None:
-        restarts = positions[:, 1:] <= positions[:, :-1]
-        restarts = torch.nn.functional.pad(restarts, (1, 0))
-    else:
-        # Pads have positions of no meaning: compare with the last real token, -1 before the first.
-        real = torch.where(mask, torch.arange(length, device=mask.device), -1).cummax(dim=1).values
-        before = torch.nn.functional.pad(real, (1, 0), value=-1)[:, :-1]
-        previous = torch.where(before < 0, -1, positions.gather(1, before.clamp(min=0)))
-        restarts = mask & (before >= 0) & (positions <= previous)
-    return restarts.long().cumsum(dim=1) if bool(restarts.any()) else None
-
-
-def _ids_from_boundaries(cu_seq_lens_q: Tensor, batch: int, length: int) -> Tensor:
-    ends = cu_seq_lens_q.flatten().long()
-    valid = cu_seq_lens_q.ndim == 1 and len(ends) >= 2 and int(ends[0]) == 0 and int(ends[-1]) == batch * length
-    rows_end = torch.arange(1, batch + 1, device=ends.device) * length
-    if not valid or bool((ends.diff() < 0).any()) or not bool(torch.isin(rows_end, ends).all()):
-        raise ValueError(
-            f"cu_seq_lens_q must rise from 0 to the number of tokens, {batch * length}, with a boundary at the end of each "
-            f"of the {batch} rows of {length}; got {ends.tolist()[:16]}."
-        )
-    positions = torch.arange(batch * length, device=ends.device)
-    return torch.bucketize(positions, ends[1:-1], right=True).view(batch, length)
-
-
-def _packed_layout(mask: Tensor | None, key_mask: Tensor | None, sequence_ids: Tensor) -> TokenLayout:
-    batch, length = sequence_ids.shape
-    device = sequence_ids.device
-    row = torch.arange(batch, device=device).unsqueeze(1).expand(batch, length)
-    real = torch.ones_like(sequence_ids, dtype=torch.bool) if mask is None else mask
-    # Number the sequences over the whole batch, and the tokens within each.
-    pairs = torch.stack([row[real], sequence_ids[real]])  # (2, real tokens)
-    uniques, sequence = pairs.unique(dim=1, return_inverse=True)
-    counts = torch.bincount(sequence, minlength=uniques.shape[1])
-    order = sequence.argsort(stable=True)
-    starts = counts.cumsum(0) - counts
-    within = torch.empty_like(sequence)
-    within[order] = torch.arange(len(sequence), device=device) - starts[sequence[order]]
-    flat = real.flatten().nonzero().squeeze(1)
-    # Sequences of 2^k to 2^(k+1) - 1 tokens share a group, so that padding to the longest of it at most doubles the work.
-    bucket = counts.clamp(min=1).log2().floor().long()
-    gather, gathered = [], []
-    scatter = torch.zeros(batch * length, dtype=torch.long, device=device)
-    offset = 0
-    for k in bucket.unique().tolist():
-        members = (bucket == k).nonzero().squeeze(1)
-        longest = int(counts[members].max())
-        row_of = torch.full_like(counts, -1)
-        row_of[members] = torch.arange(len(members), device=device)
-        chosen = row_of[sequence] >= 0  # (real tokens,)
-        index = row_of[sequence[chosen]] * longest + within[chosen]
-        where = torch.zeros(len(members) * longest, dtype=torch.long, device=device)
-        there = torch.zeros_like(where, dtype=torch.bool)
-        where[index], there[index] = flat[chosen], True
-        scatter[flat[chosen]] = index + offset
-        gather.append(where.view(-1, longest))
-        gathered.append(there.view(-1, longest))
-        offset += len(where)
-    if not gather:  # nothing but pads
-        gather, gathered = [flat.new_zeros(1, 1)], [flat.new_zeros(1, 1, dtype=torch.bool)]
-    return TokenLayout(mask, key_mask, sequence_ids, tuple(gather), tuple(gathered), scatter.view(batch, length))

@@ -10,6 +10,7 @@ whole product.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,6 +18,8 @@ from torch import Tensor
 from .fft_conv import channel_blocks, circular_product, compute_dtype, correlate, fast_length, spectrum
 
 __all__ = ["is_traced", "toeplitz_product"]
+
+Backward = Callable[..., tuple[Tensor | None, ...]]
 
 
 def toeplitz_product(x: Tensor, kernel: Tensor, causal: bool) -> Tensor:
@@ -113,10 +116,12 @@ def _write_taps(out: Tensor, correlation: Tensor, length: int, causal: bool) -> 
             out[..., : length - 1] = correlation[..., -(length - 1) :]
 
 
-def _backward_formulas(partial: Callable[..., Tensor], both: Callable[..., tuple[Tensor, Tensor]]):  # type: ignore[no-untyped-def]
+def _backward_formulas(
+    partial: Callable[..., Tensor], both: Callable[..., tuple[Tensor, Tensor]]
+) -> tuple[Backward, Backward]:
     """Return the backward of the product and of the pair of gradients, written in one face of the operator."""
 
-    def product(ctx, upstream: Tensor):  # type: ignore[no-untyped-def]
+    def product(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         first, second = ctx.saved_tensors
         causal, needs = ctx.causal, ctx.needs_input_grad
         # The upstream gradient stands in the place of the argument that the product was the derivative in.
@@ -135,7 +140,7 @@ def _backward_formulas(partial: Callable[..., Tensor], both: Callable[..., tuple
         dx = partial(first, upstream, "input", causal) if needs[1] else None
         return dg, dx, None, None
 
-    def gradients(ctx, upstream_x: Tensor, upstream_kernel: Tensor):  # type: ignore[no-untyped-def]
+    def gradients(ctx: Any, upstream_x: Tensor, upstream_kernel: Tensor) -> tuple[Tensor | None, ...]:
         g, x, kernel = ctx.saved_tensors
         causal = ctx.causal
         dg = partial(upstream_x, kernel, "output", causal) + partial(x, upstream_kernel, "output", causal)
@@ -146,12 +151,12 @@ def _backward_formulas(partial: Callable[..., Tensor], both: Callable[..., tuple
     return product, gradients
 
 
-def _save_product(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     first, second, ctx.wrt, ctx.causal = inputs
     ctx.save_for_backward(first, second)
 
 
-def _save_gradients(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     *tensors, ctx.causal = inputs
     ctx.save_for_backward(*tensors)
 
@@ -161,7 +166,7 @@ _eager_product_backward, _eager_gradients_backward = _backward_formulas(_partial
 
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *args):  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, *args: Any) -> Tensor:
         _save_product(ctx, args, None)
         return _compute_product(*args)
 
@@ -170,7 +175,7 @@ class _Product(torch.autograd.Function):
 
 class _Gradients(torch.autograd.Function):
     @staticmethod
-    def forward(ctx, *args):  # type: ignore[no-untyped-def]
+    def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
         _save_gradients(ctx, args, None)
         return _compute_gradients(*args)
 

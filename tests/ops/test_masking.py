@@ -7,9 +7,9 @@ from torch import Tensor
 from hf_seqmix.ops.masking import (
     attention_bias,
     real_positions,
-    sequence_positions,
     token_layout,
 )
+from hf_seqmix.ops.packing import sequence_positions
 
 
 def cumulative(rows: Tensor) -> Tensor:
