@@ -604,8 +604,9 @@ class ModelSuite:
         ids = torch.randint(VOCAB, (2, 9))
         compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
         real = torch.ones(2, 9, dtype=torch.bool) if mask is None else mask.bool()
-        actual = compiled(ids, attention_mask=mask, use_cache=False)[0]
-        assert_close(actual[real], model(ids, attention_mask=mask, use_cache=False)[0][real])
+        expected = model(ids, attention_mask=mask, use_cache=False)[0][real]
+        for use_cache in (False, None):  # by default a causal model builds a cache, within the graph
+            assert_close(compiled(ids, attention_mask=mask, use_cache=use_cache)[0][real], expected)
 
     @pytest.mark.parametrize("masked", [False, True])
     def test_compiles_at_most_twice_for_all_lengths(self, is_causal, masked):
