@@ -100,10 +100,13 @@ def test_import_loads_nothing_heavy():
     loaded = run(
         """
 import sys
-import torch, transformers
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedModel
+before = set(sys.modules)
 import hf_seqmix
-print(*[name for name in ("datasets", "evaluate", "matplotlib", "peft", "sklearn", "triton") if name in sys.modules])
-print(*[name for name in sys.modules if name.startswith(("hf_seqmix.data", "hf_seqmix.metrics", "hf_seqmix.analysis"))])
+heavy = ("datasets", "evaluate", "matplotlib", "peft", "sklearn", "scipy", "triton", "hf_seqmix.data", "hf_seqmix.metrics",
+         "hf_seqmix.analysis")
+print(*[name for name in set(sys.modules) - before if name in heavy])
 """
     )
     assert not loaded.split(), f"loaded at import: {loaded.split()}"

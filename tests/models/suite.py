@@ -31,6 +31,14 @@ def perturb(model: nn.Module, scale: float = 0.1) -> nn.Module:
     return model
 
 
+def library_reset_forgets() -> bool:
+    """Whether the library's own growing layers are empty after a reset; older releases zero them and keep their length."""
+    cache = DynamicCache()
+    cache.update(torch.zeros(1, 1, 3, 2), torch.zeros(1, 1, 3, 2), 0)
+    cache.reset()
+    return cache.get_seq_length() == 0
+
+
 class _Nothing:
     """A forward hook that does nothing and, like a partial, has no name."""
 
@@ -305,7 +313,10 @@ class ModelSuite:
             pytest.skip("a bidirectional family has no cache")
         model = self.make("ForCausalLM")
         ids = torch.randint(VOCAB, (2, 9))
-        for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=14)):
+        caches: list[Any] = [StaticCache(model.config, max_cache_len=14)]
+        if "full_attention" not in model.config.layer_types or library_reset_forgets():
+            caches.append(DynamicCache(config=model.config))
+        for cache in caches:
             model(ids, past_key_values=cache, use_cache=True)
             perturb(model)
             cache.reset()
