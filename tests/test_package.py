@@ -112,6 +112,31 @@ print(*[name for name in set(sys.modules) - before if name in heavy])
     assert not loaded.split(), f"loaded at import: {loaded.split()}"
 
 
+def test_models_are_registered_by_the_time_they_can_be_asked_for(tmp_path):
+    run(
+        f"""
+import sys
+import hf_seqmix
+from transformers import AutoConfig
+assert "transformers.modeling_utils" not in sys.modules
+hf_seqmix.TNNConfig  # the class alone
+assert "transformers.modeling_utils" not in sys.modules
+hf_seqmix.TNNConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1).save_pretrained({str(tmp_path)!r})
+"""
+    )
+    run(
+        f"""
+import hf_seqmix
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification
+config = AutoConfig.from_pretrained({str(tmp_path)!r})
+assert type(AutoModelForCausalLM.from_config(config)).__name__ == "TNNForCausalLM"
+assert type(AutoModelForSequenceClassification.from_config(config)).__name__ == "TNNForSequenceClassification"
+hybrid = hf_seqmix.SeqMixHybridConfig(vocab_size=9, hidden_size=16, mixer_types=["tnn", "attention"])
+assert type(AutoModelForCausalLM.from_config(hybrid)) is hf_seqmix.SeqMixHybridForCausalLM
+"""
+    )
+
+
 def test_lazy_parts_are_attributes():
     assert hf_seqmix.data.__name__ == "hf_seqmix.data"
     with pytest.raises(AttributeError, match="no attribute 'no_such_name'"):

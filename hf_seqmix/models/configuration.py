@@ -1,19 +1,38 @@
 """The configuration fields that all families share, and their validation."""
 
 import math
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
-from transformers.activations import ACT2FN
 
-__all__ = ["SeqMixConfig", "ToeplitzConfig", "check_choice", "check_range"]
+__all__ = ["SeqMixConfig", "ToeplitzConfig", "before_first_config", "check_activation", "check_choice", "check_range"]
+
+_pending: list[Callable[[], object]] = []
+
+
+def before_first_config(action: Callable[[], object]) -> None:
+    """Have `action` called once, before the first configuration is made.
+
+    Whatever the library builds from a configuration, it makes the configuration first. So this is the latest moment for
+    registering the models, and the names of mixers that hybrids are checked against.
+    """
+    _pending.append(action)
 
 
 def check_choice(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
     """Raise a `ValueError` that names the field unless `value` is one of `allowed`."""
     if value not in allowed:
         raise ValueError(f"{field} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
+
+
+def check_activation(field: str, value: str) -> None:
+    """Raise a `ValueError` that names the field unless the library knows an activation called `value`."""
+    # Imported here: the module brings the library's modelling code with it.
+    from transformers.activations import ACT2FN
+
+    check_choice(field, value, tuple(ACT2FN))
 
 
 def check_range(
@@ -118,6 +137,8 @@ class SeqMixConfig(PreTrainedConfig):
     num_segments: int = 1
 
     def __post_init__(self, **kwargs: Any) -> None:
+        while _pending:
+            _pending.pop()()
         derived = [name for name in kwargs if isinstance(getattr(type(self), name, None), property)]
         own = [name for name in derived if name not in dir(PreTrainedConfig)]
         if own:
@@ -182,7 +203,7 @@ class SeqMixConfig(PreTrainedConfig):
             check_range(field, getattr(self, field), low=0, below=1)
         for field in ("norm_eps", "embedding_scale", "initializer_range"):
             check_range(field, getattr(self, field), above=0)
-        check_choice("hidden_act", self.hidden_act, tuple(ACT2FN))
+        check_activation("hidden_act", self.hidden_act)
         check_choice("norm_type", self.norm_type, ("simple_rms", "layer", "batch"))
         check_choice("norm_position", self.norm_position, ("pre", "post"))
         check_choice("position_embedding_type", self.position_embedding_type, ("none", "sinusoidal", "learned"))
@@ -238,6 +259,6 @@ class ToeplitzConfig(SeqMixConfig):
         check_range("expand_ratio x hidden_size", self.mixer_size, low=1)
         check_range("rpe_hidden_size", self.rpe_hidden_size, low=1)
         check_range("rpe_num_layers", self.rpe_num_layers, low=0)
-        check_choice("rpe_activation", self.rpe_activation, tuple(ACT2FN))
+        check_activation("rpe_activation", self.rpe_activation)
         check_choice("rpe_norm_type", self.rpe_norm_type, ("simple_rms", "layer"))
         check_range("kernel_max_lag", self.kernel_max_lag, low=0)
