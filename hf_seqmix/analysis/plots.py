@@ -1,45 +1,24 @@
 """Plots of evaluations and of training, written as image files; no display is needed."""
 
-import contextlib
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
+from .figures import COLORS, PathLike, dash, draw_row, line
 from .scores import LanguageModelScore
 
 __all__ = ["plot_context_lengths", "plot_loss", "plot_positions"]
 
-# Okabe and Ito's colours, which colour-blind readers tell apart; markers do the same in print.
-_COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS = "osD^vPX"
-_STYLE: dict[Any, Any] = {
-    "font.size": 10,
-    "axes.titlesize": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#E5E5E5",
-    "grid.linewidth": 0.8,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-    "savefig.dpi": 150,
-}
-
-Path = str | os.PathLike[str]
 Scores = Mapping[str, Sequence[LanguageModelScore]]
 
 
 def plot_context_lengths(
     scores: Scores,
-    path: Path,
+    path: PathLike,
     *,
     configured_lengths: Mapping[str, int] | None = None,
     references: Mapping[str, float] | None = None,
@@ -61,21 +40,21 @@ def plot_context_lengths(
     """
     _check(scores)
     panels = [("bits_per_byte", "bits per byte"), ("perplexity", "perplexity per token")]
-    with _figure(path, 9.5, 3.8, columns=2) as (figure, all_axes):
+    with draw_row(path, 9.5, 3.8, columns=2) as (figure, all_axes):
         for axes, (figure_of_merit, label) in zip(all_axes, panels, strict=True):
             lengths: set[int] = set()
             for index, (name, points) in enumerate(scores.items()):
                 points = sorted(points, key=lambda score: score.context_length)
                 x = [score.context_length for score in points]
                 lengths.update(x)
-                axes.plot(x, [getattr(score, figure_of_merit) for score in points], label=name, **_line(index))
+                axes.plot(x, [getattr(score, figure_of_merit) for score in points], label=name, **line(index))
             _mark_lengths(axes, configured_lengths, list(lengths))
             _powers_of_two(axes, sorted(lengths))
             axes.set_xlabel("context length (tokens)")
             axes.set_ylabel(label)
         _log_if_wide(all_axes[1], [score.perplexity for points in scores.values() for score in points])
         for index, (name, value) in enumerate((references or {}).items()):
-            all_axes[0].axhline(value, color="#888888", linewidth=1, linestyle=_dash(index))
+            all_axes[0].axhline(value, color="#888888", linewidth=1, linestyle=dash(index))
             all_axes[0].annotate(
                 f"{name} {value:.2f}",
                 (0.995, value),
@@ -89,7 +68,7 @@ def plot_context_lengths(
 
 
 def plot_positions(
-    scores: Scores, path: Path, *, configured_lengths: Mapping[str, int] | None = None, title: str | None = None
+    scores: Scores, path: PathLike, *, configured_lengths: Mapping[str, int] | None = None, title: str | None = None
 ) -> None:
     """Token perplexity against the number of tokens of context, one line a model.
 
@@ -101,7 +80,7 @@ def plot_positions(
     """
     _check(scores)
     shared = set.intersection(*({score.context_length for score in points} for points in scores.values()))
-    with _figure(path, 6.2, 4.2) as (figure, [axes]):
+    with draw_row(path, 6.2, 4.2) as (figure, [axes]):
         longest, values = 0, list[float]()
         for index, (name, points) in enumerate(scores.items()):
             score = max(points, key=lambda s: (s.context_length in shared, s.context_length))
@@ -112,7 +91,7 @@ def plot_positions(
                 np.sqrt((start + 1) * np.maximum(after, start + 1)),
                 score.position_perplexity,
                 label=name,
-                **_line(index),
+                **line(index),
             )
             longest = max(longest, int(after[-1]))
             values.extend(score.position_perplexity)
@@ -126,7 +105,7 @@ def plot_positions(
 
 def plot_loss(
     log_history: Sequence[Mapping[str, Any]],
-    path: Path,
+    path: PathLike,
     *,
     scale: float = 1.0,
     unit: str = "nats per token",
@@ -150,14 +129,14 @@ def plot_loss(
     evaluation = [(entry["step"], entry["eval_loss"] * scale) for entry in log_history if "eval_loss" in entry]
     if not train and not evaluation:
         raise ValueError('There is no loss to plot: no entry of log_history has "loss" or "eval_loss".')
-    with _figure(path, 6.6, 4.0) as (_, [axes]):
+    with draw_row(path, 6.6, 4.0) as (_, [axes]):
         if train:
             steps, losses = map(np.asarray, zip(*train, strict=True))
             smooth = len(losses) >= 20
             axes.plot(
                 steps,
                 losses,
-                color=_COLORS[0],
+                color=COLORS[0],
                 alpha=0.3 if smooth else 1.0,
                 linewidth=1.0 if smooth else 1.8,
                 label=None if smooth else "training",
@@ -166,14 +145,14 @@ def plot_loss(
                 axes.plot(
                     steps,
                     _moving_mean(losses, max(1, len(losses) // 40)),
-                    color=_COLORS[0],
+                    color=COLORS[0],
                     label="training (smoothed)",
                 )
         if evaluation:
             steps, losses = map(np.asarray, zip(*evaluation, strict=True))
-            axes.plot(steps, losses, color=_COLORS[1], marker="o", label=f"evaluation (last {losses[-1]:.3f})")
+            axes.plot(steps, losses, color=COLORS[1], marker="o", label=f"evaluation (last {losses[-1]:.3f})")
         for index, (name, value) in enumerate((references or {}).items()):
-            axes.axhline(value, color="#666666", linewidth=1.2, linestyle=_dash(index), label=f"{name} ({value:.2f})")
+            axes.axhline(value, color="#666666", linewidth=1.2, linestyle=dash(index), label=f"{name} ({value:.2f})")
         _log_if_wide(axes, [loss for _, loss in train + evaluation])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("optimizer steps")
@@ -187,22 +166,6 @@ def _check(scores: Scores) -> None:
     empty = [name for name, points in scores.items() if not points]
     if not scores or empty:
         raise ValueError(f"There is nothing to plot for {empty or 'any model'}: give at least one score a model.")
-
-
-@contextlib.contextmanager
-def _figure(path: Path, width: float, height: float, columns: int = 1) -> Iterator[tuple[Figure, list[Axes]]]:
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        yield figure, list(figure.subplots(1, columns, squeeze=False)[0])
-        figure.savefig(path)
-
-
-def _line(index: int) -> dict[str, Any]:
-    return {"color": _COLORS[index % len(_COLORS)], "marker": _MARKERS[index % len(_MARKERS)]}
-
-
-def _dash(index: int) -> tuple[int, tuple[int, ...]]:
-    return (0, ((5, 3), (1, 2), (5, 2, 1, 2), (8, 3))[index % 4])
 
 
 def _mark_lengths(axes: Axes, configured_lengths: Mapping[str, int] | None, shown: Sequence[int]) -> None:
