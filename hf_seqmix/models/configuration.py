@@ -7,7 +7,15 @@ from typing import Any, ClassVar
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-__all__ = ["SeqMixConfig", "ToeplitzConfig", "before_first_config", "check_activation", "check_choice", "check_range"]
+__all__ = [
+    "EncodedToeplitzConfig",
+    "SeqMixConfig",
+    "ToeplitzConfig",
+    "before_first_config",
+    "check_activation",
+    "check_choice",
+    "check_range",
+]
 
 _pending: list[Callable[[], object]] = []
 
@@ -226,21 +234,11 @@ class ToeplitzConfig(SeqMixConfig):
 
     Args:
         expand_ratio: width of the mixer in units of `hidden_size`.
-        rpe_hidden_size: width of the relative-position encoder.
-        rpe_num_layers: number of its hidden layers, 0 allowed.
-        rpe_activation: its activation.
-        rpe_norm_type: its norm, "simple_rms" or "layer" (see `RelativePositionEncoder`).
-        kernel_max_lag: taps at greater lags are zero; None for no limit.
     """
 
     cache_layer_type: ClassVar[str] = "seqmix_history"
 
     expand_ratio: float | int = 3.0
-    rpe_hidden_size: int = 64
-    rpe_num_layers: int = 3
-    rpe_activation: str = "relu"
-    rpe_norm_type: str = "simple_rms"
-    kernel_max_lag: int | None = None
 
     @property
     def mixer_size(self) -> int:
@@ -257,6 +255,29 @@ class ToeplitzConfig(SeqMixConfig):
         super().check_architecture()
         check_range("expand_ratio", self.expand_ratio, above=0)
         check_range("expand_ratio x hidden_size", self.mixer_size, low=1)
+
+
+@strict
+class EncodedToeplitzConfig(ToeplitzConfig):
+    """Fields of the Toeplitz families whose kernel comes from a relative-position encoder.
+
+    Args:
+        rpe_hidden_size: width of the encoder.
+        rpe_num_layers: number of its hidden layers, 0 allowed.
+        rpe_activation: its activation.
+        rpe_norm_type: its norm, "simple_rms" or "layer" (see `RelativePositionEncoder`).
+        kernel_max_lag: taps at greater lags are zero; None for no limit.
+    """
+
+    rpe_hidden_size: int = 64
+    rpe_num_layers: int = 3
+    rpe_activation: str = "relu"
+    rpe_norm_type: str = "simple_rms"
+    kernel_max_lag: int | None = None
+
+    def check_architecture(self) -> None:
+        """Check the shared fields and those of the encoder."""
+        super().check_architecture()
         check_range("rpe_hidden_size", self.rpe_hidden_size, low=1)
         check_range("rpe_num_layers", self.rpe_num_layers, low=0)
         check_activation("rpe_activation", self.rpe_activation)

@@ -4,13 +4,13 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..configuration import ToeplitzConfig, check_range
+from ..configuration import EncodedToeplitzConfig, check_range
 
 __all__ = ["TNNConfig"]
 
 
 @strict
-class TNNConfig(ToeplitzConfig):
+class TNNConfig(EncodedToeplitzConfig):
     """Configuration of a Toeplitz neural network (Qin et al. 2023, arXiv 2305.04749).
 
     `TNNConfig(vocab_size=50264, rpe_num_layers=6)` is the published causal language model with 48,666,624 parameters.
