@@ -1,5 +1,8 @@
 """The mixer of the Toeplitz neural network, usable in any model."""
 
+from collections.abc import Sequence
+
+from .axial_operator import AxialOperator
 from .gtu import GatedToeplitzUnit
 from .position_encoder import RelativePositionEncoder
 from .toeplitz_kernel import ToeplitzKernel
@@ -14,15 +17,23 @@ class TNNMixer(GatedToeplitzUnit):
     `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same shape.
     Source: Qin et al. 2023 (arXiv 2305.04749).
 
+    With `grid_size` it mixes images, rows and then columns, each with a kernel of its own (see `AxialOperator`); images of
+    another size come with `mixer(hidden_states, grid_size=(height, width))`.
+
     Args:
         hidden_size: channels in and out.
         mixer_size: channels mixed along the sequence; 3 hidden_size by default.
-        decay: the kernel at lag t is multiplied by decay^|t|; 1 for none.
+        decay: the kernel at lag t is multiplied by decay^|t|; 1 for none. In two dimensions one number, or two: along
+            rows and along columns.
         is_causal: whether a token sees the past and itself only.
         activation: activation of both branches.
         rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps: see `RelativePositionEncoder`.
         kernel_max_lag: taps at greater lags are zero; None for no limit.
         layer_idx: which layer of a cache is this mixer's.
+        grid_size: (height, width) of the grid of an image, whose places come row after row; None for sequences.
+
+    Raises:
+        ValueError: for a causal grid, or two decays without a grid.
     """
 
     def __init__(
@@ -30,7 +41,7 @@ class TNNMixer(GatedToeplitzUnit):
         hidden_size: int,
         mixer_size: int | None = None,
         *,
-        decay: float = 0.99,
+        decay: float | Sequence[float] = 0.99,
         is_causal: bool = True,
         activation: str = "silu",
         rpe_hidden_size: int = 64,
@@ -40,11 +51,29 @@ class TNNMixer(GatedToeplitzUnit):
         norm_eps: float = 1e-6,
         kernel_max_lag: int | None = None,
         layer_idx: int = 0,
+        grid_size: tuple[int, int] | None = None,
     ) -> None:
         mixer_size = 3 * hidden_size if mixer_size is None else mixer_size
-        encoder = RelativePositionEncoder(
-            mixer_size, rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps
-        )
-        kernel = ToeplitzKernel(encoder, decay, is_causal, kernel_max_lag)
-        operator = ToeplitzOperator(kernel, is_causal, layer_idx)
+
+        def operator_for(axis_decay: float) -> ToeplitzOperator:
+            encoder = RelativePositionEncoder(
+                mixer_size, rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps
+            )
+            kernel = ToeplitzKernel(encoder, axis_decay, is_causal, kernel_max_lag)
+            return ToeplitzOperator(kernel, is_causal, layer_idx)
+
+        operator: ToeplitzOperator | AxialOperator
+        if grid_size is None:
+            if isinstance(decay, Sequence):
+                raise ValueError(
+                    f"decay is {decay}, one number for each axis of a grid: give grid_size, or one number."
+                )
+            operator = operator_for(decay)
+        else:
+            if is_causal:
+                raise ValueError(
+                    f"grid_size is {grid_size}, but is_causal is True: a grid has no past; set is_causal=False."
+                )
+            along_rows, along_columns = decay if isinstance(decay, Sequence) else (decay, decay)
+            operator = AxialOperator(operator_for(along_rows), operator_for(along_columns), grid_size)
         super().__init__(hidden_size, mixer_size, operator, activation, layer_idx)

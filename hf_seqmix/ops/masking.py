@@ -44,6 +44,8 @@ class TokenLayout(NamedTuple):
     """(batch, length) long, where each token stands among the flattened groups, one after another."""
     realign: bool = False
     """Whether pads follow real tokens, so that a history must be realigned after these tokens join it."""
+    grid_size: tuple[int, int] | None = None
+    """(height, width) of the grid whose places, row after row, the tokens are; None for text."""
 
     def zero_pads(self, values: Tensor) -> Tensor:
         """Set `values` (batch, length, channels) to zero at pads."""
@@ -105,6 +107,7 @@ def token_layout(
     position_ids: Tensor | None = None,
     cu_seq_lens_q: Tensor | None = None,
     seq_idx: Tensor | None = None,
+    grid_size: tuple[int, int] | None = None,
     **_: Any,
 ) -> TokenLayout:
     """Work out where the real tokens of each sequence lie.
@@ -120,6 +123,7 @@ def token_layout(
         position_ids: (batch or 1, length) position of each token in its sequence.
         cu_seq_lens_q: (sequences + 1,) cumulative lengths, from 0 to batch * length, of sequences laid end to end.
         seq_idx: (batch, length) number of the sequence a token belongs to.
+        grid_size: (height, width) of the grid that the tokens of an image form.
         **_: other keyword arguments of a model's forward, ignored.
 
     Raises:
@@ -127,6 +131,17 @@ def token_layout(
     """
     if isinstance(attention_mask, TokenLayout):
         return attention_mask
+    if grid_size is not None:
+        layout = token_layout(
+            attention_mask,
+            batch,
+            length,
+            past_length=past_length,
+            position_ids=position_ids,
+            cu_seq_lens_q=cu_seq_lens_q,
+            seq_idx=seq_idx,
+        )
+        return layout._replace(grid_size=grid_size)
     key_mask = None if attention_mask is None else _key_mask(attention_mask, batch, length, past_length)
     mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
     tracing = torch.compiler.is_compiling()

@@ -32,6 +32,7 @@ def build_tnn_mixer(config: TNNConfig, layer_idx: int) -> TNNMixer:
         norm_eps=config.norm_eps,
         kernel_max_lag=config.kernel_max_lag,
         layer_idx=layer_idx,
+        grid_size=config.mixing_grid,
     )
 
 
