@@ -19,7 +19,7 @@ from .models.tnn.configuration_tnn import TNNConfig
 
 if TYPE_CHECKING:
     from .models.auto import register_family
-    from .models.family import TEXT_HEADS, Family
+    from .models.family import IMAGE_HEADS, TEXT_HEADS, Family
     from .models.hybrid.modeling_hybrid import (
         SeqMixHybridForCausalLM,
         SeqMixHybridForMaskedLM,
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from .models.tnn.modeling_tnn import (
         TNNForCausalLM,
+        TNNForImageClassification,
         TNNForMaskedLM,
         TNNForQuestionAnswering,
         TNNForSequenceClassification,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from .ops import toeplitz_matmul, toeplitz_matmul_dense
 
 __all__ = [
+    "IMAGE_HEADS",
     "TEXT_HEADS",
     "AttentionConfig",
     "Family",
@@ -72,6 +74,7 @@ __all__ = [
     "SoftmaxAttention",
     "TNNConfig",
     "TNNForCausalLM",
+    "TNNForImageClassification",
     "TNNForMaskedLM",
     "TNNForQuestionAnswering",
     "TNNForSequenceClassification",
@@ -94,7 +97,7 @@ _LAZY = {
     "hub": None,
     "metrics": None,
     "models.auto": ("register_family",),
-    "models.family": ("Family", "TEXT_HEADS"),
+    "models.family": ("Family", "IMAGE_HEADS", "TEXT_HEADS"),
     "models.hybrid.modeling_hybrid": (
         "SeqMixHybridForCausalLM",
         "SeqMixHybridForMaskedLM",
@@ -106,6 +109,7 @@ _LAZY = {
     ),
     "models.tnn.modeling_tnn": (
         "TNNForCausalLM",
+        "TNNForImageClassification",
         "TNNForMaskedLM",
         "TNNForQuestionAnswering",
         "TNNForSequenceClassification",

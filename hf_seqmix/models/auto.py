@@ -4,6 +4,7 @@ from transformers import (
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
+    AutoModelForImageClassification,
     AutoModelForMaskedLM,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -26,6 +27,7 @@ AUTO_CLASSES = {
     "ForSequenceClassification": AutoModelForSequenceClassification,
     "ForTokenClassification": AutoModelForTokenClassification,
     "ForQuestionAnswering": AutoModelForQuestionAnswering,
+    "ForImageClassification": AutoModelForImageClassification,
 }
 """The `Auto` class of each head, by the end of the head's name."""
 

@@ -14,6 +14,7 @@ from .._compat import PicklableCapture, capture_outputs, merge_with_config_defau
 from ..cache import past_length
 from ..modules.glu import GatedLinearUnit
 from ..modules.norms import MaskedBatchNorm, build_norm
+from ..modules.patch_embedding import PatchEmbedding
 from ..ops.masking import TokenLayout, real_positions, token_layout
 from ..ops.packing import sequence_positions
 from .configuration import SeqMixConfig
@@ -116,13 +117,22 @@ class SeqMixPreTrainedModel(PicklableCapture, PreTrainedModel):
 
 
 class SeqMixModel(SeqMixPreTrainedModel):
-    """Embedding, `num_hidden_layers` blocks, and a last norm; the mixer of each block is named by the config."""
+    """Embedding, `num_hidden_layers` blocks, and a last norm; the mixer of each block is named by the config.
+
+    The embedding is one of tokens, or, where the config names an `image_size`, one of the patches of images.
+    """
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         pre_norm = config.norm_position == "pre"
         norm_type = "batch" if config.norm_type == "batch" else "layer"
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        image = config.image_shape
+        self.embed_patches: PatchEmbedding | None = None
+        if image is None:
+            self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        else:
+            self.embed_patches = PatchEmbedding(image.num_channels, image.patch_size, config.hidden_size)
+            self.main_input_name, self._input_embed_layer = "pixel_values", "embed_patches"
         self.embed_positions = (
             PositionEmbedding(config.max_position_embeddings, config.hidden_size)
             if config.position_embedding_type == "learned"
@@ -148,9 +158,10 @@ class SeqMixModel(SeqMixPreTrainedModel):
         past_key_values: Any = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        pixel_values: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPast:
-        """Encode a batch of token sequences.
+        """Encode a batch of token sequences, or of images.
 
         Args:
             input_ids: (batch, length) token ids.
@@ -160,16 +171,23 @@ class SeqMixModel(SeqMixPreTrainedModel):
                 among `kwargs`, mean several packed sequences, each encoded alone.
             past_key_values: cache of the library that these tokens continue.
             inputs_embeds: (batch, length, hidden_size), instead of `input_ids`; scaled like embeddings.
-            use_cache: whether to return a cache; by default as the config says, never in training.
+            use_cache: whether to return a cache; by default as the config says, never in training or for images.
+            pixel_values: (batch, num_channels, height, width) images, for a model of images and instead of all else; of
+                any size that the patches divide, unless positions are learned.
             **kwargs: `output_hidden_states`, `return_dict`, boundaries of packed sequences.
 
         Returns:
             `last_hidden_state` (batch, length, hidden_size); `past_key_values`.
 
         Raises:
-            ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, or a cache given to a
-                bidirectional model.
+            ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache given to a
+                bidirectional model, images given to a model of text, or text to a model of images.
         """
+        grid_size = None
+        if pixel_values is not None or self.embed_patches is not None:
+            self._check_image_alone(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+            inputs_embeds, grid_size = self._embed_image(pixel_values)
+            use_cache = False
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("give exactly one of input_ids and inputs_embeds.")
         if past_key_values is not None and not self.config.is_causal:
@@ -196,6 +214,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             position_ids=position_ids if masks is None else None,
             cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
             seq_idx=kwargs.get("seq_idx"),
+            grid_size=grid_size,
         )
         if use_cache and past_key_values is None and not self.training and self.config.is_causal:
             past_key_values = None if layout.sequence_ids is not None else DynamicCache(config=self.config)
@@ -222,6 +241,32 @@ class SeqMixModel(SeqMixPreTrainedModel):
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
         )
+
+    def _check_image_alone(self, *text: Any) -> None:
+        if self.embed_patches is None:
+            raise ValueError(
+                "pixel_values are given, but this is a model of text: set image_size in the configuration for one of images."
+            )
+        if any(given is not None for given in text):
+            raise ValueError(
+                "this is a model of images (image_size is set): give pixel_values and nothing else. Images have no pads, so "
+                "no attention_mask either."
+            )
+
+    def _embed_image(self, pixel_values: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
+        """Return (batch, patches, hidden_size), and (height, width) of the grid that the patches form."""
+        image = self.config.image_shape
+        assert self.embed_patches is not None and image is not None
+        if pixel_values is None:
+            raise ValueError("this is a model of images (image_size is set): give pixel_values.")
+        grid_size = self.embed_patches.grid_size(pixel_values)
+        if self.embed_positions is not None and grid_size != image.grid_size:
+            raise ValueError(
+                f"the images have {grid_size[0]} x {grid_size[1]} patches, but position_embedding_type='learned' has "
+                f"positions for {image.grid_size[0]} x {image.grid_size[1]}: resize them to image_size, or use 'none' or "
+                "'sinusoidal'."
+            )
+        return self.embed_patches(pixel_values), grid_size
 
     def _check_token_ids(self, input_ids: Tensor) -> None:
         """Refuse ids outside the vocabulary where looking costs nothing; elsewhere the embedding fails by itself."""

@@ -30,8 +30,9 @@ from .heads import (
     SeqMixForTokenClassification,
 )
 from .mixers import register_mixer
+from .vision import SeqMixForImageClassification
 
-__all__ = ["TEXT_HEADS", "Family"]
+__all__ = ["IMAGE_HEADS", "TEXT_HEADS", "Family"]
 
 TEXT_HEADS: tuple[type[SeqMixPreTrainedModel], ...] = (
     SeqMixForCausalLM,
@@ -41,6 +42,9 @@ TEXT_HEADS: tuple[type[SeqMixPreTrainedModel], ...] = (
     SeqMixForQuestionAnswering,
 )
 """The heads of a family of text models, in the order in which `Family.build` returns them."""
+
+IMAGE_HEADS: tuple[type[SeqMixPreTrainedModel], ...] = (SeqMixForImageClassification,)
+"""The heads that a family has beside those if its configuration knows images (`image_shape`)."""
 
 
 @dataclass(frozen=True)

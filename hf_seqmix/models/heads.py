@@ -18,16 +18,18 @@ from .configuration import SeqMixConfig
 from .pooling import ClassificationHead, number_of_labels, pool
 
 __all__ = [
+    "SeqMixClassifier",
     "SeqMixForCausalLM",
     "SeqMixForMaskedLM",
     "SeqMixForQuestionAnswering",
     "SeqMixForSequenceClassification",
     "SeqMixForTokenClassification",
+    "SeqMixHead",
 ]
 
 
-class _SeqMixHead(SeqMixPreTrainedModel):
-    """A backbone under the attribute `model`, of the class that the family set as `base_model_class`."""
+class SeqMixHead(SeqMixPreTrainedModel):
+    """What all heads share: a backbone under the attribute `model`, of the class that the family set as `base_model_class`."""
 
     base_model_class: type[SeqMixModel] = SeqMixModel
 
@@ -38,9 +40,14 @@ class _SeqMixHead(SeqMixPreTrainedModel):
 
     def _check_config(self, config: SeqMixConfig) -> None:
         """Refuse, before anything is allocated, a configuration that this head makes no sense with."""
+        if config.image_shape is not None:
+            raise ValueError(
+                f"image_size is set, but {type(self).__name__} reads text: leave it out, or use the head for image "
+                "classification."
+            )
 
 
-class SeqMixForCausalLM(_SeqMixHead):
+class SeqMixForCausalLM(SeqMixHead):
     """Language model: the logits at each position are for the next token."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -52,6 +59,7 @@ class SeqMixForCausalLM(_SeqMixHead):
         self.post_init()
 
     def _check_config(self, config: SeqMixConfig) -> None:
+        super()._check_config(config)
         if not config.is_causal:
             raise ValueError(
                 f"is_causal is False, but {type(self).__name__} needs a causal model: set is_causal=True, or use the "
@@ -121,7 +129,7 @@ class MaskedLMTransform(nn.Module):
         return self.norm(self.activation(self.dense(hidden_states)))
 
 
-class SeqMixForMaskedLM(_SeqMixHead):
+class SeqMixForMaskedLM(SeqMixHead):
     """Masked language model: the logits at each position are for the token that was there."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -133,6 +141,7 @@ class SeqMixForMaskedLM(_SeqMixHead):
         self.post_init()
 
     def _check_config(self, config: SeqMixConfig) -> None:
+        super()._check_config(config)
         if config.is_causal:
             raise ValueError(
                 f"is_causal is True, but {type(self).__name__} needs a bidirectional model: set is_causal=False, or use "
@@ -167,14 +176,37 @@ class SeqMixForMaskedLM(_SeqMixHead):
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
 
 
-class SeqMixForSequenceClassification(_SeqMixHead):
-    """Classifier or regressor of whole sequences, or, with `num_segments` 2, of pairs of documents."""
+class SeqMixClassifier(SeqMixHead):
+    """What classifiers and regressors of whole inputs share: the head on the pooled vector, and the loss."""
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         self.num_labels = number_of_labels(config)
         self.classifier = ClassificationHead(config)
         self.post_init()
+
+    def _loss(
+        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **kwargs: Any
+    ) -> Tensor:
+        problem = self.config.problem_type
+        if problem is None and (self.num_labels == 1 or labels.is_floating_point()):
+            problem = "regression" if self.num_labels == 1 else "multi_label_classification"
+        if problem in ("regression", "multi_label_classification"):
+            labels = labels.to(logits.dtype)
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            # The library's loss is a mean over this batch's numbers; accumulation wants the share of all of them.
+            return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
+        return self.loss_function(
+            labels=labels,
+            pooled_logits=logits,
+            config=self.config,
+            num_items_in_batch=num_items_in_batch,
+            **kwargs,
+        )
+
+
+class SeqMixForSequenceClassification(SeqMixClassifier):
+    """Classifier or regressor of whole sequences, or, with `num_segments` 2, of pairs of documents."""
 
     @can_return_tuple
     def forward(
@@ -230,27 +262,8 @@ class SeqMixForSequenceClassification(_SeqMixHead):
             )
         return x.flatten(0, 1)
 
-    def _loss(
-        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **kwargs: Any
-    ) -> Tensor:
-        problem = self.config.problem_type
-        if problem is None and (self.num_labels == 1 or labels.is_floating_point()):
-            problem = "regression" if self.num_labels == 1 else "multi_label_classification"
-        if problem in ("regression", "multi_label_classification"):
-            labels = labels.to(logits.dtype)
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-            # The library's loss is a mean over this batch's numbers; accumulation wants the share of all of them.
-            return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
-        return self.loss_function(
-            labels=labels,
-            pooled_logits=logits,
-            config=self.config,
-            num_items_in_batch=num_items_in_batch,
-            **kwargs,
-        )
 
-
-class SeqMixForTokenClassification(_SeqMixHead):
+class SeqMixForTokenClassification(SeqMixHead):
     """Classifier of each token."""
 
     def __init__(self, config: SeqMixConfig) -> None:
@@ -291,7 +304,7 @@ class SeqMixForTokenClassification(_SeqMixHead):
         return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
 
 
-class SeqMixForQuestionAnswering(_SeqMixHead):
+class SeqMixForQuestionAnswering(SeqMixHead):
     """Extractive question answering: scores for the first and the last token of the answer."""
 
     def __init__(self, config: SeqMixConfig) -> None:

@@ -64,14 +64,24 @@ class ModelSuite:
     def heads(self) -> list[tuple[str, bool]]:
         return [(name, is_causal) for is_causal in self.directions for name in self.head_names(is_causal)]
 
+    def takes_images(self, suffix: str) -> bool:
+        return self.family.classes[suffix].main_input_name == "pixel_values"
+
+    def head_config(self, suffix: str, is_causal: bool = True, **kwargs: Any) -> SeqMixConfig:
+        """A configuration with what a head asks for: one for images names their size."""
+        image = {"image_size": [6, 4], "patch_size": 2, "num_channels": 1} if self.takes_images(suffix) else {}
+        return self.config(is_causal, **{**image, **kwargs})
+
     def make(
         self, suffix: str = "Model", is_causal: bool = True, dtype: torch.dtype = torch.float64, **kwargs: Any
     ) -> PreTrainedModel:
-        model = perturb(self.family.classes[suffix](self.config(is_causal, **kwargs)))
+        model = perturb(self.family.classes[suffix](self.head_config(suffix, is_causal, **kwargs)))
         return model.to(dtype).eval()
 
     def batch(self, suffix: str, rows: int = 2, length: int = 9) -> dict[str, Tensor]:
         """Inputs and labels that a head can be trained on."""
+        if self.takes_images(suffix):
+            return {"pixel_values": torch.randn(rows, 1, 6, 4), "labels": torch.arange(rows) % 2}
         inputs = {"input_ids": torch.randint(VOCAB, (rows, length))}
         if suffix in ("ForCausalLM", "ForMaskedLM"):
             inputs["labels"] = inputs["input_ids"].clone()
@@ -488,7 +498,7 @@ class ModelSuite:
         for suffix, is_causal in self.heads():
             if suffix == "Model":
                 continue
-            model = self.family.classes[suffix](self.config(is_causal, hidden_dropout=0.0))
+            model = self.family.classes[suffix](self.head_config(suffix, is_causal, hidden_dropout=0.0))
             optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
             batch = self.batch(suffix)
             losses = []
@@ -668,6 +678,6 @@ class ModelSuite:
         config = self.config(self.directions[0])
         assert type(transformers.AutoConfig.for_model(config.model_type)) is self.family.config_class
         for suffix, is_causal in self.heads():
-            model = AUTO_CLASSES[suffix].from_config(self.config(is_causal))
+            model = AUTO_CLASSES[suffix].from_config(self.head_config(suffix, is_causal))
             assert type(model) is self.family.classes[suffix]
             assert not model.is_remote_code()

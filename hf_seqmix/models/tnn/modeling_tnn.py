@@ -1,12 +1,13 @@
 """The Toeplitz neural network: its row of the table of families, and the classes that follow from it."""
 
 from ...modules.tnn import TNNMixer
-from ..family import TEXT_HEADS, Family
+from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from .configuration_tnn import TNNConfig
 
 __all__ = [
     "TNN_FAMILY",
     "TNNForCausalLM",
+    "TNNForImageClassification",
     "TNNForMaskedLM",
     "TNNForQuestionAnswering",
     "TNNForSequenceClassification",
@@ -36,7 +37,7 @@ def build_tnn_mixer(config: TNNConfig, layer_idx: int) -> TNNMixer:
     )
 
 
-TNN_FAMILY = Family("TNN", TNNConfig, build_tnn_mixer, TEXT_HEADS)
+TNN_FAMILY = Family("TNN", TNNConfig, build_tnn_mixer, TEXT_HEADS + IMAGE_HEADS)
 
 (
     TNNPreTrainedModel,
@@ -46,4 +47,5 @@ TNN_FAMILY = Family("TNN", TNNConfig, build_tnn_mixer, TEXT_HEADS)
     TNNForSequenceClassification,
     TNNForTokenClassification,
     TNNForQuestionAnswering,
+    TNNForImageClassification,
 ) = TNN_FAMILY.build(__name__)
