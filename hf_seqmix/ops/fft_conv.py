@@ -9,7 +9,15 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-__all__ = ["channel_blocks", "circular_product", "compute_dtype", "correlate", "fast_length", "spectrum"]
+__all__ = [
+    "channel_blocks",
+    "circular_product",
+    "compute_dtype",
+    "correlate",
+    "fast_length",
+    "impulse_response",
+    "spectrum",
+]
 
 # A block that fits the second-level cache of the cores that work on it measured fastest on CPU (1 MiB a thread), and above
 # about 32 MiB glibc maps and faults every buffer anew. A GPU only needs its peak memory bounded.
@@ -99,3 +107,16 @@ def correlate(g_spectrum: Tensor, x_spectrum: Tensor, fft_length: int) -> Tensor
     """
     total = x_spectrum.conj_physical_().mul_(g_spectrum).sum(dim=0)
     return torch.fft.irfft(total, n=fft_length)
+
+
+def impulse_response(response: Tensor, fft_length: int) -> Tensor:
+    """Return the real signal of length F whose spectrum is `response`: c[t] = irfft(K), t = 0 to F - 1.
+
+    Differentiable. Negative lags stand at F - t.
+
+    Args:
+        response: (..., fft_length / 2 + 1) at the frequencies 2 pi q / F, real (an even signal) or complex. Its imaginary
+            part at 0 and pi has no effect.
+        fft_length: F in samples, even.
+    """
+    return torch.fft.irfft(response, n=fft_length)
