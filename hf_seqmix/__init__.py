@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig
 
+from ._lazy import after_import
 from ._version import __version__
 from .models.configuration import SeqMixConfig, before_first_config
 from .models.hybrid.configuration_hybrid import AttentionConfig, SeqMixHybridConfig
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
         SeqMixHybridModel,
         SeqMixHybridPreTrainedModel,
     )
+    from .models.image_processing import SeqMixImageProcessor
     from .models.tnn.modeling_tnn import (
         TNNForCausalLM,
         TNNForImageClassification,
@@ -70,6 +72,7 @@ __all__ = [
     "SeqMixHybridForTokenClassification",
     "SeqMixHybridModel",
     "SeqMixHybridPreTrainedModel",
+    "SeqMixImageProcessor",
     "SimpleRMSNorm",
     "SoftmaxAttention",
     "TNNConfig",
@@ -128,6 +131,7 @@ _LAZY = {
         "ToeplitzKernel",
         "ToeplitzOperator",
     ),
+    "models.image_processing": ("SeqMixImageProcessor",),
     "ops": ("toeplitz_matmul", "toeplitz_matmul_dense"),
 }
 """Module -> the public names that are loaded from it when first asked for; None for the module itself."""
@@ -150,3 +154,7 @@ def __dir__() -> list[str]:
 for _config_class in (TNNConfig, SeqMixHybridConfig):
     AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
 before_first_config(lambda: importlib.import_module(".models.auto", __name__))
+# Image processors are made without any configuration.
+after_import(
+    "transformers.models.auto.image_processing_auto", lambda: importlib.import_module(".models.auto", __name__)
+)

@@ -10,8 +10,9 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from transformers.utils import is_vision_available
 
-from .._compat import register_causal_lm_name
+from .._compat import register_causal_lm_name, register_image_classification_name, register_image_processor
 from .family import Family
 from .hybrid.modeling_hybrid import HYBRID_FAMILY
 from .tnn.modeling_tnn import TNN_FAMILY
@@ -40,6 +41,17 @@ def register_family(family: Family) -> None:
             AUTO_CLASSES[suffix].register(family.config_class, cls, exist_ok=True)
         if suffix == "ForCausalLM":
             register_causal_lm_name(family.config_class.model_type, cls.__name__)
+        if suffix == "ForImageClassification":
+            register_image_classification_name(family.config_class.model_type, cls.__name__)
+            _register_image_processor(family)
+
+
+def _register_image_processor(family: Family) -> None:
+    if not is_vision_available():
+        return  # a model needs no Pillow, only the processor does
+    from .image_processing import SeqMixImageProcessor
+
+    register_image_processor(family.config_class, SeqMixImageProcessor)
 
 
 for _family in FAMILIES:

@@ -1,0 +1,94 @@
+"""From pictures to `pixel_values`."""
+
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from transformers.image_processing_backends import PilBackend
+from transformers.image_utils import PILImageResampling
+from transformers.processing_utils import ImagesKwargs
+
+from .configuration import SeqMixConfig
+
+__all__ = ["SeqMixImageProcessor"]
+
+_MODES = {1: "L", 3: "RGB"}
+_LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
+"""Weights of red, green and blue in a grey value (ITU-R 601-2, as Pillow has them)."""
+
+
+class SeqMixImageProcessorKwargs(ImagesKwargs, total=False):
+    """What the processor takes beside the library's own arguments."""
+
+    num_channels: int
+
+
+class SeqMixImageProcessor(PilBackend):
+    """Make `pixel_values` (batch, num_channels, height, width) of PIL images or arrays of any sizes.
+
+    Colours are brought to `num_channels`, then images are resized (bilinear), rescaled to [0, 1], and normalised,
+    (x - image_mean) / image_std. It needs Pillow, and no torchvision.
+
+    Args:
+        size: {"height": ..., "width": ...} in pixels.
+        num_channels: 1 makes colour grey, 3 makes grey colour; transparency is dropped.
+        image_mean, image_std: one number, or one for each channel.
+        **kwargs: the library's other fields, `do_resize`, `do_rescale`, `do_normalize`, `resample`, `rescale_factor`.
+    """
+
+    valid_kwargs = SeqMixImageProcessorKwargs
+    resample = PILImageResampling.BILINEAR
+    size = {"height": 32, "width": 32}
+    num_channels = 3
+    image_mean = 0.5
+    image_std = 0.5
+    do_resize = True
+    do_rescale = True
+    do_normalize = True
+
+    @classmethod
+    def for_model(cls, config: SeqMixConfig, **kwargs: Any) -> "SeqMixImageProcessor":
+        """Make the processor of a model: its image size and number of channels.
+
+        Raises:
+            ValueError: for a model of text.
+        """
+        image = config.image_shape
+        if image is None:
+            raise ValueError(
+                f"image_size of the {config.model_type!r} configuration is None: it is for a model of text."
+            )
+        height, width = image.image_size
+        return cls(**{"size": {"height": height, "width": width}, "num_channels": image.num_channels, **kwargs})
+
+    def _prepare_image_like_inputs(self, images: Any, *args: Any, **kwargs: Any) -> list[Any]:
+        """Let (height, width) arrays stand for grey images, which the library only lets PIL images do."""
+        if isinstance(images, (list, tuple)):
+            images = [_with_channels(image) for image in images]
+        return super()._prepare_image_like_inputs(_with_channels(images), *args, **kwargs)
+
+    def process_image(self, image: Any, *args: Any, num_channels: int | None = None, **kwargs: Any) -> np.ndarray:
+        """Return one image as (num_channels, height, width).
+
+        Raises:
+            ValueError: for an array with a number of channels that cannot be brought to `num_channels`.
+        """
+        channels = self.num_channels if num_channels is None else num_channels
+        if isinstance(image, Image.Image) and channels in _MODES:
+            image = image.convert(_MODES[channels])  # palettes and transparency are known here only
+        array = super().process_image(image, *args, **{**kwargs, "do_convert_rgb": False})
+        given = array.shape[0]
+        if given == channels:
+            return array
+        if channels == 1 and given in (3, 4):
+            if array.dtype == np.uint8:
+                return np.asarray(Image.fromarray(np.moveaxis(array[:3], 0, -1)).convert("L"))[None]
+            return np.tensordot(_LUMA, array[:3], axes=1)[None].astype(array.dtype)
+        if channels == 3 and given in (1, 4):
+            return np.repeat(array, 3, axis=0) if given == 1 else array[:3]
+        raise ValueError(f"an image has {given} channels; this processor makes {channels} (num_channels).")
+
+
+def _with_channels(image: Any) -> Any:
+    is_flat = getattr(image, "ndim", None) == 2
+    return image[None] if is_flat else image
