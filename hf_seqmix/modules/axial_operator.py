@@ -1,12 +1,13 @@
 """Mixing an image along its rows, then along its columns, each with a one-dimensional operator."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..ops.masking import TokenLayout
 
-__all__ = ["AxialOperator"]
+__all__ = ["AxialOperator", "axial_or_sequential", "check_grid"]
 
 
 class AxialOperator(nn.Module):
@@ -71,3 +72,32 @@ class AxialOperator(nn.Module):
 
     def extra_repr(self) -> str:
         return f"grid_size={self.grid_size}"
+
+
+def axial_or_sequential(
+    operator_for: Callable[[int], nn.Module], length: int, grid_size: tuple[int, int] | None, is_causal: bool
+) -> nn.Module:
+    """Build what mixes sequences, or, given a grid, what mixes its rows and columns.
+
+    Args:
+        operator_for: called with a length; builds the operator that mixes sequences, or an axis, of that length.
+        length: length of the sequences; not used for a grid.
+        grid_size: (height, width) of the grid of an image; None for sequences.
+        is_causal: whether the operators are causal; not possible on a grid.
+
+    Raises:
+        ValueError: for a causal grid, or one of fewer than one row or column.
+    """
+    if grid_size is None:
+        return operator_for(length)
+    check_grid(grid_size, is_causal)
+    height, width = grid_size
+    return AxialOperator(operator_for(width), operator_for(height), grid_size)
+
+
+def check_grid(grid_size: tuple[int, int], is_causal: bool) -> None:
+    """Raise a `ValueError` for a causal grid, or one of fewer than one row or column."""
+    if is_causal:
+        raise ValueError(f"grid_size is {grid_size}, but is_causal is True: a grid has no past; set is_causal=False.")
+    if len(grid_size) != 2 or min(grid_size) < 1:
+        raise ValueError(f"grid_size is {grid_size}; it must be (height, width), each at least 1.")

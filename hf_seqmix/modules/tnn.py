@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .axial_operator import AxialOperator
+from .axial_operator import AxialOperator, check_grid
 from .gtu import GatedToeplitzUnit
 from .position_encoder import RelativePositionEncoder
 from .toeplitz_kernel import ToeplitzKernel
@@ -70,10 +70,7 @@ class TNNMixer(GatedToeplitzUnit):
                 )
             operator = operator_for(decay)
         else:
-            if is_causal:
-                raise ValueError(
-                    f"grid_size is {grid_size}, but is_causal is True: a grid has no past; set is_causal=False."
-                )
+            check_grid(grid_size, is_causal)
             along_rows, along_columns = decay if isinstance(decay, Sequence) else (decay, decay)
             operator = AxialOperator(operator_for(along_rows), operator_for(along_columns), grid_size)
         super().__init__(hidden_size, mixer_size, operator, activation, layer_idx)
