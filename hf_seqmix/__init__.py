@@ -13,14 +13,26 @@ from transformers import AutoConfig
 
 from ._lazy import after_import
 from ._version import __version__
-from .models.configuration import SeqMixConfig, before_first_config
+from .models.configuration import SeqMixConfig, before_first_config, register_image_processor
+from .models.fd_tnn.configuration_fd_tnn import FDTNNConfig
 from .models.hybrid.configuration_hybrid import AttentionConfig, SeqMixHybridConfig
 from .models.mixers import register_mixer
+from .models.ski_tnn.configuration_ski_tnn import SKITNNConfig
 from .models.tnn.configuration_tnn import TNNConfig
 
 if TYPE_CHECKING:
     from .models.auto import register_family
     from .models.family import IMAGE_HEADS, TEXT_HEADS, Family
+    from .models.fd_tnn.modeling_fd_tnn import (
+        FDTNNForCausalLM,
+        FDTNNForImageClassification,
+        FDTNNForMaskedLM,
+        FDTNNForQuestionAnswering,
+        FDTNNForSequenceClassification,
+        FDTNNForTokenClassification,
+        FDTNNModel,
+        FDTNNPreTrainedModel,
+    )
     from .models.hybrid.modeling_hybrid import (
         SeqMixHybridForCausalLM,
         SeqMixHybridForMaskedLM,
@@ -31,6 +43,15 @@ if TYPE_CHECKING:
         SeqMixHybridPreTrainedModel,
     )
     from .models.image_processing import SeqMixImageProcessor
+    from .models.ski_tnn.modeling_ski_tnn import (
+        SKITNNForImageClassification,
+        SKITNNForMaskedLM,
+        SKITNNForQuestionAnswering,
+        SKITNNForSequenceClassification,
+        SKITNNForTokenClassification,
+        SKITNNModel,
+        SKITNNPreTrainedModel,
+    )
     from .models.tnn.modeling_tnn import (
         TNNForCausalLM,
         TNNForImageClassification,
@@ -42,27 +63,64 @@ if TYPE_CHECKING:
         TNNPreTrainedModel,
     )
     from .modules import (
+        FDTNNMixer,
+        FrequencyKernel,
         GatedLinearUnit,
         GatedToeplitzUnit,
+        InverseTimeWarpKernel,
         MaskedBatchNorm,
         RelativePositionEncoder,
+        SKIOperator,
+        SKITNNMixer,
         SimpleRMSNorm,
         SoftmaxAttention,
         TNNMixer,
         ToeplitzKernel,
         ToeplitzOperator,
     )
-    from .ops import toeplitz_matmul, toeplitz_matmul_dense
+    from .ops import (
+        InducingGrid,
+        causal_taps,
+        short_conv,
+        ski_matmul,
+        ski_matmul_dense,
+        toeplitz_matmul,
+        toeplitz_matmul_dense,
+        two_sided_taps,
+    )
 
 __all__ = [
     "IMAGE_HEADS",
     "TEXT_HEADS",
     "AttentionConfig",
+    "FDTNNConfig",
+    "FDTNNForCausalLM",
+    "FDTNNForImageClassification",
+    "FDTNNForMaskedLM",
+    "FDTNNForQuestionAnswering",
+    "FDTNNForSequenceClassification",
+    "FDTNNForTokenClassification",
+    "FDTNNMixer",
+    "FDTNNModel",
+    "FDTNNPreTrainedModel",
     "Family",
+    "FrequencyKernel",
     "GatedLinearUnit",
     "GatedToeplitzUnit",
+    "InducingGrid",
+    "InverseTimeWarpKernel",
     "MaskedBatchNorm",
     "RelativePositionEncoder",
+    "SKIOperator",
+    "SKITNNConfig",
+    "SKITNNForImageClassification",
+    "SKITNNForMaskedLM",
+    "SKITNNForQuestionAnswering",
+    "SKITNNForSequenceClassification",
+    "SKITNNForTokenClassification",
+    "SKITNNMixer",
+    "SKITNNModel",
+    "SKITNNPreTrainedModel",
     "SeqMixConfig",
     "SeqMixHybridConfig",
     "SeqMixHybridForCausalLM",
@@ -88,10 +146,15 @@ __all__ = [
     "ToeplitzKernel",
     "ToeplitzOperator",
     "__version__",
+    "causal_taps",
     "register_family",
     "register_mixer",
+    "short_conv",
+    "ski_matmul",
+    "ski_matmul_dense",
     "toeplitz_matmul",
     "toeplitz_matmul_dense",
+    "two_sided_taps",
 ]
 
 _LAZY = {
@@ -101,6 +164,16 @@ _LAZY = {
     "metrics": None,
     "models.auto": ("register_family",),
     "models.family": ("Family", "IMAGE_HEADS", "TEXT_HEADS"),
+    "models.fd_tnn.modeling_fd_tnn": (
+        "FDTNNForCausalLM",
+        "FDTNNForImageClassification",
+        "FDTNNForMaskedLM",
+        "FDTNNForQuestionAnswering",
+        "FDTNNForSequenceClassification",
+        "FDTNNForTokenClassification",
+        "FDTNNModel",
+        "FDTNNPreTrainedModel",
+    ),
     "models.hybrid.modeling_hybrid": (
         "SeqMixHybridForCausalLM",
         "SeqMixHybridForMaskedLM",
@@ -109,6 +182,15 @@ _LAZY = {
         "SeqMixHybridForTokenClassification",
         "SeqMixHybridModel",
         "SeqMixHybridPreTrainedModel",
+    ),
+    "models.ski_tnn.modeling_ski_tnn": (
+        "SKITNNForImageClassification",
+        "SKITNNForMaskedLM",
+        "SKITNNForQuestionAnswering",
+        "SKITNNForSequenceClassification",
+        "SKITNNForTokenClassification",
+        "SKITNNModel",
+        "SKITNNPreTrainedModel",
     ),
     "models.tnn.modeling_tnn": (
         "TNNForCausalLM",
@@ -121,10 +203,15 @@ _LAZY = {
         "TNNPreTrainedModel",
     ),
     "modules": (
+        "FDTNNMixer",
+        "FrequencyKernel",
         "GatedLinearUnit",
         "GatedToeplitzUnit",
+        "InverseTimeWarpKernel",
         "MaskedBatchNorm",
         "RelativePositionEncoder",
+        "SKIOperator",
+        "SKITNNMixer",
         "SimpleRMSNorm",
         "SoftmaxAttention",
         "TNNMixer",
@@ -132,7 +219,16 @@ _LAZY = {
         "ToeplitzOperator",
     ),
     "models.image_processing": ("SeqMixImageProcessor",),
-    "ops": ("toeplitz_matmul", "toeplitz_matmul_dense"),
+    "ops": (
+        "InducingGrid",
+        "causal_taps",
+        "short_conv",
+        "ski_matmul",
+        "ski_matmul_dense",
+        "toeplitz_matmul",
+        "toeplitz_matmul_dense",
+        "two_sided_taps",
+    ),
 }
 """Module -> the public names that are loaded from it when first asked for; None for the module itself."""
 
@@ -151,10 +247,8 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-for _config_class in (TNNConfig, SeqMixHybridConfig):
+for _config_class in (TNNConfig, FDTNNConfig, SKITNNConfig, SeqMixHybridConfig):
     AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
 before_first_config(lambda: importlib.import_module(".models.auto", __name__))
-# Image processors are made without any configuration.
-after_import(
-    "transformers.models.auto.image_processing_auto", lambda: importlib.import_module(".models.auto", __name__)
-)
+# An image processor is loaded without any configuration.
+after_import("transformers.models.auto.image_processing_auto", lambda: register_image_processor(TNNConfig))

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, DynamicLayer, StaticLayer
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
-from transformers.models.auto.image_processing_auto import AutoImageProcessor
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
@@ -26,7 +25,6 @@ __all__ = [
     "merge_with_config_defaults",
     "register_causal_lm_name",
     "register_image_classification_name",
-    "register_image_processor",
     "register_layer_type",
 ]
 
@@ -64,16 +62,6 @@ def register_causal_lm_name(model_type: str, class_name: str) -> None:
 def register_image_classification_name(model_type: str, class_name: str) -> None:
     """Tell the image classification pipeline that it supports a class; it logs an error for those not in this table."""
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES[model_type] = class_name
-
-
-def register_image_processor(config_class: type, processor_class: type) -> None:
-    """Make `AutoImageProcessor` load a processor, whether or not torchvision is installed.
-
-    Where it is, the library asks for a class of the name "torchvision" first. In older releases the public name
-    `transformers.AutoImageProcessor` is of no use without torchvision, not even for registering, so it is not used.
-    """
-    processors = {"pil": processor_class, "torchvision": processor_class}
-    AutoImageProcessor.register(config_class, image_processor_classes=processors, exist_ok=True)
 
 
 def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer]) -> None:

@@ -10,16 +10,18 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
-from transformers.utils import is_vision_available
 
-from .._compat import register_causal_lm_name, register_image_classification_name, register_image_processor
+from .._compat import register_causal_lm_name, register_image_classification_name
+from .configuration import register_image_processor
 from .family import Family
+from .fd_tnn.modeling_fd_tnn import FDTNN_FAMILY
 from .hybrid.modeling_hybrid import HYBRID_FAMILY
+from .ski_tnn.modeling_ski_tnn import SKITNN_FAMILY
 from .tnn.modeling_tnn import TNN_FAMILY
 
 __all__ = ["AUTO_CLASSES", "FAMILIES", "register_family"]
 
-FAMILIES: tuple[Family, ...] = (TNN_FAMILY, HYBRID_FAMILY)
+FAMILIES: tuple[Family, ...] = (TNN_FAMILY, FDTNN_FAMILY, SKITNN_FAMILY, HYBRID_FAMILY)
 
 AUTO_CLASSES = {
     "Model": AutoModel,
@@ -43,15 +45,7 @@ def register_family(family: Family) -> None:
             register_causal_lm_name(family.config_class.model_type, cls.__name__)
         if suffix == "ForImageClassification":
             register_image_classification_name(family.config_class.model_type, cls.__name__)
-            _register_image_processor(family)
-
-
-def _register_image_processor(family: Family) -> None:
-    if not is_vision_available():
-        return  # a model needs no Pillow, only the processor does
-    from .image_processing import SeqMixImageProcessor
-
-    register_image_processor(family.config_class, SeqMixImageProcessor)
+            register_image_processor(family.config_class)
 
 
 for _family in FAMILIES:
