@@ -1,13 +1,13 @@
 """Mixing an image along its rows, then along its columns, each with a one-dimensional operator."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
 
 from ..ops.masking import TokenLayout
 
-__all__ = ["AxialOperator", "axial_or_sequential", "check_grid"]
+__all__ = ["AxialOperator", "operator_of_axes"]
 
 
 class AxialOperator(nn.Module):
@@ -74,30 +74,29 @@ class AxialOperator(nn.Module):
         return f"grid_size={self.grid_size}"
 
 
-def axial_or_sequential(
-    operator_for: Callable[[int], nn.Module], length: int, grid_size: tuple[int, int] | None, is_causal: bool
+def operator_of_axes(
+    operator_for: Callable[..., nn.Module], grid_size: tuple[int, int] | None, is_causal: bool, *settings: Any
 ) -> nn.Module:
-    """Build what mixes sequences, or, given a grid, what mixes its rows and columns.
+    """Build the operator of a sequence, or, with a grid, one along rows and one along columns.
 
     Args:
-        operator_for: called with a length; builds the operator that mixes sequences, or an axis, of that length.
-        length: length of the sequences; not used for a grid.
-        grid_size: (height, width) of the grid of an image; None for sequences.
-        is_causal: whether the operators are causal; not possible on a grid.
+        operator_for: builds a one-dimensional operator from one value of each setting.
+        grid_size: (height, width) of the grid, or None for sequences.
+        is_causal: refused with a grid.
+        *settings: each one value, or, with a grid, two: along rows and along columns.
 
     Raises:
-        ValueError: for a causal grid, or one of fewer than one row or column.
+        ValueError: for a causal grid, one of fewer than one row or column, or two values without a grid.
     """
     if grid_size is None:
-        return operator_for(length)
-    check_grid(grid_size, is_causal)
-    height, width = grid_size
-    return AxialOperator(operator_for(width), operator_for(height), grid_size)
-
-
-def check_grid(grid_size: tuple[int, int], is_causal: bool) -> None:
-    """Raise a `ValueError` for a causal grid, or one of fewer than one row or column."""
+        for setting in settings:
+            if isinstance(setting, Sequence):
+                raise ValueError(f"{setting} gives one value for each axis of a grid: give grid_size, or one value.")
+        return operator_for(*settings)
     if is_causal:
         raise ValueError(f"grid_size is {grid_size}, but is_causal is True: a grid has no past; set is_causal=False.")
     if len(grid_size) != 2 or min(grid_size) < 1:
         raise ValueError(f"grid_size is {grid_size}; it must be (height, width), each at least 1.")
+    pairs = [setting if isinstance(setting, Sequence) else (setting, setting) for setting in settings]
+    along_rows, along_columns = zip(*pairs, strict=True)
+    return AxialOperator(operator_for(*along_rows), operator_for(*along_columns), grid_size)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from .axial_operator import AxialOperator, check_grid
+from .axial_operator import operator_of_axes
 from .gtu import GatedToeplitzUnit
 from .position_encoder import RelativePositionEncoder
 from .toeplitz_kernel import ToeplitzKernel
@@ -62,15 +62,5 @@ class TNNMixer(GatedToeplitzUnit):
             kernel = ToeplitzKernel(encoder, axis_decay, is_causal, kernel_max_lag)
             return ToeplitzOperator(kernel, is_causal, layer_idx)
 
-        operator: ToeplitzOperator | AxialOperator
-        if grid_size is None:
-            if isinstance(decay, Sequence):
-                raise ValueError(
-                    f"decay is {decay}, one number for each axis of a grid: give grid_size, or one number."
-                )
-            operator = operator_for(decay)
-        else:
-            check_grid(grid_size, is_causal)
-            along_rows, along_columns = decay if isinstance(decay, Sequence) else (decay, decay)
-            operator = AxialOperator(operator_for(along_rows), operator_for(along_columns), grid_size)
+        operator = operator_of_axes(operator_for, grid_size, is_causal, decay)
         super().__init__(hidden_size, mixer_size, operator, activation, layer_idx)
