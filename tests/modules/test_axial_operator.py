@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache
 
 from hf_seqmix import TNNMixer, ToeplitzOperator
-from hf_seqmix.modules.axial_operator import AxialOperator, axial_or_sequential
+from hf_seqmix.modules.axial_operator import AxialOperator, operator_of_axes
 from hf_seqmix.ops.masking import TokenLayout, token_layout
 from hf_seqmix.ops.toeplitz import toeplitz_matrix
 from tests.tolerances import assert_close, relative_error
@@ -80,15 +80,15 @@ def test_each_axis_has_its_own_kernel():
     assert (mixer.operator.row_operator.kernel.decay, mixer.operator.column_operator.kernel.decay) == (0.9, 0.5)
     names = {name for name, _ in mixer.operator.named_parameters()}
     assert len(names) == 2 * len(list(mixer.operator.row_operator.parameters()))
-    lengths: list[int] = []
+    seen: list[tuple] = []
 
-    def operator_for(length: int) -> nn.Module:
-        lengths.append(length)
+    def operator_for(*settings: float) -> nn.Module:
+        seen.append(settings)
         return nn.Identity()
 
-    axial = axial_or_sequential(operator_for, 99, (3, 5), is_causal=False)
-    assert isinstance(axial, AxialOperator) and lengths == [5, 3]
-    assert isinstance(axial_or_sequential(operator_for, 99, None, is_causal=True), nn.Identity) and lengths[2:] == [99]
+    axial = operator_of_axes(operator_for, (3, 5), False, (5, 3), 0.9)
+    assert isinstance(axial, AxialOperator) and seen == [(5, 0.9), (3, 0.9)]
+    assert isinstance(operator_of_axes(operator_for, None, True, 99, 0.9), nn.Identity) and seen[2:] == [(99, 0.9)]
 
 
 def test_one_pixel_reaches_every_place_and_no_other_image():
@@ -140,5 +140,5 @@ def test_what_makes_no_sense_is_refused():
         TNNMixer(4, grid_size=(3, 5))
     with pytest.raises(ValueError, match="each at least 1"):
         TNNMixer(4, is_causal=False, grid_size=(3, 0))
-    with pytest.raises(ValueError, match="one number for each axis"):
+    with pytest.raises(ValueError, match="one value for each axis"):
         TNNMixer(4, decay=[0.9, 0.8])
