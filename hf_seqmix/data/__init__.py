@@ -5,6 +5,7 @@ from .corpora import hold_out, load_corpus
 from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
+from .recall import associative_recall, lagged_copy
 from .recipes import parse_overrides, read_recipe, recipe_arguments
 from .run_folder import explain_write_error, last_complete_checkpoint, prepare_run_folder, write_json
 from .scoring import block_scores, corpus_metrics
@@ -14,6 +15,7 @@ from .tokenization import build_tokenizer, count_bytes, token_bytes, train_bpe
 __all__ = [
     "ByteNGram",
     "ReproducibleMaskingCollator",
+    "associative_recall",
     "bits_per_byte_gzip",
     "bits_per_byte_ngram",
     "bits_per_byte_xz",
@@ -23,6 +25,7 @@ __all__ = [
     "count_bytes",
     "explain_write_error",
     "hold_out",
+    "lagged_copy",
     "last_complete_checkpoint",
     "load_corpus",
     "mask_blocks",

@@ -1,0 +1,190 @@
+"""Synthetic sequences that ask for one ability each: recall by content, and copying over a lag."""
+
+import math
+from collections.abc import Callable, Mapping
+
+import datasets
+import numpy as np
+
+__all__ = ["associative_recall", "lagged_copy"]
+
+IGNORED_LABEL = -100
+
+FILLER_ID = 0
+MASK_ID = 1
+NUM_SPECIAL = 2
+
+Draw = Callable[[int, np.random.Generator], tuple[np.ndarray, np.ndarray]]
+
+
+def associative_recall(
+    num_rows: Mapping[str, int],
+    *,
+    num_pairs: int = 8,
+    num_queries: int | None = None,
+    vocab_size: int = 64,
+    length: int = 64,
+    causal: bool = True,
+    seed: int = 0,
+) -> datasets.DatasetDict:
+    r"""
+    Multi-query associative recall: pairs of a key and its value, then keys again, each asking for its value.
+
+    $k_1 v_1 \dots k_P v_P \; \cdot \; k_{\pi(1)} v_{\pi(1)} \; \cdot\cdot \; k_{\pi(2)} v_{\pi(2)} \dots$, where the dots
+    are fillers in random numbers, so that no fixed lag leads from a query to its answer. The keys of a row differ from
+    each other; values and the keys asked for are drawn independently, so that earlier answers rule out no later one.
+    Token 0 is the filler, token 1 the mask; of the rest, $K = \lfloor (V - 2) / 2 \rfloor$ tokens, 2 to K + 1, are keys,
+    and the others are values. With many values, guessing one of the row's is right with probability about 1 / P.
+
+    Source: Arora et al. 2023, "Zoology" (arXiv 2312.04927). There a key is asked for once, so that late answers follow
+    in part from earlier ones, the gaps between queries follow a power law, and the token after a query is a filler; here
+    gaps are uniform, and the answer itself follows its query, as in text.
+
+    Args:
+        num_rows: split -> number of its rows. No row occurs twice, within a split or in two of them.
+        num_pairs: P, pairs a row.
+        num_queries: Q, how often a key is asked for; P by default.
+        vocab_size: V, tokens in all.
+        length: tokens a row, at least 2 (pairs + queries).
+        causal: for a causal language model, which shifts the labels itself, so that the answer is predicted from the
+            query before it. Else answers are masked, for a masked language model.
+        seed: of all splits together.
+
+    Returns:
+        Rows of `input_ids` and `labels`, each of `length` integers; labels are the answers at their places, -100 elsewhere.
+
+    Raises:
+        ValueError: if a number is too small, or if there are not twice as many different rows as are asked for.
+    """
+    num_queries = num_pairs if num_queries is None else num_queries
+    num_keys = (vocab_size - NUM_SPECIAL) // 2
+    num_values = vocab_size - NUM_SPECIAL - num_keys
+    _at_least("num_pairs", num_pairs, 1)
+    _at_least("num_queries", num_queries, 1)
+    if num_keys < num_pairs:
+        raise ValueError(
+            f"vocab_size {vocab_size} has {num_keys} keys for {num_pairs} pairs; give at least {2 * num_pairs + 2}."
+        )
+    free = length - 2 * num_pairs - num_queries  # places of the second part, each query and its answer counted as one
+    if free < num_queries:
+        raise ValueError(
+            f"length {length} is too short for {num_pairs} pairs and {num_queries} queries; give at least"
+            f" {2 * (num_pairs + num_queries)}."
+        )
+
+    def draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        keys = _distinct(rng, count, num_keys, num_pairs) + NUM_SPECIAL
+        values = rng.integers(NUM_SPECIAL + num_keys, vocab_size, size=(count, num_pairs))
+        asked = rng.integers(num_pairs, size=(count, num_queries))
+        # Sorted places among `free`, each moved on by the answers before it.
+        places = np.sort(_distinct(rng, count, free, num_queries)) + np.arange(num_queries) + 2 * num_pairs
+        tokens = np.full((count, length), FILLER_ID)
+        tokens[:, 0 : 2 * num_pairs : 2] = keys
+        tokens[:, 1 : 2 * num_pairs : 2] = values
+        np.put_along_axis(tokens, places, np.take_along_axis(keys, asked, axis=1), axis=1)
+        np.put_along_axis(tokens, places + 1, np.take_along_axis(values, asked, axis=1), axis=1)
+        is_answer = np.zeros((count, length), dtype=bool)
+        np.put_along_axis(is_answer, places + 1, True, axis=1)
+        return tokens, is_answer
+
+    choices = math.perm(num_keys, num_pairs) * num_values**num_pairs
+    choices *= num_pairs**num_queries * math.comb(free, num_queries)
+    return _splits(num_rows, draw, choices, causal=causal, seed=seed)
+
+
+def lagged_copy(
+    num_rows: Mapping[str, int],
+    *,
+    min_lag: int = 16,
+    max_lag: int | None = None,
+    vocab_size: int = 64,
+    length: int = 64,
+    causal: bool = True,
+    seed: int = 0,
+) -> datasets.DatasetDict:
+    r"""
+    Copying: L random tokens, then the same ones over and over, $x_t = x_{t-L}$ for $t \ge L$.
+
+    With one lag for all rows, a fixed convolution kernel solves it; with a lag drawn for each row, the lag has to be
+    found in the sequence. Tokens 0 and 1 are left out, as in [`associative_recall`].
+
+    Args:
+        num_rows: split -> number of its rows. No row occurs twice, within a split or in two of them.
+        min_lag, max_lag: L is drawn uniformly from these bounds, both included; `max_lag` is `min_lag` by default. A row
+            whose first tokens repeat by chance may have a shorter lag, too.
+        vocab_size: tokens in all.
+        length: tokens a row, more than `max_lag`.
+        causal: for a causal language model, which shifts the labels itself; else all after the first L tokens are masked,
+            for a masked language model.
+        seed: of all splits together.
+
+    Returns:
+        Rows of `input_ids` and `labels`, each of `length` integers; labels are the copies at their places, -100 elsewhere.
+        With a drawn lag, the first copy of a causal row cannot be told in advance: it has no label.
+
+    Raises:
+        ValueError: if a number is too small, or if there are not twice as many different rows as are asked for.
+    """
+    max_lag = min_lag if max_lag is None else max_lag
+    _at_least("min_lag", min_lag, 1)
+    _at_least("max_lag", max_lag, min_lag)
+    _at_least("vocab_size", vocab_size, NUM_SPECIAL + 1)
+    # A first copy without label must be followed by one with.
+    hidden = int(causal and max_lag > min_lag)
+    _at_least("length", length, max_lag + 1 + hidden)
+
+    def draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        lags = rng.integers(min_lag, max_lag + 1, size=(count, 1))
+        first = rng.integers(NUM_SPECIAL, vocab_size, size=(count, length))
+        position = np.arange(length)
+        tokens = np.take_along_axis(first, position % lags, axis=1)
+        return tokens, np.broadcast_to(position, tokens.shape) >= lags + hidden
+
+    # Rows of another lag may be the same, but not those of the longest lag among each other.
+    return _splits(num_rows, draw, (vocab_size - NUM_SPECIAL) ** max_lag, causal=causal, seed=seed)
+
+
+def _at_least(name: str, value: int, low: int) -> None:
+    if value < low:
+        raise ValueError(f"{name} is {value}; it must be at least {low}.")
+
+
+def _distinct(rng: np.random.Generator, count: int, population: int, size: int) -> np.ndarray:
+    """(count, size) integers below `population`, those of a row different from each other, in random order."""
+    return rng.random((count, population)).argsort(axis=1)[:, :size]
+
+
+def _splits(num_rows: Mapping[str, int], draw: Draw, choices: int, *, causal: bool, seed: int) -> datasets.DatasetDict:
+    """Rows drawn until there are enough different ones, dealt out to the splits."""
+    if not num_rows:
+        raise ValueError("num_rows names no split; give, for example, {'train': 1000, 'test': 100}.")
+    for split, count in num_rows.items():
+        _at_least(f"num_rows[{split!r}]", count, 1)
+    total = sum(num_rows.values())
+    if 2 * total > choices:
+        raise ValueError(
+            f"{total} different rows are asked for, but there are only {choices} to draw from; give at least twice as many"
+            " choices (a larger vocabulary, longer rows) or fewer rows."
+        )
+    rng = np.random.default_rng(seed)
+    width, seen = 0, set[bytes]()
+    tokens, answers = list[np.ndarray](), list[np.ndarray]()
+    while len(tokens) < total:
+        for row, is_answer in zip(*draw(total, rng), strict=True):
+            width = len(seen)
+            seen.add(row.astype(np.int32).tobytes())
+            if len(seen) > width and len(tokens) < total:
+                tokens.append(row)
+                answers.append(is_answer)
+    all_tokens, all_answers = np.stack(tokens).astype(np.int32), np.stack(answers)
+    columns = {
+        "input_ids": all_tokens if causal else np.where(all_answers, np.int32(MASK_ID), all_tokens),
+        "labels": np.where(all_answers, all_tokens, np.int32(IGNORED_LABEL)),
+    }
+    ends = np.cumsum(list(num_rows.values()))
+    return datasets.DatasetDict(
+        {
+            split: datasets.Dataset.from_dict({name: list(rows[end - count : end]) for name, rows in columns.items()})
+            for (split, count), end in zip(num_rows.items(), ends, strict=True)
+        }
+    )

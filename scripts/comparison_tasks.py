@@ -1,0 +1,245 @@
+"""What compare_mixers.py trains, and on what: the models, made equal in parameters, and the tasks."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+from huggingface_hub.errors import StrictDataclassError
+from transformers import (
+    CONFIG_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+import hf_seqmix  # noqa: F401 - registers its families with the Auto classes
+from hf_seqmix.data import (
+    associative_recall,
+    build_tokenizer,
+    lagged_copy,
+    load_corpus,
+    mask_blocks,
+    pack_for_evaluation,
+    pack_for_training,
+    total_bytes,
+)
+
+__all__ = ["MODELS", "TASKS", "Sizes", "Task", "TaskKind", "build_config", "build_model", "build_task", "data_digest"]
+
+TOEPLITZ: dict[str, Any] = {"rpe_hidden_size": 32, "rpe_num_layers": 3}
+
+# name -> model type and the fields that differ from its defaults
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tnn": ("tnn", TOEPLITZ),
+    "attention": ("seqmix_hybrid", {"mixer_configs": {"attention": {"num_heads": 4}}}),
+    "ski_tnn": ("ski_tnn", {}),
+}
+MODELS |= {
+    f"fd_tnn-{frequency_input}-{activation}": (
+        "fd_tnn",
+        TOEPLITZ | {"frequency_input": frequency_input, "rpe_activation": activation},
+    )
+    for frequency_input in ("omega", "cosine")
+    for activation in ("relu", "silu", "gelu")
+}
+
+BIDIRECTIONAL_ONLY = {"ski_tnn"}
+
+
+@dataclass(frozen=True)
+class TaskKind:
+    """A task before it has data: what is predicted, what is reported (metric -> header), and sizes that fit it."""
+
+    causal: bool
+    is_text: bool
+    metrics: Mapping[str, str]
+    defaults: Mapping[str, Any]
+
+
+TEXT_DEFAULTS = {
+    "embedding_scale": 1.0,
+    "steps": 800,
+    "batch_size": 4,
+    "block_size": 256,
+    "hidden_size": 128,
+    "num_layers": 2,
+    "eval_blocks": 400,
+}
+# Unscaled embeddings, of unit variance, are also the output's: with so few tokens, attention does not learn to recall then.
+RECALL_DEFAULTS = {
+    "embedding_scale": 8.0,
+    "steps": 1000,
+    "batch_size": 32,
+    "block_size": 24,
+    "hidden_size": 64,
+    "num_layers": 2,
+    "eval_blocks": 1000,
+}
+COPY_DEFAULTS = RECALL_DEFAULTS | {"steps": 400, "block_size": 48}
+
+CODE_LENGTH = {"bits_per_byte": "bits/byte", "perplexity": "perplexity"}
+MASKED_SCORES = {"token_loss": "nats/masked token", "token_accuracy": "accuracy"}
+ANSWERS = {"token_accuracy": "accuracy", "token_loss": "nats/answer"}
+
+TASKS = {
+    "lm-causal": TaskKind(True, True, CODE_LENGTH, TEXT_DEFAULTS | {"decay": 0.9}),
+    "lm-masked": TaskKind(False, True, MASKED_SCORES, TEXT_DEFAULTS | {"decay": 0.99, "steps": 1200}),
+    "recall": TaskKind(True, False, ANSWERS, RECALL_DEFAULTS | {"decay": 0.99}),
+    "recall-masked": TaskKind(False, False, ANSWERS, RECALL_DEFAULTS | {"decay": 0.99}),
+    "copy": TaskKind(True, False, ANSWERS, COPY_DEFAULTS | {"decay": 0.99}),
+    "copy-masked": TaskKind(False, False, ANSWERS, COPY_DEFAULTS | {"decay": 0.99}),
+}
+
+SYNTHETIC = {
+    "recall": partial(associative_recall, num_pairs=4, vocab_size=34),
+    "copy": partial(lagged_copy, min_lag=16, vocab_size=34),
+}
+SYNTHETIC_VOCABULARY = 34
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What all models of a comparison have in common."""
+
+    block_size: int
+    hidden_size: int
+    num_layers: int
+    decay: float
+    embedding_scale: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """Blocks of tokens with labels, and what scores them; `num_bytes` of text that each evaluation split predicts."""
+
+    kind: TaskKind
+    train: datasets.Dataset
+    evaluation: Mapping[str, datasets.Dataset]
+    num_bytes: Mapping[str, int]
+    vocab_size: int
+    tokenizer: PreTrainedTokenizerBase | None
+
+
+def build_task(
+    name: str,
+    sizes: Sizes,
+    *,
+    eval_blocks: int,
+    train_rows: int,
+    files: Mapping[str, str | None],
+    tokenizer_spec: str,
+    folder: Path,
+) -> Task:
+    """Make or read the data of a task.
+
+    Args:
+        name: key of `TASKS`.
+        sizes: of the comparison.
+        eval_blocks: blocks of the validation and of the test split, the first ones of text.
+        train_rows: rows that training sees; generated ones are never seen twice.
+        files: split -> text file, for the text tasks.
+        tokenizer_spec: see `build_tokenizer`; saved in `folder`, and read from there if it has been saved.
+        folder: of the results.
+
+    Raises:
+        ValueError: for a missing file, or sizes that a generator refuses.
+    """
+    kind = TASKS[name]
+    if not kind.is_text:
+        rows = {"train": train_rows, "validation": eval_blocks, "test": eval_blocks}
+        generate = SYNTHETIC[name.removesuffix("-masked")]
+        splits = generate(rows, length=sizes.block_size, causal=kind.causal)
+        return Task(kind, splits.pop("train"), splits, {}, SYNTHETIC_VOCABULARY, None)
+    missing = [f"--{split}-file" for split, path in files.items() if path is None]
+    if missing:
+        raise ValueError(f"The task {name} needs text; give {', '.join(missing)}.")
+    corpus = load_corpus({split: str(path) for split, path in files.items()})
+    tokenizer = _tokenizer(tokenizer_spec, corpus["train"], kind.causal, folder)
+    train = pack_for_training(corpus["train"], tokenizer, sizes.block_size, causal=kind.causal)
+    evaluation, num_bytes = {}, {}
+    for split in ("validation", "test"):
+        blocks = pack_for_evaluation(corpus[split], tokenizer, sizes.block_size, causal=kind.causal)
+        blocks = blocks.take(min(eval_blocks, len(blocks)))
+        num_bytes[split] = total_bytes(blocks)
+        evaluation[split] = blocks if kind.causal else mask_blocks(blocks, tokenizer)
+    return Task(kind, train, evaluation, num_bytes, len(tokenizer), tokenizer)
+
+
+def _tokenizer(spec: str, documents: Any, causal: bool, folder: Path) -> PreTrainedTokenizerBase:
+    saved = folder / f"tokenizer-{Path(spec).name.replace(':', '-')}"
+    if (saved / "tokenizer_config.json").is_file():
+        return AutoTokenizer.from_pretrained(saved)
+    tokenizer = build_tokenizer(spec, documents["text"], mask_token=not causal)
+    tokenizer.save_pretrained(saved)
+    return tokenizer
+
+
+def data_digest(task: Task) -> str:
+    """A name for exactly these blocks, masks of the evaluation included."""
+    digest = hashlib.sha256()
+    for blocks in (task.train, *task.evaluation.values()):
+        for column in ("input_ids", "labels"):
+            if column in blocks.column_names:
+                digest.update(np.asarray(blocks.with_format("numpy")[column][:], dtype=np.int32).tobytes())
+    return digest.hexdigest()[:12]
+
+
+def build_config(name: str, task: Task, sizes: Sizes) -> PreTrainedConfig:
+    """The configuration of a model whose gated linear units are so wide that it has as many parameters as `tnn`.
+
+    Raises:
+        ValueError: if there is no such model for the task, or if its mixers alone have more parameters.
+    """
+    if name in BIDIRECTIONAL_ONLY and task.kind.causal:
+        raise ValueError(f"{name} is bidirectional; it has no causal form. Leave it out or take a masked task.")
+    if name == "tnn":
+        return _config(name, task, sizes, sizes.hidden_size)
+    target = _num_parameters(_config("tnn", task, sizes, sizes.hidden_size), task)
+    narrow, wide = (_num_parameters(_config(name, task, sizes, width), task) for width in (1, 2))
+    # The number of parameters is linear in the width.
+    width = round(1 + (target - narrow) / (wide - narrow))
+    if width < 1:
+        raise ValueError(f"{name} has {narrow} parameters with the narrowest units, more than the {target} of tnn.")
+    return _config(name, task, sizes, width)
+
+
+def build_model(config: PreTrainedConfig, causal: bool, seed: int) -> PreTrainedModel:
+    """A model with random weights from a seed."""
+    set_seed(seed)
+    return (AutoModelForCausalLM if causal else AutoModelForMaskedLM).from_config(config)
+
+
+def _config(name: str, task: Task, sizes: Sizes, intermediate_size: int) -> PreTrainedConfig:
+    model_type, fields = MODELS[name]
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(f"{name} needs the model type {model_type!r}, which this installation does not have.")
+    common: dict[str, Any] = {
+        "vocab_size": task.vocab_size,
+        "hidden_size": sizes.hidden_size,
+        "num_hidden_layers": sizes.num_layers,
+        "intermediate_size": intermediate_size,
+        "max_position_embeddings": sizes.block_size,
+        "embedding_scale": sizes.embedding_scale,
+        "hidden_dropout": 0.0,
+        "is_causal": task.kind.causal,
+    }
+    if name == "tnn":
+        common["decay"] = sizes.decay
+    try:
+        return AutoConfig.for_model(model_type, **common, **fields)
+    except StrictDataclassError as error:
+        raise ValueError(f"The configuration of {name} is refused: {error}") from error
+
+
+def _num_parameters(config: PreTrainedConfig, task: Task) -> int:
+    return build_model(config, task.kind.causal, seed=0).num_parameters()
