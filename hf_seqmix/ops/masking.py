@@ -44,6 +44,8 @@ class TokenLayout(NamedTuple):
     """(batch, length) long, where each token stands among the flattened groups, one after another."""
     realign: bool = False
     """Whether pads follow real tokens, so that a history must be realigned after these tokens join it."""
+    left_padded: bool = False
+    """Whether pads stand before real tokens in rows that are mixed as they stand."""
     grid_size: tuple[int, int] | None = None
     """(height, width) of the grid whose places, row after row, the tokens are; None for text."""
 
@@ -56,18 +58,23 @@ class TokenLayout(NamedTuple):
         """Return the length of the longest row that `mix` hands to its operation, for values of `length` positions."""
         return max([group.shape[1] for group in self.gather]) if self.gather else length
 
-    def mix(self, operation: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    def mix(self, operation: Callable[[Tensor], Tensor], values: Tensor, align: bool = False) -> Tensor:
         """Apply an operation that mixes positions to each sequence alone.
 
         Args:
             operation: maps (rows, positions, channels) to the same shape; each row is one sequence, zeros around it. It is
                 called once for each group of sequences of similar length, at most log2(length) + 1 times.
             values: (batch, length, channels).
+            align: whether the operation counts positions from the first of a row, so that each row's first real token must
+                stand there.
 
         Returns:
             (batch, length, channels); what stands at pads has no meaning.
         """
         if self.scatter is None:
+            if align and self.left_padded and self.mask is not None:
+                gather, gathered, scatter = _pads_last(self.mask)
+                return self._replace(gather=gather, gathered=gathered, scatter=scatter).mix(operation, values)
             return operation(self.zero_pads(values))
         flat = values.flatten(0, 1)
         mixed = []
@@ -167,16 +174,21 @@ def token_layout(
         if seen is mask and not (isinstance(past_length, int) and past_length == 0):
             pad_after_real = ~seen  # what the cache holds counts as real
         if not bool(pad_after_real[:, -length:].any()):
-            return TokenLayout(mask=mask, key_mask=key_mask)  # pads on the left only
+            return TokenLayout(mask=mask, key_mask=key_mask, left_padded=True)  # pads on the left only
         interior = mask.flip(1).cummax(dim=1).values.flip(1) & mask.cummax(dim=1).values & ~mask
         if not bool(interior.any()):
-            return TokenLayout(mask=mask, key_mask=key_mask, realign=True)
-    # The real tokens move to the front of the row, in order.
+            left_padded = not bool(mask[:, 0].all())
+            return TokenLayout(mask=mask, key_mask=key_mask, realign=True, left_padded=left_padded)
+    return TokenLayout(mask, key_mask, None, *_pads_last(mask), realign=True)
+
+
+def _pads_last(mask: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Return `gather`, `gathered` and `scatter` that move each row's real tokens to its front, in order."""
+    batch, length = mask.shape
     gather = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # (batch, length)
     scatter = gather.argsort(dim=1)
     offsets = torch.arange(batch, device=mask.device).unsqueeze(1) * length
-    gathered = mask.gather(1, gather)
-    return TokenLayout(mask, key_mask, None, (gather + offsets,), (gathered,), scatter + offsets, realign=True)
+    return (gather + offsets,), (mask.gather(1, gather),), scatter + offsets
 
 
 def real_positions(

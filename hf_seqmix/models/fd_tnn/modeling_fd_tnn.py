@@ -1,0 +1,52 @@
+"""FD-TNN: its row of the table of families, and the classes that follow from it."""
+
+from ...modules.fd_tnn import FDTNNMixer
+from ..family import IMAGE_HEADS, TEXT_HEADS, Family
+from .configuration_fd_tnn import FDTNNConfig
+
+__all__ = [
+    "FDTNN_FAMILY",
+    "FDTNNForCausalLM",
+    "FDTNNForImageClassification",
+    "FDTNNForMaskedLM",
+    "FDTNNForQuestionAnswering",
+    "FDTNNForSequenceClassification",
+    "FDTNNForTokenClassification",
+    "FDTNNModel",
+    "FDTNNPreTrainedModel",
+    "build_fd_tnn_mixer",
+]
+
+
+def build_fd_tnn_mixer(config: FDTNNConfig, layer_idx: int) -> FDTNNMixer:
+    """Build the mixer of one layer from a configuration."""
+    return FDTNNMixer(
+        config.hidden_size,
+        config.max_position_embeddings,
+        config.mixer_size,
+        frequency_input=config.frequency_input,
+        is_causal=config.is_causal,
+        activation=config.hidden_act,
+        rpe_hidden_size=config.rpe_hidden_size,
+        rpe_num_layers=config.rpe_num_layers,
+        rpe_activation=config.rpe_activation,
+        rpe_norm_type=config.rpe_norm_type,
+        norm_eps=config.norm_eps,
+        kernel_max_lag=config.kernel_max_lag,
+        layer_idx=layer_idx,
+        grid_size=config.mixing_grid,
+    )
+
+
+FDTNN_FAMILY = Family("FDTNN", FDTNNConfig, build_fd_tnn_mixer, TEXT_HEADS + IMAGE_HEADS)
+
+(
+    FDTNNPreTrainedModel,
+    FDTNNModel,
+    FDTNNForCausalLM,
+    FDTNNForMaskedLM,
+    FDTNNForSequenceClassification,
+    FDTNNForTokenClassification,
+    FDTNNForQuestionAnswering,
+    FDTNNForImageClassification,
+) = FDTNN_FAMILY.build(__name__)

@@ -1,0 +1,61 @@
+"""Configuration of SKI-TNN."""
+
+from typing import ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from ..configuration import ToeplitzConfig, check_choice, check_per_axis, check_range
+
+__all__ = ["SKITNNConfig"]
+
+
+@strict
+class SKITNNConfig(ToeplitzConfig):
+    """Configuration of a bidirectional Toeplitz neural network by sparse plus low-rank operators.
+
+    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028). `SKITNNConfig(vocab_size=50265, hidden_size=768,
+    num_hidden_layers=12, norm_position="post")` is the published masked language model with 126,513,753 parameters.
+
+    Args:
+        is_causal: must be False. A causal W A W^T needs running sums over the sequence, slower than a Fourier transform.
+        num_inducing_points: r, over `max_position_embeddings` tokens, and the knots on each side of the kernel. With
+            `mixing_dimensions` 2 one number, or [along rows, along columns].
+        conv_kernel_size: taps of the short convolution, odd.
+        interpolation: "linear" or "cubic", between the inducing points.
+        decay: lambda of the inverse time warp, strictly between 0 and 1; by default exp(-5 / length), with the length
+            `max_position_embeddings`, or, with `mixing_dimensions` 2, that of each axis. Pairs as above.
+    """
+
+    model_type: ClassVar[str] = "ski_tnn"
+
+    is_causal: bool = False
+    num_inducing_points: int | list[int] = 32
+    conv_kernel_size: int = 17
+    interpolation: str = "linear"
+    decay: float | int | list[float | int] | None = None
+
+    def check_architecture(self) -> None:
+        """Check the shared fields, the direction, the points, the convolution and the decay."""
+        if self.is_causal:
+            raise ValueError(
+                "is_causal is True, but a SKI-TNN is bidirectional: masking its low-rank part costs more than a Fourier "
+                "transform. For a causal model use FD-TNN (FDTNNConfig, model_type 'fd_tnn'), or TNN."
+            )
+        super().check_architecture()
+        check_per_axis("num_inducing_points", self.num_inducing_points, self.mixing_dimensions, low=2)
+        grid = self.mixing_grid
+        lengths = [self.max_position_embeddings] if grid is None else list(grid[::-1])  # along rows, along columns
+        points = self.num_inducing_points
+        for length, count in zip(lengths, points if isinstance(points, list) else [points] * 2, strict=False):
+            if count > length:
+                where = "max_position_embeddings is" if grid is None else "an axis of the image has"
+                raise ValueError(
+                    f"num_inducing_points is {points}, but {where} {length}: there can be at most as many points as "
+                    "positions."
+                )
+        check_range("conv_kernel_size", self.conv_kernel_size, low=1)
+        if self.conv_kernel_size % 2 == 0:
+            raise ValueError(f"conv_kernel_size is {self.conv_kernel_size}; it must be odd, so that it has a centre.")
+        check_choice("interpolation", self.interpolation, ("linear", "cubic"))
+        if self.decay is not None:
+            check_per_axis("decay", self.decay, self.mixing_dimensions, above=0, below=1)

@@ -1,0 +1,107 @@
+"""The kernel of FD-TNN: an encoder of the frequency, and the taps that have its response."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..ops.hilbert import causal_taps, two_sided_taps
+from .position_encoder import RelativePositionEncoder
+
+__all__ = ["FREQUENCY_INPUTS", "FrequencyKernel"]
+
+FREQUENCY_INPUTS = ("omega", "cosine")
+
+
+class FrequencyKernel(nn.Module):
+    """Build taps whose frequency response is a network evaluated on a fixed grid omega_q = pi q / M, q = 0..M.
+
+    Causal: Re K(omega) = RPE(omega), the imaginary part follows by the discrete Hilbert transform. Bidirectional:
+    K(omega) = RPE_re(omega) + i RPE_im(omega), real at 0 and pi. No decay is imposed. Source: Moreno, Mei, Walters 2023
+    (arXiv 2305.09028), section 4.2.
+
+    `frequency_input` "omega" is the paper: its response has kinks, and bidirectionally jumps, where [0, pi] is mirrored, so
+    that taps fall as 1/t^2 (1/t) with any activation. "cosine" feeds cos omega and multiplies the imaginary part by
+    sin omega, which makes the response as smooth on the circle as the activation is, and so the paper's theorems 2 to 4 on
+    decay true.
+
+    The grid is the configuration's and not the input's: M is `max_length`, shorter inputs use the first taps of the same
+    kernel, and taps beyond M are zero. (The published kernel changes with the padded length of the batch.)
+
+    Args:
+        encoder: maps (points,) frequencies to (channels, points) when causal, else to (2 channels, points), real parts
+            first.
+        max_length: M, at least 1.
+        frequency_input: "omega" or "cosine".
+        is_causal: lags 0 to n - 1, or -(n - 1) to n - 1.
+        max_lag: taps at greater lags are zero; None for no limit but M.
+    """
+
+    def __init__(
+        self,
+        encoder: RelativePositionEncoder,
+        max_length: int,
+        frequency_input: str = "omega",
+        is_causal: bool = True,
+        max_lag: int | None = None,
+    ) -> None:
+        super().__init__()
+        if frequency_input not in FREQUENCY_INPUTS:
+            raise ValueError(f"frequency_input is {frequency_input!r}; it must be 'omega' or 'cosine'.")
+        self.encoder = encoder
+        self.frequency_input = frequency_input
+        self.is_causal = is_causal
+        self.max_lag = max_lag
+        self.set_context_length(max_length)
+
+    def set_context_length(self, length: int) -> None:
+        """Sample the same response on the grid of another M: more taps, each near what it was."""
+        if length < 1:
+            raise ValueError(f"the context length is {length}; it must be at least 1.")
+        self.max_length = length
+
+    def response(self, device: torch.device | None = None) -> Tensor:
+        """Evaluate the response on the grid.
+
+        Args:
+            device: where, by default where the weights are.
+
+        Returns:
+            (channels, M + 1), real (the real part) when causal, else complex.
+        """
+        device = self.encoder.out_proj.weight.device if device is None else device
+        bins = torch.arange(self.max_length + 1, device=device)
+        omega = bins.to(self.encoder.dtype) * (math.pi / self.max_length)
+        values = self.encoder(omega.cos() if self.frequency_input == "cosine" else omega)
+        if self.is_causal:
+            return values
+        real, imaginary = values.chunk(2)
+        factor = omega.sin() if self.frequency_input == "cosine" else torch.ones_like(omega)
+        # The sine of pi is not zero in floating point.
+        factor = torch.where((bins == 0) | (bins == self.max_length), 0, factor)
+        return torch.complex(real, imaginary * factor)
+
+    def forward(self, length: int, device: torch.device | None = None) -> Tensor:
+        """Build the taps for sequences of `length`.
+
+        Args:
+            length: number of positions.
+            device: where to build them, by default where the weights are.
+
+        Returns:
+            (channels, length) when causal, else (channels, 2 length - 1).
+        """
+        response = self.response(device)
+        taps = causal_taps(response) if self.is_causal else two_sided_taps(response)
+        reach = self.max_length if self.max_lag is None else min(self.max_lag, self.max_length)
+        reach = min(reach, length - 1)
+        first = 0 if self.is_causal else self.max_length - reach
+        beyond = length - 1 - reach
+        taps = taps[:, first : taps.shape[1] - (self.max_length - reach)]
+        return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
+
+    def extra_repr(self) -> str:
+        return (
+            f"max_length={self.max_length}, frequency_input={self.frequency_input!r}, is_causal={self.is_causal}, "
+            f"max_lag={self.max_lag}"
+        )
