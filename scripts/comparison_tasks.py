@@ -68,7 +68,7 @@ class TaskKind:
 
 TEXT_DEFAULTS = {
     "embedding_scale": 1.0,
-    "steps": 800,
+    "steps": 600,
     "batch_size": 4,
     "block_size": 256,
     "hidden_size": 128,
@@ -93,7 +93,7 @@ ANSWERS = {"token_accuracy": "accuracy", "token_loss": "nats/answer"}
 
 TASKS = {
     "lm-causal": TaskKind(True, True, CODE_LENGTH, TEXT_DEFAULTS | {"decay": 0.9}),
-    "lm-masked": TaskKind(False, True, MASKED_SCORES, TEXT_DEFAULTS | {"decay": 0.99, "steps": 1200}),
+    "lm-masked": TaskKind(False, True, MASKED_SCORES, TEXT_DEFAULTS | {"decay": 0.99, "steps": 1000}),
     "recall": TaskKind(True, False, ANSWERS, RECALL_DEFAULTS | {"decay": 0.99}),
     "recall-masked": TaskKind(False, False, ANSWERS, RECALL_DEFAULTS | {"decay": 0.99}),
     "copy": TaskKind(True, False, ANSWERS, COPY_DEFAULTS | {"decay": 0.99}),
