@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 from transformers.image_processing_backends import PilBackend
-from transformers.image_utils import PILImageResampling
+from transformers.image_utils import PILImageResampling, infer_channel_dimension_format
 from transformers.processing_utils import ImagesKwargs
 
 from .configuration import SeqMixConfig
@@ -74,8 +74,12 @@ class SeqMixImageProcessor(PilBackend):
             ValueError: for an array with a number of channels that cannot be brought to `num_channels`.
         """
         channels = self.num_channels if num_channels is None else num_channels
-        if isinstance(image, Image.Image) and channels in _MODES:
-            image = image.convert(_MODES[channels])  # palettes and transparency are known here only
+        if isinstance(image, Image.Image):
+            if channels in _MODES:
+                image = image.convert(_MODES[channels])  # palettes and transparency are known here only
+        elif kwargs.get("input_data_format") is None:
+            # Older releases do not expect transparency.
+            kwargs["input_data_format"] = infer_channel_dimension_format(image, num_channels=(1, 3, 4, channels))
         array = super().process_image(image, *args, **{**kwargs, "do_convert_rgb": False})
         given = array.shape[0]
         if given == channels:
