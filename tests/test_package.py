@@ -15,6 +15,7 @@ ROOT = Path(hf_seqmix.__file__).parent
 ALLOWED = {
     "ops": {"ops"},
     "_compat": set(),
+    "_lazy": set(),
     "_version": set(),
     "cache": {"_compat", "ops"},
     "modules": {"modules", "ops", "cache", "_compat"},
