@@ -67,7 +67,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     for split in SPLITS:
         parser.add_argument(f"--{split}-file", help="for the tasks lm-causal and lm-masked")
-    parser.add_argument("--tokenizer", default="bpe:2048", help="see pretrain.py; trained once and kept")
+    parser.add_argument("--tokenizer", default="bpe:1024", help="see pretrain.py; trained once and kept")
     parser.add_argument("--steps", type=int, help="updates a run")
     parser.add_argument("--batch-size", type=int, help="sequences an update")
     parser.add_argument("--block-size", type=int, help="tokens a sequence")

@@ -68,17 +68,17 @@ class TaskKind:
 
 TEXT_DEFAULTS = {
     "embedding_scale": 1.0,
-    "steps": 600,
+    "steps": 500,
     "batch_size": 4,
     "block_size": 256,
-    "hidden_size": 128,
+    "hidden_size": 96,
     "num_layers": 2,
-    "eval_blocks": 400,
+    "eval_blocks": 200,
 }
 # Unscaled embeddings, of unit variance, are also the output's: with so few tokens, attention does not learn to recall then.
 RECALL_DEFAULTS = {
     "embedding_scale": 8.0,
-    "steps": 1000,
+    "steps": 700,
     "batch_size": 32,
     "block_size": 24,
     "hidden_size": 64,
