@@ -7,6 +7,7 @@ configurations is loaded when it is first asked for.
 """
 
 import importlib
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from transformers import AutoConfig
@@ -251,4 +252,5 @@ for _config_class in (TNNConfig, FDTNNConfig, SKITNNConfig, SeqMixHybridConfig):
     AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
 before_first_config(lambda: importlib.import_module(".models.auto", __name__))
 # An image processor is loaded without any configuration.
-after_import("transformers.models.auto.image_processing_auto", lambda: register_image_processor(TNNConfig))
+for _config_class in (TNNConfig, FDTNNConfig, SKITNNConfig):
+    after_import("transformers.models.auto.image_processing_auto", partial(register_image_processor, _config_class))
