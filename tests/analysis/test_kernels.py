@@ -4,7 +4,18 @@ import pytest
 import torch
 
 from hf_seqmix import SeqMixHybridConfig, SeqMixHybridModel, TNNConfig, TNNModel
-from hf_seqmix.analysis.kernels import LearnedKernels, learned_kernels, plot_kernels, typical_channels
+from hf_seqmix.analysis.kernels import (
+    LearnedKernels,
+    learned_kernels,
+    plot_kernels,
+    ski_taps,
+    toeplitz_operators,
+    typical_channels,
+)
+from hf_seqmix.modules.fd_tnn import FDTNNMixer
+from hf_seqmix.modules.ski_tnn import SKITNNMixer
+from hf_seqmix.modules.tnn import TNNMixer
+from hf_seqmix.ops.masking import TokenLayout
 
 
 def tiny(is_causal: bool = True) -> TNNModel:
@@ -49,3 +60,49 @@ def test_nothing_to_see():
         learned_kernels(attention, 4)
     with pytest.raises(ValueError, match="length is 0"):
         learned_kernels(tiny(), 0)
+
+
+@pytest.mark.parametrize("degree", ["linear", "cubic"])
+@pytest.mark.parametrize("length", [1, 5, 23])
+def test_ski_taps_are_the_diagonals_of_the_matrix(degree, length):
+    mixer = SKITNNMixer(4, 17, 6, num_inducing_points=5, conv_kernel_size=7, interpolation=degree).double()
+    with torch.no_grad():
+        units = torch.eye(length, dtype=torch.float64)[:, :, None].expand(length, length, 6)
+        columns = mixer.operator(units.contiguous(), TokenLayout())  # (input, output, channels)
+    matrix = columns.permute(2, 1, 0)
+    taps = ski_taps(mixer.operator, length)
+    assert taps.shape == (6, 2 * length - 1)
+    for lag in range(1 - length, length):
+        torch.testing.assert_close(taps[:, lag + length - 1], matrix.diagonal(-lag, 1, 2).mean(dim=1))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_frequency_kernels_are_found(is_causal):
+    mixer = FDTNNMixer(4, 8, is_causal=is_causal, rpe_hidden_size=4)
+    (kernels,) = learned_kernels(mixer, 8)
+    torch.testing.assert_close(kernels.taps, mixer.operator.kernel(8).detach())
+    if is_causal:
+        # The real part of the response is what the encoder gave, but for the tap at lag 8.
+        frequencies, response = learned_kernels(mixer, 9)[0].complex_response(9)
+        torch.testing.assert_close(response.real, mixer.operator.kernel.response().detach(), rtol=1e-4, atol=1e-5)
+        assert frequencies[-1].item() == pytest.approx(3.14159265)
+
+
+@pytest.mark.parametrize("family", ["tnn", "fd", "ski"])
+def test_each_axis_of_a_grid_has_its_own(family):
+    build = {
+        "tnn": lambda: TNNMixer(4, is_causal=False, rpe_hidden_size=4, grid_size=(3, 5)),
+        "fd": lambda: FDTNNMixer(4, 15, is_causal=False, rpe_hidden_size=4, grid_size=(3, 5)),
+        "ski": lambda: SKITNNMixer(4, 15, num_inducing_points=2, conv_kernel_size=3, grid_size=(3, 5)),
+    }
+    rows, columns = learned_kernels(build[family](), 100)
+    assert (rows.name, columns.name) == ("operator.row_operator", "operator.column_operator")
+    assert rows.lags.tolist() == list(range(-4, 5))
+    assert columns.lags.tolist() == list(range(-2, 3))
+    assert [places for *_, places in toeplitz_operators(build[family]())] == [5, 3]
+
+
+def test_typical_channels_differ():
+    for channels in range(1, 8):
+        chosen = typical_channels(LearnedKernels("x", True, torch.randn(channels, 5)), 2)
+        assert len(set(chosen)) == len(chosen) == min(2, channels)
