@@ -93,11 +93,17 @@ class FrequencyKernel(nn.Module):
         """
         response = self.response(device)
         taps = causal_taps(response) if self.is_causal else two_sided_taps(response)
-        reach = self.max_length if self.max_lag is None else min(self.max_lag, self.max_length)
+        last = self.max_length
+        reach = last if self.max_lag is None else min(self.max_lag, last)
+        origin = 0 if self.is_causal else last  # where lag 0 stands
+        if torch.compiler.is_compiling():
+            # Without a comparison of lengths, so that one graph serves those below M and those beyond.
+            lags = torch.arange(0 if self.is_causal else 1 - length, length, device=taps.device)
+            taps = taps.index_select(1, lags.clamp(-reach, reach) + origin)
+            return taps.masked_fill(lags.abs() > reach, 0)
         reach = min(reach, length - 1)
-        first = 0 if self.is_causal else self.max_length - reach
         beyond = length - 1 - reach
-        taps = taps[:, first : taps.shape[1] - (self.max_length - reach)]
+        taps = taps[:, origin - (0 if self.is_causal else reach) : origin + reach + 1]
         return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
 
     def extra_repr(self) -> str:
