@@ -85,6 +85,43 @@ class SeqMixPreTrainedModel(PicklableCapture, PreTrainedModel):
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": SeqMixBlock}
 
+    def set_context_length(self, length: int) -> None:
+        """Prepare the model for sequences of up to `length` tokens, where its kernels live on a grid for a certain length.
+
+        The frequency response of FD-TNN is sampled for `length` instead of `max_position_embeddings` tokens: kernels get as
+        many taps, and each tap moves a little (Moreno, Mei, Walters 2023, arXiv 2305.09028, on extrapolation). Kernels of
+        the other families are given for every length and stay as they are. The configuration remembers the length. Do
+        this before a cache is filled: taps kept with it would be of the old grid.
+
+        Args:
+            length: tokens, at least 1.
+
+        Raises:
+            ValueError: for learned positions, of which there are a fixed number, for a model of images, and for SKI-TNN,
+                whose inducing points already go on at the same spacing.
+        """
+        if length < 1:
+            raise ValueError(f"the context length is {length}; it must be at least 1.")
+        if self.config.position_embedding_type == "learned":
+            raise ValueError(
+                f"position_embedding_type is 'learned', so there are positions for {self.config.max_position_embeddings} "
+                "tokens and no more: the context length cannot be changed."
+            )
+        if self.config.image_shape is not None:
+            raise ValueError(
+                "a model of images (image_size) takes its lengths from the image: there is no context to set."
+            )
+        if "ski_tnn" in self.config.layer_mixers:
+            raise ValueError(
+                "the inducing points of SKI-TNN go on at the same spacing beyond max_position_embeddings: call the model with "
+                "the longer input as it is."
+            )
+        for module in self.modules():
+            change = getattr(module, "set_context_length", None)
+            if callable(change) and not isinstance(module, PreTrainedModel):
+                change(length)
+        self.config.max_position_embeddings = length
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         """Draw the parameters that `module` itself owns; a mixer with bare ones does so in `init_weights(config)`."""

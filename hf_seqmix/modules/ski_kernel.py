@@ -1,9 +1,11 @@
 """The kernel of SKI-TNN's smooth part: piecewise linear over an inverse time warp."""
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 __all__ = ["InverseTimeWarpKernel"]
 
@@ -37,12 +39,12 @@ class InverseTimeWarpKernel(nn.Module):
         self.length_scale = length_scale
         self.past_knots = nn.Parameter(torch.empty(channels, num_knots))  # x = 1/r, .., 1: lags from far to 0
         self.future_knots = nn.Parameter(torch.empty(channels, num_knots))  # x = -1/r, .., -1: lags from far to -1
-        self.reset_parameters()
+        self.init_weights()
 
-    def reset_parameters(self) -> None:
-        """Draw the knots."""
+    def init_weights(self, config: Any = None) -> None:
+        """Draw the knots; `config` does not matter to them."""
         for knots in (self.past_knots, self.future_knots):
-            nn.init.normal_(knots, std=self.length_scale**-0.5)
+            init.normal_(knots, std=self.length_scale**-0.5)
 
     def forward(self, lags: Tensor) -> Tensor:
         """Evaluate the kernel.

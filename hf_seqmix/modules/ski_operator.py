@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from ..ops.masking import TokenLayout
 from ..ops.short_conv import short_conv
@@ -34,11 +35,11 @@ class SKIOperator(nn.Module):
         self.grid = grid
         channels = kernel.past_knots.shape[0]
         self.conv_weight = nn.Parameter(torch.empty(channels, conv_kernel_size))
-        self.reset_parameters()
+        self.init_weights()
 
-    def reset_parameters(self) -> None:
-        """Draw the taps of the convolution."""
-        nn.init.normal_(self.conv_weight, std=self.conv_weight.shape[1] ** -0.5)
+    def init_weights(self, config: Any = None) -> None:
+        """Draw the taps of the convolution; `config` does not matter to them."""
+        init.normal_(self.conv_weight, std=self.conv_weight.shape[1] ** -0.5)
 
     def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
         """Mix positions.

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from hf_seqmix import GatedLinearUnit, SoftmaxAttention, TNNMixer
+from hf_seqmix import FDTNNMixer, GatedLinearUnit, SKITNNMixer, SoftmaxAttention, TNNMixer
 from hf_seqmix.modules.attention import rotate
 from hf_seqmix.ops import toeplitz_matmul_dense
 from tests.tolerances import assert_close
@@ -14,6 +14,8 @@ from tests.tolerances import assert_close
 def make(name: str, is_causal: bool = True) -> nn.Module:
     if name == "tnn":
         mixer = TNNMixer(16, 24, decay=0.9, is_causal=is_causal, rpe_hidden_size=8)
+    elif name == "fd_tnn":
+        mixer = FDTNNMixer(16, 32, 24, is_causal=is_causal, rpe_hidden_size=8)
     else:
         mixer = SoftmaxAttention(16, num_heads=2, is_causal=is_causal)
     mixer = mixer.double()
@@ -22,7 +24,7 @@ def make(name: str, is_causal: bool = True) -> nn.Module:
     return mixer.eval()
 
 
-MIXERS = ("tnn", "attention")
+MIXERS = ("tnn", "fd_tnn", "attention")
 
 
 def test_gated_toeplitz_unit_by_its_formula():
@@ -102,3 +104,25 @@ def test_packed_rows_fill_no_cache():
 def test_heads_must_divide_the_channels():
     with pytest.raises(ValueError, match="num_heads 3"):
         SoftmaxAttention(16, num_heads=3)
+
+
+@pytest.mark.parametrize("grid_size", [None, (5, 7)], ids=["sequence", "grid"])
+@pytest.mark.parametrize("mixer_class", [SKITNNMixer, FDTNNMixer])
+def test_bidirectional_mixers_alone(mixer_class, grid_size):
+    kwargs = {"is_causal": False} if mixer_class is FDTNNMixer else {"num_inducing_points": 4}
+    mixer = mixer_class(16, 35, 24, grid_size=grid_size, **kwargs).double().eval()
+    x = torch.randn(2, 35, 16, dtype=torch.float64)
+    changed = x.clone()
+    changed[:, -1] += 1
+    out = mixer(x)
+    assert out.shape == x.shape
+    assert (mixer(changed) - out)[:, 0].abs().max() > 1e-9
+
+
+def test_ski_mixers_say_what_is_wrong():
+    with pytest.raises(ValueError, match="num_inducing_points is 32, but there are 20 positions"):
+        SKITNNMixer(16, 20)
+    with pytest.raises(ValueError, match="interpolation is 'spline'; it must be one of 'linear', 'cubic'"):
+        SKITNNMixer(16, 64, interpolation="spline")
+    with pytest.raises(ValueError, match="one value for each axis of a grid"):
+        SKITNNMixer(16, 64, decay=[0.9, 0.9])
