@@ -73,8 +73,8 @@ class TokenLayout(NamedTuple):
         """
         if self.scatter is None:
             if align and self.left_padded and self.mask is not None:
-                gather, gathered, scatter = _pads_last(self.mask)
-                return self._replace(gather=gather, gathered=gathered, scatter=scatter).mix(operation, values)
+                gathers, reals, scatter = _pads_last(self.mask)
+                return self._replace(gather=gathers, gathered=reals, scatter=scatter).mix(operation, values)
             return operation(self.zero_pads(values))
         flat = values.flatten(0, 1)
         mixed = []
