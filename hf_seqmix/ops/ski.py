@@ -186,17 +186,20 @@ def _blocks(length: int, grid: InducingGrid, dtype: torch.dtype, device: torch.d
     """Yield the band of W in blocks: (tokens, points, matrix) as two slices and (tokens, points) numbers."""
     first, weights = grid.weights(length, dtype, device)
     total, cells, tokens = grid.points(length), grid.num_points - 1, grid.max_length - 1
-    reach = torch.arange(grid.degree + 1, device=device)
+    # The first point of each token's block, which cubic weights of its first cell need to begin one point earlier.
+    group = torch.arange(length, device=device) * cells // (tokens * _CELLS_AT_ONCE)
+    low = group * _CELLS_AT_ONCE if grid.degree == 1 else (group * _CELLS_AT_ONCE - 1).clamp(min=0)
+    # All blocks in one go: on short inputs building each apart costs as much as multiplying by it.
+    band = torch.zeros(length, _CELLS_AT_ONCE + 2 * grid.degree, dtype=dtype, device=device)
+    band.scatter_(1, (first - low).unsqueeze(-1) + torch.arange(grid.degree + 1, device=device), weights)
     start = 0
     for cell in range(0, total, _CELLS_AT_ONCE):
         stop = min(-(-(cell + _CELLS_AT_ONCE) * tokens // cells), length)  # the first token of the next group
         if stop == start:
             break
-        low = cell if grid.degree == 1 else max(cell - 1, 0)
-        matrix = torch.zeros(stop - start, _CELLS_AT_ONCE + 2 * grid.degree, dtype=dtype, device=device)
-        matrix.scatter_(1, first[start:stop, None] - low + reach, weights[start:stop])
-        width = min(matrix.shape[1], total - low)
-        yield slice(start, stop), slice(low, low + width), matrix[:, :width]
+        begin = cell if grid.degree == 1 else max(cell - 1, 0)
+        width = min(band.shape[1], total - begin)
+        yield slice(start, stop), slice(begin, begin + width), band[start:stop, :width]
         start = stop
 
 
