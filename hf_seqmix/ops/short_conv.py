@@ -31,7 +31,7 @@ def short_conv(x: Tensor, weight: Tensor) -> Tensor:
 
     Args:
         x: (batch, channels, length), fastest when channels are contiguous in memory.
-        weight: (channels, m), m odd; cast to the dtype of `x`.
+        weight: (channels, m), m odd; best in float32 (float64 for float64 `x`): it is cast to that.
 
     Returns:
         (batch, channels, length) in the dtype of `x`, channels contiguous.
@@ -46,9 +46,9 @@ def short_conv(x: Tensor, weight: Tensor) -> Tensor:
         )
     if weight.shape[1] % 2 == 0:
         raise ValueError(f"weight has {weight.shape[1]} taps; a centred convolution needs an odd number.")
-    weight = weight.to(x.dtype)
+    weight = weight.to(compute_dtype(x.dtype))
     if x.numel() == 0:
-        return x.clone() + weight.sum() * 0
+        return x.clone() + weight.sum().to(x.dtype) * 0
     if is_traced(x) or not torch.is_grad_enabled():
         return _convolve(x, weight)
     return _ShortConv.apply(x, weight)
@@ -63,12 +63,13 @@ def short_conv_dense(x: Tensor, weight: Tensor) -> Tensor:
 
 def _convolve(x: Tensor, weight: Tensor) -> Tensor:
     channels, taps = weight.shape
-    dtype = compute_dtype(x.dtype)
-    # In float32: in bfloat16 on CPU the depthwise convolution of oneDNN 3.12 (torch 2.13) never returns.
-    rows = x.to(dtype).unsqueeze(2).contiguous(memory_format=torch.channels_last)  # (batch, channels, 1, length)
-    return (
-        F.conv2d(rows, weight.to(dtype)[:, None, None], padding=(0, taps // 2), groups=channels).squeeze(2).to(x.dtype)
-    )
+    # In float32, autocast off: in bfloat16 on CPU the depthwise convolution of oneDNN 3.12 (torch 2.13) never returns.
+    with torch.autocast(x.device.type, enabled=False):
+        rows = (
+            x.to(weight.dtype).unsqueeze(2).contiguous(memory_format=torch.channels_last)
+        )  # (batch, channels, 1, length)
+        convolved = F.conv2d(rows, weight[:, None, None], padding=(0, taps // 2), groups=channels)
+    return convolved.squeeze(2).to(x.dtype)
 
 
 def _weight_gradient(g: Tensor, x: Tensor, taps: int) -> Tensor:
@@ -109,7 +110,7 @@ def _weight_gradient(g: Tensor, x: Tensor, taps: int) -> Tensor:
                 product.baddbmm_(g_segments, segments)
     # One more column a row turns diagonals into columns.
     sheared = F.pad(torch.cat(products, dim=-1).flatten(1), (0, _SEGMENT)).view(channels, _SEGMENT, -1)
-    return sheared[..., :taps].sum(dim=1).to(x.dtype)
+    return sheared[..., :taps].sum(dim=1)
 
 
 def _lay_out(out: Tensor, x: Tensor, start: int, stop: int) -> None:

@@ -91,3 +91,20 @@ def test_bad_arguments_are_refused():
         short_conv(torch.randn(1, 2, 5), torch.randn(2, 4))
     with pytest.raises(ValueError, match=r"got \(1, 2, 5\) and \(3, 3\)"):
         short_conv(torch.randn(1, 2, 5), torch.randn(3, 3))
+
+
+@pytest.mark.parametrize("taps", [3, 17])
+def test_autocast_does_not_reach_the_convolution(taps):
+    x, weight = torch.randn(2, 5, 40, requires_grad=True), torch.randn(5, taps, requires_grad=True)
+    expected = short_conv(x, weight)
+    gradients = torch.autograd.grad(expected.square().sum(), (x, weight))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = short_conv(x, weight)
+        assert torch.equal(y, expected)
+        for ours, exact in zip(torch.autograd.grad(y.square().sum(), (x, weight)), gradients, strict=True):
+            assert torch.equal(ours, exact)
+
+
+def test_weights_keep_their_precision_in_half_precision():
+    x, weight = torch.randn(2, 5, 40).bfloat16(), 1 + 1e-3 * torch.randn(5, 17)
+    assert_close(short_conv(x, weight), short_conv_dense(x.double(), weight.double()), torch.bfloat16, factor=0.2)
