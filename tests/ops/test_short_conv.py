@@ -106,5 +106,10 @@ def test_autocast_does_not_reach_the_convolution(taps):
 
 
 def test_weights_keep_their_precision_in_half_precision():
-    x, weight = torch.randn(2, 5, 40).bfloat16(), 1 + 1e-3 * torch.randn(5, 17)
-    assert_close(short_conv(x, weight), short_conv_dense(x.double(), weight.double()), torch.bfloat16, factor=0.2)
+    # An even number of equal weights would cancel on alternating signs; what is left is what bfloat16 would round away.
+    x = (1 - 2 * (torch.arange(40) % 2)).expand(1, 5, 40).bfloat16()
+    weight = 1 + 1e-3 * torch.randn(5, 17)
+    weight[:, 0] = 0
+    inside = slice(8, 32)  # where all taps meet the input
+    exact = short_conv_dense(x.double(), weight.double())[..., inside]
+    assert_close(short_conv(x, weight)[..., inside], exact, torch.bfloat16)
