@@ -75,6 +75,8 @@ TEXT_DEFAULTS = {
     "num_layers": 2,
     "eval_blocks": 200,
 }
+# With unscaled embeddings, masked models hardly leave the frequencies of the tokens in so few updates.
+MASKED_DEFAULTS = TEXT_DEFAULTS | {"decay": 0.9, "embedding_scale": 10.0, "steps": 1000}
 # Unscaled embeddings, of unit variance, are also the output's: with so few tokens, attention does not learn to recall then.
 RECALL_DEFAULTS = {
     "embedding_scale": 8.0,
@@ -93,7 +95,7 @@ ANSWERS = {"token_accuracy": "accuracy", "token_loss": "nats/answer"}
 
 TASKS = {
     "lm-causal": TaskKind(True, True, CODE_LENGTH, TEXT_DEFAULTS | {"decay": 0.9}),
-    "lm-masked": TaskKind(False, True, MASKED_SCORES, TEXT_DEFAULTS | {"decay": 0.99, "steps": 1000}),
+    "lm-masked": TaskKind(False, True, MASKED_SCORES, MASKED_DEFAULTS),
     "recall": TaskKind(True, False, ANSWERS, RECALL_DEFAULTS | {"decay": 0.99}),
     "recall-masked": TaskKind(False, False, ANSWERS, RECALL_DEFAULTS | {"decay": 0.99}),
     "copy": TaskKind(True, False, ANSWERS, COPY_DEFAULTS | {"decay": 0.99}),
@@ -231,6 +233,7 @@ def _config(name: str, task: Task, sizes: Sizes, intermediate_size: int) -> PreT
         "max_position_embeddings": sizes.block_size,
         "embedding_scale": sizes.embedding_scale,
         "hidden_dropout": 0.0,
+        "linear_init": "uniform",
         "is_causal": task.kind.causal,
     }
     if name == "tnn":
