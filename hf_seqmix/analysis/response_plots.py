@@ -105,6 +105,8 @@ def plot_responses(
     """
     if not examples or not all(examples.values()):
         raise ValueError("There is nothing to draw: give at least one example for each input mode.")
+    lowest = min(example.envelope.min().item() for group in examples.values() for example in group.values())
+    floor = max(1e-18, lowest / 10)  # the same in every row
     with draw_grid(path, 12.5, 3.4 * len(examples), len(examples), 3) as (figure, rows):
         for (mode, by_activation), (response, impulse, decay) in zip(examples.items(), rows, strict=True):
             if target is not None:
@@ -136,6 +138,6 @@ def plot_responses(
             scale = "k(t) / max |k|" if target is None else "k(t)"
             impulse.set(title="impulse response", xlabel="lag (tokens)", ylabel=scale)
             decay.set(title="decay; dotted: predicted tail", xlabel="lag (tokens)", ylabel="|k| / max |k|")
-            decay.set_ylim(1e-18, 3)
+            decay.set_ylim(floor, 3)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=11)

@@ -246,6 +246,10 @@ def plot_ski_error(
     colors |= dict(
         zip(["ski", "interpolation_part", "nystrom", "best"], [COLORS[i] for i in (0, 1, 2, 6)], strict=True)
     )
+    every = [row.get(key) or math.nan for results in rows.values() for row in results for key in drawn]
+    finite = [value for value in every if math.isfinite(value)]
+    # Bounds with a nearly singular A, and exact low ranks, leave the panels.
+    low, high = max(1e-7, min(finite) / 3), min(1e7, 3 * max(finite))
     columns = min(2, len(rows))
     lines = -(-len(rows) // columns)
     with draw_grid(path, 5.2 * columns, 3.7 * lines + 0.5, lines, columns, sharey=True) as (figure, panels):
@@ -263,10 +267,10 @@ def plot_ski_error(
                         x, y, dashed, color=colors[key], marker=marker, markersize=4, linewidth=1.5, label=label
                     )
             axes.set_xscale("log", base=2)
-            axes.set_xticks(x, [str(points) for points in x])
+            axes.set_xticks(x, [f"{points:.0f}" for points in x])
             axes.minorticks_off()
             axes.set(title=name, xlabel="inducing points", ylabel="spectral norm / |T|")
-            axes.set_ylim(1e-7, 1e7)  # bounds with a nearly singular A, and exact low ranks, leave the panel
+            axes.set_ylim(low, high)
         labelled: dict[str, Any] = {}
         for axes in panels.flat:
             labelled |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
