@@ -93,6 +93,8 @@ class SoftmaxAttention(nn.Module):
         else:
             layout = token_layout(attention_mask, batch, length, past_length=past, position_ids=position_ids, **kwargs)
             bias = None
+            # A key of weight zero still adds 0 times its value, which is NaN if that is.
+            hidden_states = layout.zero_pads(hidden_states)
         if position_ids is None:
             position_ids = real_positions(layout.key_mask, batch, length, past, hidden_states.device)
         heads = (batch, length, self.num_heads, self.head_dim)
