@@ -342,6 +342,11 @@ class ToeplitzConfig(SeqMixConfig):
         return ImageShape(self.num_channels, _pair(self.image_size), _pair(self.patch_size))
 
     @property
+    def mixer_arguments(self) -> dict[str, Any]:
+        """What the mixers of all Toeplitz families take by name."""
+        return {"activation": self.hidden_act, "grid_size": self.mixing_grid}
+
+    @property
     def mixing_grid(self) -> tuple[int, int] | None:
         """(height, width) of the grid that a mixer of two dimensions mixes; None where it mixes sequences."""
         image = self.image_shape
@@ -403,6 +408,20 @@ class EncodedToeplitzConfig(ToeplitzConfig):
     rpe_activation: str = "relu"
     rpe_norm_type: str = "simple_rms"
     kernel_max_lag: int | None = None
+
+    @property
+    def mixer_arguments(self) -> dict[str, Any]:
+        """What the mixers with an encoder take by name."""
+        return {
+            **super().mixer_arguments,
+            "is_causal": self.is_causal,
+            "rpe_hidden_size": self.rpe_hidden_size,
+            "rpe_num_layers": self.rpe_num_layers,
+            "rpe_activation": self.rpe_activation,
+            "rpe_norm_type": self.rpe_norm_type,
+            "norm_eps": self.norm_eps,
+            "kernel_max_lag": self.kernel_max_lag,
+        }
 
     def check_architecture(self) -> None:
         """Check the shared fields and those of the encoder."""

@@ -25,16 +25,8 @@ def build_fd_tnn_mixer(config: FDTNNConfig, layer_idx: int) -> FDTNNMixer:
         config.max_position_embeddings,
         config.mixer_size,
         frequency_input=config.frequency_input,
-        is_causal=config.is_causal,
-        activation=config.hidden_act,
-        rpe_hidden_size=config.rpe_hidden_size,
-        rpe_num_layers=config.rpe_num_layers,
-        rpe_activation=config.rpe_activation,
-        rpe_norm_type=config.rpe_norm_type,
-        norm_eps=config.norm_eps,
-        kernel_max_lag=config.kernel_max_lag,
         layer_idx=layer_idx,
-        grid_size=config.mixing_grid,
+        **config.mixer_arguments,
     )
 
 

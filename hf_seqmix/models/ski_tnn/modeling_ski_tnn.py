@@ -28,9 +28,8 @@ def build_ski_tnn_mixer(config: SKITNNConfig, layer_idx: int) -> SKITNNMixer:
         conv_kernel_size=config.conv_kernel_size,
         interpolation=config.interpolation,
         decay=config.decay,
-        activation=config.hidden_act,
         layer_idx=layer_idx,
-        grid_size=config.mixing_grid,
+        **config.mixer_arguments,
     )
 
 

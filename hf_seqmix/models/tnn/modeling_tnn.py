@@ -21,19 +21,7 @@ __all__ = [
 def build_tnn_mixer(config: TNNConfig, layer_idx: int) -> TNNMixer:
     """Build the mixer of one layer from a configuration."""
     return TNNMixer(
-        config.hidden_size,
-        config.mixer_size,
-        decay=config.decay,
-        is_causal=config.is_causal,
-        activation=config.hidden_act,
-        rpe_hidden_size=config.rpe_hidden_size,
-        rpe_num_layers=config.rpe_num_layers,
-        rpe_activation=config.rpe_activation,
-        rpe_norm_type=config.rpe_norm_type,
-        norm_eps=config.norm_eps,
-        kernel_max_lag=config.kernel_max_lag,
-        layer_idx=layer_idx,
-        grid_size=config.mixing_grid,
+        config.hidden_size, config.mixer_size, decay=config.decay, layer_idx=layer_idx, **config.mixer_arguments
     )
 
 
