@@ -326,7 +326,8 @@ def write_report(comparison: Comparison) -> dict[str, Any] | None:
     report = {"arguments": names, "settings": comparison.settings, "results": rows, "environment": environment}
     write_json(comparison.folder / "table.json", report)
     _write_text(comparison.folder / "table.md", _markdown(comparison, rows, main_metric))
-    plot_comparison(rows, main_metric, task.kind.metrics[main_metric], comparison.folder / "plot.png", arguments.task)
+    title = f"Task {arguments.task}, {rows[0]['num_parameters']:,} parameters, {arguments.steps} updates"
+    plot_comparison(rows, main_metric, task.kind.metrics[main_metric], comparison.folder / "plot.png", title)
     return report
 
 
