@@ -6,7 +6,7 @@ from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
 from .recall import associative_recall, lagged_copy
-from .recipes import parse_overrides, read_recipe, recipe_arguments
+from .recipes import config_from_overrides, parse_overrides, read_recipe, recipe_arguments, without_replaced
 from .run_folder import explain_write_error, last_complete_checkpoint, prepare_run_folder, write_json
 from .scoring import block_scores, corpus_metrics
 from .stdlib_corpus import python_stdlib
@@ -21,6 +21,7 @@ __all__ = [
     "bits_per_byte_xz",
     "block_scores",
     "build_tokenizer",
+    "config_from_overrides",
     "corpus_metrics",
     "count_bytes",
     "explain_write_error",
@@ -39,5 +40,6 @@ __all__ = [
     "token_bytes",
     "total_bytes",
     "train_bpe",
+    "without_replaced",
     "write_json",
 ]

@@ -1,26 +1,41 @@
 """Recipes: a training run as a file, read as if its lines had been typed on the command line."""
 
+import dataclasses
 import json
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+from huggingface_hub.errors import StrictDataclassError
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
-__all__ = ["parse_overrides", "read_recipe", "recipe_arguments"]
+__all__ = ["config_from_overrides", "parse_overrides", "read_recipe", "recipe_arguments", "without_replaced"]
+
+Recipe = dict[str, dict[str, Any]]
+
+FAMILIES = "families"
 
 
-def read_recipe(path: str | Path, allowed: Mapping[str, Collection[str]]) -> dict[str, dict[str, Any]]:
+def read_recipe(path: str | Path, allowed: Mapping[str, Collection[str]], family: str | None = None) -> Recipe:
     """
     Reads a YAML recipe of the form `section: {key: value}`.
+
+    A recipe for several families holds what they share in its sections, and what one of them adds or changes in
+    `families: {name: {section: {key: value}}}`. A family's value takes the place of the shared one, an empty one leaves the
+    key out; `config_overrides` are merged field by field.
 
     Args:
         path: the file.
         allowed: the sections there may be, and the keys of each.
+        family: which of its families, if it has any.
+
+    Returns:
+        The sections, those of the family merged into the shared ones.
 
     Raises:
-        ValueError: if the file is missing or not YAML, or has a section or key that is not allowed; the allowed ones are
-            listed.
+        ValueError: if the file is missing or not YAML, or has a section or key that is not allowed, or if the family is
+            unknown, missing or too much; the allowed ones are listed.
     """
     path = Path(path)
     if not path.is_file():
@@ -29,6 +44,20 @@ def read_recipe(path: str | Path, allowed: Mapping[str, Collection[str]]) -> dic
         recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(f"The recipe {path} is not YAML: {error}") from error
+    families = recipe.pop(FAMILIES, {}) if isinstance(recipe, dict) else {}
+    if not isinstance(families, dict):
+        raise ValueError(f"The section {FAMILIES!r} of the recipe {path} must map names of families to sections.")
+    for sections in (recipe, *families.values()):
+        _check_sections(path, sections, allowed)
+    if family is None and families:
+        raise ValueError(f"The recipe {path} is for several families: choose one of {', '.join(families)}.")
+    if family is not None and family not in families:
+        known = f"it has {', '.join(families)}" if families else "it has none"
+        raise ValueError(f"The recipe {path} has no family {family!r}; {known}.")
+    return recipe if family is None else _merged(recipe, families[family])
+
+
+def _check_sections(path: Path, recipe: Any, allowed: Mapping[str, Collection[str]]) -> None:
     if not isinstance(recipe, dict) or not all(isinstance(section, dict) for section in recipe.values()):
         raise ValueError(
             f"The recipe {path} must map each of the sections {', '.join(allowed)} to its keys and values."
@@ -42,7 +71,36 @@ def read_recipe(path: str | Path, allowed: Mapping[str, Collection[str]]) -> dic
                 f"The section {section!r} of the recipe {path} has the unknown key {', '.join(map(repr, unknown))}; allowed"
                 f" are {', '.join(sorted(allowed[section]))}."
             )
-    return recipe
+
+
+def _merged(shared: Recipe, own: Recipe) -> Recipe:
+    merged = {section: dict(values) for section, values in shared.items()}
+    for section, values in own.items():
+        target = merged.setdefault(section, {})
+        for key, value in values.items():
+            if key == "config_overrides" and value:
+                value = {**(target.get(key) or {}), **value}
+            target[key] = value
+    return merged
+
+
+def without_replaced(recipe: Recipe, argv: Sequence[str], replaces: Mapping[str, Collection[str]]) -> Recipe:
+    """
+    The recipe without the keys whose place something on the command line takes.
+
+    Args:
+        recipe: as [`read_recipe`] gives it.
+        argv: the command line.
+        replaces: name of an argument -> keys of a recipe that make no sense beside it.
+    """
+    given = {
+        argument.partition("=")[0].lstrip("-").replace("-", "_") for argument in argv if argument.startswith("--")
+    }
+    replaced = {key for argument, keys in replaces.items() if argument in given for key in keys}
+    return {
+        section: {key: value for key, value in values.items() if key not in replaced}
+        for section, values in recipe.items()
+    }
 
 
 def recipe_arguments(recipe: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -80,6 +138,40 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
             raise ValueError(f"{pair!r} is no override; write key=value, for example hidden_size=256.")
         overrides[key] = _parse_value(value)
     return overrides
+
+
+def config_from_overrides(
+    model_type: str, overrides: Mapping[str, Any], derived: Mapping[str, Any]
+) -> PreTrainedConfig:
+    """
+    A configuration of a model type.
+
+    Args:
+        model_type: any that `AutoConfig` knows.
+        overrides: its fields.
+        derived: what else is known; used where the type has such a field and it is not overridden.
+
+    Raises:
+        ValueError: if the model type or a field of `overrides` is unknown, or a value is refused.
+    """
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(
+            f"There is no model type {model_type!r}; allowed are the families of hf_seqmix and the model types of"
+            " transformers, for example tnn, seqmix_hybrid, llama, bert."
+        )
+    config_class = CONFIG_MAPPING[model_type]
+    allowed = {entry.name for entry in dataclasses.fields(config_class)} | set(config_class.attribute_map)
+    allowed.add("num_labels")  # a property of every configuration
+    unknown = sorted(set(overrides) - allowed)
+    if unknown:
+        raise ValueError(
+            f"A {model_type} configuration has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(allowed))}."
+        )
+    known = {name: value for name, value in derived.items() if name in allowed}
+    try:
+        return AutoConfig.for_model(model_type, **{**known, **overrides})
+    except StrictDataclassError as error:
+        raise ValueError(f"The {model_type} configuration is refused: {error}") from error
 
 
 def _parse_value(text: str) -> Any:

@@ -15,6 +15,8 @@ from transformers import (
     RobertaTokenizer,
 )
 
+from .listops_tokenizer import listops_tokenizer
+
 __all__ = ["build_tokenizer", "count_bytes", "token_bytes", "train_bpe"]
 
 END_OF_TEXT = "<|endoftext|>"
@@ -31,10 +33,10 @@ def build_tokenizer(
     The tokenizer that `spec` names.
 
     Args:
-        spec: `"byte"` (transformers' `ByT5Tokenizer`: one token a UTF-8 byte), `"bpe:4096"` (a byte-level BPE of that many
-            tokens trained on `texts`, see [`train_bpe`]), or the name or folder of a pretrained tokenizer. A folder with
-            only `vocab.json` and `merges.txt` is read as GPT-2's or RoBERTa's byte-level BPE, whichever special tokens
-            its vocabulary has.
+        spec: `"byte"` (transformers' `ByT5Tokenizer`: one token a UTF-8 byte), `"listops"` (see [`listops_tokenizer`]),
+            `"bpe:4096"` (a byte-level BPE of that many tokens trained on `texts`, see [`train_bpe`]), or the name or
+            folder of a pretrained tokenizer. A folder with only `vocab.json` and `merges.txt` is read as GPT-2's or
+            RoBERTa's byte-level BPE, whichever special tokens its vocabulary has.
         texts: what a BPE is trained on; not used otherwise.
         mask_token: add a mask token, for masked language models, unless there is one.
 
@@ -48,6 +50,8 @@ def build_tokenizer(
         tokenizer = train_bpe(texts or (), _vocab_size(argument))
     elif spec == "byte":
         tokenizer = ByT5Tokenizer()
+    elif spec == "listops":
+        tokenizer = listops_tokenizer()
     else:
         tokenizer = _pretrained(str(spec))
     if mask_token and tokenizer.mask_token is None:
@@ -149,6 +153,6 @@ def _pretrained(name: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else name)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{name!r} gave no tokenizer: {error} Allowed are 'byte', 'bpe:SIZE' such as 'bpe:4096', a folder with"
+            f"{name!r} gave no tokenizer: {error} Allowed are 'byte', 'listops', 'bpe:SIZE' such as 'bpe:4096', a folder with"
             " tokenizer.json or with vocab.json and merges.txt, and the name of a pretrained tokenizer."
         ) from error

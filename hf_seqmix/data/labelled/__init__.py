@@ -5,6 +5,9 @@ model's configuration, `encode` makes inputs with labels, `predictions` turns a 
 or answers, and `references` gives the true ones in the same form.
 """
 
+from .classification import Classification
+from .collation import ImageCollator, SegmentCollator
+from .image_classification import ImageClassification
 from .loading import GLUE_TASKS, GlueTask, load_glue, load_labelled
 from .question_answering import QuestionAnswering
 from .sequence_classification import SequenceClassification
@@ -12,8 +15,12 @@ from .token_classification import TokenClassification
 
 __all__ = [
     "GLUE_TASKS",
+    "Classification",
     "GlueTask",
+    "ImageClassification",
+    "ImageCollator",
     "QuestionAnswering",
+    "SegmentCollator",
     "SequenceClassification",
     "TokenClassification",
     "load_glue",

@@ -1,7 +1,7 @@
 """Questions whose answer is a part of a context."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -50,6 +50,11 @@ class QuestionAnswering:
     def has_labels(self, split: datasets.Dataset) -> bool:
         """Whether the split can be scored."""
         return "answers" in split.column_names
+
+    def texts(self, split: datasets.Dataset) -> Iterator[str]:
+        """All its texts, to learn a vocabulary from."""
+        for column in self.columns[:2]:
+            yield from split[column]
 
     def encode(
         self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str

@@ -1,35 +1,33 @@
 """Texts, or pairs of texts, with one label, several labels or a number each."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
 
 import datasets
-import numpy as np
-from transformers import PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from .labels import are_indicators, complete, id_of, indicators, label_fields, label_names, require_columns
-from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
+from .classification import Classification
+from .labels import require_columns
+from .special_tokens import SpecialTokens, to_columns, tokenize
 
 __all__ = ["SequenceClassification"]
 
 
-@dataclass(frozen=True)
-class SequenceClassification:
+@dataclass(frozen=True, kw_only=True)
+class SequenceClassification(Classification):
     """One label, several labels or a number for each text or pair of texts.
 
     Attributes:
         text_columns: one, or two for pairs.
-        label_columns: one; or several of zeros and ones, each a label of its own.
-        problem_type: "single_label_classification", "multi_label_classification" or "regression".
-        label_names: names of the classes in the order of their ids; none for a regression.
+        num_segments: 1 where the model reads a pair as one sequence; 2 where it reads each text of a pair alone, as
+            Qin et al. 2023 (arXiv 2305.04749) do on the Long Range Arena's Retrieval.
     """
 
     text_columns: tuple[str, ...]
-    label_columns: tuple[str, ...]
-    problem_type: str
-    label_names: tuple[str, ...] = ()
+    num_segments: int = 1
 
     @classmethod
     def from_data(
@@ -39,11 +37,7 @@ class SequenceClassification:
         label_columns: Sequence[str],
         problem_type: str | None = None,
     ) -> Self:
-        """The task that the training split poses.
-
-        Without `problem_type`: integers, truth values and strings are classes, numbers with a fraction a regression,
-        lists sets of classes (lists in which a value occurs twice: zeros and ones, one a class); several label columns
-        are several labels.
+        """The task that the training split poses; see `Classification.read_labels` for the kind of it.
 
         Raises:
             ValueError: a column is missing, or the labels make no such task.
@@ -54,110 +48,49 @@ class SequenceClassification:
         for column in text_columns:
             if not isinstance(train[column][0], str):
                 raise ValueError(f"The column {column!r} holds {type(train[column][0]).__name__}, not text.")
-        if len(label_columns) > 1:
-            if problem_type not in (None, "multi_label_classification"):
-                raise ValueError(f"Several label columns make a multi-label task; asked for is {problem_type!r}.")
-            task = cls(tuple(text_columns), tuple(label_columns), "multi_label_classification", tuple(label_columns))
-            task.references(train, "training")
-            return task
-        labels = complete(train[label_columns[0]], label_columns[0], "training")
-        problem_type = problem_type or _problem_type(labels)
-        names: tuple[str, ...] = ()
-        if problem_type != "regression":
-            names = label_names(train.features[label_columns[0]], labels, problem_type)
-            if len(names) < 2:
-                raise ValueError(f"The training data has the one label {names[0]!r}; there is nothing to tell apart.")
-        task = cls(tuple(text_columns), tuple(label_columns), problem_type, names)
-        task.references(train, "training")
-        return task
+        return cls(text_columns=tuple(text_columns), **cls.read_labels(train, label_columns, problem_type))
 
-    def config_fields(self) -> dict[str, Any]:
-        """What the model's configuration needs to know."""
-        if self.problem_type == "regression":
-            return {"num_labels": 1, "problem_type": "regression"}
-        return {"problem_type": self.problem_type, **label_fields(self.label_names)}
+    def read_by(self, config: PreTrainedConfig) -> Self:
+        """The task as a model of this configuration reads it: pairs as two segments where its `num_segments` is 2.
 
-    def has_labels(self, split: datasets.Dataset) -> bool:
-        """Whether the split can be scored: hidden labels are a missing column, empty, or -1."""
-        if any(column not in split.column_names for column in self.label_columns):
-            return False
-        first = split[self.label_columns[0]]
-        return not all(label is None or label == "" or label == -1 for label in first)
+        Raises:
+            ValueError: the model reads pairs, and the texts are none.
+        """
+        segments = getattr(config, "num_segments", 1)
+        if segments > 1 and len(self.text_columns) != segments:
+            raise ValueError(
+                f"num_segments is {segments}: the model reads pairs, so give two text columns; given are "
+                f"{', '.join(self.text_columns)}."
+            )
+        return dataclasses.replace(self, num_segments=segments)
+
+    def texts(self, split: datasets.Dataset) -> Iterator[str]:
+        """All its texts, to learn a vocabulary from."""
+        for column in self.text_columns:
+            yield from split[column]
 
     def encode(
         self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
     ) -> datasets.Dataset:
-        """Inputs, and `labels` if the split has them."""
+        """Inputs, and `labels` if the split has them.
+
+        With two segments, `input_ids` and `attention_mask` hold two lists each, and `max_length` is that of each.
+        """
         require_columns(split, self.text_columns, name)
-        special = SpecialTokens.of(tokenizer)
         encoded = split.map(
             partial(
-                _encode_texts, tokenizer=tokenizer, special=special, columns=self.text_columns, max_length=max_length
+                _encode_texts,
+                tokenizer=tokenizer,
+                special=SpecialTokens.of(tokenizer),
+                columns=self.text_columns,
+                max_length=max_length,
+                apart=self.num_segments > 1,
             ),
             batched=True,
             remove_columns=split.column_names,
             desc=f"Tokenizing the {name} data",
         )
-        if not self.has_labels(split):
-            return encoded
-        references = self.references(split, name)
-        if self.problem_type != "single_label_classification":
-            references = references.astype(np.float32)
-        return encoded.add_column("labels", references.tolist())
-
-    def references(self, split: datasets.Dataset, name: str) -> np.ndarray:
-        """True labels: ids (examples,), zeros and ones (examples, labels), or numbers (examples,).
-
-        Raises:
-            ValueError: a label is missing, unknown, or not a number in a regression.
-        """
-        require_columns(split, self.label_columns, name)
-        if len(self.label_columns) > 1:
-            columns = [complete(split[column], column, name) for column in self.label_columns]
-            return indicators(list(zip(*columns, strict=True)), name)
-        column = self.label_columns[0]
-        labels = complete(split[column], column, name)
-        if self.problem_type == "regression":
-            try:
-                numbers = np.asarray([float(label) for label in labels])
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"The column {column!r} of the {name} data holds no numbers: {error}.") from error
-            if not np.isfinite(numbers).all():
-                raise ValueError(f"The column {column!r} of the {name} data has NaN or infinite numbers.")
-            return numbers
-        if isinstance(split.features[column], datasets.ClassLabel):
-            labels = [split.features[column].int2str(label) for label in labels]
-        ids = {label: index for index, label in enumerate(self.label_names)}
-        if self.problem_type == "multi_label_classification":
-            inner = getattr(split.features[column], "feature", None)
-            if not isinstance(inner, datasets.ClassLabel) and are_indicators(labels):
-                return indicators(labels, name)
-            rows = np.zeros((len(labels), len(ids)), dtype=np.int64)
-            for row, names in zip(rows, labels, strict=True):
-                for label in names:
-                    row[
-                        id_of(inner.int2str(label) if isinstance(inner, datasets.ClassLabel) else label, ids, name)
-                    ] = 1
-            return rows
-        return np.asarray([id_of(label, ids, name) for label in labels])
-
-    def predictions(self, output: Any) -> np.ndarray:
-        """Labels as `references` gives them, from logits (examples, labels); several labels: those above one half."""
-        logits = np.asarray(output)
-        if self.problem_type == "regression":
-            return logits.reshape(len(logits)).astype(np.float64)
-        if self.problem_type == "multi_label_classification":
-            return (logits > 0).astype(np.int64)
-        return logits.argmax(axis=-1)
-
-    def readable(self, predictions: np.ndarray) -> list[Any]:
-        """Predictions as names of labels, lists of them, or numbers."""
-        if self.problem_type == "regression":
-            return predictions.tolist()
-        names = np.asarray(self.label_names)
-        if self.problem_type == "multi_label_classification":
-            return [names[row == 1].tolist() for row in predictions]
-        return names[predictions].tolist()
+        return self.add_labels(encoded, split, name)
 
 
 def _encode_texts(
@@ -166,15 +99,13 @@ def _encode_texts(
     special: SpecialTokens,
     columns: Sequence[str],
     max_length: int,
-) -> dict[str, list[Ids]]:
+    apart: bool,
+) -> dict[str, list[Any]]:
     parts = [tokenize(tokenizer, batch[column]) for column in columns]
+    if apart:
+        segments = [
+            to_columns([special.join(ids, None, max_length) for ids in row]) for row in zip(*parts, strict=True)
+        ]
+        return to_columns(segments)
     seconds = parts[1] if len(parts) == 2 else [None] * len(parts[0])
     return to_columns([special.join(a, b, max_length) for a, b in zip(parts[0], seconds, strict=True)])
-
-
-def _problem_type(labels: Sequence[Any]) -> str:
-    if isinstance(labels[0], list):
-        return "multi_label_classification"
-    if any(isinstance(label, float) for label in labels):
-        return "regression"
-    return "single_label_classification"

@@ -1,6 +1,6 @@
 """Lists of words with a label for each word."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -54,6 +54,11 @@ class TokenClassification:
     def has_labels(self, split: datasets.Dataset) -> bool:
         """Whether the split can be scored."""
         return self.label_column in split.column_names
+
+    def texts(self, split: datasets.Dataset) -> Iterator[str]:
+        """All its texts, to learn a vocabulary from."""
+        for words in split[self.words_column]:
+            yield " ".join(words)
 
     def encode(
         self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
+from hf_seqmix import TNNConfig
 from hf_seqmix.data.labelled import SequenceClassification
 
 TEXTS = ["good", "bad", "so so"]
@@ -83,6 +84,24 @@ def test_inputs_and_labels(tokenizer):
     assert encoded["labels"][:] == [[1.0, 0.0], [0.0, 0.0], [1.0, 1.0]]
     assert encoded.features["labels"].feature.dtype.startswith("float")
     assert "good" in tokenizer.decode(encoded["input_ids"][0]).replace(" ##", "")
+
+
+def test_pairs_as_two_segments(tokenizer):
+    """Each text is what it is alone, with the tokens around it and cut to the length by itself."""
+    data = table([1, 0, 1], second=["one", "two and more", ""])
+    task = SequenceClassification.from_data(data, ["text", "second"], ["label"])
+    assert task.read_by(TNNConfig()) == task
+    pairs = task.read_by(TNNConfig(num_segments=2))
+    encoded = pairs.encode(data, tokenizer, 6, "training")
+    assert encoded["labels"][:] == [1, 0, 1]
+    for column, position in (("text", 0), ("second", 1)):
+        alone = SequenceClassification.from_data(data, [column], ["label"]).encode(data, tokenizer, 6, "training")
+        for name in ("input_ids", "attention_mask"):
+            assert [row[position] for row in encoded[name]] == alone[name][:]
+    assert list(task.texts(data)) == [*TEXTS, "one", "two and more", ""]
+    single = SequenceClassification.from_data(data, ["text"], ["label"])
+    with pytest.raises(ValueError, match="num_segments is 2: the model reads pairs, so give two text columns"):
+        single.read_by(TNNConfig(num_segments=2))
 
 
 def test_hidden_labels():

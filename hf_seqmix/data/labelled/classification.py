@@ -1,0 +1,147 @@
+"""What classifications and regressions of whole inputs share, whatever the inputs are: their labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import datasets
+import numpy as np
+
+from .labels import are_indicators, complete, id_of, indicators, label_fields, label_names, require_columns
+
+__all__ = ["Classification"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Classification:
+    """One label, several labels or a number for each input.
+
+    Attributes:
+        label_columns: one; or several of zeros and ones, each a label of its own.
+        problem_type: "single_label_classification", "multi_label_classification" or "regression".
+        label_names: names of the classes in the order of their ids; none for a regression.
+    """
+
+    label_columns: tuple[str, ...]
+    problem_type: str
+    label_names: tuple[str, ...] = ()
+
+    @classmethod
+    def read_labels(
+        cls, train: datasets.Dataset, label_columns: Sequence[str], problem_type: str | None = None
+    ) -> dict[str, Any]:
+        """The attributes above, as the training split has them.
+
+        Without `problem_type`: integers, truth values and strings are classes, numbers with a fraction a regression,
+        lists sets of classes (lists in which a value occurs twice: zeros and ones, one a class); several label columns
+        are several labels.
+
+        Raises:
+            ValueError: a column is missing, or the labels make no such task.
+        """
+        require_columns(train, label_columns, "training")
+        if len(label_columns) > 1:
+            if problem_type not in (None, "multi_label_classification"):
+                raise ValueError(f"Several label columns make a multi-label task; asked for is {problem_type!r}.")
+            problem_type, names = "multi_label_classification", tuple(label_columns)
+        else:
+            labels = complete(train[label_columns[0]], label_columns[0], "training")
+            problem_type = problem_type or _problem_type(labels)
+            names = ()
+            if problem_type != "regression":
+                names = label_names(train.features[label_columns[0]], labels, problem_type)
+                if len(names) < 2:
+                    raise ValueError(
+                        f"The training data has the one label {names[0]!r}; there is nothing to tell apart."
+                    )
+        fields: dict[str, Any] = {
+            "label_columns": tuple(label_columns),
+            "problem_type": problem_type,
+            "label_names": names,
+        }
+        Classification(**fields).references(train, "training")
+        return fields
+
+    def config_fields(self) -> dict[str, Any]:
+        """What the model's configuration needs to know."""
+        if self.problem_type == "regression":
+            return {"num_labels": 1, "problem_type": "regression"}
+        return {"problem_type": self.problem_type, **label_fields(self.label_names)}
+
+    def has_labels(self, split: datasets.Dataset) -> bool:
+        """Whether the split can be scored: hidden labels are a missing column, empty, or -1."""
+        if any(column not in split.column_names for column in self.label_columns):
+            return False
+        first = split[self.label_columns[0]]
+        return not all(label is None or label == "" or label == -1 for label in first)
+
+    def add_labels(self, encoded: datasets.Dataset, split: datasets.Dataset, name: str) -> datasets.Dataset:
+        """The encoded split with a column `labels`, if the split has them."""
+        if not self.has_labels(split):
+            return encoded
+        references = self.references(split, name)
+        if self.problem_type != "single_label_classification":
+            references = references.astype(np.float32)
+        return encoded.add_column("labels", references.tolist())
+
+    def references(self, split: datasets.Dataset, name: str) -> np.ndarray:
+        """True labels: ids (examples,), zeros and ones (examples, labels), or numbers (examples,).
+
+        Raises:
+            ValueError: a label is missing, unknown, or not a number in a regression.
+        """
+        require_columns(split, self.label_columns, name)
+        if len(self.label_columns) > 1:
+            columns = [complete(split[column], column, name) for column in self.label_columns]
+            return indicators(list(zip(*columns, strict=True)), name)
+        column = self.label_columns[0]
+        labels = complete(split[column], column, name)
+        if self.problem_type == "regression":
+            try:
+                numbers = np.asarray([float(label) for label in labels])
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"The column {column!r} of the {name} data holds no numbers: {error}.") from error
+            if not np.isfinite(numbers).all():
+                raise ValueError(f"The column {column!r} of the {name} data has NaN or infinite numbers.")
+            return numbers
+        if isinstance(split.features[column], datasets.ClassLabel):
+            labels = [split.features[column].int2str(label) for label in labels]
+        ids = {label: index for index, label in enumerate(self.label_names)}
+        if self.problem_type == "multi_label_classification":
+            inner = getattr(split.features[column], "feature", None)
+            if not isinstance(inner, datasets.ClassLabel) and are_indicators(labels):
+                return indicators(labels, name)
+            rows = np.zeros((len(labels), len(ids)), dtype=np.int64)
+            for row, names in zip(rows, labels, strict=True):
+                for label in names:
+                    row[
+                        id_of(inner.int2str(label) if isinstance(inner, datasets.ClassLabel) else label, ids, name)
+                    ] = 1
+            return rows
+        return np.asarray([id_of(label, ids, name) for label in labels])
+
+    def predictions(self, output: Any) -> np.ndarray:
+        """Labels as `references` gives them, from logits (examples, labels); several labels: those above one half."""
+        logits = np.asarray(output)
+        if self.problem_type == "regression":
+            return logits.reshape(len(logits)).astype(np.float64)
+        if self.problem_type == "multi_label_classification":
+            return (logits > 0).astype(np.int64)
+        return logits.argmax(axis=-1)
+
+    def readable(self, predictions: np.ndarray) -> list[Any]:
+        """Predictions as names of labels, lists of them, or numbers."""
+        if self.problem_type == "regression":
+            return predictions.tolist()
+        names = np.asarray(self.label_names)
+        if self.problem_type == "multi_label_classification":
+            return [names[row == 1].tolist() for row in predictions]
+        return names[predictions].tolist()
+
+
+def _problem_type(labels: Sequence[Any]) -> str:
+    if isinstance(labels[0], list):
+        return "multi_label_classification"
+    if any(isinstance(label, float) for label in labels):
+        return "regression"
+    return "single_label_classification"

@@ -1,0 +1,74 @@
+"""Images with one label, several labels or a number each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import datasets
+import pyarrow as pa
+from PIL import Image
+
+from .classification import Classification
+from .labels import require_columns
+
+__all__ = ["ImageClassification"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageClassification(Classification):
+    """One label, several labels or a number for each image.
+
+    Images stay as they are stored, and are decoded when a batch is made of them (see `ImageCollator`).
+
+    Attributes:
+        image_column: holds encoded images ({"bytes": ...}, as parquet files of the Hub have them), paths of image files,
+            or the images of a `datasets.Image` feature.
+    """
+
+    image_column: str
+
+    @classmethod
+    def from_data(
+        cls,
+        train: datasets.Dataset,
+        image_column: str,
+        label_columns: Sequence[str],
+        problem_type: str | None = None,
+    ) -> Self:
+        """The task that the training split poses; see `Classification.read_labels` for the kind of it.
+
+        Raises:
+            ValueError: a column is missing or holds no images, or the labels make no such task.
+        """
+        require_columns(train, [image_column, *label_columns], "training")
+        task = cls(image_column=image_column, **cls.read_labels(train, label_columns, problem_type))
+        task._images(train.take(1), "training")
+        return task
+
+    def encode(self, split: datasets.Dataset, name: str) -> datasets.Dataset:
+        """`image`, and `labels` if the split has them.
+
+        Raises:
+            ValueError: the column is missing, holds no images, or misses some.
+        """
+        return self.add_labels(self._images(split, name), split, name)
+
+    def _images(self, split: datasets.Dataset, name: str) -> datasets.Dataset:
+        require_columns(split, [self.image_column], name)
+        images = split.select_columns([self.image_column])
+        missing = sum(chunk.null_count for chunk in images.data.column(self.image_column).chunks)
+        if missing:
+            raise ValueError(f"{missing} rows of the {name} data have no image in column {self.image_column!r}.")
+        first: Any = images.features[self.image_column]
+        try:
+            if not isinstance(first, datasets.Image):
+                images = images.cast_column(self.image_column, datasets.Image())
+            first = images[0][self.image_column]
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, OSError) as error:
+            raise ValueError(
+                f"The column {self.image_column!r} of the {name} data holds no images: {error}. Images are encoded "
+                '({"bytes": ...}), or paths of image files.'
+            ) from error
+        if not isinstance(first, Image.Image):
+            raise ValueError(f"The column {self.image_column!r} holds {type(first).__name__}, not images.")
+        return images if self.image_column == "image" else images.rename_column(self.image_column, "image")

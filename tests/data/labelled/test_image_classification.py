@@ -1,0 +1,64 @@
+import io
+
+import datasets
+import numpy as np
+import pytest
+from datasets import Dataset
+from PIL import Image
+
+from hf_seqmix.data.labelled import ImageClassification
+
+
+def picture(level, size=(5, 3)):
+    buffer = io.BytesIO()
+    Image.new("L", size, level).save(buffer, "PNG")
+    return {"bytes": buffer.getvalue()}
+
+
+def rows(labels, images=None):
+    return Dataset.from_list(
+        [{"picture": (images or {}).get(i, picture(10 * i)), "label": label} for i, label in enumerate(labels)]
+    )
+
+
+def test_encoded_images_are_decoded_one_by_one():
+    data = rows(["cat", "dog", "cat"])
+    task = ImageClassification.from_data(data, "picture", ["label"])
+    assert task.label_names == ("cat", "dog") and task.problem_type == "single_label_classification"
+    encoded = task.encode(data, "training")
+    assert encoded.column_names == ["image", "labels"] and encoded["labels"][:] == [0, 1, 0]
+    assert [np.asarray(row["image"]).tolist() for row in encoded] == [[[10 * i] * 5] * 3 for i in range(3)]
+
+
+def test_paths_and_declared_features(tmp_path):
+    paths = []
+    for level in (0, 200):
+        paths.append(str(tmp_path / f"{level}.png"))
+        Image.new("L", (4, 4), level).save(paths[-1])
+    data = Dataset.from_dict({"image": paths, "label": [0.5, 1.5]})
+    for split in (data, data.cast_column("image", datasets.Image())):
+        task = ImageClassification.from_data(split, "image", ["label"])
+        assert task.problem_type == "regression"
+        encoded = task.encode(split, "training")
+        assert np.asarray(encoded[1]["image"]).mean() == 200 and encoded[1]["labels"] == 1.5
+
+
+def test_hidden_labels():
+    data = rows([0, 1])
+    task = ImageClassification.from_data(data, "picture", ["label"])
+    assert task.encode(data.remove_columns("label"), "test").column_names == ["image"]
+    assert not task.has_labels(data.remove_columns("label"))
+
+
+def test_columns_that_hold_no_images(tmp_path):
+    with pytest.raises(ValueError, match=r"training data has no column 'image'; it has 'picture', 'label'"):
+        ImageClassification.from_data(rows([0, 1]), "image", ["label"])
+    with pytest.raises(ValueError, match="'picture' of the training data holds no images"):
+        ImageClassification.from_data(rows([0, 1], {0: {"bytes": b"no picture"}}), "picture", ["label"])
+    for values in ([3, 4], [str(tmp_path / "none.png")] * 2):
+        data = Dataset.from_dict({"picture": values, "label": [0, 1]})
+        with pytest.raises(ValueError, match="holds no images"):
+            ImageClassification.from_data(data, "picture", ["label"])
+    task = ImageClassification.from_data(rows([0, 1]), "picture", ["label"])
+    with pytest.raises(ValueError, match="1 rows of the test data have no image in column 'picture'"):
+        task.encode(Dataset.from_list([{"picture": picture(1)}, {"picture": None}]), "test")
