@@ -200,7 +200,13 @@ def test_every_recipe_is_read_and_its_model_built(pretrain: ModuleType, recipe: 
     config = pretrain.build_config(arguments, Tokenizer())
     with torch.device("meta"):
         model = pretrain.build_model(arguments, config)
-    published = {"tnn-wikitext103": 48_666_624, "tnn-wikitext103-masked": 126_372_441}
+    published = {
+        "tnn-wikitext103": 48_666_624,
+        "tnn-wikitext103-masked": 126_372_441,
+        "fd-tnn-wikitext103": 48_579_264,
+        "fd-tnn-wikitext103-masked": 128_019_801,
+        "ski-tnn-wikitext103-masked": 126_513_753,
+    }
     if recipe.stem in published:
         assert sum(parameter.numel() for parameter in model.parameters()) == published[recipe.stem]
         assert pretrain.tokens_per_update(arguments) in (128 * 512, 512 * 512)
