@@ -1,4 +1,5 @@
-import importlib.util
+import importlib
+import io
 import json
 import math
 import os
@@ -7,10 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import pytest
 import torch
 from datasets import Dataset
+from PIL import Image
 from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
@@ -24,8 +29,9 @@ from transformers import (
 )
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
-from hf_seqmix.data import train_bpe
+from hf_seqmix.data import build_tokenizer, parse_overrides, train_bpe
 
+RECIPES = Path(__file__).resolve().parents[2] / "scripts" / "recipes" / "lra"
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "finetune.py"
 TEXTS = ["a good film", "a bad film", "very good", "very bad", "good good", "bad bad", "so good", "so bad"]
 LABELS = [1, 0] * 4
@@ -33,12 +39,9 @@ LABELS = [1, 0] * 4
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("finetune", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["finetune"] = module  # the dataclasses of the script look for their module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["finetune"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPT.parent))
+        yield importlib.import_module("finetune")
 
 
 @pytest.fixture(scope="module")
@@ -366,6 +369,275 @@ def test_bad_data(finetune, script, checkpoints, tmp_path):
             )
     with pytest.raises(SystemExit, match="missing"):
         finetune(TABLE, model="missing", output="fourth", validation=TABLE)
+
+
+FAMILIES = ("tnn", "ski_tnn", "fd_tnn")
+
+# Backbones of the published TNNs, in millions: projections, encoders, gated linear units and batch norms.
+PUBLISHED = {
+    "image": 3.093,
+    "text": 0.622,
+    "listops": 0.424,
+    "pathfinder": 0.459,
+    "path-x": 0.459,
+    "retrieval": 0.066,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_lra_recipe_is_read_and_its_model_built(script, recipe, family, tmp_path):
+    data = [] if "dataset:" in recipe.read_text(encoding="utf-8") else ["--train-file", "a.tsv"]
+    arguments = script.parse_arguments(
+        ["--recipe", str(recipe), "--family", family, *data, "--output-dir", str(tmp_path), "--use-cpu"]
+    )
+    training, run = arguments.training, arguments.run
+    assert (training.seed, run.schedule_steps, training.lr_scheduler_type) == (2222, 50_000, "cosine")
+    tokenizer = None if arguments.reads_images else build_tokenizer(arguments.model.tokenizer)
+    with torch.device("meta"):
+        model = script.load_model(arguments, {"num_labels": 10}, tokenizer)
+    config = model.config
+    assert (config.model_type, config.is_causal, config.norm_type) == (family, False, "batch")
+    assert config.max_position_embeddings == (arguments.data.max_length or config.image_size**2)
+    assert (config.embedding_scale, model.num_labels) == (1.0, 10)
+    if family == "tnn":
+        parameters = model.model.named_parameters()
+        backbone = sum(weight.numel() for name, weight in parameters if not name.startswith("embed_"))
+        assert round(backbone / 1e6, 3) == PUBLISHED[recipe.stem]
+        assert (config.kernel_max_lag is None) == arguments.reads_images
+    else:
+        assert training.max_steps == 50_000 and not hasattr(
+            config, "rpe_norm_type" if family == "ski_tnn" else "decay"
+        )
+
+
+def test_families_of_lra_differ_in_their_mixers_and_batches_alone(script, tmp_path):
+    def settings(family):
+        recipe = ["--recipe", str(RECIPES / "text.yaml"), "--family", family, "--output-dir", str(tmp_path)]
+        arguments = script.parse_arguments(recipe)
+        training = {f"training.{name}": value for name, value in arguments.training.to_dict().items()}
+        return {
+            **parse_overrides(arguments.model.config_overrides),
+            **training,
+            **vars(arguments.run),
+            **vars(arguments.data),
+        }
+
+    tnn, ski, fd = (settings(family) for family in FAMILIES)
+    shared = tnn.keys() & ski.keys() & fd.keys()
+    differing = {name for name in shared if not tnn[name] == ski[name] == fd[name]}
+    assert differing == {
+        f"training.{name}" for name in ("per_device_train_batch_size", "max_steps", "num_train_epochs")
+    }
+    assert all(ski[name] == fd[name] for name in shared)
+    assert (tnn["training.per_device_train_batch_size"], tnn["training.num_train_epochs"]) == (32, 32)
+    assert {"hidden_size", "norm_type", "max_length", "schedule_steps"} <= shared
+
+
+def test_a_shorter_run_has_a_schedule_of_its_own(script, tmp_path):
+    recipe = ["--recipe", str(RECIPES / "image.yaml"), "--output-dir", str(tmp_path), "--train-file", "a.parquet"]
+    for family in FAMILIES:
+        arguments = script.parse_arguments([*recipe, "--family", family, "--max-steps", "7"])
+        training = arguments.training
+        assert (training.max_steps, arguments.run.schedule_steps, training.get_warmup_steps(100)) == (7, None, 10)
+        assert arguments.data.dataset is None
+
+
+def images(path, number, size=(9, 7)):
+    """Pictures as parquet files of the Hub have them: dark ones of class 0, bright ones of class 1, in colour."""
+    rows = []
+    for index in range(number):
+        buffer = io.BytesIO()
+        level = 40 + 170 * (index % 2)
+        Image.new("RGB", size, (level, level, max(level - 30, 0))).save(buffer, "PNG")
+        rows.append({"image": {"bytes": buffer.getvalue()}, "label": index % 2})
+    Dataset.from_list(rows).to_parquet(path)
+    return str(path)
+
+
+def from_scratch(script, tmp_path, recipe, family, files, *options):
+    """A recipe at a tiny size on the CPU."""
+    small = ["hidden_size=8", "intermediate_size=8", "num_hidden_layers=1"]
+    return script.main(
+        [
+            *("--recipe", str(RECIPES / f"{recipe}.yaml"), "--family", family, "--config-overrides", *small),
+            *("--output-dir", str(tmp_path / "out"), "--use-cpu", "--disable-tqdm", "true", *files),
+            *("--cache-dir", str(tmp_path / "cache"), "--per-device-train-batch-size", "4", *options),
+        ]
+    )
+
+
+def table(path, rows):
+    path.write_text("\n".join("\t".join(map(str, row)) for row in rows) + "\n", encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("family", ["tnn", "ski_tnn"])
+def test_text_from_scratch(script, tmp_path, family):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS * 2, LABELS * 2, strict=True)])
+    files = ["--train-file", path, "--validation-file", path]
+    fast = ["--max-steps", "30", "--warmup-steps", "2", "--learning-rate", "1e-2", "--logging-steps", "1"]
+    results = from_scratch(script, tmp_path, "text", family, files, *fast, "--max-length", "80")
+    assert results["num_updates"] == 30 and results["model"] == family
+    losses = [loss for _, loss in results["train_loss_curve"]]
+    assert len(losses) == 30 and sum(losses[-4:]) < sum(losses[:4])
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert (model.config.vocab_size, model.config.max_position_embeddings) == (384, 80)
+    assert isinstance(AutoTokenizer.from_pretrained(tmp_path / "out"), ByT5Tokenizer)
+
+
+def test_pairs_from_scratch_are_two_segments(script, tmp_path):
+    """A pair's logits are those of its texts, each encoded alone, whatever pads them in a batch."""
+    rows = [(i % 2, 0, 0, TEXTS[i], TEXTS[(i + i % 2) % 8]) for i in range(8)]
+    path = table(tmp_path / "pairs.tsv", rows)
+    files = ["--train-file", path, "--validation-file", path]
+    results = from_scratch(
+        script,
+        tmp_path,
+        "retrieval",
+        "fd_tnn",
+        files,
+        *("--max-steps", "2", "--max-length", "64", "--save-predictions"),
+    )
+    assert results["validation"]["baselines"]["majority class"]["accuracy"] == 0.5
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert model.config.num_segments == 2
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    lines = (tmp_path / "out" / "predictions_validation.jsonl").read_text().splitlines()
+    for (label, _, _, first, second), line in zip(rows, lines, strict=True):
+        pair = tokenizer([first, second], padding=True, return_tensors="pt")
+        logits = model(**{name: values.unsqueeze(0) for name, values in pair.items()}).logits[0]
+        assert json.loads(line) == {"prediction": str(logits.argmax().item()), "label": str(label)}
+    with pytest.raises(SystemExit, match="reads pairs, so give two text columns"):
+        from_scratch(script, tmp_path / "one", "retrieval", "tnn", files, "--text-columns", "3")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_images_from_scratch(script, tmp_path, family):
+    train, test = images(tmp_path / "train.parquet", 12), images(tmp_path / "test.parquet", 4, size=(32, 20))
+    files = ["--train-file", train, "--validation-file", test, "--test-file", test]
+    fast = ["--max-steps", "12", "--learning-rate", "1e-2", "--logging-steps", "1", "--save-predictions"]
+    size = ["--config-overrides", "image_size=[6, 4]"]
+    points = ["num_inducing_points=3"] if family == "ski_tnn" else []
+    results = from_scratch(script, tmp_path, "image", family, files, *fast, *size, *points)
+    assert results["task"] == "image-classification" and results["test"]["examples"] == 4
+    losses = [loss for _, loss in results["train_loss_curve"]]
+    assert len(losses) == 12 and sum(losses[-3:]) < sum(losses[:3])
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "out")
+    pictures = [row["image"] for row in datasets.Dataset.from_parquet(test).cast_column("image", datasets.Image())]
+    pixels = processor(pictures, return_tensors="pt")["pixel_values"]
+    assert pixels.shape == (4, 1, 6, 4)
+    grey = (0.299 * 40 + 0.587 * 40 + 0.114 * 10) / 255
+    torch.testing.assert_close(pixels[0].mean().item(), (grey - 0.4808) / 0.2392, rtol=0, atol=0.02)
+    labels = model(pixel_values=pixels).logits.argmax(dim=-1).tolist()
+    lines = (tmp_path / "out" / "predictions_test.jsonl").read_text().splitlines()
+    assert [json.loads(line)["prediction"] for line in lines] == [str(label) for label in labels]
+    # A trained classifier goes on from there, with its own processor.
+    options = ["--task", "image-classification", "--train-file", train, "--max-steps", "1", "--use-cpu"]
+    again = script.main(
+        [
+            *("--model", str(tmp_path / "out"), *options),
+            "--output-dir",
+            str(tmp_path / "again"),
+            "--disable-tqdm",
+            "true",
+        ]
+    )
+    assert again["num_parameters"] == results["num_parameters"]
+    kept = AutoImageProcessor.from_pretrained(tmp_path / "again")
+    assert (list(kept.image_mean), kept.num_channels) == ([0.4808], 1)
+
+
+@pytest.mark.parametrize("task", ["token-classification", "question-answering"])
+def test_other_tasks_from_scratch(script, tmp_path, task):
+    """A BPE is made of the words, or of the questions and contexts."""
+    if task == "token-classification":
+        rows = [
+            {"tokens": text.split(), "tags": ["a" if len(word) > 3 else "b" for word in text.split()]}
+            for text in TEXTS
+        ]
+    else:
+        rows = [
+            {"question": "what?", "context": f"it was {text}", "answers": {"text": [text], "answer_start": [7]}}
+            for text in TEXTS
+        ]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows))
+    results = script.main(
+        [
+            *("--task", task, "--model-type", "tnn", "--tokenizer", "bpe:265", "--train-file", str(path)),
+            *("--validation-file", str(path), "--max-length", "48", "--stride", "4", "--max-steps", "1", "--use-cpu"),
+            *("--config-overrides", "hidden_size=8", "num_hidden_layers=1", "--cache-dir", str(tmp_path / "cache")),
+            *("--output-dir", str(tmp_path / "out"), "--disable-tqdm", "true"),
+        ]
+    )
+    assert results["validation"]["examples"] == len(TEXTS)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "it was so good"
+    assert len(tokenizer) == 265 and len(tokenizer(text)["input_ids"]) < len(text)
+
+
+def test_a_bpe_made_for_the_run_is_read_again_when_it_is_resumed(script, tmp_path):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS, LABELS, strict=True)])
+    options = [
+        *("--model-type", "tnn", "--tokenizer", "bpe:260", "--train-file", path, "--validation-file", path),
+        *("--config-overrides", "hidden_size=8", "num_hidden_layers=1", "hidden_dropout=0"),
+        *("--output-dir", str(tmp_path / "out"), "--disable-tqdm", "true", "--save-strategy", "steps", "--use-cpu"),
+        *("--save-steps", "1", "--max-steps", "2", "--save-total-limit", "3", "--cache-dir", str(tmp_path / "cache")),
+    ]
+    whole = script.main(options)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").vocab_size == 260
+    shutil.rmtree(tmp_path / "out" / "checkpoint-2")
+    assert script.main([*options, "--resume"])["validation"] == whole["validation"]
+
+
+def test_the_schedule_and_the_decay_of_all_parameters(script, tmp_path):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS, LABELS, strict=True)])
+    options = [
+        *("--model-type", "tnn", "--tokenizer", "byte", "--train-file", path, "--validation-file", path),
+        *("--config-overrides", "hidden_size=8", "num_hidden_layers=1", "--use-cpu", "--weight-decay", "0.1"),
+        *("--lr-scheduler-type", "cosine", "--warmup-steps", "10", "--cache-dir", str(tmp_path / "cache")),
+        *("--per-device-train-batch-size", "4"),
+    ]
+
+    def trainer(name, *more):
+        return script.prepare(script.parse_arguments([*options, *more, "--output-dir", str(tmp_path / name)])).trainer
+
+    long = trainer("long", "--max-steps", "30", "--schedule-steps", "110", "--weight-decay-on-all-parameters")
+    long.create_optimizer_and_scheduler(30)
+    rate = long.lr_scheduler.lr_lambdas[0]
+    assert [rate(step) for step in (5, 10, 60, 110)] == pytest.approx([0.5, 1, 0.5, 0], abs=1e-6)
+    assert all(group["weight_decay"] == 0.1 for group in long.optimizer.param_groups if group["params"])
+    with pytest.raises(ValueError, match=r"--schedule-steps is 5, but the run makes 6 updates"):
+        trainer("short", "--num-train-epochs", "3", "--schedule-steps", "5")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "Give either --model"),
+        (["--model", "a", "--model-type", "tnn"], "Give either --model"),
+        (["--model", "a", "--config-overrides", "hidden_size=8"], "belong to --model-type"),
+        (["--model-type", "tnn", "--tokenizer", "byte", "--random-init"], "takes the configuration of a --model"),
+        (["--model-type", "tnn"], "give --tokenizer"),
+        (["--model-type", "tnn", "--task", "image-classification", "--tokenizer", "byte"], "are for text"),
+        (["--model", "a", "--image-mean", "0.5"], "belong to --task image-classification"),
+        (["--model", "a", "--schedule-steps", "0"], "must be positive"),
+        (["--model", "a", "--family", "tnn"], "--family chooses from a recipe"),
+        (["--recipe", str(RECIPES / "text.yaml")], "choose one of tnn, ski_tnn, fd_tnn"),
+        (["--recipe", str(RECIPES / "text.yaml"), "--family", "lstm"], "no family 'lstm'"),
+        (["--model-type", "nothing", "--tokenizer", "byte"], "no model type 'nothing'"),
+        (["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", "width=1"], "no field 'width'"),
+        (["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", "decay=2"], "decay is 2"),
+        (["--model-type", "tnn", "--task", "image-classification"], "no column 'image'"),
+    ],
+)
+def test_bad_arguments_from_scratch(script, tmp_path, options, message):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS, LABELS, strict=True)])
+    cache = ["--cache-dir", str(tmp_path / "cache"), "--output-dir", str(tmp_path / "out"), "--use-cpu"]
+    with pytest.raises(SystemExit, match=message):
+        script.main([*options, "--train-file", path, *cache])
 
 
 @pytest.mark.slow

@@ -1,0 +1,102 @@
+"""How finetune.py scores predictions, beside predictions that know nothing of the inputs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import datasets
+import numpy as np
+
+from hf_seqmix.analysis import markdown_table
+from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent
+from hf_seqmix.data.labelled import (
+    Classification,
+    ImageClassification,
+    QuestionAnswering,
+    SequenceClassification,
+    TokenClassification,
+)
+from hf_seqmix.metrics import load_metric
+
+Task = SequenceClassification | ImageClassification | TokenClassification | QuestionAnswering
+
+# What a metric calls its number, where that is not its own name.
+METRIC_KEYS = {"pearson": "pearsonr", "spearman": "spearmanr", "squad": "f1"}
+
+
+def default_metrics(task: Task) -> list[str]:
+    """The metrics of a task, the one that decides first."""
+    if isinstance(task, QuestionAnswering):
+        return ["squad"]
+    if isinstance(task, Classification) and task.problem_type == "regression":
+        return ["pearson", "spearman"]
+    if isinstance(task, Classification) and task.problem_type == "multi_label_classification":
+        return ["f1", "accuracy"]
+    return ["accuracy", "f1"]
+
+
+def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any) -> dict[str, float]:
+    """All metrics of predictions against references.
+
+    Several classes: F1 is the mean over classes ("macro"); two: that of the second; several labels: of all decisions
+    together ("micro"). Regressions get their mean squared error too, the one figure that a constant has.
+    """
+    several = isinstance(task, Classification) and task.problem_type == "multi_label_classification"
+    if isinstance(task, TokenClassification):
+        predictions, references = (
+            np.concatenate([np.asarray(row, dtype=int) for row in rows]) for rows in (predictions, references)
+        )
+    result: dict[str, float] = {}
+    for name in metrics:
+        options: dict[str, Any] = {}
+        if name == "f1" and not isinstance(task, QuestionAnswering):
+            average = "micro" if several else "binary" if len(task.label_names) == 2 else "macro"
+            options = {"average": average}
+        metric = load_metric(name, "multilabel" if several else None)
+        result |= metric.compute(predictions=predictions, references=references, **options)
+    if isinstance(task, Classification) and task.problem_type == "regression":
+        result["mse"] = float(np.mean((predictions - references) ** 2))
+    return result
+
+
+def baselines(
+    task: Task, metrics: Sequence[str], examples: datasets.DatasetDict, split: str, words: bool = False
+) -> dict[str, dict[str, float]]:
+    """Scores of predictions that know only the training labels, and of a bag of words.
+
+    Args:
+        task: what the data asks for.
+        metrics: names for `load_metric`.
+        examples: its splits, `train` among them.
+        split: which of them is scored.
+        words: whether to fit a bag of words to the training split, too.
+    """
+    train, rows = examples["train"], examples[split]
+    references = task.references(rows, split)
+    if isinstance(task, QuestionAnswering):
+        answers = [answer[0] if answer else "" for answer in task.references(train, "train")]
+        constant: Any = [most_frequent(answers)] * len(rows)
+        return {"most frequent answer": score(task, metrics, constant, references)}
+    if isinstance(task, TokenClassification):
+        tag = most_frequent([tag for row in task.references(train, "train") for tag in row])
+        constant = [[tag] * len(row) for row in references]
+        return {"majority class": score(task, metrics, constant, references)}
+    labels = task.references(train, "train")
+    name = "mean" if task.problem_type == "regression" else "majority class"
+    result = {name: score(task, metrics, constant_labels(labels, task.problem_type, len(rows)), references)}
+    if words and isinstance(task, SequenceClassification):
+        texts, held_out = ([list(part[column]) for column in task.text_columns] for part in (train, rows))
+        predictions = bag_of_words(texts, labels, held_out, task.problem_type)
+        result["bag of words"] = score(task, metrics, predictions, references)
+    return result
+
+
+def results_table(model: str, evaluations: dict[str, dict[str, Any]]) -> str:
+    """Model and baselines, a row a split."""
+    rows: list[dict[str, Any]] = []
+    for split, values in evaluations.items():
+        for name, figures in {model: values, **values.get("baselines", {})}.items():
+            rows.append({"split": split, "by": name, **figures})
+    hidden = {"split", "by", "examples", "baselines", "loss"}
+    keys = dict.fromkeys(key for row in rows for key in row if key not in hidden)
+    columns = {"split": "split", "by": "predictions by", **{key: f"{key}:.4f" for key in keys}, "loss": "loss:.4f"}
+    return markdown_table(rows, columns)
