@@ -1,5 +1,6 @@
 """The plot of compare_mixers.py."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,22 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], metric: str, label: str, 
     """
     figure = Figure(figsize=(11, 1.6 + 0.42 * max(len(rows), 5)), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
+    low, high = _limits(rows, metric)
     for place, row in enumerate(rows):
         style = _style(row["model"])
         score = row[f"test_{metric}"]
         values = [value for value in score["by_seed"].values() if value is not None]
         left.plot(values, [place] * len(values), linestyle="none", alpha=0.55, markersize=6, **style)
         if score["mean"] is not None:
+            if not low <= score["mean"] <= high:
+                sign, edge = (1, 0.97) if score["mean"] > high else (-1, 0.03)
+                left.annotate(
+                    "",
+                    (edge + 0.03 * sign, place),
+                    (edge - 0.05 * sign, place),
+                    xycoords=("axes fraction", "data"),
+                    arrowprops={"arrowstyle": "->", "color": style["color"], "linewidth": 1.6},
+                )
             left.plot([score["mean"]] * 2, [place - 0.28, place + 0.28], color=style["color"], linewidth=2.2)
             spread = "" if score["sd"] is None else f" ± {score['sd']:.4f}"
             left.annotate(
@@ -47,6 +58,7 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], metric: str, label: str, 
             right.plot(rates, figures, label=row["model"], linewidth=1.4, markersize=5, **style)
     left.set_yticks(range(len(rows)), [row["model"] for row in rows])
     left.set_ylim(len(rows) - 0.5, -0.5)
+    left.set_xlim(low, high)
     left.set_xlabel(f"test {label}: each seed, and their mean")
     left.grid(axis="x", color="#E5E5E5")
     tried = sorted({rate for row in rows for rate, _ in row["sweep"]})
@@ -67,6 +79,19 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], metric: str, label: str, 
     temporary = path.with_name(f".{path.stem}.tmp{path.suffix}")
     figure.savefig(temporary, dpi=150)
     temporary.replace(path)
+
+
+def _limits(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, float]:
+    """What the axis shows: every seed, but of models so far off that the others could not be told apart, which get an arrow."""
+    scores = [row[f"test_{metric}"] for row in rows if row[f"test_{metric}"]["mean"] is not None]
+    if not scores:
+        return 0.0, 1.0
+    middle = statistics.median(score["mean"] for score in scores)
+    typical = statistics.median(abs(score["mean"] - middle) for score in scores)
+    shown = [score for score in scores if abs(score["mean"] - middle) <= 8 * typical] or scores
+    values = [value for score in shown for value in score["by_seed"].values() if value is not None]
+    margin = 0.06 * (max(values) - min(values)) or 0.01 * abs(middle) or 1.0
+    return min(values) - margin, max(values) + margin
 
 
 def _style(model: str) -> dict[str, Any]:
