@@ -19,7 +19,7 @@ class FDTNNMixer(GatedToeplitzUnit):
         hidden_size: channels in and out.
         max_length: M, the response is sampled at M + 1 frequencies; see `FrequencyKernel` for inputs of other lengths.
         mixer_size: channels mixed along the sequence; 3 hidden_size by default.
-        frequency_input: "omega" (the paper) or "cosine", see `FrequencyKernel`.
+        frequency_input: "cosine" or "omega" (the paper), see `FrequencyKernel`.
         is_causal: whether a token sees the past and itself only.
         activation: activation of both branches.
         rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps: see `RelativePositionEncoder`.
@@ -35,12 +35,12 @@ class FDTNNMixer(GatedToeplitzUnit):
         max_length: int,
         mixer_size: int | None = None,
         *,
-        frequency_input: str = "omega",
+        frequency_input: str = "cosine",
         is_causal: bool = True,
         activation: str = "silu",
         rpe_hidden_size: int = 64,
         rpe_num_layers: int = 3,
-        rpe_activation: str = "relu",
+        rpe_activation: str = "silu",
         rpe_norm_type: str = "simple_rms",
         norm_eps: float = 1e-6,
         kernel_max_lag: int | None = None,
