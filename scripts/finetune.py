@@ -336,7 +336,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+        arguments = parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
     except ValueError as error:
         sys.exit(f"finetune.py: {error}")
     try:
