@@ -82,7 +82,7 @@ class Run:
 
 
 def load_examples(arguments: Arguments) -> datasets.DatasetDict:
-    """The splits train, validation and perhaps test; fills in the columns and metrics of a GLUE task."""
+    """The splits train, validation and perhaps others; fills in the columns and metrics of a GLUE task."""
     data = arguments.data
     if data.glue_task is not None:
         examples, glue = load_glue(data.glue_task, data.data_dir, data.cache_dir)
@@ -103,6 +103,11 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
         parts = examples["train"].train_test_split(data.validation_fraction, seed=arguments.training.seed)
         logger.info(f"No validation data: {len(parts['test'])} of the training examples are held out")
         examples = datasets.DatasetDict({**examples, "train": parts["train"], "validation": parts["test"]})
+    return examples
+
+
+def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datasets.DatasetDict:
+    """The splits that are used, and of each as many examples as are asked for."""
     limits = {"train": data.max_train_samples, "validation": data.max_eval_samples, "test": data.max_eval_samples}
     return datasets.DatasetDict(
         {
@@ -168,7 +173,9 @@ def prepare(arguments: Arguments) -> Run:
                 for checkpoint in folder.glob("checkpoint-*"):
                     shutil.rmtree(checkpoint)
         examples = load_examples(arguments)
+        # A few examples need not show every label.
         task = make_task(data, examples["train"])
+        examples = limit_examples(data, examples)
         metrics = data.metrics or default_metrics(task)
         for name in metrics:
             load_metric(name)

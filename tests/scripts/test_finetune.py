@@ -220,6 +220,12 @@ def test_validation_data_is_held_out_where_there_is_none(finetune):
     assert (results["train"]["examples"], results["validation"]["examples"]) == (10, 6)
 
 
+def test_labels_are_those_of_all_training_data(finetune):
+    rows = {"text": TEXTS, "label": ["a", "b", "c", "d"] * 2}
+    results = finetune(rows, "--max-train-samples", "2", validation=rows)
+    assert (results["train"]["examples"], results["num_labels"]) == (2, 4)
+
+
 def test_early_stopping_keeps_the_best_model(finetune, tmp_path):
     steps = ["--eval-strategy", "steps", "--eval-steps", "1", "--save-strategy", "steps", "--save-steps", "1"]
     results = finetune(
