@@ -80,7 +80,7 @@ MASKED_DEFAULTS = TEXT_DEFAULTS | {"decay": 0.9, "embedding_scale": 10.0, "steps
 # Unscaled embeddings, of unit variance, are also the output's: with so few tokens, attention does not learn to recall then.
 RECALL_DEFAULTS = {
     "embedding_scale": 8.0,
-    "steps": 700,
+    "steps": 1500,
     "batch_size": 32,
     "block_size": 24,
     "hidden_size": 64,
