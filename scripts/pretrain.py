@@ -20,10 +20,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from transformers import (
-    CONFIG_MAPPING,
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
@@ -46,6 +43,7 @@ from hf_seqmix.data import (
     ReproducibleMaskingCollator,
     block_scores,
     build_tokenizer,
+    config_from_overrides,
     corpus_metrics,
     explain_write_error,
     hold_out,
@@ -59,6 +57,7 @@ from hf_seqmix.data import (
     read_recipe,
     recipe_arguments,
     total_bytes,
+    without_replaced,
     write_json,
 )
 
@@ -72,6 +71,8 @@ ALTERNATIVES = (
     {"max_tokens", "max_steps", "num_train_epochs"},
     {"global_batch_size", "gradient_accumulation_steps"},
 )
+
+REPLACES = {argument: group for group in ALTERNATIVES for argument in group}
 
 logger = logging.getLogger(__name__)
 
@@ -202,23 +203,11 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
             section: {entry.name for kind in kinds for entry in dataclasses.fields(kind) if entry.init}
             for section, kinds in sections.items()
         }
-        typed = recipe_arguments(_without_alternatives(read_recipe(recipe, allowed), argv)) + typed
+        typed = recipe_arguments(without_replaced(read_recipe(recipe, allowed), argv, REPLACES)) + typed
     model, data, run, training, _ = parser.parse_args_into_dataclasses(args=typed)
     arguments = Arguments(model, data, run, training)
     _check(arguments)
     return arguments
-
-
-def _without_alternatives(recipe: dict[str, dict[str, Any]], argv: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The recipe without the keys that the command line replaces by another of the same group."""
-    given = {
-        argument.partition("=")[0].lstrip("-").replace("-", "_") for argument in argv if argument.startswith("--")
-    }
-    replaced = {key for group in ALTERNATIVES if not given.isdisjoint(group) for key in group}
-    return {
-        section: {key: value for key, value in values.items() if key not in replaced}
-        for section, values in recipe.items()
-    }
 
 
 def _check(arguments: Arguments) -> None:
@@ -289,18 +278,6 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> Pr
         model_type = values.pop("model_type", None)
     else:
         values, model_type = {}, model.model_type
-    if model_type not in CONFIG_MAPPING:
-        raise ValueError(
-            f"There is no model type {model_type!r}; allowed are the families of hf_seqmix and the model types of"
-            " transformers, for example tnn, seqmix_hybrid, llama, bert."
-        )
-    config_class = CONFIG_MAPPING[model_type]
-    allowed = {entry.name for entry in dataclasses.fields(config_class)} | set(config_class.attribute_map)
-    unknown = sorted(set(overrides) - allowed)
-    if unknown:
-        raise ValueError(
-            f"A {model_type} configuration has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(allowed))}."
-        )
     derived = {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,
@@ -310,11 +287,7 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> Pr
     }
     if not {"max_position_embeddings"} & (values.keys() | overrides.keys()):
         derived["max_position_embeddings"] = arguments.data.block_size
-    values |= {name: value for name, value in derived.items() if name in allowed}
-    try:
-        config = AutoConfig.for_model(model_type, **(values | overrides))
-    except StrictDataclassError as error:
-        raise ValueError(f"The {model_type} configuration is refused: {error}") from error
+    config = config_from_overrides(str(model_type), overrides, {**values, **derived})
     if config.vocab_size < len(tokenizer):
         raise ValueError(
             f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that many."
