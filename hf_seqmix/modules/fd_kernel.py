@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from ..ops.hilbert import causal_taps, two_sided_taps
+from ..ops.spectral_product import response_suits
+from ..ops.toeplitz_product import is_traced
 from .position_encoder import RelativePositionEncoder
 
 __all__ = ["FREQUENCY_INPUTS", "FrequencyKernel"]
@@ -69,17 +71,41 @@ class FrequencyKernel(nn.Module):
         Returns:
             (channels, M + 1), real (the real part) when causal, else complex.
         """
+        parts = self._evaluate(device)
+        if self.is_causal:
+            return parts
+        imaginary = parts[1].clone()
+        imaginary[:, :: self.max_length] = 0
+        return torch.complex(parts[0], imaginary)
+
+    def _evaluate(self, device: torch.device | None) -> Tensor:
+        """Return (channels, M + 1) when causal, else (2, channels, M + 1); imaginary parts at 0 and pi have no meaning."""
         device = self.encoder.out_proj.weight.device if device is None else device
         bins = torch.arange(self.max_length + 1, device=device)
         omega = bins.to(self.encoder.dtype) * (math.pi / self.max_length)
         values = self.encoder(omega.cos() if self.frequency_input == "cosine" else omega)
         if self.is_causal:
             return values
-        real, imaginary = values.chunk(2)
-        factor = omega.sin() if self.frequency_input == "cosine" else torch.ones_like(omega)
-        # The sine of pi is not zero in floating point.
-        factor = torch.where((bins == 0) | (bins == self.max_length), 0, factor)
-        return torch.complex(real, imaginary * factor)
+        parts = values.unflatten(0, (2, -1))
+        if self.frequency_input == "cosine":
+            parts = parts * torch.stack([torch.ones_like(omega), omega.sin()]).unsqueeze(1)
+        return parts
+
+    def response_for(self, length: int, values: Tensor) -> Tensor | None:
+        """Return the response where products over `length` positions gain from it, without the taps.
+
+        Args:
+            length: number of positions.
+            values: what is to be mixed; only whether it is traced and where it lies matter.
+
+        Returns:
+            (2, channels, M + 1) as `response_matmul` takes it; None when causal, when lags are cut off, when the grid is shorter or much longer
+            than the input, and under tracing, whose operator takes taps.
+        """
+        unsuited = self.is_causal or self.max_lag is not None or is_traced(values)
+        if unsuited or not response_suits(length, self.max_length):
+            return None
+        return self._evaluate(values.device)
 
     def forward(self, length: int, device: torch.device | None = None) -> Tensor:
         """Build the taps for sequences of `length`.
@@ -91,8 +117,8 @@ class FrequencyKernel(nn.Module):
         Returns:
             (channels, length) when causal, else (channels, 2 length - 1).
         """
-        response = self.response(device)
-        taps = causal_taps(response) if self.is_causal else two_sided_taps(response)
+        response = self._evaluate(device)
+        taps = causal_taps(response) if self.is_causal else two_sided_taps(torch.complex(*response))
         last = self.max_length
         reach = last if self.max_lag is None else min(self.max_lag, last)
         origin = 0 if self.is_causal else last  # where lag 0 stands

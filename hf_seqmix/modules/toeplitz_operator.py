@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ..cache import append_history, cached_taps
 from ..ops.masking import TokenLayout
+from ..ops.spectral_product import response_matmul
 from ..ops.toeplitz import toeplitz_matmul, toeplitz_step
 
 __all__ = ["ToeplitzOperator"]
@@ -18,7 +19,8 @@ class ToeplitzOperator(nn.Module):
 
     Args:
         kernel: module called with (length, device) that returns taps, (channels, length) when causal, else
-            (channels, 2 length - 1). Causal taps must not depend on the length.
+            (channels, 2 length - 1). Causal taps must not depend on the length. A method `response_for(length, values)`
+            of it may return a bidirectional kernel's frequency response instead, or None (see `FrequencyKernel`).
         is_causal: whether outputs see the past and the present only.
         layer_idx: which layer of a cache is this operator's.
     """
@@ -44,6 +46,9 @@ class ToeplitzOperator(nn.Module):
             return values
         if past_key_values is None:
             longest = layout.longest(values.shape[1])
+            response = self._response(longest, values)
+            if response is not None:
+                return layout.mix(lambda rows: response_matmul(rows.transpose(1, 2), response).transpose(1, 2), values)
             taps = self.kernel(longest, values.device)
             return layout.mix(lambda rows: self._multiply(rows, self._shorten(taps, longest, rows.shape[1])), values)
         if not self.is_causal:
@@ -62,6 +67,11 @@ class ToeplitzOperator(nn.Module):
         if positions.ndim == 1:
             return mixed.index_select(1, positions)
         return mixed.gather(1, positions.unsqueeze(-1).expand(-1, -1, mixed.shape[-1]))
+
+    def _response(self, longest: int, values: Tensor) -> Tensor | None:
+        """Return the frequency response of a bidirectional kernel that is given by it, where that saves transforms."""
+        give = getattr(self.kernel, "response_for", None)
+        return None if give is None or self.is_causal else give(longest, values)
 
     def _shorten(self, taps: Tensor, longest: int, length: int) -> Tensor:
         """Cut the taps for `longest` positions to those for `length`."""

@@ -14,6 +14,7 @@ __all__ = [
     "circular_product",
     "compute_dtype",
     "correlate",
+    "cross_spectrum",
     "fast_length",
     "impulse_response",
     "spectrum",
@@ -105,8 +106,12 @@ def correlate(g_spectrum: Tensor, x_spectrum: Tensor, fft_length: int) -> Tensor
     Returns:
         (channels, fft_length).
     """
-    total = x_spectrum.conj_physical_().mul_(g_spectrum).sum(dim=0)
-    return torch.fft.irfft(total, n=fft_length)
+    return torch.fft.irfft(cross_spectrum(g_spectrum, x_spectrum), n=fft_length)
+
+
+def cross_spectrum(g_spectrum: Tensor, x_spectrum: Tensor) -> Tensor:
+    """Return sum over batch of conj(X) G, (channels, bins); destroys `x_spectrum`. Arguments as for `correlate`."""
+    return x_spectrum.conj_physical_().mul_(g_spectrum).sum(dim=0)
 
 
 def impulse_response(response: Tensor, fft_length: int) -> Tensor:
