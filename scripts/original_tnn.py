@@ -1,0 +1,117 @@
+"""A layer of the Toeplitz neural network computed the way the original implementation does, as a rival in benchmarks.
+
+Written from the description in Qin et al. 2023 (arXiv 2305.04749): pre-norm gated Toeplitz unit and gated linear unit. What
+makes its cost: the encoder runs on every lag in every forward, apart for lag zero, positive and negative lags; the kernel is
+laid out (heads, lags, channels) with one head; and the product goes through torch.fft along dimension -2, of length exactly
+2n, differentiated by autograd.
+"""
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["OriginalTNNLayer"]
+
+
+class RootMeanSquareNorm(nn.Module):
+    """y = x / (rms(x) + eps): epsilon stands outside the root."""
+
+    def __init__(self, eps: float = 1e-8) -> None:
+        super().__init__()
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Normalise (..., channels)."""
+        rms = x.norm(2, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
+        return x / (rms + self.eps)
+
+
+class LagEncoder(nn.Module):
+    """Linear, then `depth` times norm, ReLU and linear, then norm, ReLU and linear: (lags, 1) to (lags, channels)."""
+
+    def __init__(self, channels: int, width: int, depth: int) -> None:
+        super().__init__()
+        self.in_proj = nn.Linear(1, width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(depth))
+        self.out_proj = nn.Linear(width, channels)
+        self.norm = RootMeanSquareNorm()
+
+    def forward(self, lags: Tensor) -> Tensor:
+        """Encode (lags, 1)."""
+        z = self.in_proj(lags)
+        for layer in self.layers:
+            z = layer(torch.relu(self.norm(z)))
+        return self.out_proj(torch.relu(self.norm(z)))
+
+
+class ToeplitzProduct(nn.Module):
+    """y[i] = sum_j decay^|i - j| encoder(i - j) x[j] along dimension -2 of (batch, heads, length, channels)."""
+
+    def __init__(self, channels: int, width: int, depth: int, decay: float, causal: bool) -> None:
+        super().__init__()
+        self.encoder = LagEncoder(channels, width, depth)
+        self.decay = decay
+        self.causal = causal
+
+    def kernel(self, length: int, device: torch.device) -> Tensor:
+        """Return lags 0 to length - 1, a free place that holds lag 0 again, and lags -(length - 1) to -1 if there are any.
+
+        (1, length + 1 or 2 length, channels).
+        """
+        zero = self.encoder(torch.zeros(1, 1, device=device))
+        lags = torch.arange(1, length, device=device, dtype=torch.float32).unsqueeze(-1)
+        decay = torch.full((1, self.encoder.out_proj.out_features), self.decay, device=device) ** lags
+        parts = [zero, self.encoder(lags) * decay, zero]
+        if not self.causal:
+            parts.append(self.encoder(-lags.flip(0)) * decay.flip(0))
+        return torch.cat(parts).unsqueeze(0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mix (batch, heads, length, channels)."""
+        length = x.shape[-2]
+        kernel = self.kernel(length, x.device)
+        # Half precision has no transform everywhere.
+        spectrum = torch.fft.rfft(x.float(), n=2 * length, dim=-2)
+        kernel_spectrum = torch.fft.rfft(kernel.float(), n=2 * length, dim=-2)
+        y = torch.fft.irfft(spectrum * kernel_spectrum.unsqueeze(0), n=2 * length, dim=-2)
+        return y[:, :, :length].to(x.dtype)
+
+
+class OriginalTNNLayer(nn.Module):
+    """x <- x + GTU(N(x)); x <- x + GLU(N(x)), SiLU in both.
+
+    Args:
+        hidden_size: channels in and out, and of the gated linear unit.
+        mixer_size: channels that are mixed along the sequence.
+        rpe_hidden_size, rpe_num_layers: width and depth of the encoder of lags.
+        decay: of the kernel.
+        causal: whether a token sees the past and itself only.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        mixer_size: int,
+        rpe_hidden_size: int,
+        rpe_num_layers: int,
+        decay: float = 0.99,
+        causal: bool = True,
+    ) -> None:
+        super().__init__()
+        self.norm = RootMeanSquareNorm()
+        self.u_proj = nn.Linear(hidden_size, mixer_size)
+        self.v_proj = nn.Linear(hidden_size, mixer_size)
+        self.o_proj = nn.Linear(mixer_size, hidden_size)
+        self.product = ToeplitzProduct(mixer_size, rpe_hidden_size, rpe_num_layers, decay, causal)
+        self.gate_proj = nn.Linear(hidden_size, hidden_size)
+        self.up_proj = nn.Linear(hidden_size, hidden_size)
+        self.down_proj = nn.Linear(hidden_size, hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, length, hidden_size) to the same shape."""
+        normed = self.norm(x)
+        gate = nn.functional.silu(self.u_proj(normed))
+        values = nn.functional.silu(self.v_proj(normed))
+        mixed = self.product(values.unsqueeze(1)).squeeze(1)  # one head
+        x = x + self.o_proj(gate * mixed)
+        normed = self.norm(x)
+        return x + self.down_proj(nn.functional.silu(self.gate_proj(normed)) * self.up_proj(normed))
