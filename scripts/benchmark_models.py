@@ -111,10 +111,10 @@ def paper_pairs() -> list[Pair]:
     pairs = []
     for rival_family in ("original", "tnn"):
         for causal in (True, False):
-            layers = [of("fd_tnn", causal, 6), of("fd_tnn", causal, 3)]
-            layers += [] if causal else [of("ski_tnn", causal)]
+            layers = [of("fd_tnn", causal, 3)]
+            layers += [] if causal else [of("fd_tnn", causal, 6), of("ski_tnn", causal)]
             if rival_family == "original":
-                layers = [of("tnn", causal, 6), of("tnn", causal, 3), *layers]
+                layers = [of("tnn", causal, 6), *layers]
             for layer in layers:
                 known = faster.get((layer.family, causal, layer.mlp_depth, 6), {})
                 saved = memory if layer.family == "ski_tnn" else {}

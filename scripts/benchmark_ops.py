@@ -8,7 +8,7 @@ Candidates of `toeplitz`, the causal product:
   strided  the same along dimension -2 of (batch, length, channels), as the original code does
 
 Candidates of `ski`, the bidirectional product with --points inducing points and --taps taps of the short convolution:
-  ours      short_conv(x, taps) + ski_matmul(x, kernel), with gradients of x, the taps and the inducing kernel; x, the output
+  ours      sparse_low_rank_matmul(x, taps, kernel), with gradients of x, the taps and the inducing kernel; x, the output
             and the upstream gradient have channels contiguous in memory, as linear layers leave and take them
   rfft      as above with a bidirectional kernel, 2n - 1 lags in circular order; positions contiguous, its best layout
   toeplitz  toeplitz_matmul(x, kernel, causal=False); positions contiguous, its best layout
@@ -33,8 +33,8 @@ from torch import Tensor
 
 from hf_seqmix import toeplitz_matmul
 from hf_seqmix.analysis.figures import draw_grid, line
-from hf_seqmix.ops.short_conv import short_conv
-from hf_seqmix.ops.ski import InducingGrid, interpolation_matrix, ski_matmul
+from hf_seqmix.ops.ski import InducingGrid, interpolation_matrix
+from hf_seqmix.ops.sparse_low_rank import sparse_low_rank_matmul
 from hf_seqmix.ops.toeplitz import toeplitz_matrix
 
 
@@ -70,7 +70,7 @@ def two_sided_reference(x: Tensor, kernel: Tensor) -> Tensor:
 def ski_product(x: Tensor, taps: Tensor, kernel: Tensor) -> Tensor:
     """SKI's product of x (batch, channels, length) with taps (channels, taps) and kernel (channels, 2 points - 1)."""
     grid = InducingGrid(x.shape[-1], (kernel.shape[1] + 1) // 2)
-    return short_conv(x, taps) + ski_matmul(x, kernel, grid)
+    return sparse_low_rank_matmul(x, taps, kernel, grid)
 
 
 def ski_reference(x: Tensor, taps: Tensor, kernel: Tensor) -> Tensor:

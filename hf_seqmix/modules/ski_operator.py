@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ..ops.masking import TokenLayout
-from ..ops.short_conv import short_conv
-from ..ops.ski import InducingGrid, ski_matmul
+from ..ops.ski import InducingGrid
+from ..ops.sparse_low_rank import sparse_low_rank_matmul
 from .ski_kernel import InverseTimeWarpKernel
 
 __all__ = ["SKIOperator"]
@@ -64,7 +64,7 @@ class SKIOperator(nn.Module):
             points = self.grid.points(rows.shape[1])
             shortened = taps[:, most - points : most + points - 1]
             x = rows.transpose(1, 2)  # (rows, channels, length), channels contiguous as the products want them
-            return (short_conv(x, self.conv_weight) + ski_matmul(x, shortened, self.grid)).transpose(1, 2)
+            return sparse_low_rank_matmul(x, self.conv_weight, shortened, self.grid).transpose(1, 2)
 
         return layout.mix(operation, values, align=True)
 

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from .fft_conv import compute_dtype
 from .toeplitz_product import is_traced
 
-__all__ = ["short_conv", "short_conv_dense"]
+__all__ = ["convolve", "short_conv", "short_conv_dense", "weight_gradient"]
 
 # Positions that share one row of the batched product; 16 measured fastest for 17 and 33 taps.
 _SEGMENT = 16
@@ -50,7 +50,7 @@ def short_conv(x: Tensor, weight: Tensor) -> Tensor:
     if x.numel() == 0:
         return x.clone() + weight.sum().to(x.dtype) * 0
     if is_traced(x) or not torch.is_grad_enabled():
-        return _convolve(x, weight)
+        return convolve(x, weight)
     return _ShortConv.apply(x, weight)
 
 
@@ -61,7 +61,8 @@ def short_conv_dense(x: Tensor, weight: Tensor) -> Tensor:
     return torch.einsum("bcim,cm->bci", padded.unfold(-1, weight.shape[1], 1), weight)
 
 
-def _convolve(x: Tensor, weight: Tensor) -> Tensor:
+def convolve(x: Tensor, weight: Tensor) -> Tensor:
+    """Compute `short_conv` for arguments that fit, without its derivatives."""
     channels, taps = weight.shape
     # In float32, autocast off: in bfloat16 on CPU the depthwise convolution of oneDNN 3.12 (torch 2.13) never returns.
     with torch.autocast(x.device.type, enabled=False):
@@ -72,7 +73,7 @@ def _convolve(x: Tensor, weight: Tensor) -> Tensor:
     return convolved.squeeze(2).to(x.dtype)
 
 
-def _weight_gradient(g: Tensor, x: Tensor, taps: int) -> Tensor:
+def weight_gradient(g: Tensor, x: Tensor, taps: int) -> Tensor:
     """Return dw[c, q] = sum over batch and i of g[b, c, i] x[b, c, i + q - taps // 2], shape (channels, taps).
 
     Cut g into segments of 16 positions: the products of all pairs of a place in a segment and a place in the k-th segment
@@ -127,7 +128,7 @@ class _ShortConv(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return _convolve(x, weight)
+        return convolve(x, weight)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -137,7 +138,7 @@ class _ShortConv(torch.autograd.Function):
         dweight = None
         if ctx.needs_input_grad[1]:
             taps = weight.shape[1]
-            dweight = _WeightGradient.apply(g, x, taps) if torch.is_grad_enabled() else _weight_gradient(g, x, taps)
+            dweight = _WeightGradient.apply(g, x, taps) if torch.is_grad_enabled() else weight_gradient(g, x, taps)
         return dx, dweight
 
 
@@ -145,7 +146,7 @@ class _WeightGradient(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, g: Tensor, x: Tensor, taps: int) -> Tensor:
         ctx.save_for_backward(g, x)
-        return _weight_gradient(g, x, taps)
+        return weight_gradient(g, x, taps)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

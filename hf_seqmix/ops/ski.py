@@ -18,6 +18,7 @@ from .toeplitz_product import is_traced
 
 __all__ = [
     "InducingGrid",
+    "add_interpolated",
     "interpolate",
     "interpolate_adjoint",
     "interpolation_matrix",
@@ -129,6 +130,14 @@ def interpolate_adjoint(x: Tensor, grid: InducingGrid) -> Tensor:
             values = values.index_add(-1, _capped(first + k, values), x * weights[:, k])
         return values
     return _InterpolateAdjoint.apply(x, grid)
+
+
+def add_interpolated(out: Tensor, values: Tensor, grid: InducingGrid) -> Tensor:
+    """Add `interpolate(values, length, grid)` to `out`, (batch, channels, length), in place and without derivatives."""
+    rows, target = values.transpose(1, 2).contiguous(), out.transpose(1, 2)
+    for tokens, points, matrix in _blocks(out.shape[-1], grid, values.dtype, values.device):
+        target[:, tokens].baddbmm_(matrix.expand(len(rows), -1, -1), rows[:, points])
+    return out
 
 
 def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
