@@ -14,7 +14,7 @@ from .fft_conv import compute_dtype
 from .short_conv import convolve, short_conv, weight_gradient
 from .ski import InducingGrid, add_interpolated, interpolate_adjoint, ski_matmul
 from .toeplitz import toeplitz_matmul
-from .toeplitz_product import is_traced
+from .toeplitz_product import is_traced, toeplitz_gradients
 
 __all__ = ["sparse_low_rank_matmul"]
 
@@ -64,11 +64,8 @@ class _SparseLowRank(torch.autograd.Function):
         dtaps = weight_gradient(g, x, taps.shape[1]) if needs[1] else None
         dx = dkernel = None
         if needs[0] or needs[2]:
-            with torch.enable_grad():
-                collected, kernel = (t.detach().requires_grad_() for t in (collected, kernel))
-                mixed = toeplitz_matmul(collected, kernel, causal=False)
             upstream = interpolate_adjoint(g, ctx.grid).contiguous()
-            dcollected, dkernel = torch.autograd.grad(mixed, (collected, kernel), upstream)
+            dcollected, dkernel = toeplitz_gradients(upstream, collected, kernel, False)
             if needs[0]:
                 dx = add_interpolated(convolve(g, taps.flip(-1)), dcollected, ctx.grid)
         return dx, dtaps, dkernel if needs[2] else None, None

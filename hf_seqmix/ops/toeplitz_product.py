@@ -17,7 +17,7 @@ from torch import Tensor
 
 from .fft_conv import channel_blocks, circular_product, compute_dtype, correlate, fast_length, spectrum
 
-__all__ = ["is_traced", "toeplitz_product"]
+__all__ = ["is_traced", "toeplitz_gradients", "toeplitz_product"]
 
 Backward = Callable[..., tuple[Tensor | None, ...]]
 
@@ -48,7 +48,7 @@ def _partial(first: Tensor, second: Tensor, wrt: str, causal: bool) -> Tensor:
     return _compute_product(first, second, wrt, causal)
 
 
-def _both_gradients(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def toeplitz_gradients(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Return the "input" and the "kernel" derivative together, transforming `g` once for both."""
     if torch.is_grad_enabled():
         return _Gradients.apply(g, x, kernel, causal)
@@ -161,7 +161,7 @@ def _save_gradients(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     ctx.save_for_backward(*tensors)
 
 
-_eager_product_backward, _eager_gradients_backward = _backward_formulas(_partial, _both_gradients)
+_eager_product_backward, _eager_gradients_backward = _backward_formulas(_partial, toeplitz_gradients)
 
 
 class _Product(torch.autograd.Function):
