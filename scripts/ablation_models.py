@@ -133,6 +133,7 @@ def time_layers(arguments: argparse.Namespace, models: Mapping[str, Mapping[str,
             rows.append(
                 {
                     "length": length,
+                    "batch": arguments.batch,
                     "model": name,
                     "forward_ms": forward,
                     "ms": both,
@@ -171,15 +172,18 @@ def plot_layers_and_losses(
         for index, name in enumerate(names):
             mine = [row for row in timings if row["model"] == name]
             lengths = [row["length"] for row in mine]
-            left.plot(lengths, [row["ms"] for row in mine], label=name, **line(index))
-            middle.plot(lengths, [row["peak_mib"] for row in mine], **line(index))
+            tokens = [row["batch"] * row["length"] for row in mine]
+            times = [1e3 * row["ms"] / count for row, count in zip(mine, tokens, strict=True)]
+            memory = [1024 * row["peak_mib"] / count for row, count in zip(mine, tokens, strict=True)]
+            left.plot(lengths, times, label=name, **line(index))
+            middle.plot(lengths, memory, **line(index))
             for panel in (left, middle):
                 panel.set_xscale("log", base=2)
                 panel.set_xticks(lengths, [str(length) for length in lengths])
                 panel.minorticks_off()
-        left.set(xlabel="length (tokens)", ylabel="training a layer, forward and backward (ms)", yscale="log")
+        left.set(xlabel="length (tokens)", ylabel="training a layer (µs/token)", ylim=(0, None))
         left.legend(fontsize=8.5)
-        middle.set(xlabel="length (tokens)", ylabel="peak memory of a step (MiB)", yscale="log")
+        middle.set(xlabel="length (tokens)", ylabel="peak memory of a step (KiB/token)", ylim=(0, None))
         for place, row in enumerate(trained):
             values = [value for value in row["test_loss_by_seed"].values() if value is not None]
             style = line(names.index(row["model"]) if row["model"] in names else len(names))
@@ -283,7 +287,7 @@ def run_curves(arguments: argparse.Namespace) -> dict[str, Any]:
                 panel.plot(
                     steps, [float("nan") if v is None else v for v in losses], color=color, label=label, alpha=0.8
                 )
-        panel.set(xlabel="update", ylabel="training loss since the point before (nats/masked token)")
+        panel.set(xlabel="update", ylabel="training loss (nats/masked token)")
         panel.legend(title="one line a seed")
         figure.suptitle(described, x=0.01, ha="left", fontsize=8.5, wrap=True)
     return {"trained": trained}

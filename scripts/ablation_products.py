@@ -13,7 +13,7 @@ from interpolation_products import FORMS
 from torch import Tensor
 
 from hf_seqmix import toeplitz_matmul
-from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.analysis.figures import draw_grid, draw_row, line
 from hf_seqmix.ops.ski import InducingGrid, interpolation_matrix
 
 __all__ = ["run_causal_ski", "run_interpolation"]
@@ -180,10 +180,9 @@ def run_interpolation(arguments: argparse.Namespace) -> dict[str, Any]:
     title = f"W z and W^T x, one after the other: {where}"
     folder = write_report(arguments, "interpolation", [(title, rows, columns)], faster_from=crossings)
     print("\nFaster than dense from: " + _crossings_text(crossings))
-    with draw_row(folder / "interpolation.png", 4.2 * len(arguments.points), 4.2, len(arguments.points)) as (
-        figure,
-        panels,
-    ):
+    count = len(arguments.points)
+    with draw_grid(folder / "interpolation.png", 1.5 + 2.7 * count, 4, 1, count, sharey=True) as (figure, axes):
+        panels = axes[0]
         for panel, points in zip(panels, arguments.points, strict=True):
             mine = [row for row in rows if row["points"] == points]
             lengths = [row["length"] for row in mine]

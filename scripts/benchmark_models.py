@@ -319,10 +319,12 @@ def plot_paper(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
                 y = place + (index - (len(lengths) - 1) / 2) * height
                 value, published = row[f"{quantity}_percent"], row[f"published_{quantity}_percent"]
                 panel.barh(y, value, height * 0.9, color=COLORS[index], label=f"{row['length']} tokens")
+                # Beside a diamond that is near, not under it.
+                place_of_text = published if published is not None and 0 < published - value < 20 else value
                 panel.annotate(
                     f"{value:+.0f}",
-                    (value, y),
-                    (3 if value >= 0 else -3, 0),
+                    (place_of_text, y),
+                    (5 if value >= 0 else -3, 0),
                     textcoords="offset points",
                     va="center",
                     ha="left" if value >= 0 else "right",
