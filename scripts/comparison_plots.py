@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
 
 __all__ = ["plot_comparison"]
 
@@ -59,6 +59,7 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], metric: str, label: str, 
     left.set_yticks(range(len(rows)), [row["model"] for row in rows])
     left.set_ylim(len(rows) - 0.5, -0.5)
     left.set_xlim(low, high)
+    left.xaxis.set_major_locator(MaxNLocator(6))
     left.set_xlabel(f"test {label}: each seed, and their mean")
     left.grid(axis="x", color="#E5E5E5")
     tried = sorted({rate for row in rows for rate, _ in row["sweep"]})
