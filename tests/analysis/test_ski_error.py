@@ -73,7 +73,10 @@ def test_theorem_1_holds(make, degree):
 def test_singular_inducing_matrix(degree):
     # Rank two: the pseudo-inverse makes Nystrom exact, and what remains is interpolation.
     length, period = 60, 45
-    kernel = lambda lags: torch.cos(2 * math.pi * lags / period + 0.3)  # noqa: E731
+
+    def kernel(lags: torch.Tensor) -> torch.Tensor:
+        return torch.cos(2 * math.pi * lags / period + 0.3)
+
     derivative = (2 * math.pi / period) ** (degree + 1)
     result = ski_error(kernel, length, 12, degree, derivative=derivative)
     assert result["condition"] < 1e-12
