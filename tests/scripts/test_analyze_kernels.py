@@ -38,9 +38,18 @@ def checkpoints(tmp_path_factory):
     torch.manual_seed(0)
     models = {
         "tnn": TNNForCausalLM(TNNConfig(**SIZES, rpe_hidden_size=4)),
-        "fd": FDTNNForCausalLM(FDTNNConfig(**SIZES, rpe_hidden_size=4, rpe_activation="gelu")),
+        "fd": FDTNNForCausalLM(
+            FDTNNConfig(**SIZES, rpe_hidden_size=4, rpe_activation="gelu", frequency_input="omega")
+        ),
         "fd-masked": FDTNNForMaskedLM(
-            FDTNNConfig(**SIZES, rpe_hidden_size=16, is_causal=False, linear_init="uniform")
+            FDTNNConfig(
+                **SIZES,
+                rpe_hidden_size=16,
+                rpe_activation="relu",
+                frequency_input="omega",
+                is_causal=False,
+                linear_init="uniform",
+            )
         ),
         "ski": SKITNNForMaskedLM(SKITNNConfig(**SIZES, num_inducing_points=6, conv_kernel_size=3)),
         "image": TNNForImageClassification(
