@@ -33,6 +33,7 @@ class SKIOperator(nn.Module):
             raise ValueError(f"conv_kernel_size is {conv_kernel_size}; it must be odd, so that it has a centre.")
         self.kernel = kernel
         self.grid = grid
+        self.spacing = grid.spacing
         channels = kernel.past_knots.shape[0]
         self.conv_weight = nn.Parameter(torch.empty(channels, conv_kernel_size))
         self.init_weights()
@@ -56,13 +57,16 @@ class SKIOperator(nn.Module):
             raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
         if values.shape[1] == 0:
             return values
-        most = self.grid.points(layout.longest(values.shape[1]))
-        lags = torch.arange(1 - most, most, device=values.device) * self.grid.spacing
+        longest = layout.longest(values.shape[1])
+        most = self.grid.points(longest)
+        lags = torch.arange(1 - most, most, device=values.device) * self.spacing
         taps = self.kernel(lags)  # (channels, 2 most - 1)
 
         def operation(rows: Tensor) -> Tensor:
-            points = self.grid.points(rows.shape[1])
-            shortened = taps[:, most - points : most + points - 1]
+            shortened = taps
+            if rows.shape[1] != longest:
+                points = self.grid.points(rows.shape[1])
+                shortened = taps[:, most - points : most + points - 1]
             x = rows.transpose(1, 2)  # (rows, channels, length), channels contiguous as the products want them
             return sparse_low_rank_matmul(x, self.conv_weight, shortened, self.grid).transpose(1, 2)
 

@@ -148,7 +148,18 @@ def token_layout(
             cu_seq_lens_q=cu_seq_lens_q,
             seq_idx=seq_idx,
         )
-        return layout._replace(grid_size=grid_size)
+        # Field by field, since older compilers follow neither `_replace` nor a slice of a named tuple.
+        return TokenLayout(
+            layout.mask,
+            layout.key_mask,
+            layout.sequence_ids,
+            layout.gather,
+            layout.gathered,
+            layout.scatter,
+            layout.realign,
+            layout.left_padded,
+            grid_size,
+        )
     key_mask = None if attention_mask is None else _key_mask(attention_mask, batch, length, past_length)
     mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
     tracing = torch.compiler.is_compiling()

@@ -101,7 +101,7 @@ def _check(x: Tensor, kernel: Tensor, causal: bool) -> None:
             f"and {tuple(kernel.shape)}."
         )
     length = x.shape[-1]
-    taps = length if causal else max(2 * length - 1, 0)
+    taps = length if causal or length == 0 else 2 * length - 1
     if kernel.shape[0] != x.shape[1] or kernel.shape[1] != taps:
         kind = "a causal kernel has length" if causal else "a bidirectional kernel has 2 length - 1"
         raise ValueError(

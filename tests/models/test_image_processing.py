@@ -11,12 +11,9 @@ import transformers
 
 from hf_seqmix import SeqMixImageProcessor, TNNConfig
 from hf_seqmix.models.auto import FAMILIES
+from tests.markers import needs_no_torchvision
 
 Image = pytest.importorskip("PIL.Image")
-needs_no_torchvision = pytest.mark.skipif(
-    getattr(transformers.AutoImageProcessor, "is_dummy", False),
-    reason="this release of the library wants torchvision for any image processor",
-)
 
 
 def colours(height: int, width: int) -> np.ndarray:

@@ -30,6 +30,7 @@ from transformers import (
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.data import build_tokenizer, parse_overrides, train_bpe
+from tests.markers import needs_no_torchvision
 
 RECIPES = Path(__file__).resolve().parents[2] / "scripts" / "recipes" / "lra"
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "finetune.py"
@@ -518,6 +519,7 @@ def test_pairs_from_scratch_are_two_segments(script, tmp_path):
         from_scratch(script, tmp_path / "one", "retrieval", "tnn", files, "--text-columns", "3")
 
 
+@needs_no_torchvision
 @pytest.mark.parametrize("family", FAMILIES)
 def test_images_from_scratch(script, tmp_path, family):
     train, test = images(tmp_path / "train.parquet", 12), images(tmp_path / "test.parquet", 4, size=(32, 20))
