@@ -1,4 +1,4 @@
-"""The one backbone of the zoo: embedding, blocks of a mixer and a gated linear unit, norms."""
+"""The one backbone of the zoo: embedding, blocks of a mixer and a feed-forward, norms."""
 
 import math
 from typing import Any
@@ -18,25 +18,28 @@ from ..modules.patch_embedding import PatchEmbedding
 from ..ops.masking import TokenLayout, real_positions, token_layout
 from ..ops.packing import sequence_positions
 from .configuration import SeqMixConfig
-from .mixers import build_mixer
+from .mixers import FEED_FORWARDS, build_mixer
 
 __all__ = ["SeqMixBlock", "SeqMixModel", "SeqMixPreTrainedModel"]
 
 
 class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
-    """A mixer and a gated linear unit, each a residual branch with a norm.
+    """A mixer and a feed-forward, each a residual branch with a norm.
 
-    "pre": x <- x + drop(f(N(x))); "post": x <- N(x + drop(f(x))).
+    "pre": x <- x + drop(f(N(x))); "post": x <- N(x + drop(f(x))). Without `use_residual`, x <- drop(f(N(x))) and
+    x <- N(drop(f(x))). A family may have no feed-forward.
     """
 
     def __init__(self, config: SeqMixConfig, layer_idx: int) -> None:
         super().__init__()
-        assert config.intermediate_size is not None
         self.pre_norm = config.norm_position == "pre"
+        self.use_residual = config.use_residual
         self.mixer = build_mixer(config, layer_idx)
-        self.mlp = GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)
+        self.mlp = build_feed_forward(config)
         self.mixer_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
-        self.mlp_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
+        self.mlp_norm = None
+        if self.mlp is not None:
+            self.mlp_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout)
 
     def forward(
@@ -46,6 +49,7 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
         past_key_values: Any = None,
         position_ids: Tensor | None = None,
         real_mask: Tensor | None = None,
+        **kwargs: Any,
     ) -> Tensor:
         """Map (batch, length, hidden_size) to the same shape.
 
@@ -55,17 +59,36 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
             past_key_values: cache, or None.
             position_ids: (batch or 1, length), or None.
             real_mask: (batch, length), True at real tokens, for norms with batch statistics.
+            **kwargs: passed to the mixer.
         """
         branch = self.mixer_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
         branch = self.mixer(
-            branch, attention_mask=attention_mask, past_key_values=past_key_values, position_ids=position_ids
+            branch,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+            **kwargs,
         )
-        hidden_states = hidden_states + self.dropout(branch)
+        hidden_states = self._join(hidden_states, branch)
         if not self.pre_norm:
             hidden_states = self.mixer_norm(hidden_states, real_mask)
+        if self.mlp is None or self.mlp_norm is None:
+            return hidden_states
         branch = self.mlp_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
-        hidden_states = hidden_states + self.dropout(self.mlp(branch))
+        hidden_states = self._join(hidden_states, self.mlp(branch))
         return hidden_states if self.pre_norm else self.mlp_norm(hidden_states, real_mask)
+
+    def _join(self, hidden_states: Tensor, branch: Tensor) -> Tensor:
+        branch = self.dropout(branch)
+        return hidden_states + branch if self.use_residual else branch
+
+
+def build_feed_forward(config: SeqMixConfig) -> nn.Module | None:
+    """Build the feed-forward of a block: the family's own, or a gated linear unit; None for none."""
+    if config.model_type in FEED_FORWARDS:
+        return FEED_FORWARDS[config.model_type](config)
+    assert config.intermediate_size is not None
+    return GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)
 
 
 class PositionEmbedding(nn.Embedding):
@@ -154,15 +177,17 @@ class SeqMixPreTrainedModel(PicklableCapture, PreTrainedModel):
 
 
 class SeqMixModel(SeqMixPreTrainedModel):
-    """Embedding, `num_hidden_layers` blocks, and a last norm; the mixer of each block is named by the config.
+    """Embedding, `num_hidden_layers` layers, and a last norm; the mixer of each layer is named by the config.
 
+    Layers are blocks of their own, or, where the config has fewer blocks than layers, the same blocks again in turn.
     The embedding is one of tokens, or, where the config names an `image_size`, one of the patches of images.
     """
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         pre_norm = config.norm_position == "pre"
-        norm_type = "batch" if config.norm_type == "batch" else "layer"
+        # The outer norms have parameters also where those of the blocks have none.
+        outer_norm = "layer" if config.norm_type == "simple_rms" else config.norm_type
         image = config.image_shape
         self.embed_patches: PatchEmbedding | None = None
         if image is None:
@@ -175,10 +200,11 @@ class SeqMixModel(SeqMixPreTrainedModel):
             if config.position_embedding_type == "learned"
             else None
         )
-        self.embed_norm = nn.Identity() if pre_norm else nn.LayerNorm(config.hidden_size)
+        embed_norm = "none" if pre_norm else "layer" if outer_norm == "batch" else outer_norm
+        self.embed_norm = build_norm(embed_norm, config.hidden_size, 1e-5)
         self.dropout = nn.Dropout(config.hidden_dropout)
-        self.layers = nn.ModuleList(SeqMixBlock(config, layer_idx) for layer_idx in range(config.num_hidden_layers))
-        self.norm = build_norm(norm_type, config.hidden_size, 1e-5) if pre_norm else None
+        self.layers = nn.ModuleList(SeqMixBlock(config, layer_idx) for layer_idx in range(config.num_blocks))
+        self.norm = build_norm(outer_norm, config.hidden_size, 1e-5) if pre_norm else None
         assert config.embedding_scale is not None
         self.embedding_scale = config.embedding_scale
         self.layer_types = config.layer_types
@@ -263,15 +289,18 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
         hidden_states = inputs_embeds * self.embedding_scale
         hidden_states = self._add_positions(hidden_states, position_ids)
-        hidden_states = self.dropout(self.embed_norm(hidden_states))
-        for layer, layer_type in zip(self.layers, self.layer_types, strict=True):
-            prepared = None if masks is None else masks.get(layer_type)
-            hidden_states = layer(
+        hidden_states = self.dropout(self.embed_norm(hidden_states, layout.mask))
+        for layer_idx in range(self.config.num_hidden_layers):
+            prepared = None if masks is None else masks.get(self.layer_types[layer_idx])
+            # A block that is several layers is told which of them it is.
+            repeated = {} if len(self.layers) == self.config.num_hidden_layers else {"layer_idx": layer_idx}
+            hidden_states = self.layers[layer_idx % len(self.layers)](
                 hidden_states,
                 attention_mask=prepared if prepared is not None and prepared.ndim == 4 else layout,
                 past_key_values=past_key_values,
                 position_ids=position_ids,
                 real_mask=layout.mask,
+                **repeated,
             )
         if self.norm is not None:
             hidden_states = self.norm(hidden_states, layout.mask)

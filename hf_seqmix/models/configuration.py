@@ -142,14 +142,16 @@ class SeqMixConfig(PreTrainedConfig):
         vocab_size: number of token embeddings.
         hidden_size: channels of the residual stream.
         num_hidden_layers: number of blocks, each a mixer and a gated linear unit.
-        intermediate_size: width of the gated linear unit; `hidden_size` by default.
+        intermediate_size: width of the feed-forward; by default `hidden_size` times the family's `intermediate_ratio`.
         max_position_embeddings: length the model is meant for; only learned positions are limited by it in every family.
         hidden_act: activation of the gates.
         hidden_dropout: dropout of the embedding and of each residual branch.
-        norm_type: "simple_rms" (no parameters), "layer", or "batch" (statistics over real tokens; not for causal
-            language models, whose past would see the future through them).
+        norm_type: "simple_rms" (no parameters), "layer", "batch" (statistics over real tokens; not for causal language
+            models, whose past would see the future through them), "static" (a learned scale a channel, see `StaticNorm`),
+            or "none".
         norm_eps: epsilon of the norms inside the blocks. The published 1e-8 has a slope of 1e8 at a zero vector.
         norm_position: "pre" (a last LayerNorm after the blocks) or "post" (a LayerNorm on the embedding).
+        use_residual: whether each branch of a block is added to what it reads.
         position_embedding_type: "none", "sinusoidal", or "learned".
         embedding_scale: factor on the embedding; sqrt(hidden_size) by default for a causal model, else 1.
         linear_init: "uniform" (PyTorch's own, U(+-1/sqrt(fan_in)), as in the published causal model) or "normal"
@@ -175,6 +177,7 @@ class SeqMixConfig(PreTrainedConfig):
 
     model_type: ClassVar[str] = ""
     cache_layer_type: ClassVar[str] = ""
+    intermediate_ratio: ClassVar[int] = 1
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     vocab_size: int = 50257
@@ -187,6 +190,7 @@ class SeqMixConfig(PreTrainedConfig):
     norm_type: str = "simple_rms"
     norm_eps: float | int = 1e-6
     norm_position: str = "pre"
+    use_residual: bool = True
     position_embedding_type: str = "none"
     embedding_scale: float | int | None = None
     linear_init: str | None = None
@@ -213,7 +217,7 @@ class SeqMixConfig(PreTrainedConfig):
                 "Leave it out; or is this the configuration of another kind of model?"
             )
         if self.intermediate_size is None:
-            self.intermediate_size = self.hidden_size
+            self.intermediate_size = self.intermediate_ratio * self.hidden_size
         if self.embedding_scale is None:
             self.embedding_scale = math.sqrt(max(self.hidden_size, 0)) if self.is_causal else 1.0
         if self.linear_init is None:
@@ -231,6 +235,11 @@ class SeqMixConfig(PreTrainedConfig):
     def image_shape(self) -> ImageShape | None:
         """What images the model reads; None for a model of text."""
         return None
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks with parameters of their own; a family may run fewer of them than layers, in turn."""
+        return self.num_hidden_layers
 
     @property
     def layer_mixers(self) -> list[str]:
@@ -275,7 +284,7 @@ class SeqMixConfig(PreTrainedConfig):
         for field in ("norm_eps", "embedding_scale", "initializer_range"):
             check_range(field, getattr(self, field), above=0)
         check_activation("hidden_act", self.hidden_act)
-        check_choice("norm_type", self.norm_type, ("simple_rms", "layer", "batch"))
+        check_choice("norm_type", self.norm_type, ("simple_rms", "layer", "batch", "static", "none"))
         check_choice("norm_position", self.norm_position, ("pre", "post"))
         check_choice("position_embedding_type", self.position_embedding_type, ("none", "sinusoidal", "learned"))
         check_choice("linear_init", self.linear_init, ("uniform", "normal"))

@@ -29,7 +29,7 @@ from .heads import (
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from .mixers import register_mixer
+from .mixers import register_feed_forward, register_mixer
 from .vision import SeqMixForImageClassification
 
 __all__ = ["IMAGE_HEADS", "TEXT_HEADS", "Family"]
@@ -57,12 +57,15 @@ class Family:
         build_mixer: called with (config, layer_idx), see `register_mixer`; None for a family whose layers all are mixers
             of other families.
         heads: the heads it has, classes of `heads.py`.
+        build_feed_forward: called with (config), for a feed-forward other than the gated linear unit, see
+            `register_feed_forward`.
     """
 
     prefix: str
     config_class: type[SeqMixConfig]
     build_mixer: Callable[..., nn.Module] | None
     heads: tuple[type[SeqMixPreTrainedModel], ...] = TEXT_HEADS
+    build_feed_forward: Callable[..., nn.Module | None] | None = None
     classes: dict[str, type] = field(default_factory=dict, compare=False)
 
     def build(self, module: str) -> tuple[Any, ...]:
@@ -76,6 +79,8 @@ class Family:
         """
         if self.build_mixer is not None:
             register_mixer(self.config_class.model_type, self.config_class, self.build_mixer)
+        if self.build_feed_forward is not None:
+            register_feed_forward(self.config_class.model_type, self.build_feed_forward)
         common = {"config_class": self.config_class, "__annotations__": {"config": self.config_class}}
         pretrained = self._class("PreTrainedModel", (SeqMixPreTrainedModel,), module, common)
         model = self._class("Model", (SeqMixModel, pretrained), module, common)

@@ -1,4 +1,4 @@
-"""The table of mixers: what a name in `config.layer_mixers` stands for."""
+"""The tables of mixers and feed-forwards: what a name in `config.layer_mixers`, and a `model_type`, stands for."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from torch import nn
 
 from .configuration import SeqMixConfig
 
-__all__ = ["MIXERS", "Mixer", "build_mixer", "register_mixer"]
+__all__ = ["FEED_FORWARDS", "MIXERS", "Mixer", "build_mixer", "register_feed_forward", "register_mixer"]
 
 
 class Mixer(NamedTuple):
@@ -38,3 +38,17 @@ def build_mixer(config: SeqMixConfig, layer_idx: int) -> nn.Module:
     if name not in MIXERS:
         raise ValueError(f"layer {layer_idx} asks for the mixer {name!r}; known are {', '.join(sorted(MIXERS))}.")
     return MIXERS[name].build(config.mixer_config(name), layer_idx)
+
+
+FEED_FORWARDS: dict[str, Callable[..., nn.Module | None]] = {}
+
+
+def register_feed_forward(model_type: str, build: Callable[..., nn.Module | None]) -> None:
+    """Give a family a feed-forward of its own instead of the gated linear unit.
+
+    Args:
+        model_type: the family's.
+        build: called with (config); returns a module that maps (batch, length, hidden_size) to the same shape, each
+            position alone, or None for blocks without a feed-forward.
+    """
+    FEED_FORWARDS[model_type] = build

@@ -1,9 +1,23 @@
 """Normalisation layers, all called with the mask of real tokens, which only batch statistics need."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
-__all__ = ["MaskedBatchNorm", "SeqMixLayerNorm", "SimpleRMSNorm", "build_norm"]
+__all__ = [
+    "NORM_TYPES",
+    "MaskedBatchNorm",
+    "NoNorm",
+    "SeqMixLayerNorm",
+    "SimpleRMSNorm",
+    "StaticNorm",
+    "build_norm",
+    "calibrate_static_norms",
+]
 
 
 class SimpleRMSNorm(nn.Module):
@@ -87,12 +101,98 @@ class MaskedBatchNorm(nn.Module):
         return f"{len(self.weight)}, eps={self.eps}, momentum={self.momentum}"
 
 
+class NoNorm(nn.Module):
+    """The identity, with the signature that norms have."""
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return `hidden_states` as they are."""
+        return hidden_states
+
+
+class StaticNorm(nn.Module):
+    """A learned scale of each channel, y = weight * x, that no statistics enter.
+
+    So a network of products stays exactly a polynomial of its input, in training, too, and exactly causal. The scales are
+    set from one batch by `calibrate_static_norms`, so that each channel begins with a mean square of 1 (after Mishkin and
+    Matas 2015, "All you need is a good init", arXiv 1511.06422, a channel instead of a layer at a time).
+
+    Args:
+        num_features: channels.
+    """
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(num_features))
+        self.calibrating = False
+
+    def init_weights(self, config: Any = None) -> None:
+        """Start from the scale 1, before calibration."""
+        init.ones_(self.weight)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Scale each channel of (batch, length, channels); `mask` (batch, length) is True at real tokens."""
+        if self.calibrating:
+            self._calibrate(hidden_states, mask)
+        return hidden_states * self.weight.to(hidden_states.dtype)
+
+    @torch.no_grad()
+    def _calibrate(self, hidden_states: Tensor, mask: Tensor | None) -> None:
+        real = hidden_states.flatten(0, -2) if mask is None else hidden_states[mask]
+        rms = real.to(torch.promote_types(real.dtype, torch.float32)).square().mean(dim=0).sqrt()
+        # A channel that is zero throughout has no scale to correct.
+        self.weight.copy_(torch.where(rms > 0, 1 / rms, 1.0))
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}"
+
+
+@torch.no_grad()
+def calibrate_static_norms(model: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """Set the scales of every `StaticNorm` of a model so that its output has a mean square of 1 on one batch.
+
+    One forward pass in evaluation mode is enough: each norm is set before what follows it sees its output. Call it once,
+    before training.
+
+    Args:
+        model: holds at least one `StaticNorm`.
+        *args, **kwargs: a batch, as the model takes it.
+
+    Raises:
+        ValueError: for a model without such norms.
+    """
+    norms = [module for module in model.modules() if isinstance(module, StaticNorm)]
+    if not norms:
+        raise ValueError("the model has no static norms to calibrate: set norm_type (or normalization) to 'static'.")
+    with _calibrating(norms):
+        was_training = model.training
+        model.eval()(*args, **kwargs)
+        model.train(was_training)
+
+
+@contextmanager
+def _calibrating(norms: list[StaticNorm]) -> Iterator[None]:
+    for norm in norms:
+        norm.calibrating = True
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.calibrating = False
+
+
+NORM_TYPES = ("simple_rms", "layer", "batch", "static", "none")
+
+
 def build_norm(norm_type: str, channels: int, eps: float) -> nn.Module:
-    """Build the norm that a config names: "simple_rms", "layer" or "batch"."""
+    """Build the norm that a config names, one of `NORM_TYPES`."""
     if norm_type == "simple_rms":
         return SimpleRMSNorm(eps)
     if norm_type == "layer":
         return SeqMixLayerNorm(channels, eps=eps)
     if norm_type == "batch":
         return MaskedBatchNorm(channels, eps=eps)
-    raise ValueError(f"norm_type is {norm_type!r}; it must be 'simple_rms', 'layer' or 'batch'.")
+    if norm_type == "static":
+        return StaticNorm(channels)
+    if norm_type == "none":
+        return NoNorm()
+    raise ValueError(f"norm_type is {norm_type!r}; it must be one of {', '.join(map(repr, NORM_TYPES))}.")
