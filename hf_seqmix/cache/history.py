@@ -1,0 +1,118 @@
+"""Cache layers for mixers that need their whole input history, on the library's own base classes.
+
+A Toeplitz mixer keeps what it mixes: `keys` is (batch, 1, tokens, channels) and `values` has width 0, so that cropping,
+reordering for beams, selecting rows and offloading are the library's own code. The taps of the kernel are kept beside the
+history, since they cost more than a step of decoding and cannot change while a cache is in use.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .._compat import DynamicLayer, StaticLayer, register_layer_type
+from ..ops.masking import TokenLayout
+
+__all__ = ["HISTORY", "HistoryLayer", "HistoryStaticLayer", "append_history", "cached_taps", "past_length"]
+
+HISTORY = "seqmix_history"
+"""The name by which a config's `layer_types` asks for a history layer."""
+
+
+class HistoryLayer(DynamicLayer):
+    """Growing history of a mixer's inputs: `keys` of shape (batch, 1, tokens, channels), `values` of width 0."""
+
+    _layer_type = HISTORY
+    taps: Tensor | None = None
+
+    def reset(self) -> None:
+        """Forget the history and the taps, whose weights may have changed since."""
+        # Not the library's: older releases zero the history and keep its length.
+        self.keys = self.values = self.taps = None
+        self.is_initialized = False
+
+
+class HistoryStaticLayer(StaticLayer):
+    """Preallocated history of a mixer's inputs, for compiled decoding: `keys` of shape (batch, 1, max_cache_len, channels)."""
+
+    _layer_type = HISTORY
+    taps: Tensor | None = None
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        # Early initialisation passes values as wide as the keys; a history has none.
+        super().lazy_initialization(key_states, value_states[..., :0])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write new inputs after those held, and return all places, used or not."""
+        # Early initialisation gives every layer the shape of the attention layers of a hybrid.
+        if self.keys is not None and self.keys.shape[1::2] != key_states.shape[1::2]:
+            self.lazy_initialization(key_states, value_states)
+        return super().update(key_states, value_states, *args, **kwargs)
+
+    def reset(self) -> None:
+        """Forget the history and the taps, whose weights may have changed since."""
+        super().reset()
+        self.taps = None
+
+
+register_layer_type(HistoryLayer, HistoryStaticLayer)
+
+
+def past_length(past_key_values: Any, layer_idx: int = 0) -> int | Tensor:
+    """Return how many positions a cache holds before this call: an int, or a tensor for a preallocated cache."""
+    if past_key_values is None:
+        return 0
+    length = past_key_values.get_seq_length(layer_idx)
+    # The tensor counter is updated in place: keep the value it has now.
+    return length.clone() if isinstance(length, Tensor) else length
+
+
+def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
+    """Add this call's inputs to a layer's history, keeping each row's real tokens together at its end.
+
+    Args:
+        past_key_values: a cache of the library whose layer `layer_idx` keeps its history (any layer with keys does).
+        layer_idx: number of the layer.
+        values: (batch, length, channels), inputs of this call, pads of any value.
+        layout: where the real tokens of this call lie.
+
+    Returns:
+        history: (batch, total, channels), with zeros at pads and, in a preallocated cache, at positions not yet used.
+        positions: (length,) or (batch, length) long, where this call's tokens stand in the history.
+    """
+    past = past_length(past_key_values, layer_idx)
+    keys = layout.zero_pads(values).unsqueeze(1)
+    history, _ = past_key_values.update(keys, keys[..., :0], layer_idx)  # (batch, 1, total, channels)
+    positions = torch.arange(values.shape[1], device=values.device) + past
+    if not layout.realign:
+        return history[:, 0], positions
+    order = layout.history_order(past, history.shape[2])  # (batch, total)
+    history = history[:, 0].gather(1, order.unsqueeze(-1).expand(-1, -1, history.shape[-1])).unsqueeze(1)
+    layer = past_key_values.layers[layer_idx]
+    if layer.is_compileable:
+        layer.keys.copy_(history)
+    else:
+        layer.keys = history
+    return history[:, 0], order.argsort(dim=-1).index_select(1, positions)
+
+
+def cached_taps(past_key_values: Any, layer_idx: int, build: Callable[[int], Tensor], length: int) -> Tensor:
+    """Return at least `length` taps of a layer's kernel, built once and kept with the cache.
+
+    Args:
+        past_key_values: a cache whose layer `layer_idx` exists.
+        layer_idx: number of the layer.
+        build: makes the causal kernel, (channels, taps), for a number of taps; earlier taps do not depend on that number.
+        length: taps needed.
+
+    Returns:
+        (channels, taps) with taps >= length.
+    """
+    layer = past_key_values.layers[layer_idx]
+    taps = getattr(layer, "taps", None)
+    if taps is None or taps.shape[1] < length:
+        # Twice as many at each rebuild, so that decoding n tokens rebuilds log n times.
+        taps = build(length if taps is None else max(length, 2 * taps.shape[1]))
+        layer.taps = taps
+    return taps
