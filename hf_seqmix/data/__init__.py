@@ -7,6 +7,7 @@ from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
 from .recall import associative_recall, lagged_copy
 from .recipes import config_from_overrides, parse_overrides, read_recipe, recipe_arguments, without_replaced
+from .repetition import rare_word_repetition
 from .run_folder import explain_write_error, last_complete_checkpoint, prepare_run_folder, write_json
 from .scoring import block_scores, corpus_metrics
 from .stdlib_corpus import python_stdlib
@@ -35,6 +36,7 @@ __all__ = [
     "parse_overrides",
     "prepare_run_folder",
     "python_stdlib",
+    "rare_word_repetition",
     "read_recipe",
     "recipe_arguments",
     "token_bytes",

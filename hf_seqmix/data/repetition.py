@@ -1,0 +1,130 @@
+"""Synthetic text in which words come twice: can a model repeat a word that it has rarely, or never, seen in training?"""
+
+import math
+from collections.abc import Mapping
+
+import datasets
+import numpy as np
+
+from .recall import IGNORED_LABEL, NUM_SPECIAL
+
+__all__ = ["rare_word_repetition"]
+
+_TRIES = 1000
+
+
+def rare_word_repetition(
+    num_rows: Mapping[str, int],
+    *,
+    num_words: int = 1024,
+    num_cues: int = 8,
+    num_pairs: int = 2,
+    length: int = 64,
+    min_distance: int = 4,
+    max_distance: int | None = None,
+    exponent: float = 1.5,
+    unseen: float = 0.0625,
+    seed: int = 0,
+) -> datasets.DatasetDict:
+    r"""
+    Rows of words in which, for each of a few cues, the word that followed it first follows it again D tokens later.
+
+    $\dots\, c\, w \,\dots\, c\, w \,\dots$: words are drawn independently from Zipf's law, $p(\text{rank } r) \propto
+    r^{-s}$, so that nothing but the cue tells what comes next, and cues stand nowhere else. The last words, by rank, never
+    occur in training. A model that answers from frequencies fails at rare words; one that looks back does not.
+
+    In training, everything is to be predicted, as in text, and repeated words follow Zipf's law, too. In the other splits one
+    second occurrence a row is: its word is drawn evenly from four classes (unseen, and the seen words in thirds of their
+    ranks), its distance log-uniformly. Token 0 and 1 are left out, cues are 2 to K + 1, words follow in order of rank.
+
+    Source: the claim of Shamsi, Hua, Williams 2023 (arXiv 2306.12317) that their model is weaker than attention at repeating
+    an uncommon word seen earlier; the task is our own, since they describe none.
+
+    Args:
+        num_rows: split -> number of its rows; "train" must be among them.
+        num_words: words in all, seen and unseen.
+        num_cues: K, different cues.
+        num_pairs: cues a row, each of which stands there twice.
+        length: tokens a row.
+        min_distance, max_distance: bounds of D, both included; the second is `length` - 2 by default.
+        exponent: s of Zipf's law.
+        unseen: share of the words that do not occur in training.
+        seed: of all splits together.
+
+    Returns:
+        Rows of `input_ids` and `labels` (-100 where nothing is scored), `length` integers each, for a causal model, which
+        shifts the labels itself. Splits other than "train" also have `distance`, and `train_count`: how often the scored
+        word occurs in the training rows.
+
+    Raises:
+        ValueError: if a number is too small, rows are too short for their pairs, or there is no training split.
+    """
+    max_distance = length - 2 if max_distance is None else max_distance
+    num_seen = num_words - round(unseen * num_words)
+    for name, value, low in (
+        ("num_pairs", num_pairs, 1),
+        ("num_cues", num_cues, num_pairs),
+        ("min_distance", min_distance, 2),
+        ("max_distance", max_distance, min_distance),
+        ("number of words seen in training", num_seen, 3),
+    ):
+        if value < low:
+            raise ValueError(f"{name} is {value}; it must be at least {low}.")
+    if not 0 < unseen < 1 or num_seen == num_words:
+        raise ValueError(f"unseen is {unseen}; at least one of the {num_words} words must be left out of training.")
+    if length < max_distance + 2 or length < 8 * num_pairs:
+        raise ValueError(
+            f"length {length} is too short for {num_pairs} pairs at distances up to {max_distance}; give at least "
+            f"{max(max_distance + 2, 8 * num_pairs)}."
+        )
+    if num_rows.get("train", 0) < 1 or min(num_rows.values()) < 1:
+        raise ValueError(
+            f"num_rows is {dict(num_rows)}; name a 'train' split, on which 'rare' depends, and give each at least 1 row."
+        )
+    rng = np.random.default_rng(seed)
+    first_word = NUM_SPECIAL + num_cues
+    probabilities = np.arange(1, num_seen + 1) ** -float(exponent)
+    probabilities /= probabilities.sum()
+    thirds = [(num_seen * third // 3, num_seen * (third + 1) // 3) for third in range(3)]
+    classes = np.array([*thirds, (num_seen, num_words)])
+
+    splits = {}
+    counts = np.zeros(num_words, dtype=np.int64)
+    # Training rows first: the others say how often their words occur there.
+    for split in sorted(num_rows, key=lambda name: name != "train"):
+        count, training = num_rows[split], split == "train"
+        tokens = rng.choice(num_seen, size=(count, length), p=probabilities) + first_word
+        words = rng.choice(num_seen, size=(count, num_pairs), p=probabilities)
+        if not training:
+            low, high = classes[rng.integers(len(classes), size=count)].T
+            words[:, 0] = rng.integers(low, high)
+        distances = np.exp(rng.uniform(math.log(min_distance), math.log(max_distance + 1), size=(count, num_pairs)))
+        distances = distances.astype(np.int64)
+        cues = rng.random((count, num_cues)).argsort(axis=1)[:, :num_pairs] + NUM_SPECIAL
+        starts = np.stack([_starts(row, length, rng) for row in distances])
+        rows = np.arange(count)[:, None]
+        for offset in (0, distances):
+            tokens[rows, starts + offset] = cues
+            tokens[rows, starts + offset + 1] = words + first_word
+        labels = tokens if training else np.full_like(tokens, IGNORED_LABEL)
+        if training:
+            counts = np.bincount(tokens[tokens >= first_word] - first_word, minlength=num_words)
+        else:
+            labels[rows[:, 0], starts[:, 0] + distances[:, 0] + 1] = words[:, 0] + first_word
+        columns = {"input_ids": list(tokens.astype(np.int32)), "labels": list(labels.astype(np.int32))}
+        if not training:
+            columns |= {"distance": list(distances[:, 0]), "train_count": list(counts[words[:, 0]])}
+        splits[split] = datasets.Dataset.from_dict(columns)
+    return datasets.DatasetDict({split: splits[split] for split in num_rows})
+
+
+def _starts(distances: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
+    """Where the first cues of a row stand, so that no two of its cues and words share a place; distances may shrink."""
+    for _ in range(_TRIES):
+        starts = rng.integers(0, length - 1 - distances)
+        places = np.concatenate([starts, starts + 1, starts + distances, starts + distances + 1])
+        if len(np.unique(places)) == len(places):
+            return starts
+        # Distances that fill the row leave no room for each other.
+        distances[1:] = np.maximum(distances[1:] - rng.integers(0, 2, size=len(distances) - 1), 2)
+    raise ValueError(f"no room was found for {len(distances)} pairs in rows of {length} tokens: give longer rows.")
