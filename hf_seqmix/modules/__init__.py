@@ -5,7 +5,8 @@ from .fd_kernel import FrequencyKernel
 from .fd_tnn import FDTNNMixer
 from .glu import GatedLinearUnit
 from .gtu import GatedToeplitzUnit
-from .norms import MaskedBatchNorm, SimpleRMSNorm
+from .norms import MaskedBatchNorm, SimpleRMSNorm, StaticNorm, calibrate_static_norms
+from .polynomial_mlp import PolynomialMLP
 from .position_encoder import RelativePositionEncoder
 from .ski_kernel import InverseTimeWarpKernel
 from .ski_operator import SKIOperator
@@ -21,12 +22,15 @@ __all__ = [
     "GatedToeplitzUnit",
     "InverseTimeWarpKernel",
     "MaskedBatchNorm",
+    "PolynomialMLP",
     "RelativePositionEncoder",
     "SKIOperator",
     "SKITNNMixer",
     "SimpleRMSNorm",
     "SoftmaxAttention",
+    "StaticNorm",
     "TNNMixer",
     "ToeplitzKernel",
     "ToeplitzOperator",
+    "calibrate_static_norms",
 ]
