@@ -64,19 +64,22 @@ def register_image_classification_name(model_type: str, class_name: str) -> None
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES[model_type] = class_name
 
 
-def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer]) -> None:
+def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], attends: bool = False) -> None:
     """Make `DynamicCache(config=...)`, `StaticCache(config=...)` and `generate` know a pair of cache layers.
 
     Args:
         dynamic: growing layer; its `_layer_type` is the name under which a config's `layer_types` asks for it (the
             library registers it by that attribute when the class is defined).
         static: preallocated layer of the same `_layer_type`.
+        attends: whether the mixer wants to know which keys each query sees, as softmax attention does, and not only which
+            tokens of the call are real.
     """
     name = dynamic._layer_type
     if name is None or static._layer_type != name:
         raise ValueError(f"{dynamic.__name__} and {static.__name__} must share one _layer_type.")
     STATIC_LAYER_TYPE_MAPPING[name] = static
-    LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING[name] = _trailing_mask
+    masks = LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
+    masks[name] = masks["full_attention"] if attends else _trailing_mask
 
 
 def _trailing_mask(

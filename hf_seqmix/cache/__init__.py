@@ -1,18 +1,27 @@
 """Cache layers on the library's own base classes, and what mixers do with them."""
 
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
+from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
+from .pairs import PAIRS, PairsLayer, PairsStaticLayer
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
 __all__ = [
     "HISTORY",
+    "KEY_INPUTS",
+    "PAIRS",
     "SUMS",
     "HistoryLayer",
     "HistoryStaticLayer",
+    "KeyInputsLayer",
+    "KeyInputsStaticLayer",
+    "PairsLayer",
+    "PairsStaticLayer",
     "SumsLayer",
     "SumsStaticLayer",
     "append_history",
     "append_sums",
     "cached_taps",
     "past_length",
+    "previous_inputs",
     "read_sums",
 ]
