@@ -28,7 +28,15 @@ class _ProductLayer(nn.Module):
     """x -> sigma(norm(prod_k (W_k x + b_k))), W_k block-diagonal with a block for each head."""
 
     def __init__(
-        self, width: int, degree: float, num_heads: int, bias: bool, activation: str, norm_type: str, eps: float
+        self,
+        width: int,
+        degree: float,
+        num_heads: int,
+        bias: bool,
+        out_projection: bool,
+        activation: str,
+        norm_type: str,
+        eps: float,
     ) -> None:
         super().__init__()
         self.degree = degree
@@ -41,6 +49,7 @@ class _ProductLayer(nn.Module):
             rank = max(1, round(self.exponent * head / 2))
             self.power_in = nn.Parameter(torch.empty(num_heads, rank, head))
             self.power_out = nn.Parameter(torch.empty(num_heads, head, rank))
+        self.out_weight = nn.Parameter(torch.empty(width, width)) if out_projection else None
         self.num_heads = num_heads
         self.activation = activation
         self.norm = build_norm(_NORMS[norm_type], width, eps)
@@ -53,7 +62,8 @@ class _ProductLayer(nn.Module):
             nn.init.normal_(self.bias, std=0.5)
 
     def matrices(self) -> list[nn.Parameter]:
-        return [self.weight, self.power_in, self.power_out] if self.exponent else [self.weight]
+        power = [self.power_in, self.power_out] if self.exponent else []
+        return [self.weight, *power, *([] if self.out_weight is None else [self.out_weight])]
 
     def forward(self, x: Tensor) -> Tensor:
         heads = x.unflatten(-1, (self.num_heads, -1))  # (..., heads, width / heads)
@@ -64,7 +74,8 @@ class _ProductLayer(nn.Module):
             product = product * signed_power(power, self.exponent)
         flat = product.flatten(-2)
         y = self.norm(flat.reshape(1, -1, flat.shape[-1]), None).reshape(flat.shape)
-        return torch.tanh(y) if self.activation == "tanh" else y
+        y = torch.tanh(y) if self.activation == "tanh" else y
+        return y if self.out_weight is None else nn.functional.linear(y, self.out_weight)
 
 
 class PolynomialMLP(nn.Module):
@@ -87,6 +98,8 @@ class PolynomialMLP(nn.Module):
         out_features: numbers of the output, an affine map of the last layer's; None for no map.
         num_heads: blocks of each W_k; each then has width^2 / num_heads parameters.
         bias: affine maps W_k x + b_k, b_k normal with a deviation of 0.5 at first: no longer homogeneous, and of no parity.
+        out_projection: a further map W_O after each layer's norm and activation: width^2 parameters of overhead, which the next
+            layer's maps make superfluous unless there is a residual.
         activation: "identity" or "tanh".
         norm_type: "none", "static" (a scale that `calibrate_static_norms` sets from a batch), "batch" or "rms".
         residual: x + layer(x) in place of layer(x).
@@ -106,6 +119,7 @@ class PolynomialMLP(nn.Module):
         out_features: int | None = None,
         num_heads: int = 1,
         bias: bool = False,
+        out_projection: bool = False,
         activation: str = "identity",
         norm_type: str = "none",
         residual: bool = False,
@@ -133,12 +147,13 @@ class PolynomialMLP(nn.Module):
         self.residual = residual
         self.in_proj = nn.Identity() if in_features is None else nn.Linear(in_features, width)
         self.layers = nn.ModuleList(
-            _ProductLayer(width, degree, num_heads, bias, activation, norm_type, eps) for degree in degrees
+            _ProductLayer(width, degree, num_heads, bias, out_projection, activation, norm_type, eps)
+            for degree in degrees
         )
         self.out_proj = nn.Identity() if out_features is None else nn.Linear(width, out_features)
 
     def num_product_parameters(self) -> int:
-        """Parameters of the maps W_k: what a budget counts, without biases, norms, input and output maps."""
+        """Parameters of the maps W_k and W_O: what a budget counts, without biases, norms, input and output maps."""
         layers = [module for module in self.modules() if isinstance(module, _ProductLayer)]
         return sum(matrix.numel() for layer in layers for matrix in layer.matrices())
 

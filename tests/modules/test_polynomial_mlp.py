@@ -29,6 +29,10 @@ def test_is_the_product_of_linear_maps():
     affine = PolynomialMLP(4, 2, 1, bias=True).double()
     (first, second), (b, c) = affine.layers[0].weight[:, 0], affine.layers[0].bias[:, 0]
     assert_close(affine(x), (x @ first.T + b) * (x @ second.T + c))
+    projected = PolynomialMLP(4, 2, 1, out_projection=True).double()
+    first, second = projected.layers[0].weight[:, 0]
+    assert_close(projected(x), ((x @ first.T) * (x @ second.T)) @ projected.layers[0].out_weight.T)
+    assert projected.num_product_parameters() == 3 * 16
     heads = PolynomialMLP(4, 2, 1, num_heads=2).double()
     blocks = [torch.block_diag(*weight) for weight in heads.layers[0].weight]
     assert_close(heads(x), (x @ blocks[0].T) * (x @ blocks[1].T))
