@@ -7,9 +7,10 @@
 
 Each model is trained with every learning rate on the first seed. While the rate of least validation loss lies at the edge
 of the sweep, the sweep goes on beyond it (--extend-sweep). The best rate is then trained on the other seeds. All models have
-the number of parameters of `tnn`, made up by the width of their gated linear units, and see the same batches in the same
+the number of parameters of `tnn`, made up by the width of their feed-forwards, and see the same batches in the same
 order. Each run is a line of runs.jsonl; a killed comparison goes on where it stopped when the command is given again, also
-with more models, rates or seeds. Writes table.md, table.json and plot.png after each model.
+with more models, rates or seeds. Writes table.md, table.json and plot.png after each model, and for the task repetition
+bins.png, accuracy by frequency of the word and distance of its first occurrence.
 """
 
 import argparse
@@ -24,7 +25,9 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from comparison_bins import mean_of_bins, plot_bins, score_bins
 from comparison_plots import plot_comparison
 from comparison_tasks import MODELS, TASKS, Sizes, Task, build_config, build_model, build_task, data_digest
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments, default_data_collator
@@ -208,14 +211,18 @@ class Comparison:
         }
 
     def _score(self, trainer: Trainer, split: str) -> dict[str, Any]:
-        scores = trainer.evaluate(self.task.evaluation[split], metric_key_prefix=split)
+        blocks = self.task.evaluation[split]
+        prediction = trainer.predict(blocks, metric_key_prefix=split)
+        scores = prediction.metrics or {}
         names = ("token_loss", "perplexity", "token_accuracy", "num_tokens")
         figures = {name: scores[f"{split}_{name}"] for name in names}
         num_bytes = self.task.num_bytes.get(split)
         if self.task.kind.causal and num_bytes:
             bits = figures["token_loss"] * figures["num_tokens"] / math.log(2)
             figures |= {"num_bytes": num_bytes, "bits_per_byte": bits / num_bytes}
-        return {name: _finite(figure) for name, figure in figures.items()}
+        figures = {name: _finite(figure) for name, figure in figures.items()}
+        bins = score_bins(blocks, np.asarray(prediction.predictions))
+        return figures | {"bins": bins} if bins else figures
 
     def sweep(self, model: str) -> Iterator[float]:
         """Rates to train on the first seed: the given ones, then beyond the edge at which the best one lies."""
@@ -280,6 +287,9 @@ def summary_of(comparison: Comparison) -> list[dict[str, Any]]:
         for split in comparison.task.evaluation:
             for metric in comparison.task.kind.metrics:
                 row[f"{split}_{metric}"] = spread({seed: run[split][metric] for seed, run in runs.items()})
+        bins = [run["test"]["bins"] for run in runs.values() if "bins" in run["test"]]
+        if bins:
+            row["test_bins"] = mean_of_bins(bins)
         rows.append(row)
     return rows
 
@@ -328,6 +338,8 @@ def write_report(comparison: Comparison) -> dict[str, Any] | None:
     _write_text(comparison.folder / "table.md", _markdown(comparison, rows, main_metric))
     title = f"Task {arguments.task}, {rows[0]['num_parameters']:,} parameters, {arguments.steps} updates"
     plot_comparison(rows, main_metric, task.kind.metrics[main_metric], comparison.folder / "plot.png", title)
+    if "test_bins" in rows[0]:
+        plot_bins(rows, comparison.folder / "bins.png", title)
     return report
 
 
@@ -336,7 +348,7 @@ def _markdown(comparison: Comparison, rows: Sequence[Mapping[str, Any]], main_me
     columns = {
         "model": "model",
         "num_parameters": "parameters:,",
-        "intermediate_size": "GLU width",
+        "intermediate_size": "feed-forward width",
         "rate": "best rate",
     }
     cells = []

@@ -1,7 +1,7 @@
 """What compare_mixers.py trains, and on what: the models, made equal in parameters, and the tasks."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +31,7 @@ from hf_seqmix.data import (
     mask_blocks,
     pack_for_evaluation,
     pack_for_training,
+    rare_word_repetition,
     total_bytes,
 )
 
@@ -53,7 +54,20 @@ MODELS |= {
     for activation in ("relu", "silu", "gelu")
 }
 
+# Four centres or heads, as attention has heads here.
+IPA: dict[str, Any] = {"num_centers": 4, "norm_type": "simple_rms"}
+MODELS |= {f"ipa-{norm}": ("ipa", IPA | {"kernel_norm": norm}) for norm in ("p", "j", "prod", "mix", "none")}
+MODELS |= {
+    "ipa-p-shift": ("ipa", IPA | {"kernel_norm": "p", "token_shift": 3}),
+    "ipa-p-copy": ("ipa", IPA | {"kernel_norm": "p", "copy_head": True}),
+}
+# Sums over the past know no order, so these get positions, as attention has its rotary ones.
+POLYNOMIAL: dict[str, Any] = {"num_attention_heads": 4, "position_embedding_type": "sinusoidal"}
+MODELS |= {f"poly-{degree}": ("poly_transformer", POLYNOMIAL | {"degree": degree}) for degree in (2, 3, 4, 5)}
+
 BIDIRECTIONAL_ONLY = {"ski_tnn"}
+# The feed-forward of IPA is divided among its centres.
+WIDTH_STEP = {"ipa": 4}
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,7 @@ RECALL_DEFAULTS = {
     "num_layers": 2,
     "eval_blocks": 1000,
 }
+REPETITION_DEFAULTS = RECALL_DEFAULTS | {"steps": 1000, "block_size": 48, "eval_blocks": 2000}
 COPY_DEFAULTS = RECALL_DEFAULTS | {"steps": 400, "block_size": 48}
 
 CODE_LENGTH = {"bits_per_byte": "bits/byte", "perplexity": "perplexity"}
@@ -98,15 +113,23 @@ TASKS = {
     "lm-masked": TaskKind(False, True, MASKED_SCORES, MASKED_DEFAULTS),
     "recall": TaskKind(True, False, ANSWERS, RECALL_DEFAULTS | {"decay": 0.99}),
     "recall-masked": TaskKind(False, False, ANSWERS, RECALL_DEFAULTS | {"decay": 0.99}),
+    "repetition": TaskKind(True, False, ANSWERS, REPETITION_DEFAULTS | {"decay": 0.99}),
     "copy": TaskKind(True, False, ANSWERS, COPY_DEFAULTS | {"decay": 0.99}),
     "copy-masked": TaskKind(False, False, ANSWERS, COPY_DEFAULTS | {"decay": 0.99}),
 }
 
-SYNTHETIC = {
+
+def _repetition(num_rows: Mapping[str, int], length: int, causal: bool) -> datasets.DatasetDict:
+    if not causal:
+        raise ValueError("the task repetition is for causal models.")
+    return rare_word_repetition(num_rows, length=length)
+
+
+SYNTHETIC: dict[str, Callable[..., datasets.DatasetDict]] = {
     "recall": partial(associative_recall, num_pairs=4, vocab_size=34),
+    "repetition": _repetition,
     "copy": partial(lagged_copy, min_lag=16, vocab_size=34),
 }
-SYNTHETIC_VOCABULARY = 34
 
 
 @dataclass(frozen=True)
@@ -161,7 +184,8 @@ def build_task(
         rows = {"train": train_rows, "validation": eval_blocks, "test": eval_blocks}
         generate = SYNTHETIC[name.removesuffix("-masked")]
         splits = generate(rows, length=sizes.block_size, causal=kind.causal)
-        return Task(kind, splits.pop("train"), splits, {}, SYNTHETIC_VOCABULARY, None)
+        vocab_size = 1 + max(int(np.max(rows.with_format("numpy")["input_ids"][:])) for rows in splits.values())
+        return Task(kind, splits.pop("train"), splits, {}, vocab_size, None)
     missing = [f"--{split}-file" for split, path in files.items() if path is None]
     if missing:
         raise ValueError(f"The task {name} needs text; give {', '.join(missing)}.")
@@ -197,7 +221,7 @@ def data_digest(task: Task) -> str:
 
 
 def build_config(name: str, task: Task, sizes: Sizes) -> PreTrainedConfig:
-    """The configuration of a model whose gated linear units are so wide that it has as many parameters as `tnn`.
+    """The configuration of a model whose feed-forwards are so wide that it has as many parameters as `tnn`.
 
     Raises:
         ValueError: if there is no such model for the task, or if its mixers alone have more parameters.
@@ -207,11 +231,14 @@ def build_config(name: str, task: Task, sizes: Sizes) -> PreTrainedConfig:
     if name == "tnn":
         return _config(name, task, sizes, sizes.hidden_size)
     target = _num_parameters(_config("tnn", task, sizes, sizes.hidden_size), task)
-    narrow, wide = (_num_parameters(_config(name, task, sizes, width), task) for width in (1, 2))
+    step = WIDTH_STEP.get(MODELS[name][0], 1)
+    narrow, wide = (_num_parameters(_config(name, task, sizes, width), task) for width in (step, 2 * step))
     # The number of parameters is linear in the width.
-    width = round(1 + (target - narrow) / (wide - narrow))
+    width = step * round(1 + (target - narrow) / (wide - narrow))
     if width < 1:
-        raise ValueError(f"{name} has {narrow} parameters with the narrowest units, more than the {target} of tnn.")
+        raise ValueError(
+            f"{name} has {narrow} parameters with the narrowest feed-forward, more than the {target} of tnn."
+        )
     return _config(name, task, sizes, width)
 
 

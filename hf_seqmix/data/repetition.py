@@ -16,13 +16,13 @@ _TRIES = 1000
 def rare_word_repetition(
     num_rows: Mapping[str, int],
     *,
-    num_words: int = 1024,
+    num_words: int = 128,
     num_cues: int = 8,
-    num_pairs: int = 2,
+    num_pairs: int = 6,
     length: int = 64,
     min_distance: int = 4,
     max_distance: int | None = None,
-    exponent: float = 1.5,
+    exponent: float = 2.0,
     unseen: float = 0.0625,
     seed: int = 0,
 ) -> datasets.DatasetDict:
@@ -33,8 +33,8 @@ def rare_word_repetition(
     r^{-s}$, so that nothing but the cue tells what comes next, and cues stand nowhere else. The last words, by rank, never
     occur in training. A model that answers from frequencies fails at rare words; one that looks back does not.
 
-    In training, everything is to be predicted, as in text, and repeated words follow Zipf's law, too. In the other splits one
-    second occurrence a row is: its word is drawn evenly from four classes (unseen, and the seen words in thirds of their
+    In training, all second occurrences are scored, and their words follow Zipf's law, too, so that rare words are rarely
+    repeated. In the other splits one second occurrence a row is scored: its word is drawn evenly from four classes (unseen, and the seen words in thirds of their
     ranks), its distance log-uniformly. Token 0 and 1 are left out, cues are 2 to K + 1, words follow in order of rank.
 
     Source: the claim of Shamsi, Hua, Williams 2023 (arXiv 2306.12317) that their model is weaker than attention at repeating
@@ -101,30 +101,47 @@ def rare_word_repetition(
         distances = np.exp(rng.uniform(math.log(min_distance), math.log(max_distance + 1), size=(count, num_pairs)))
         distances = distances.astype(np.int64)
         cues = rng.random((count, num_cues)).argsort(axis=1)[:, :num_pairs] + NUM_SPECIAL
-        starts = np.stack([_starts(row, length, rng) for row in distances])
+        starts = _starts(distances, length, rng)
         rows = np.arange(count)[:, None]
         for offset in (0, distances):
             tokens[rows, starts + offset] = cues
             tokens[rows, starts + offset + 1] = words + first_word
-        labels = tokens if training else np.full_like(tokens, IGNORED_LABEL)
+        labels = np.full_like(tokens, IGNORED_LABEL)
+        scored = slice(None) if training else slice(1)
+        again = (starts + distances + 1)[:, scored]
+        labels[rows, again] = words[:, scored] + first_word
+        columns = {"input_ids": list(tokens.astype(np.int32)), "labels": list(labels.astype(np.int32))}
         if training:
             counts = np.bincount(tokens[tokens >= first_word] - first_word, minlength=num_words)
         else:
-            labels[rows[:, 0], starts[:, 0] + distances[:, 0] + 1] = words[:, 0] + first_word
-        columns = {"input_ids": list(tokens.astype(np.int32)), "labels": list(labels.astype(np.int32))}
-        if not training:
             columns |= {"distance": list(distances[:, 0]), "train_count": list(counts[words[:, 0]])}
         splits[split] = datasets.Dataset.from_dict(columns)
     return datasets.DatasetDict({split: splits[split] for split in num_rows})
 
 
 def _starts(distances: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Where the first cues of a row stand, so that no two of its cues and words share a place; distances may shrink."""
-    for _ in range(_TRIES):
-        starts = rng.integers(0, length - 1 - distances)
-        places = np.concatenate([starts, starts + 1, starts + distances, starts + distances + 1])
-        if len(np.unique(places)) == len(places):
+    """Where the first cues stand, so that no two cues and words of a row share a place.
+
+    Args:
+        distances: (rows, pairs); those of all but the first pair shrink where a row has no room for them.
+        length: tokens a row.
+        rng: what places are drawn from.
+
+    Returns:
+        (rows, pairs).
+    """
+    starts = np.empty_like(distances)
+    left = np.arange(len(distances))
+    for attempt in range(_TRIES):
+        chosen = rng.integers(0, length - 1 - distances[left])
+        ends = chosen + distances[left]
+        places = np.sort(np.concatenate([chosen, chosen + 1, ends, ends + 1], axis=1), axis=1)
+        fits = (np.diff(places, axis=1) > 0).all(axis=1)
+        starts[left[fits]] = chosen[fits]
+        left = left[~fits]
+        if not len(left):
             return starts
-        # Distances that fill the row leave no room for each other.
-        distances[1:] = np.maximum(distances[1:] - rng.integers(0, 2, size=len(distances) - 1), 2)
-    raise ValueError(f"no room was found for {len(distances)} pairs in rows of {length} tokens: give longer rows.")
+        if attempt % 20 == 19:
+            shorter = distances[left, 1:] - rng.integers(0, 3, size=(len(left), distances.shape[1] - 1))
+            distances[left, 1:] = np.maximum(shorter, 2)
+    raise ValueError(f"no room was found for {distances.shape[1]} pairs in rows of {length} tokens: give longer rows.")

@@ -6,7 +6,7 @@ import pytest
 from hf_seqmix.data import rare_word_repetition
 
 SIZES = {"train": 300, "validation": 40, "test": 200}
-FIELDS = {"num_words": 64, "num_cues": 4, "num_pairs": 2, "length": 32, "unseen": 0.125}
+FIELDS = {"num_words": 64, "exponent": 1.5, "num_cues": 4, "num_pairs": 2, "length": 32, "unseen": 0.125}
 
 
 def arrays(split):
@@ -37,7 +37,9 @@ def test_the_scored_word_is_a_second_occurrence_at_the_distance_given():
 def test_counts_are_those_of_the_training_rows_and_unseen_words_have_none():
     splits = rare_word_repetition(SIZES, **FIELDS)
     train, test = arrays(splits["train"]), arrays(splits["test"])
-    assert (train["labels"] == train["input_ids"]).all()
+    scored = train["labels"] != -100
+    assert (scored.sum(axis=1) == 2).all()
+    assert (train["labels"][scored] == train["input_ids"][scored]).all()
     word = np.array([labels[labels != -100][0] for labels in test["labels"]])
     expected = np.bincount(train["input_ids"].ravel(), minlength=70)[word]
     assert (test["train_count"] == expected).all()

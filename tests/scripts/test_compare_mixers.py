@@ -250,3 +250,38 @@ def test_generated_data_is_what_the_task_says(script: ModuleType, tmp_path: Path
     )
     assert comparison.task.train.to_dict() == expected["train"].to_dict()
     assert comparison.task.evaluation["test"].to_dict() == expected["test"].to_dict()
+
+
+def test_repetition_is_scored_by_frequency_and_distance(script: ModuleType, tmp_path: Path) -> None:
+    command = ["--task", "repetition", "--block-size", "48", "--models", "tnn", "attention", *SMALL, *SHORT_SWEEP]
+    report = script.main([*command, "--eval-blocks", "60", "--output-dir", str(tmp_path)])
+    for row in report["results"]:
+        runs = [
+            line["result"]["test"]
+            for line in lines_of(tmp_path)
+            if (line["key"]["model"], line["key"]["learning_rate"]) == (row["model"], row["learning_rate"])
+        ]
+        for run in runs:
+            assert sum(entry["num_tokens"] for entry in run["bins"]) == run["num_tokens"] == 60
+            nats = sum(entry["token_loss"] * entry["num_tokens"] for entry in run["bins"])
+            assert nats / 60 == pytest.approx(run["token_loss"])
+        for place, entry in enumerate(row["test_bins"]):
+            assert entry["token_loss"] == pytest.approx(
+                statistics.mean(run["bins"][place]["token_loss"] for run in runs)
+            )
+    assert (tmp_path / "bins.png").stat().st_size > 10_000
+
+
+def test_bins_hold_the_rows_within_their_bounds(script: ModuleType) -> None:
+    bins = importlib.import_module("comparison_bins")
+    blocks = datasets.Dataset.from_dict({"train_count": [0, 0, 500, 99], "distance": [4, 7, 33, 8]})
+    scores = torch.tensor([[1.0, 1, 1], [3.0, 0, 1], [math.inf, 0, 1], [0.5, 1, 1]]).numpy()
+    found = {(*entry["train_count"], *entry["distance"]): entry for entry in bins.score_bins(blocks, scores)}
+    assert {
+        key: (entry["token_loss"], entry["token_accuracy"], entry["num_tokens"]) for key, entry in found.items()
+    } == {
+        (0, 1, 4, 8): (2.0, 0.5, 2),
+        (1, 100, 8, 16): (0.5, 1.0, 1),
+        (400, None, 32, 64): (None, 0.0, 1),
+    }
+    assert bins.score_bins(blocks.remove_columns("distance"), scores) == []
