@@ -101,8 +101,7 @@ class SeqMixHybridConfig(SeqMixConfig):
     @property
     def layer_types(self) -> list[str]:
         """What the cache keeps for each layer."""
-        kinds = {name: self.mixer_config(name).cache_layer_type for name in set(self.layer_mixers)}
-        return [kinds[name] for name in self.layer_mixers]
+        return [MIXERS[mixer_type].config_class.cache_layer_type for mixer_type in self.layer_mixers]
 
     @property
     def _cached_mixer_config(self) -> SeqMixConfig:
