@@ -215,7 +215,7 @@ class Comparison:
         prediction = trainer.predict(blocks, metric_key_prefix=split)
         scores = prediction.metrics or {}
         names = ("token_loss", "perplexity", "token_accuracy", "num_tokens")
-        figures = {name: scores[f"{split}_{name}"] for name in names}
+        figures: dict[str, Any] = {name: scores[f"{split}_{name}"] for name in names}
         num_bytes = self.task.num_bytes.get(split)
         if self.task.kind.causal and num_bytes:
             bits = figures["token_loss"] * figures["num_tokens"] / math.log(2)

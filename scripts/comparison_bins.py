@@ -75,7 +75,7 @@ def plot_bins(rows: Sequence[Mapping[str, Any]], path: Path, title: str) -> None
     """
     columns = min(5, len(rows))
     height = -(-len(rows) // columns)
-    figure = Figure(figsize=(2.5 * columns + 1.2, 2.35 * height + 0.9), layout="constrained")
+    figure = Figure(figsize=(max(2.5 * columns + 1.2, 7), 2.35 * height + 0.9), layout="constrained")
     grid = figure.subplots(height, columns, squeeze=False, sharex=True, sharey=True)
     counts = [
         f"{low}+" if high is None else "never" if high == 1 else f"{low}-{high - 1}"
