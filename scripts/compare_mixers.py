@@ -407,8 +407,8 @@ def _shown(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4f}"
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Runs the command line and returns what is written to table.json; exits with a message on wrong input."""
+def compare(argv: Sequence[str] | None = None) -> Comparison:
+    """Runs the command line, as far as the time budget goes; exits with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
@@ -428,7 +428,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
         if message is None:
             raise
         sys.exit(f"compare_mixers.py: {message}")
-    return write_report(comparison)
+    return comparison
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Runs the command line and returns what is written to table.json."""
+    return write_report(compare(argv))
 
 
 if __name__ == "__main__":
