@@ -115,8 +115,8 @@ def benchmark_polynomial(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         }
         row: dict[str, Any] = {"part": "polynomial", "length": length}
         row |= time_products(candidates, arguments, arguments.rounds)
-        for degree in ("degree_3", "degree_4"):
-            row[f"{degree}_times_faster"] = row["attention_ms"] / row[f"{degree}_ms"]
+        for name in ("degree_3", "degree_4"):
+            row[f"{name}_times_faster"] = row["attention_ms"] / row[f"{name}_ms"]
         rows.append(row)
         print(f"polynomial, length {length}: {row['degree_3_times_faster']:.2f} times faster", file=sys.stderr)
     return rows
