@@ -17,7 +17,9 @@ from ._version import __version__
 from .models.configuration import SeqMixConfig, before_first_config, register_image_processor
 from .models.fd_tnn.configuration_fd_tnn import FDTNNConfig
 from .models.hybrid.configuration_hybrid import AttentionConfig, SeqMixHybridConfig
+from .models.ipa.configuration_ipa import IPAConfig
 from .models.mixers import register_mixer
+from .models.poly_transformer.configuration_poly_transformer import PolyTransformerConfig
 from .models.ski_tnn.configuration_ski_tnn import SKITNNConfig
 from .models.tnn.configuration_tnn import TNNConfig
 
@@ -44,6 +46,24 @@ if TYPE_CHECKING:
         SeqMixHybridPreTrainedModel,
     )
     from .models.image_processing import SeqMixImageProcessor
+    from .models.ipa.modeling_ipa import (
+        IPAForCausalLM,
+        IPAForMaskedLM,
+        IPAForQuestionAnswering,
+        IPAForSequenceClassification,
+        IPAForTokenClassification,
+        IPAModel,
+        IPAPreTrainedModel,
+    )
+    from .models.poly_transformer.modeling_poly_transformer import (
+        PolyTransformerForCausalLM,
+        PolyTransformerForMaskedLM,
+        PolyTransformerForQuestionAnswering,
+        PolyTransformerForSequenceClassification,
+        PolyTransformerForTokenClassification,
+        PolyTransformerModel,
+        PolyTransformerPreTrainedModel,
+    )
     from .models.ski_tnn.modeling_ski_tnn import (
         SKITNNForImageClassification,
         SKITNNForMaskedLM,
@@ -64,12 +84,16 @@ if TYPE_CHECKING:
         TNNPreTrainedModel,
     )
     from .modules import (
+        CopyHead,
         FDTNNMixer,
         FrequencyKernel,
         GatedLinearUnit,
         GatedToeplitzUnit,
         InverseTimeWarpKernel,
+        IPAMixer,
         MaskedBatchNorm,
+        PiecewiseRow,
+        PolynomialMixer,
         PolynomialMLP,
         RelativePositionEncoder,
         SimpleRMSNorm,
@@ -79,10 +103,15 @@ if TYPE_CHECKING:
         TNNMixer,
         ToeplitzKernel,
         ToeplitzOperator,
+        TokenShift,
     )
     from .ops import (
         InducingGrid,
         causal_taps,
+        linear_attention,
+        piecewise_column,
+        piecewise_column_dense,
+        polynomial_product,
         short_conv,
         ski_matmul,
         ski_matmul_dense,
@@ -95,6 +124,7 @@ __all__ = [
     "IMAGE_HEADS",
     "TEXT_HEADS",
     "AttentionConfig",
+    "CopyHead",
     "FDTNNConfig",
     "FDTNNForCausalLM",
     "FDTNNForImageClassification",
@@ -109,10 +139,29 @@ __all__ = [
     "FrequencyKernel",
     "GatedLinearUnit",
     "GatedToeplitzUnit",
+    "IPAConfig",
+    "IPAForCausalLM",
+    "IPAForMaskedLM",
+    "IPAForQuestionAnswering",
+    "IPAForSequenceClassification",
+    "IPAForTokenClassification",
+    "IPAMixer",
+    "IPAModel",
+    "IPAPreTrainedModel",
     "InducingGrid",
     "InverseTimeWarpKernel",
     "MaskedBatchNorm",
+    "PiecewiseRow",
+    "PolyTransformerConfig",
+    "PolyTransformerForCausalLM",
+    "PolyTransformerForMaskedLM",
+    "PolyTransformerForQuestionAnswering",
+    "PolyTransformerForSequenceClassification",
+    "PolyTransformerForTokenClassification",
+    "PolyTransformerModel",
+    "PolyTransformerPreTrainedModel",
     "PolynomialMLP",
+    "PolynomialMixer",
     "RelativePositionEncoder",
     "SKIOperator",
     "SKITNNConfig",
@@ -148,8 +197,13 @@ __all__ = [
     "TNNPreTrainedModel",
     "ToeplitzKernel",
     "ToeplitzOperator",
+    "TokenShift",
     "__version__",
     "causal_taps",
+    "linear_attention",
+    "piecewise_column",
+    "piecewise_column_dense",
+    "polynomial_product",
     "register_family",
     "register_mixer",
     "short_conv",
@@ -186,6 +240,24 @@ _LAZY = {
         "SeqMixHybridModel",
         "SeqMixHybridPreTrainedModel",
     ),
+    "models.poly_transformer.modeling_poly_transformer": (
+        "PolyTransformerForCausalLM",
+        "PolyTransformerForMaskedLM",
+        "PolyTransformerForQuestionAnswering",
+        "PolyTransformerForSequenceClassification",
+        "PolyTransformerForTokenClassification",
+        "PolyTransformerModel",
+        "PolyTransformerPreTrainedModel",
+    ),
+    "models.ipa.modeling_ipa": (
+        "IPAForCausalLM",
+        "IPAForMaskedLM",
+        "IPAForQuestionAnswering",
+        "IPAForSequenceClassification",
+        "IPAForTokenClassification",
+        "IPAModel",
+        "IPAPreTrainedModel",
+    ),
     "models.ski_tnn.modeling_ski_tnn": (
         "SKITNNForImageClassification",
         "SKITNNForMaskedLM",
@@ -206,13 +278,17 @@ _LAZY = {
         "TNNPreTrainedModel",
     ),
     "modules": (
+        "CopyHead",
         "FDTNNMixer",
         "FrequencyKernel",
         "GatedLinearUnit",
         "GatedToeplitzUnit",
+        "IPAMixer",
         "InverseTimeWarpKernel",
         "MaskedBatchNorm",
+        "PiecewiseRow",
         "PolynomialMLP",
+        "PolynomialMixer",
         "RelativePositionEncoder",
         "SKIOperator",
         "SKITNNMixer",
@@ -221,11 +297,16 @@ _LAZY = {
         "TNNMixer",
         "ToeplitzKernel",
         "ToeplitzOperator",
+        "TokenShift",
     ),
     "models.image_processing": ("SeqMixImageProcessor",),
     "ops": (
         "InducingGrid",
         "causal_taps",
+        "linear_attention",
+        "piecewise_column",
+        "piecewise_column_dense",
+        "polynomial_product",
         "short_conv",
         "ski_matmul",
         "ski_matmul_dense",
@@ -251,7 +332,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-for _config_class in (TNNConfig, FDTNNConfig, SKITNNConfig, SeqMixHybridConfig):
+for _config_class in (TNNConfig, FDTNNConfig, SKITNNConfig, IPAConfig, PolyTransformerConfig, SeqMixHybridConfig):
     AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
 before_first_config(lambda: importlib.import_module(".models.auto", __name__))
 # An image processor is loaded without any configuration.

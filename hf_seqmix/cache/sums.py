@@ -127,7 +127,7 @@ class SumsStaticLayer(StaticLayer):
         self.batch_size, self.num_heads = key_states.shape[:2]
         self.k_head_dim, self.v_head_dim = key_states.shape[-1], 0
         self.keys = torch.zeros_like(key_states)
-        self.values = self.keys[..., :0]
+        self.values = torch.zeros_like(key_states[..., :0])
         self.cumulative_length = self.cumulative_length.to(self.device)
         if not torch.compiler.is_compiling():
             torch._dynamo.mark_static_address(self.keys)

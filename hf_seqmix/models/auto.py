@@ -16,12 +16,14 @@ from .configuration import register_image_processor
 from .family import Family
 from .fd_tnn.modeling_fd_tnn import FDTNN_FAMILY
 from .hybrid.modeling_hybrid import HYBRID_FAMILY
+from .ipa.modeling_ipa import IPA_FAMILY
+from .poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from .ski_tnn.modeling_ski_tnn import SKITNN_FAMILY
 from .tnn.modeling_tnn import TNN_FAMILY
 
 __all__ = ["AUTO_CLASSES", "FAMILIES", "register_family"]
 
-FAMILIES: tuple[Family, ...] = (TNN_FAMILY, FDTNN_FAMILY, SKITNN_FAMILY, HYBRID_FAMILY)
+FAMILIES: tuple[Family, ...] = (TNN_FAMILY, FDTNN_FAMILY, SKITNN_FAMILY, IPA_FAMILY, POLY_TRANSFORMER_FAMILY, HYBRID_FAMILY)
 
 AUTO_CLASSES = {
     "Model": AutoModel,

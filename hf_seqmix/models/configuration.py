@@ -255,6 +255,11 @@ class SeqMixConfig(PreTrainedConfig):
         """What the cache keeps for each layer."""
         return [self.cache_layer_type] * self.num_hidden_layers
 
+    @classmethod
+    def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
+        """Say what a layer of this family keeps if its configuration sets `fields`; a family whose fields matter extends it."""
+        return cls.cache_layer_type
+
     @property
     def num_attention_heads(self) -> int:
         """1: what preallocated caches ask of a family without heads."""

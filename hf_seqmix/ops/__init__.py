@@ -1,6 +1,9 @@
 """Pure functions of tensors; plain torch is the definition."""
 
 from .hilbert import causal_taps, two_sided_taps
+from .piecewise import piecewise_column, piecewise_column_dense
+from .polynomial import linear_attention
+from .polynomial_product import polynomial_product
 from .short_conv import short_conv
 from .ski import InducingGrid, ski_matmul, ski_matmul_dense
 from .toeplitz import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, toeplitz_step
@@ -8,6 +11,10 @@ from .toeplitz import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, t
 __all__ = [
     "InducingGrid",
     "causal_taps",
+    "linear_attention",
+    "piecewise_column",
+    "piecewise_column_dense",
+    "polynomial_product",
     "short_conv",
     "ski_matmul",
     "ski_matmul_dense",

@@ -101,7 +101,9 @@ class SeqMixHybridConfig(SeqMixConfig):
     @property
     def layer_types(self) -> list[str]:
         """What the cache keeps for each layer."""
-        return [MIXERS[mixer_type].config_class.cache_layer_type for mixer_type in self.layer_mixers]
+        # Not from whole configurations: a compiled graph that builds its cache asks for this.
+        own = self.mixer_configs or {}
+        return [MIXERS[name].config_class.cache_layer_type_of(own.get(name, {})) for name in self.layer_mixers]
 
     @property
     def _cached_mixer_config(self) -> SeqMixConfig:

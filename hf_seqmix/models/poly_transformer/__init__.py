@@ -1,0 +1,1 @@
+"""Polynomial-degree transformer."""

@@ -1,0 +1,157 @@
+"""Configuration of the polynomial-degree transformer."""
+
+import math
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from ..configuration import SeqMixConfig, check_choice, check_range
+
+__all__ = ["PolyTransformerConfig"]
+
+_DEGREE_FORMS = ("cumsum", "gate", "soft")
+_MIXINGS = ("content", "toeplitz", "triangular")
+_NORM_TYPES = {"rms": ("simple_rms", "layer"), "static": ("static",), "batch": ("batch",), "none": ("none",)}
+
+
+def _has_gate(degrees: list[float | int]) -> bool:
+    return any(math.ceil(d) >= 4 and math.ceil(d) % 2 == 0 for d in degrees)
+
+
+@strict
+class PolyTransformerConfig(SeqMixConfig):
+    """Configuration of a transformer whose mixers are polynomials of a given degree in the tokens (Navon 2021, unpublished).
+
+    `PolyTransformerConfig(degree=d, feed_forward="none", use_residual=False, normalization="none", use_bias=False,
+    hidden_dropout=0.0, embedding_scale=1.0)` is a homogeneous polynomial of its input embeddings, of degree d^L for L layers.
+
+    Args:
+        degree: of each mixer, an integer from 2 on, or a fraction (signed power); 3 by default, 4 with `degree_form` "soft".
+        layer_degrees: the degree of each layer instead.
+        head_degrees: the degree of each head instead, the same in every layer.
+        degree_form: "cumsum" or "gate", for even degrees from 4 on; "soft" mixes degrees 2, 3 and 4 over shared projections
+            with learned weights.
+        num_attention_heads: heads of a mixer; they must divide `hidden_size`.
+        use_bias: whether the projections of the mixers are affine.
+        mixing: "content"; or "toeplitz" or "triangular", learned matrices over positions instead, of the same degree.
+        feed_forward: "glu", or "none" for blocks without one.
+        normalization: of the blocks and of what mixers put out. "rms"; "static" (a learned scale a channel: exactly
+            polynomial and causal); "batch" (exactly polynomial in evaluation; not for causal language models); "none".
+            `norm_type` follows it, and with "rms" may also be "layer".
+        soft_degree_target, degree_penalty: with `degree_form` "soft", each layer adds degree_penalty (mean degree -
+            soft_degree_target)^2 to the loss.
+
+    Raises:
+        ValueError: for a degree below 2, a list of the wrong length, a form that does not belong to the degree, and norms
+            that contradict each other.
+    """
+
+    model_type: ClassVar[str] = "poly_transformer"
+    intermediate_ratio: ClassVar[int] = 4
+
+    degree: float | int | None = None
+    layer_degrees: list[float | int] | None = None
+    head_degrees: list[float | int] | None = None
+    degree_form: str = "cumsum"
+    num_attention_heads: int = 8
+    use_bias: bool = True
+    mixing: str = "content"
+    feed_forward: str = "glu"
+    normalization: str = "rms"
+    soft_degree_target: float | int = math.e
+    degree_penalty: float | int = 0.01
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.degree is None:
+            self.degree = 4 if self.degree_form == "soft" else 3
+        if self.norm_type == SeqMixConfig.norm_type and self.normalization in _NORM_TYPES:
+            self.norm_type = _NORM_TYPES[self.normalization][0]
+        super().__post_init__(**kwargs)
+
+    @property
+    def cache_layer_type(self) -> str:  # type: ignore[override]
+        """What the cache keeps of a layer: running sums, or for static mixing the history of its factors."""
+        return self.cache_layer_type_of({"mixing": self.mixing})
+
+    @classmethod
+    def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
+        """Say what the cache keeps of a layer with these fields."""
+        return "seqmix_sums" if fields.get("mixing", cls.mixing) == "content" else "seqmix_history"
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of a head."""
+        return self.hidden_size // self.num_attention_heads
+
+    def degrees_of(self, layer_idx: int) -> list[float | int]:
+        """Return the degree of each head of a layer."""
+        if self.head_degrees is not None:
+            return list(self.head_degrees)
+        assert self.degree is not None
+        degree = self.degree if self.layer_degrees is None else self.layer_degrees[layer_idx]
+        return [degree] * self.num_attention_heads
+
+    def form_of(self, layer_idx: int) -> str:
+        """Return the form of a layer: "gate" only where a head has a degree with that form."""
+        if self.degree_form == "gate" and not _has_gate(self.degrees_of(layer_idx)):
+            return "cumsum"
+        return self.degree_form
+
+    def check_architecture(self) -> None:
+        """Check the shared fields, the degrees, and that norms and forms fit."""
+        super().check_architecture()
+        check_range("degree", self.degree, low=2)
+        check_range("num_attention_heads", self.num_attention_heads, low=1)
+        check_choice("degree_form", self.degree_form, _DEGREE_FORMS)
+        check_choice("mixing", self.mixing, _MIXINGS)
+        check_choice("feed_forward", self.feed_forward, ("glu", "none"))
+        check_choice("normalization", self.normalization, tuple(_NORM_TYPES))
+        check_range("degree_penalty", self.degree_penalty, low=0)
+        check_range("soft_degree_target", self.soft_degree_target, above=2, below=4)
+        if self.hidden_size % self.num_attention_heads:
+            raise ValueError(
+                f"num_attention_heads is {self.num_attention_heads}; it must divide hidden_size {self.hidden_size}."
+            )
+        for field, number, of in (
+            ("layer_degrees", self.num_hidden_layers, "num_hidden_layers"),
+            ("head_degrees", self.num_attention_heads, "num_attention_heads"),
+        ):
+            degrees = getattr(self, field)
+            if degrees is None:
+                continue
+            for degree in degrees:
+                check_range(field, degree, low=2)
+            if len(degrees) != number:
+                raise ValueError(
+                    f"{field} has {len(degrees)} entries, but {of} is {number}: give one degree for each."
+                )
+        if self.layer_degrees is not None and self.head_degrees is not None:
+            raise ValueError(
+                "layer_degrees and head_degrees are both set: give the degree of each layer, or of each head."
+            )
+        if self.norm_type not in _NORM_TYPES[self.normalization]:
+            allowed = " or ".join(map(repr, _NORM_TYPES[self.normalization]))
+            raise ValueError(
+                f"norm_type is {self.norm_type!r}, but normalization is {self.normalization!r}: leave norm_type out, or set "
+                f"it to {allowed}."
+            )
+        self._check_form()
+
+    def _check_form(self) -> None:
+        if self.degree_form == "cumsum":
+            return
+        if self.mixing != "content":
+            raise ValueError(
+                f"degree_form is {self.degree_form!r}, but mixing {self.mixing!r} has one form only: leave degree_form out."
+            )
+        degrees = sorted({d for layer in range(self.num_hidden_layers) for d in self.degrees_of(layer)})
+        if self.degree_form == "soft" and degrees != [4]:
+            raise ValueError(
+                f"degree_form is 'soft', which mixes degrees 2, 3 and 4, but the degree is {', '.join(map(str, degrees))}: "
+                "leave degree, layer_degrees and head_degrees out."
+            )
+        if self.degree_form == "gate" and not _has_gate(degrees):
+            raise ValueError(
+                f"degree_form is 'gate', which only even degrees from 4 on have, but the degree is "
+                f"{', '.join(map(str, degrees))}: leave degree_form out."
+            )
