@@ -2,7 +2,7 @@
 
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
-from .pairs import PAIRS, PairsLayer, PairsStaticLayer
+from .pairs import PAIRS, PairsLayer, PairsStaticLayer, pairs_of
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "append_history",
     "append_sums",
     "cached_taps",
+    "pairs_of",
     "past_length",
     "previous_inputs",
     "read_sums",

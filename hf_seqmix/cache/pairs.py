@@ -1,4 +1,4 @@
-"""Cache layers for the copy head: a key for each token, and ids, which no floating type of a model can hold."""
+"""Cache layers for the copy head: those of the first mixer, which also keep a key and ids for each token."""
 
 from typing import Any
 
@@ -6,33 +6,29 @@ import torch
 from torch import Tensor
 
 from .._compat import DynamicLayer, StaticLayer, register_layer_type
+from .key_inputs import KeyInputsLayer, KeyInputsStaticLayer
 
-__all__ = ["PAIRS", "PairsLayer", "PairsStaticLayer"]
+__all__ = ["PAIRS", "PairsLayer", "PairsStaticLayer", "pairs_of"]
 
 PAIRS = "seqmix_pairs"
-"""The name by which a config's `layer_types` asks for such a layer."""
+"""The name by which a config's `layer_types` asks, for its first layer, for one that keeps pairs as well."""
 
 
-class PairsLayer(DynamicLayer):
+class _Pairs(DynamicLayer):
     """Growing keys (batch, 1, tokens, rank), and values (batch, 1, tokens, 2) in the integers that they come in."""
-
-    _layer_type = PAIRS
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
-        # The library's are of the dtype of the keys.
+        # The library's are of the dtype of the keys, of which no half-precision type can hold an id.
         self.values = value_states[..., :0, :]
 
     def reset(self) -> None:
-        """Forget everything."""
         self.keys = self.values = None
         self.is_initialized = False
 
 
-class PairsStaticLayer(StaticLayer):
+class _StaticPairs(StaticLayer):
     """Preallocated keys (batch, 1, max_cache_len, rank) and values (batch, 1, max_cache_len, 2), for compiled decoding."""
-
-    _layer_type = PAIRS
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -41,13 +37,80 @@ class PairsStaticLayer(StaticLayer):
         if not torch.compiler.is_compiling():
             torch._dynamo.mark_static_address(self.values)
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write new keys and values after those held, and return all places, used or not."""
-        # Early initialisation gives every layer the shape of keys and values of the mixers.
-        held = self.values
-        if held is not None and (held.dtype != value_states.dtype or self.keys.shape[3] != key_states.shape[3]):
-            self.lazy_initialization(key_states, value_states)
-        return super().update(key_states, value_states, *args, **kwargs)
+
+class PairsLayer(KeyInputsLayer):
+    """A growing layer of a mixer, with `pairs`, a layer of the copy head that shares its fate."""
+
+    _layer_type = PAIRS
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pairs = _Pairs()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        self.pairs.reset()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take the last steps back, see `KeyInputsLayer.crop`."""
+        super().crop(tokens_to_remove)
+        self.pairs.crop(tokens_to_remove)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row of the batch."""
+        super().batch_repeat_interleave(repeats)
+        self.pairs.batch_repeat_interleave(repeats)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep rows of the batch."""
+        super().batch_select_indices(indices)
+        self.pairs.batch_select_indices(indices)
+
+    def offload(self) -> None:
+        """Move what is held to the CPU."""
+        super().offload()
+        self.pairs.offload()
+
+    def prefetch(self) -> None:
+        """Move what is held back to the device."""
+        super().prefetch()
+        self.pairs.prefetch()
 
 
-register_layer_type(PairsLayer, PairsStaticLayer)
+class PairsStaticLayer(KeyInputsStaticLayer):
+    """A preallocated layer of a mixer, with `pairs`, one of the copy head that shares its fate."""
+
+    _layer_type = PAIRS
+
+    def __init__(self, max_cache_len: int, **kwargs: Any) -> None:
+        super().__init__(max_cache_len=max_cache_len, **kwargs)
+        self.pairs = _StaticPairs(max_cache_len=max_cache_len)
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        self.pairs.reset()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Reorder the rows of the batch for beam search."""
+        super().reorder_cache(beam_idx)
+        self.pairs.reorder_cache(beam_idx)
+
+
+register_layer_type(PairsLayer, PairsStaticLayer, attends=True)
+
+
+def pairs_of(past_key_values: Any) -> DynamicLayer | StaticLayer:
+    """Return the layer of pairs that a cache holds.
+
+    Raises:
+        ValueError: for a cache that was not built for one.
+    """
+    layer = past_key_values.layers[0] if past_key_values.layers else None
+    if not isinstance(layer, (PairsLayer, PairsStaticLayer)):
+        raise ValueError(
+            f"the first layer of the cache is {type(layer).__name__}, which keeps no tokens, but the copy head needs them: build "
+            "the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
+        )
+    return layer.pairs

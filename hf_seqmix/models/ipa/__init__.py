@@ -1,0 +1,1 @@
+"""Iterated piecewise affine models."""

@@ -1,0 +1,483 @@
+"""The mixer of IPA: its column operation with projections, kernels, couplings and a cache."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.utils import logging
+
+from ..cache import past_length, previous_inputs
+from ..ops.masking import TokenLayout, attention_bias, real_positions, token_layout
+from ..ops.piecewise import piecewise_column
+from .ipa_maps import PairMaps, PositionLinear
+from .ipa_row import scale_output
+from .token_shift import TokenShift
+
+__all__ = ["COUPLINGS", "IPA_KERNEL_NORMS", "KERNEL_TYPES", "MAX_PAIR_POSITIONS", "IPAMixer", "MergedNorm"]
+
+COUPLINGS = ("shared", "toeplitz", "absolute_scalar", "separable", "full")
+KERNEL_TYPES = ("bilinear", "rbf", "static", "separable")
+IPA_KERNEL_NORMS = ("p", "j", "prod", "mix", "none")
+MAX_PAIR_POSITIONS = 32
+"""Positions that the coupling "full" may have."""
+
+logger = logging.get_logger(__name__)
+
+
+class MergedNorm(nn.Module):
+    """Root-mean-square normalisation with a learned scale, y = w x / sqrt(mean(x^2) + eps), in float32 at least.
+
+    Args:
+        channels: channels in and out.
+        eps: added to the mean square.
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def init_weights(self, config: Any = None) -> None:
+        """Start from the scale 1."""
+        init.ones_(self.weight)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Normalise (..., channels) over the channels."""
+        x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+        x = x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
+        return (x * self.weight.to(x.dtype)).to(hidden_states.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
+
+class IPAMixer(nn.Module):
+    """IPA's column operation: each token is a sum of affine maps of the tokens it sees, weighted by kernels of P centres.
+
+    y_l = N(merge_p 1/c_l sum_j K^p_{l,j} a^p_{l,j} (V^p x_j + b^p)) W_o + d, where sum_p K^p_{l,j} = 1 and c_l is the number
+    of real tokens that l sees. Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317): first-order expansions around P centres,
+    combined by kernels that sum to one over the centres. The paper gives neither the kernels nor what the Jacobians of pairs
+    of positions share; both are options here, and the defaults are those whose parameters are attention's.
+
+    Kernels (`kernel_type`), with a relative bias t^p of the offset in real tokens, clamped at the outermost, in all but the last:
+
+    * "bilinear": S = (Q^p x_l) . (K^p x_j) / sqrt(r) + t.
+    * "rbf": S = -(|Q^p x_l - c^p|^2 + |K^p x_j - e^p|^2) / (2 h_p^2) + t, with learned centres c, e and widths h.
+    * "static": S = t, a kernel of positions alone.
+    * "separable": K = g^p(x_l) h^p(x_j), each a softmax over centres, so that sum_p K is at most 1; its time is linear where
+      there is neither a cache nor a coupling of pairs.
+
+    Kernel norms (`kernel_norm`) are those of `piecewise_column`; couplings (`coupling`): "shared" a = 1; "toeplitz" a learned
+    factor of the offset; "absolute_scalar" one of each pair of positions; "separable" a V_j for each position and an output
+    map U_l for each; "full" maps of each pair, an oracle for tests.
+
+    Args:
+        hidden_size: channels in and out.
+        num_centers: P.
+        rank: k of each affine map; hidden_size / P by default, which must then divide.
+        kernel_rank: r of the kernels' projections; `rank` by default.
+        coupling, kernel_type, kernel_norm: see above. The kernel type "separable" has the norm "p".
+        max_positions: positions that absolute couplings ("absolute_scalar", "separable", "full") have.
+        max_relative_distance: M, offsets that the bias and the toeplitz coupling tell apart, 0 to M - 1, and both ways
+            when bidirectional; `max_positions` by default.
+        token_shift: taps of a convolution of the keys' inputs over the last tokens; 0 for none.
+        output_norm: whether N is a root-mean-square norm with a learned scale, or nothing.
+        norm_eps: its epsilon.
+        is_causal: whether a token sees the past and itself only.
+        layer_idx: which layer of a cache is this mixer's.
+
+    Raises:
+        ValueError: for widths that do not divide, unknown options, and options that exclude each other.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_centers: int = 8,
+        rank: int | None = None,
+        kernel_rank: int | None = None,
+        coupling: str = "shared",
+        kernel_type: str = "bilinear",
+        kernel_norm: str = "p",
+        max_positions: int = 512,
+        max_relative_distance: int | None = None,
+        token_shift: int = 0,
+        output_norm: bool = True,
+        norm_eps: float = 1e-6,
+        is_causal: bool = True,
+        layer_idx: int = 0,
+    ) -> None:
+        super().__init__()
+        if rank is None:
+            if num_centers < 1 or hidden_size % num_centers:
+                raise ValueError(
+                    f"num_centers is {num_centers}, which does not divide hidden_size {hidden_size}: choose one that does, "
+                    "or give the rank of the maps."
+                )
+            rank = hidden_size // num_centers
+        for name, value, allowed in (
+            ("coupling", coupling, COUPLINGS),
+            ("kernel_type", kernel_type, KERNEL_TYPES),
+            ("kernel_norm", kernel_norm, IPA_KERNEL_NORMS),
+        ):
+            if value not in allowed:
+                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
+        if kernel_type == "separable" and kernel_norm != "p":
+            raise ValueError(
+                f"kernel_norm is {kernel_norm!r}, but kernel_type 'separable' is normalised over centres: it must be 'p'."
+            )
+        if coupling == "full" and (output_norm or max_positions > MAX_PAIR_POSITIONS):
+            raise ValueError(
+                "coupling 'full' is an oracle for tests: it has no result of centres to normalise, so set output_norm=False, and "
+                f"at most {MAX_PAIR_POSITIONS} positions (max_position_embeddings; given {max_positions})."
+            )
+        self.num_centers, self.rank = num_centers, rank
+        self.kernel_rank = rank if kernel_rank is None else kernel_rank
+        self.coupling, self.kernel_type, self.kernel_norm = coupling, kernel_type, kernel_norm
+        self.max_positions = max_positions
+        self.max_relative_distance = max_positions if max_relative_distance is None else max_relative_distance
+        self.is_causal, self.layer_idx = is_causal, layer_idx
+        distance = self.max_relative_distance
+        offsets = distance if is_causal else 2 * distance - 1
+        merged = num_centers * rank
+
+        self.q_proj: nn.Linear | None = None
+        self.k_proj: nn.Linear | None = None
+        if kernel_type != "static":
+            width = num_centers * (1 if kernel_type == "separable" else self.kernel_rank)
+            self.q_proj = nn.Linear(hidden_size, width)
+            self.k_proj = nn.Linear(hidden_size, width)
+        self.relative_bias: nn.Parameter | None = None
+        if kernel_type != "separable":
+            self.relative_bias = nn.Parameter(0.02 * torch.randn(num_centers, offsets))
+        if kernel_type == "rbf":
+            self.query_centers = nn.Parameter(0.5 * torch.randn(num_centers, self.kernel_rank))
+            self.key_centers = nn.Parameter(0.5 * torch.randn(num_centers, self.kernel_rank))
+            self.log_widths = nn.Parameter(torch.zeros(num_centers))
+        self.mix_logit = nn.Parameter(torch.zeros(1)) if kernel_norm == "mix" else None
+        self.coupling_table: nn.Parameter | None = None
+        if coupling == "toeplitz":
+            self.coupling_table = nn.Parameter(torch.ones(num_centers, offsets))
+        elif coupling == "absolute_scalar":
+            pairs = max_positions * (max_positions + 1) // 2 if is_causal else max_positions**2
+            self.coupling_table = nn.Parameter(torch.ones(num_centers, pairs))
+        self.pair_maps: PairMaps | None = None
+        self.v_proj: nn.Linear | PositionLinear | None = None
+        self.o_proj: nn.Linear | PositionLinear | None = None
+        if coupling == "full":
+            self.pair_maps = PairMaps(max_positions, hidden_size, num_centers, rank, is_causal)
+        elif coupling == "separable":
+            self.v_proj = PositionLinear(max_positions, hidden_size, merged)
+            self.o_proj = PositionLinear(max_positions, merged, hidden_size)
+        else:
+            self.v_proj = nn.Linear(hidden_size, merged)
+            self.o_proj = nn.Linear(merged, hidden_size)
+        self.output_norm = MergedNorm(merged, norm_eps) if output_norm else None
+        self.token_shift = TokenShift(hidden_size, token_shift) if token_shift > 0 else None
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether positions are limited."""
+        return self.coupling in ("absolute_scalar", "separable", "full")
+
+    @property
+    def key_width(self) -> int:
+        """Channels of a centre's key in a cache."""
+        return {"bilinear": self.kernel_rank, "rbf": 2}.get(self.kernel_type, 1)
+
+    def init_weights(self, config: Any) -> None:
+        """Draw what no module of the library owns: biases N(0, 0.02), couplings 1, the output 1 / sqrt(2 layers) as large."""
+        if self.relative_bias is not None:
+            init.normal_(self.relative_bias, mean=0.0, std=0.02)
+        if self.kernel_type == "rbf":
+            init.normal_(self.query_centers, mean=0.0, std=0.5)
+            init.normal_(self.key_centers, mean=0.0, std=0.5)
+            init.zeros_(self.log_widths)
+        if self.mix_logit is not None:
+            init.zeros_(self.mix_logit)
+        if self.coupling_table is not None:
+            init.ones_(self.coupling_table)
+        if self.pair_maps is not None:
+            scale_output(self.pair_maps.o_weight, config)
+        elif self.o_proj is not None:
+            scale_output(self.o_proj.weight, config)
+
+    def set_context_length(self, length: int) -> None:
+        """Refuse another length where there are parameters for each position; elsewhere nothing depends on it."""
+        if self.is_absolute and length > self.max_positions:
+            raise ValueError(self._too_long(length))
+
+    def _too_long(self, length: int) -> str:
+        return (
+            f"{length} tokens, but coupling {self.coupling!r} has parameters for max_position_embeddings = "
+            f"{self.max_positions} positions: shorten the input, or use coupling 'shared' or 'toeplitz'."
+        )
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | TokenLayout | None = None,
+        past_key_values: Any = None,
+        position_ids: Tensor | None = None,
+        layer_idx: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Mix positions and channels.
+
+        Args:
+            hidden_states: (batch, length, hidden_size).
+            attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens; or a `TokenLayout`; or
+                (batch or 1, 1, length, keys), True where a query sees a key, as `generate` prepares it for compiled caches.
+            past_key_values: cache of the library, for the causal operation; with `token_shift`, one that was built for the
+                model's configuration.
+            position_ids: (batch or 1, length); only restarts matter, which mean packed sequences. Offsets and positions are
+                counted over real tokens.
+            layer_idx: which layer of the cache this call is; the module's own by default.
+            **kwargs: boundaries of packed sequences.
+
+        Returns:
+            (batch, length, hidden_size).
+
+        Raises:
+            ValueError: for more positions than an absolute coupling has, and a cache that the operation cannot have.
+        """
+        layer_idx = self.layer_idx if layer_idx is None else layer_idx
+        batch, length, _ = hidden_states.shape
+        past = past_length(past_key_values, layer_idx)
+        self._check_cache(past_key_values)
+        visible = None
+        if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
+            visible = attention_mask[:, 0] if attention_mask.dtype == torch.bool else attention_mask[:, 0] >= 0
+            layout = TokenLayout()
+        else:
+            layout = token_layout(attention_mask, batch, length, past_length=past, position_ids=position_ids, **kwargs)
+            # A kernel of zero still adds 0 times its value, which is NaN if that is.
+            hidden_states = layout.zero_pads(hidden_states)
+        places = torch.arange(length, device=hidden_states.device) + past  # of this call's tokens in the cache
+        real = layout.mask if visible is None else visible[:, -1].index_select(1, places).expand(batch, -1)
+        key_inputs = self._shift(hidden_states, layout, real, past_key_values, layer_idx)
+        positions = self._positions(layout, visible, places, batch, length, past)
+        query, key, value = self._project(hidden_states, key_inputs, positions)
+        # (batch, length, centres, width) each, for the cache and the operation (batch, centres, length, width)
+        key, value = key.transpose(1, 2), value.transpose(1, 2)
+        fresh = (key, value)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key.contiguous(), value.contiguous(), layer_idx)
+        self._check_distance(past, length)
+
+        if visible is None and isinstance(past, int) and past == 0:
+            merged = self._mix_alone(layout, query, *fresh, hidden_states)
+        elif visible is None and isinstance(past, int) and key.shape[2] == past + length and layout.key_mask is None:
+            merged = self._column(query.transpose(1, 2), key, value)
+        else:
+            merged = self._mix_placed(layout, visible, places, query.transpose(1, 2), key, value, past)
+        if self.pair_maps is not None:
+            return merged
+        if self.output_norm is not None:
+            merged = self.output_norm(merged)
+        assert self.o_proj is not None
+        return self.o_proj(merged, positions) if isinstance(self.o_proj, PositionLinear) else self.o_proj(merged)
+
+    def _check_cache(self, past_key_values: Any) -> None:
+        if past_key_values is None:
+            return
+        if not self.is_causal:
+            raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
+        if self.pair_maps is not None:
+            raise ValueError("coupling 'full' is an oracle for tests and has no cache: set use_cache=False.")
+
+    def _check_distance(self, past: int | Tensor, length: int) -> None:
+        if torch.compiler.is_compiling() or self.relative_bias is None or not isinstance(past, int):
+            return
+        if past + length > self.max_relative_distance and not self.is_absolute:
+            logger.warning_once(
+                f"A sequence is longer than max_relative_distance = {self.max_relative_distance} tokens: all offsets beyond it share "
+                "the bias of the last."
+            )
+
+    def _shift(
+        self, hidden_states: Tensor, layout: TokenLayout, real: Tensor | None, past_key_values: Any, layer_idx: int
+    ) -> Tensor:
+        """Return what the keys are projections of."""
+        if self.token_shift is None:
+            return hidden_states
+        if past_key_values is None:
+            return layout.mix(self.token_shift, hidden_states)
+        count = self.token_shift.width - 1
+        before = previous_inputs(past_key_values, layer_idx, hidden_states, real, count)
+        return self.token_shift.continued(hidden_states, before, real)
+
+    def _positions(
+        self,
+        layout: TokenLayout,
+        visible: Tensor | None,
+        places: Tensor,
+        batch: int,
+        length: int,
+        past: int | Tensor,
+    ) -> Tensor:
+        """Return the position of each token among the real ones of its sequence, (batch or 1, length)."""
+        if visible is not None:
+            positions = _key_positions(visible).index_select(1, places)
+        elif layout.sequence_ids is not None:
+            ones = torch.ones((batch, length, 1), dtype=torch.long, device=places.device)
+            positions = layout.mix(lambda rows: rows.cumsum(dim=1) - 1, ones).squeeze(-1)
+        else:
+            positions = real_positions(layout.key_mask, batch, length, past, places.device)
+        if self.is_absolute and not torch.compiler.is_compiling() and positions.numel():
+            highest = int(positions.max()) + 1
+            if highest > self.max_positions:
+                raise ValueError(self._too_long(highest))
+        return positions
+
+    def _project(self, hidden_states: Tensor, key_inputs: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what the op's logits and values are made of, each (batch, length, centres, width)."""
+        centres = self.num_centers
+        if self.pair_maps is not None:
+            value = hidden_states.unsqueeze(2)
+        elif isinstance(self.v_proj, PositionLinear):
+            value = self.v_proj(hidden_states, positions).unflatten(-1, (centres, self.rank))
+        else:
+            assert self.v_proj is not None
+            value = self.v_proj(hidden_states).unflatten(-1, (centres, self.rank))
+        if self.q_proj is None or self.k_proj is None:
+            nothing = value.new_zeros((*hidden_states.shape[:2], centres, 1))
+            return nothing, nothing, value
+        query, key = self.q_proj(hidden_states), self.k_proj(key_inputs)
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        if self.kernel_type == "separable":
+            query = torch.softmax(query, dim=-1, dtype=dtype).to(value.dtype).unsqueeze(-1)
+            return query, torch.softmax(key, dim=-1, dtype=dtype).to(value.dtype).unsqueeze(-1), value
+        query, key = (x.unflatten(-1, (centres, self.kernel_rank)) for x in (query, key))
+        if self.kernel_type == "rbf":
+            # -(a + b) is the product of (-a, 1) and (1, -b); squared widths start at the rank, as large as distances are.
+            scale = 0.5 / (self.kernel_rank * (2 * self.log_widths.to(dtype)).exp()).unsqueeze(-1)
+            far = scale * (query.to(dtype) - self.query_centers.to(dtype)).square().sum(dim=-1, keepdim=True)
+            query = torch.cat([-far, torch.ones_like(far)], dim=-1)
+            far = scale * (key.to(dtype) - self.key_centers.to(dtype)).square().sum(dim=-1, keepdim=True)
+            key = torch.cat([torch.ones_like(far), -far], dim=-1)
+        return query.to(value.dtype), key.to(value.dtype), value
+
+    def _column(self, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
+        """Apply the op to (batch, centres, positions, width); return the merged result (batch, positions, centres x rank)."""
+        norm = "mean" if self.kernel_type == "separable" else self.kernel_norm
+        mixed = piecewise_column(
+            query,
+            key,
+            value,
+            self.relative_bias,
+            self.coupling_table,
+            None if self.mix_logit is None else self.mix_logit.sigmoid(),
+            kernel_norm=norm,
+            scale=self.kernel_rank**-0.5 if self.kernel_type == "bilinear" else 1.0,
+            causal=self.is_causal,
+            absolute_positions=self.max_positions if self.coupling == "absolute_scalar" else 0,
+            **kwargs,
+        )
+        return mixed.transpose(1, 2).flatten(2)
+
+    def _mix_alone(
+        self, layout: TokenLayout, query: Tensor, key: Tensor, value: Tensor, hidden_states: Tensor
+    ) -> Tensor:
+        """Mix tokens without a history; rows with pads are laid out so that real tokens come first, and so is each of
+        several packed sequences."""
+        if layout.mask is None and layout.scatter is None:
+            return self._mix_rows(query.transpose(1, 2), key, value, None)
+        widths = [query.shape[-1], key.shape[-1], value.shape[-1]]
+        parts = [query.flatten(2), key.transpose(1, 2).flatten(2), value.transpose(1, 2).flatten(2)]
+        # Ones at real tokens, which stay behind when pads become zeros.
+        parts.append(torch.ones_like(parts[0][..., :1]))
+        sizes = [part.shape[-1] for part in parts]
+
+        def operation(rows: Tensor) -> Tensor:
+            split = rows.split(sizes, dim=-1)
+            q, k, v = (x.unflatten(-1, (-1, width)).transpose(1, 2) for x, width in zip(split, widths, strict=False))
+            # Pads follow real tokens, where a causal operation does not look.
+            real = None if self.is_causal else split[3].squeeze(-1) != 0
+            return self._mix_rows(q, k, v, real)
+
+        return layout.mix(operation, torch.cat(parts, dim=-1), align=True)
+
+    def _mix_rows(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor | None) -> Tensor:
+        """Mix sequences that begin at the first place of their rows, (rows, centres, positions, width).
+
+        `real` (rows, positions) is given where keys must be hidden.
+        """
+        if self.pair_maps is not None:
+            length = key.shape[2]
+            eye = torch.eye(length, dtype=value.dtype, device=value.device)
+            kernels = self._column(query, key, eye.expand(key.shape[0], self.num_centers, length, length), key_mask=real)
+            kernels = kernels.unflatten(-1, (self.num_centers, length)).transpose(1, 2)
+            return self.pair_maps(kernels, value[:, 0])
+        if self.kernel_type == "separable" and self.coupling_table is None:
+            return _separable_sums(query, key, value, real, self.is_causal)
+        return self._column(query, key, value, key_mask=real)
+
+    def _mix_placed(
+        self,
+        layout: TokenLayout,
+        visible: Tensor | None,
+        places: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        past: int | Tensor,
+    ) -> Tensor:
+        """Mix tokens with a history that has pads, or whose end is not used yet."""
+        total = key.shape[2]
+        if visible is None:
+            bias = attention_bias(layout, places.shape[0], total, past, self.is_causal, places.device)
+            if bias is None:  # a single token after a history without pads
+                visible = torch.ones((1, 1, total), dtype=torch.bool, device=places.device)
+            else:
+                visible = bias[:, 0]
+            if layout.key_mask is None:
+                key_positions = torch.arange(total, device=places.device).unsqueeze(0)
+            else:
+                known = layout.key_mask.long().cumsum(dim=1) - 1
+                key_positions = nn.functional.pad(known, (0, total - known.shape[1])).clamp(min=0)
+        else:
+            key_positions = _key_positions(visible)
+        return self._column(
+            query,
+            key,
+            value,
+            query_positions=key_positions.index_select(1, places),
+            key_positions=key_positions,
+            visible=visible,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"num_centers={self.num_centers}, rank={self.rank}, kernel_rank={self.kernel_rank}, coupling={self.coupling!r}, "
+            f"kernel_type={self.kernel_type!r}, kernel_norm={self.kernel_norm!r}, is_causal={self.is_causal}"
+        )
+
+
+def _key_positions(visible: Tensor) -> Tensor:
+    """Count real keys by what the last query sees, (batch or 1, queries, keys) -> (batch or 1, keys)."""
+    return (visible[:, -1].long().cumsum(dim=-1) - 1).clamp(min=0)
+
+
+def _separable_sums(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, causal: bool) -> Tensor:
+    """Return g(x_l) sum_j h(x_j) v_j / count for contiguous rows, in linear time.
+
+    Args:
+        query, key: g and h, (rows, centres, positions, 1).
+        value: (rows, centres, positions, rank).
+        real: (rows, positions) bool, False at keys to hide, or None.
+        causal: whether later keys are hidden.
+
+    Returns:
+        (rows, positions, centres x rank).
+    """
+    dtype = torch.promote_types(value.dtype, torch.float32)
+    weighted = key.to(dtype) * value.to(dtype)
+    ones = torch.ones_like(weighted[:, :1, :, :1]) if real is None else real.to(dtype)[:, None, :, None]
+    if causal:
+        sums, counts = weighted.cumsum(dim=2), ones.cumsum(dim=2)
+    else:
+        sums, counts = (weighted * ones).sum(dim=2, keepdim=True), ones.sum(dim=2, keepdim=True)
+    mixed = query.to(dtype) * sums / counts.clamp(min=1)
+    return mixed.to(value.dtype).transpose(1, 2).flatten(2)

@@ -1,0 +1,81 @@
+"""A short causal convolution of each channel: what lets a key see the tokens just before its own."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+__all__ = ["TokenShift"]
+
+
+class TokenShift(nn.Module):
+    """Convolve each channel over the last tokens: y[i] = sum_t w[t] x[i - t], t from 0 to width - 1, zeros before the first.
+
+    It starts as the identity, w = (1, 0, ..., 0).
+
+    Args:
+        channels: channels in and out.
+        width: number of taps.
+    """
+
+    def __init__(self, channels: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(channels, width))
+        self.weight.data[:, 0] = 1
+
+    def init_weights(self, config: Any = None) -> None:
+        """Start from the identity."""
+        identity = torch.zeros_like(self.weight)
+        identity[:, 0] = 1
+        init.copy_(self.weight, identity)
+
+    @property
+    def width(self) -> int:
+        """Number of taps."""
+        return self.weight.shape[1]
+
+    def forward(self, hidden_states: Tensor, before: Tensor | None = None) -> Tensor:
+        """Convolve along positions.
+
+        Args:
+            hidden_states: (batch, length, channels), one sequence a row.
+            before: (batch, width - 1, channels), the inputs before them; None for zeros.
+
+        Returns:
+            (batch, length, channels).
+        """
+        length, width = hidden_states.shape[1], self.width
+        if before is None:
+            padded = nn.functional.pad(hidden_states, (0, 0, width - 1, 0))
+        else:
+            padded = torch.cat([before.to(hidden_states.dtype), hidden_states], dim=1)
+        weight = self.weight.to(hidden_states.dtype)
+        out = hidden_states * weight[:, 0]
+        for tap in range(1, width):
+            out = out + padded[:, width - 1 - tap : width - 1 - tap + length] * weight[:, tap]
+        return out
+
+    def continued(self, hidden_states: Tensor, before: Tensor, real: Tensor | None) -> Tensor:
+        """Convolve over the real tokens of each row, after earlier ones.
+
+        Args:
+            hidden_states: (batch, length, channels), zeros at pads.
+            before: (batch, width - 1, channels), the real inputs before them.
+            real: (batch, length) bool, True at real tokens; None when all are.
+
+        Returns:
+            (batch, length, channels); what stands at pads has no meaning.
+        """
+        if real is None:
+            return self(hidden_states, before)
+        # Pads go between the tokens before and those of this call: as zeros at the very front they count for nothing.
+        count = before.shape[1]
+        both = torch.cat([before, hidden_states], dim=1)
+        order = nn.functional.pad(real, (count, 0), value=True).to(torch.uint8).argsort(dim=1, stable=True)
+        mixed = self(both.gather(1, order.unsqueeze(-1).expand_as(both)))
+        back = order.argsort(dim=1)[:, count:]
+        return mixed.gather(1, back.unsqueeze(-1).expand_as(hidden_states))
+
+    def extra_repr(self) -> str:
+        return f"{self.weight.shape[0]}, width={self.width}"
