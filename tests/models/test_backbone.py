@@ -7,6 +7,7 @@ import torch
 from transformers import DynamicCache
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNModel
+from hf_seqmix.modules.norms import calibrate_static_norms
 from tests.models.suite import PADS, perturb
 from tests.tolerances import assert_close
 
@@ -87,3 +88,23 @@ def test_linear_layers_are_drawn_as_published(is_causal, kind):
     else:
         assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
         assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("position", ["pre", "post"])
+def test_without_residual_and_norm_blocks_are_a_composition(position):
+    model = make(use_residual=False, norm_type="none", norm_position=position)
+    ids = torch.randint(VOCAB, (2, 9))
+    x = model.embed_tokens(ids) * model.embedding_scale
+    for block in model.layers:
+        x = block.mlp(block.mixer(x))
+    assert_close(model(ids)[0], x)
+    assert not [name for name, _ in model.named_parameters() if "norm" in name and "kernel" not in name]
+
+
+def test_static_norms_stand_wherever_norms_do():
+    model = make(norm_type="static", use_residual=False)
+    assert len([name for name, _ in model.named_parameters() if name.endswith("norm.weight")]) == 2 * 2 + 1
+    calibrate_static_norms(model, torch.randint(VOCAB, (4, 12)))
+    ids = torch.randint(VOCAB, (64, 12))
+    out = model(ids)[0].square().mean(dim=(0, 1))
+    assert 0.2 < out.min() and out.max() < 5

@@ -2,8 +2,16 @@
 
 import pytest
 import torch
+from torch import nn
 
-from hf_seqmix.modules.norms import MaskedBatchNorm, SeqMixLayerNorm, SimpleRMSNorm, build_norm
+from hf_seqmix.modules.norms import (
+    MaskedBatchNorm,
+    SeqMixLayerNorm,
+    SimpleRMSNorm,
+    StaticNorm,
+    build_norm,
+    calibrate_static_norms,
+)
 
 
 def test_simple_rms_norm_is_the_published_form_on_ordinary_input():
@@ -60,3 +68,50 @@ def test_layer_norm_with_weights_of_another_dtype():
 def test_unknown_norm():
     with pytest.raises(ValueError, match="norm_type is 'rms'"):
         build_norm("rms", 4, 1e-6)
+
+
+class Chain(nn.Module):
+    """Products and static norms in turn, each norm after what the norm before it feeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(StaticNorm(5) for _ in range(3))
+        self.dropout = nn.Dropout(0.5)
+        self.seen: list[torch.Tensor] = []
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        self.seen = []
+        for norm in self.norms:
+            x = norm(self.dropout(x) ** 3, mask)
+            self.seen.append(x)
+        return x
+
+
+def test_static_norms_are_calibrated_in_one_pass_each_after_the_one_before():
+    model = Chain().double().train()
+    x = torch.randn(3, 11, 5, dtype=torch.float64) * torch.tensor([0.1, 1.0, 2.0, 5.0, 0.0])
+    mask = torch.ones(3, 11, dtype=torch.bool)
+    mask[0, 4:] = False
+    x[~mask] = 1e3  # what stands at pads sets no scale
+    calibrate_static_norms(model, x, mask=mask)
+    assert model.training
+    model.eval()(x, mask=mask)
+    for y in model.seen:
+        torch.testing.assert_close(y[mask].square().mean(0), torch.tensor([1.0, 1, 1, 1, 0], dtype=torch.float64))
+    # A scale and nothing else: homogeneous of the degree of what stands before it.
+    torch.testing.assert_close(model(2 * x), 2.0**27 * model(x))
+    weights = [norm.weight.clone() for norm in model.norms]
+    model(3 * x)
+    assert all(torch.equal(norm.weight, weight) for norm, weight in zip(model.norms, weights, strict=True))
+
+
+def test_a_model_without_static_norms_cannot_be_calibrated():
+    with pytest.raises(ValueError, match="no static norms"):
+        calibrate_static_norms(nn.Linear(2, 2), torch.zeros(1, 2))
+
+
+def test_unknown_norms_are_refused():
+    with pytest.raises(ValueError, match="norm_type is 'rms'; it must be one of 'simple_rms', 'layer'"):
+        build_norm("rms", 4, 1e-6)
+    x = torch.randn(2, 3, 4)
+    assert build_norm("none", 4, 1e-6)(x) is x
