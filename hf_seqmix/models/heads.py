@@ -1,5 +1,6 @@
 """The heads, each once: a family names them in its table row and inherits them unchanged."""
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from transformers.modeling_outputs import (
 )
 
 from .._compat import can_return_tuple
+from .auxiliary_loss import add_auxiliary, sum_auxiliary
 from .backbone import SeqMixModel, SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
 from .pooling import ClassificationHead, number_of_labels, pool
@@ -32,11 +34,27 @@ class SeqMixHead(SeqMixPreTrainedModel):
     """What all heads share: a backbone under the attribute `model`, of the class that the family set as `base_model_class`."""
 
     base_model_class: type[SeqMixModel] = SeqMixModel
+    shifts_labels = False
 
     def __init__(self, config: SeqMixConfig) -> None:
         self._check_config(config)
         super().__init__(config)
         self.model = self.base_model_class(config)
+
+    def auxiliary_loss(self) -> Tensor | None:
+        """Return what the mixers add to the loss in training; None for nothing."""
+        return sum_auxiliary(layer.mixer for layer in self.model.layers)
+
+    @property
+    def loss_function(self) -> Callable[..., Tensor]:
+        """The library's loss, and in training what the mixers add: losses of evaluation stay comparable."""
+        loss_function = super().loss_function
+        auxiliary = self.auxiliary_loss() if self.training else None
+        return loss_function if auxiliary is None else add_auxiliary(loss_function, auxiliary, self.shifts_labels)
+
+    @loss_function.setter
+    def loss_function(self, value: Callable[..., Tensor]) -> None:
+        self._loss_function = value
 
     def _check_config(self, config: SeqMixConfig) -> None:
         """Refuse, before anything is allocated, a configuration that this head makes no sense with."""
@@ -51,6 +69,7 @@ class SeqMixForCausalLM(SeqMixHead):
     """Language model: the logits at each position are for the next token."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    shifts_labels = True
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
@@ -65,10 +84,10 @@ class SeqMixForCausalLM(SeqMixHead):
                 f"is_causal is False, but {type(self).__name__} needs a causal model: set is_causal=True, or use the "
                 "masked language model."
             )
-        if config.norm_type == "batch":
+        if "batch" in {config.norm_type, *(config.mixer_config(name).norm_type for name in config.layer_mixers)}:
             raise ValueError(
                 "norm_type is 'batch', but batch statistics let a causal language model see the future: use "
-                "'simple_rms' or 'layer'."
+                "'simple_rms' or 'layer' (polynomial mixers: normalization 'rms' or 'static')."
             )
 
     @can_return_tuple

@@ -153,7 +153,9 @@ class TriangularOperator(nn.Module):
         if values.shape[1] == 1:
             weight = self._matrices(self.max_positions)[:, positions[:, 0], :kept]  # (matrices, batch, kept)
             rows = rows.to(weight.dtype).unflatten(-1, (-1, self.width))
-            return torch.einsum("mbs,bsmc->bmc", weight, rows).flatten(1).unsqueeze(1).to(values.dtype)
+            with torch.autocast(rows.device.type, enabled=False):
+                mixed = torch.einsum("mbs,bsmc->bmc", weight, rows).flatten(1).unsqueeze(1)
+            return mixed.to(values.dtype)
         mixed = self._multiply(rows)
         return mixed.gather(1, positions.clamp(max=kept - 1).unsqueeze(-1).expand(-1, -1, values.shape[-1]))
 
