@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
@@ -30,6 +31,10 @@ __all__ = [
 ]
 
 
+# Not `super().loss_function`, which compiled graphs cannot follow.
+_library_loss = vars(PreTrainedModel)["loss_function"].fget
+
+
 class SeqMixHead(SeqMixPreTrainedModel):
     """What all heads share: a backbone under the attribute `model`, of the class that the family set as `base_model_class`."""
 
@@ -48,7 +53,7 @@ class SeqMixHead(SeqMixPreTrainedModel):
     @property
     def loss_function(self) -> Callable[..., Tensor]:
         """The library's loss, and in training what the mixers add: losses of evaluation stay comparable."""
-        loss_function = super().loss_function
+        loss_function = _library_loss(self)
         auxiliary = self.auxiliary_loss() if self.training else None
         return loss_function if auxiliary is None else add_auxiliary(loss_function, auxiliary, self.shifts_labels)
 

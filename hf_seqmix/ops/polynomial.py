@@ -221,7 +221,7 @@ class _CausalSum(torch.autograd.Function):
                 scores = query @ key.transpose(1, 2)
                 scores = scores.triu_() if reverse else scores.tril_()
                 out = torch.bmm(scores, value).baddbmm_(query, current)
-                y[:, chunk] = out.view(batch, heads, -1, values).transpose(1, 2)
+                y[:, chunk] = out.unflatten(0, (batch, heads)).transpose(1, 2)
                 current.baddbmm_(key.transpose(1, 2), value)
         return y
 
@@ -252,4 +252,5 @@ class _CausalSum(torch.autograd.Function):
                 x = x.unsqueeze(0).expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
                 x = x.flatten(0, 1)
             flat.append(x)
-        return _CausalSum.apply(*flat, reverse).unflatten(0, (info.batch_size, -1)), 0
+        y = _CausalSum.apply(*flat, reverse)
+        return y.unflatten(0, (info.batch_size, len(y) // info.batch_size)), 0
