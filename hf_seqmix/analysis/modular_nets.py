@@ -196,7 +196,7 @@ def mlp_separation_rank(
         x = _linear(a, embedding[:, :left], PRIME) + _linear(b, embedding[:, left:], PRIME) + shift
         return _linear(polynomial_mlp(x % PRIME, layers, biases, residual=residual), readout, PRIME)[..., 0]
 
-    return exact_separation_rank(pairs, left, count - left, seed=seed, max_size=max_size)
+    return exact_separation_rank(pairs, left, count - left, start=min(64, max_size), max_size=max_size, seed=seed)
 
 
 def attention_separation_rank(

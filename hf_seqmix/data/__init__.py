@@ -10,12 +10,15 @@ from .recipes import config_from_overrides, parse_overrides, read_recipe, recipe
 from .repetition import rare_word_repetition
 from .run_folder import explain_write_error, last_complete_checkpoint, prepare_run_folder, write_json
 from .scoring import block_scores, corpus_metrics
+from .separation_tasks import SEPARATION_TASKS, SeparationTask, separation_dataset, separation_task
 from .stdlib_corpus import python_stdlib
 from .tokenization import build_tokenizer, count_bytes, token_bytes, train_bpe
 
 __all__ = [
+    "SEPARATION_TASKS",
     "ByteNGram",
     "ReproducibleMaskingCollator",
+    "SeparationTask",
     "associative_recall",
     "bits_per_byte_gzip",
     "bits_per_byte_ngram",
@@ -39,6 +42,8 @@ __all__ = [
     "rare_word_repetition",
     "read_recipe",
     "recipe_arguments",
+    "separation_dataset",
+    "separation_task",
     "token_bytes",
     "total_bytes",
     "train_bpe",
