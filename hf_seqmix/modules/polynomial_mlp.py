@@ -6,22 +6,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..ops.polynomial import signed_power
 from .norms import build_norm
 
-__all__ = ["PolynomialMLP", "signed_power"]
+__all__ = ["PolynomialMLP"]
 
 _NORMS = {"none": "none", "static": "static", "batch": "batch", "rms": "simple_rms"}
-
-
-def signed_power(x: Tensor, exponent: float, eps: float = 1e-4) -> Tensor:
-    """x (x^2 + eps)^((exponent - 1) / 2), elementwise: sign(x) |x|^exponent with a bounded slope at zero.
-
-    Args:
-        x: of any shape.
-        exponent: at least 0.
-        eps: rounds the corner; the degree is exact for |x| far above its root.
-    """
-    return x * (x.square() + eps) ** ((exponent - 1) / 2)
 
 
 class _ProductLayer(nn.Module):

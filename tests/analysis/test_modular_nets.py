@@ -6,6 +6,7 @@ import torch
 
 from hf_seqmix import PolynomialMLP
 from hf_seqmix.analysis.modular_nets import (
+    AttentionLayer,
     attention_net,
     attention_separation_rank,
     mlp_separation_rank,
@@ -14,6 +15,7 @@ from hf_seqmix.analysis.modular_nets import (
 )
 from hf_seqmix.analysis.modular_rank import PRIME
 from hf_seqmix.analysis.separation_rank import generic_separation_rank
+from hf_seqmix.modules.polynomial import PolynomialMixer
 from tests.tolerances import assert_close
 
 BUDGET_12 = {2: [2] * 6, 3: [3] * 4, 4: [4] * 3}
@@ -175,6 +177,65 @@ def test_layers_are_their_definition(degree, heads):
     scaled = [type(layer)(layer.weights / 100, None, None, None)]
     actual = attention_net(list(x.numpy()), scaled, num_heads=heads, prime=None)
     assert_close(torch.tensor(np.stack(actual)), _definition(x, degree, weights, heads))
+
+
+@pytest.mark.parametrize("degree", [2, 3, 4])
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("residual", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_layers_are_the_polynomial_mixer(degree, heads, residual, bias):
+    rng = np.random.default_rng(7)
+    mixer = PolynomialMixer(4, degree, heads, use_bias=bias, normalization="none").double()
+    for parameter in mixer.parameters():
+        parameter.data = torch.tensor(rng.integers(-3, 4, size=parameter.shape), dtype=torch.float64)
+    factors = mixer.groups[0].factors
+    layer = AttentionLayer(
+        np.stack([factor.weight.detach().numpy() for factor in factors]).astype(np.int64),
+        np.stack([factor.bias.detach().numpy() for factor in factors]).astype(np.int64) if bias else None,
+        mixer.o_proj.weight.detach().numpy().astype(np.int64),
+        mixer.o_proj.bias.detach().numpy().astype(np.int64) if bias else None,
+    )
+    tokens = list(rng.integers(-3, 4, size=(2, 5, 4)))
+    x = torch.tensor(np.stack(tokens, axis=1), dtype=torch.float64)
+    y = (x + mixer(x) if residual else mixer(x)).detach()
+    root = 2 if heads == 1 else 1  # of the channels of a head
+    real = attention_net(
+        [token.astype(float) for token in tokens],
+        [layer],
+        num_heads=heads,
+        residual=residual,
+        scale=1 / root,
+        prime=None,
+    )
+    assert_close(torch.tensor(np.stack(real, axis=1)), y)
+    # Two tokens and two halves at most are divided by two each: 8 times the output is whole.
+    whole = (8 * y).round().long()
+    assert torch.equal(whole.double(), 8 * y)
+    residues = attention_net(tokens, [layer], num_heads=heads, residual=residual, scale=pow(root, -1, PRIME))
+    assert (np.stack(residues, axis=1) * 8 % PRIME == whole.numpy() % PRIME).all()
+
+
+def test_deep_nets_are_polynomial_mixers():
+    mixers = [PolynomialMixer(4, degree, 2, normalization="none").double() for degree in (2, 4, 3)]
+    for mixer in mixers:
+        for parameter in mixer.parameters():
+            parameter.data = torch.randn_like(parameter) * 0.6
+    layers = [
+        AttentionLayer(
+            np.stack([factor.weight.detach().numpy() for factor in mixer.groups[0].factors]),
+            np.stack([factor.bias.detach().numpy() for factor in mixer.groups[0].factors]),
+            mixer.o_proj.weight.detach().numpy(),
+            mixer.o_proj.bias.detach().numpy(),
+        )
+        for mixer in mixers
+    ]
+    x = torch.randn(3, 7, 4, dtype=torch.float64)
+    y = x
+    for mixer in mixers:
+        y = y + mixer(y)
+    tokens = list(x.numpy().transpose(1, 0, 2))
+    actual = attention_net(tokens, layers, num_heads=2, residual=True, scale=2**-0.5, prime=None)
+    assert_close(torch.tensor(np.stack(actual, axis=1)), y.detach())
 
 
 def test_wrong_arguments():

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from hf_seqmix.modules import PolynomialMLP, calibrate_static_norms
-from hf_seqmix.modules.polynomial_mlp import signed_power
 from tests.tolerances import assert_close
 
 
@@ -49,15 +48,6 @@ def test_fractional_degree(degree):
     x = 100 * torch.randn(50, 20, dtype=torch.float64)
     ratio = net(2 * x) / net(x)
     assert ratio.median().item() == pytest.approx(2**degree, rel=1e-3)
-
-
-def test_signed_power():
-    x = torch.tensor([-4.0, -1.0, 0.0, 9.0], dtype=torch.float64, requires_grad=True)
-    y = signed_power(x, 0.5)
-    torch.testing.assert_close(y, torch.tensor([-2.0, -1.0, 0.0, 3.0], dtype=torch.float64), rtol=1e-4, atol=1e-4)
-    y.sum().backward()
-    assert x.grad is not None and x.grad.isfinite().all()
-    assert x.grad[2].item() == pytest.approx(1e-4**-0.25)
 
 
 @pytest.mark.parametrize(("degree", "depth"), [(2, 6), (3, 4), (4, 3), (2.4, 5)])

@@ -1,0 +1,148 @@
+"""The plots of degree_experiment.py."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_seqmix.analysis.figures import COLORS, MARKERS, draw_grid
+
+__all__ = ["plot_curves", "plot_equal", "plot_errors"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+STYLES = {
+    "2": (COLORS[0], MARKERS[0]),
+    "3": (COLORS[1], MARKERS[1]),
+    "4": (COLORS[2], MARKERS[2]),
+    "2.4 mixed layers": (COLORS[3], MARKERS[3]),
+    "2.4 signed power": (COLORS[4], MARKERS[4]),
+    "e signed power": (COLORS[6], MARKERS[5]),
+}
+NAMES = {"paired_product": "pairs across the halves", "paired_product_control": "control, neighbours paired"}
+_FLOOR = 1e-9
+
+
+def plot_errors(results: Rows, n: int, path: Path, title: str) -> None:
+    """Error over size for each degree: each seed, the median as a line, and the bound of the separation rank, dashed.
+
+    A row of panels for linear and affine projections, a column for each accounting, of the first task.
+    """
+    first = [row for row in results if row["task"] == results[0]["task"]]
+    kinds = [affine for affine in (False, True) if any(row["affine"] == affine for row in first)]
+    with draw_grid(path, 10.5, 0.8 + 3.5 * len(kinds), len(kinds), 2, sharey=True) as (figure, panels):
+        for line, affine in enumerate(kinds):
+            for column, budget in enumerate(("projections", "with_overhead")):
+                axes = panels[line, column]
+                shown = [row for row in first if row["affine"] == affine]
+                plain = [row for row in shown if not row["overhead"]]
+                if budget == "projections" and plain:
+                    shown = plain
+                elif budget == "with_overhead":
+                    shown = [row for row in shown if row["overhead"]]
+                _panel(axes, shown, budget, n)
+                what = "projections alone: d a layer" if column == 0 else "with an output map: d + 1 a layer"
+                axes.set(
+                    yscale="log",
+                    xlabel=f"matrices, {what}",
+                    ylabel="error / mean square of the target",
+                    title=f"{'affine' if affine else 'linear'} projections",
+                )
+        handles: dict[str, Any] = {}
+        for axes in panels.flat:
+            handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=9)
+        figure.suptitle(f"{title}\n{NAMES[results[0]['task']]}", x=0.01, ha="left", fontsize=11)
+
+
+def _panel(axes: Any, shown: Rows, budget: str, n: int) -> None:
+    for kind, (color, marker) in STYLES.items():
+        nets = sorted((row for row in shown if row["kind"] == kind), key=lambda row: row[budget])
+        if not nets:
+            continue
+        sizes = [row[budget] / n for row in nets]
+        for size, row in zip(sizes, nets, strict=True):
+            errors = [_shown(error) for error in row["errors"]]
+            axes.plot([size] * len(errors), errors, marker, color=color, alpha=0.3, markersize=4, linestyle="none")
+        medians = [statistics.median(map(_shown, row["errors"])) for row in nets]
+        axes.plot(sizes, medians, marker=marker, color=color, linewidth=1.6, label=f"degree {kind}")
+        bounded = [(size, row["bound"]) for size, row in zip(sizes, nets, strict=True) if row["bound"] > 0]
+        if bounded:
+            axes.plot(*zip(*bounded, strict=True), "_", color=color, markersize=16, markeredgewidth=2.5)
+            for place in bounded:
+                axes.annotate("bound", place, (9, -3), textcoords="offset points", fontsize=8, color=color)
+
+
+def plot_equal(results: Rows, budget: int, path: Path, title: str) -> None:
+    """Each seed's error and the median at the same size, a line for each degree, a panel for each task and projection."""
+    panels_of = _equal(results, budget)
+    if not panels_of:
+        return
+    kinds = [kind for kind in STYLES if any(row["kind"] == kind for rows in panels_of.values() for row in rows)]
+    tasks, affines = _sides(panels_of)
+    size = 5.2 * len(affines), 0.9 + (0.8 + 0.38 * len(kinds)) * len(tasks)
+    with draw_grid(path, *size, len(tasks), len(affines), sharex=True) as (figure, panels):
+        for (task, affine), rows in panels_of.items():
+            axes = panels[tasks.index(task), affines.index(affine)]
+            for row in rows:
+                color, marker = STYLES[row["kind"]]
+                place = kinds.index(row["kind"])
+                errors = [_shown(error) for error in row["errors"]]
+                axes.plot(errors, [place] * len(errors), marker, color=color, alpha=0.6, markersize=6)
+                middle = statistics.median(errors)
+                axes.plot([middle] * 2, [place - 0.32, place + 0.32], color=color, linewidth=2.4)
+            names = {row["kind"]: f"degree {row['kind']}, {row['depth']} layers" for row in rows}
+            axes.set_yticks(range(len(kinds)), [names.get(kind, kind) for kind in kinds])
+            axes.set_ylim(len(kinds) - 0.4, -0.6)
+            axes.set_xscale("log")
+            axes.set_title(f"{NAMES[task]}; {'affine' if affine else 'linear'} projections", fontsize=10)
+        for axes in panels[-1]:
+            axes.set_xlabel("error / mean square of the target; bar: median")
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+
+
+def plot_curves(results: Rows, budget: int, path: Path, title: str) -> None:
+    """Median validation error over updates at equal size, with the band from the second best seed to the second worst."""
+    panels_of = _equal(results, budget)
+    if not panels_of:
+        return
+    tasks, affines = _sides(panels_of)
+    with draw_grid(path, 5.2 * len(affines), 0.9 + 3.2 * len(tasks), len(tasks), len(affines), sharey=True) as drawn:
+        figure, panels = drawn
+        for (task, affine), rows in panels_of.items():
+            axes = panels[tasks.index(task), affines.index(affine)]
+            for row in rows:
+                color, marker = STYLES[row["kind"]]
+                columns = [sorted(map(_shown, column)) for column in zip(*row["curves"], strict=True)]
+                steps, edge = row["curve_steps"], 1 if len(columns[0]) > 3 else 0
+                middle = [statistics.median(column) for column in columns]
+                axes.plot(steps, middle, color=color, marker=marker, markersize=4, label=f"degree {row['kind']}")
+                low, high = [c[edge] for c in columns], [c[-1 - edge] for c in columns]
+                axes.fill_between(steps, low, high, color=color, alpha=0.1, linewidth=0)
+            axes.set_yscale("log")
+            axes.set_title(f"{NAMES[task]}; {'affine' if affine else 'linear'} projections", fontsize=10)
+            axes.set(xlabel="updates", ylabel="validation error / mean square")
+        handles: dict[str, Any] = {}
+        for axes in panels.flat:
+            handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9)
+        figure.suptitle(f"{title}; median, and all seeds but the outermost", x=0.01, ha="left", fontsize=11)
+
+
+def _equal(results: Rows, budget: int) -> dict[tuple[str, bool], list[Mapping[str, Any]]]:
+    """(task, affine) -> the nets that use the budget, in the accounting without overhead."""
+    found: dict[tuple[str, bool], list[Mapping[str, Any]]] = {}
+    for row in results:
+        spare = row["overhead"] and row["form"] == "fully-connected"  # of the other accounting
+        if abs(row["projections"] / budget - 1) < 0.08 and not spare:
+            found.setdefault((row["task"], row["affine"]), []).append(row)
+    return found
+
+
+def _sides(panels: Mapping[tuple[str, bool], Any]) -> tuple[list[str], list[bool]]:
+    return list(dict.fromkeys(task for task, _ in panels)), sorted({affine for _, affine in panels})
+
+
+def _shown(error: float | None) -> float:
+    return 1.0 if error is None or not math.isfinite(error) else min(1.0, max(_FLOOR, error))
