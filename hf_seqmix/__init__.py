@@ -14,9 +14,10 @@ from transformers import AutoConfig
 
 from ._lazy import after_import
 from ._version import __version__
-from .models.configuration import SeqMixConfig, before_first_config, register_image_processor
+from .models.configuration import SeqMixConfig, before_first_config
 from .models.fd_tnn.configuration_fd_tnn import FDTNNConfig
 from .models.hybrid.configuration_hybrid import AttentionConfig, SeqMixHybridConfig
+from .models.image_registration import register_image_processor
 from .models.ipa.configuration_ipa import IPAConfig
 from .models.mixers import register_mixer
 from .models.poly_transformer.configuration_poly_transformer import PolyTransformerConfig

@@ -187,8 +187,9 @@ def previous_inputs(past_key_values: Any, layer_idx: int, inputs: Tensor, real: 
         ValueError: for a cache that was not built for them.
     """
     layers = past_key_values.layers
-    layer = layers[layer_idx] if layer_idx < len(layers) else None
-    if not isinstance(layer, (KeyInputsLayer, KeyInputsStaticLayer)):
+    layer: Any = layers[layer_idx] if layer_idx < len(layers) else None
+    # By its name, not its class, of which exported model code may have brought a copy.
+    if getattr(layer, "_layer_type", None) != KEY_INPUTS:
         raise ValueError(
             f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but token_shift needs the last "
             "ones: build the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."

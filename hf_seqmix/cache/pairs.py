@@ -107,8 +107,9 @@ def pairs_of(past_key_values: Any) -> DynamicLayer | StaticLayer:
     Raises:
         ValueError: for a cache that was not built for one.
     """
-    layer = past_key_values.layers[0] if past_key_values.layers else None
-    if not isinstance(layer, (PairsLayer, PairsStaticLayer)):
+    layer: Any = past_key_values.layers[0] if past_key_values.layers else None
+    # By its name, not its class, of which exported model code may have brought a copy.
+    if getattr(layer, "_layer_type", None) != PAIRS:
         raise ValueError(
             f"the first layer of the cache is {type(layer).__name__}, which keeps no tokens, but the copy head needs them: build "
             "the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."

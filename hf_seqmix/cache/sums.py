@@ -165,13 +165,14 @@ def read_sums(past_key_values: Any, layer_idx: int) -> tuple[Tensor | None, Tens
         ValueError: for a cache that was not built for running sums.
     """
     layers = past_key_values.layers
-    layer = layers[layer_idx] if layer_idx < len(layers) else None
-    if isinstance(layer, SumsStaticLayer):
+    layer: Any = layers[layer_idx] if layer_idx < len(layers) else None
+    # By its name, not its class, of which exported model code may have brought a copy.
+    if getattr(layer, "_layer_type", None) == SUMS and layer.is_compileable:
         # The tensor is updated in place, and a backward pass may still want the value it has now.
         if layer.keys is None or layer.keys.shape[2] != 1:
             return None, None
         return layer.keys[:, 0, 0].clone(), None
-    if not isinstance(layer, SumsLayer):
+    if getattr(layer, "_layer_type", None) != SUMS:
         raise ValueError(
             f"layer {layer_idx} of the cache is {type(layer).__name__}, but this mixer keeps running sums: build the cache "
             "with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."

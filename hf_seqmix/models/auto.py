@@ -11,11 +11,10 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from .._compat import register_causal_lm_name, register_image_classification_name
-from .configuration import register_image_processor
 from .family import Family
 from .fd_tnn.modeling_fd_tnn import FDTNN_FAMILY
 from .hybrid.modeling_hybrid import HYBRID_FAMILY
+from .image_registration import register_image_processor
 from .ipa.modeling_ipa import IPA_FAMILY
 from .poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from .ski_tnn.modeling_ski_tnn import SKITNN_FAMILY
@@ -23,7 +22,14 @@ from .tnn.modeling_tnn import TNN_FAMILY
 
 __all__ = ["AUTO_CLASSES", "FAMILIES", "register_family"]
 
-FAMILIES: tuple[Family, ...] = (TNN_FAMILY, FDTNN_FAMILY, SKITNN_FAMILY, IPA_FAMILY, POLY_TRANSFORMER_FAMILY, HYBRID_FAMILY)
+FAMILIES: tuple[Family, ...] = (
+    TNN_FAMILY,
+    FDTNN_FAMILY,
+    SKITNN_FAMILY,
+    IPA_FAMILY,
+    POLY_TRANSFORMER_FAMILY,
+    HYBRID_FAMILY,
+)
 
 AUTO_CLASSES = {
     "Model": AutoModel,
@@ -43,10 +49,7 @@ def register_family(family: Family) -> None:
     for suffix, cls in family.classes.items():
         if suffix in AUTO_CLASSES:
             AUTO_CLASSES[suffix].register(family.config_class, cls, exist_ok=True)
-        if suffix == "ForCausalLM":
-            register_causal_lm_name(family.config_class.model_type, cls.__name__)
         if suffix == "ForImageClassification":
-            register_image_classification_name(family.config_class.model_type, cls.__name__)
             register_image_processor(family.config_class)
 
 

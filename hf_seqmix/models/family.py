@@ -20,6 +20,7 @@ from typing import Any
 from torch import nn
 from transformers import GenerationMixin
 
+from .._compat import register_causal_lm_name, register_image_classification_name
 from .backbone import SeqMixModel, SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
 from .heads import (
@@ -69,7 +70,7 @@ class Family:
     classes: dict[str, type] = field(default_factory=dict, compare=False)
 
     def build(self, module: str) -> tuple[Any, ...]:
-        """Make the family's classes and register its mixer.
+        """Make the family's classes, and register its mixer and the names that the `Trainer` and the pipelines look for.
 
         Args:
             module: `__name__` of the module whose globals will hold the classes, where pickle and remote code find them.
@@ -90,6 +91,11 @@ class Family:
             mixin = (GenerationMixin,) if issubclass(head, SeqMixForCausalLM) else ()
             name = head.__name__.removeprefix("SeqMix")
             built.append(self._class(name, (head, pretrained, *mixin), module, {**common, "base_model_class": model}))
+        if "ForCausalLM" in self.classes:
+            register_causal_lm_name(self.config_class.model_type, self.classes["ForCausalLM"].__name__)
+        if "ForImageClassification" in self.classes:
+            name = self.classes["ForImageClassification"].__name__
+            register_image_classification_name(self.config_class.model_type, name)
         return tuple(built)
 
     def _class(self, suffix: str, bases: tuple[type, ...], module: str, namespace: dict[str, Any]) -> type:
