@@ -162,7 +162,7 @@ class KeyInputsStaticLayer(StaticLayer):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the rows of the batch for beam search."""
-        super().reorder_cache(beam_idx)
+        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
         if self.before is not None:
             self.before = self.before.index_select(0, beam_idx.to(self.before.device))
 
@@ -187,11 +187,12 @@ def previous_inputs(past_key_values: Any, layer_idx: int, inputs: Tensor, real: 
         ValueError: for a cache that was not built for them.
     """
     layers = past_key_values.layers
-    layer: Any = layers[layer_idx] if layer_idx < len(layers) else None
-    # By its name, not its class, of which exported model code may have brought a copy.
-    if getattr(layer, "_layer_type", None) != KEY_INPUTS:
+    layer = layers[layer_idx] if layer_idx < len(layers) else None
+    # By what it does, not by its class, of which exported model code may have brought a copy.
+    push = getattr(layer, "push_inputs", None)
+    if push is None:
         raise ValueError(
             f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but token_shift needs the last "
             "ones: build the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
-    return layer.push_inputs(inputs, real, count)
+    return push(inputs, real, count)

@@ -95,7 +95,7 @@ class PairsStaticLayer(KeyInputsStaticLayer):
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the rows of the batch for beam search."""
         super().reorder_cache(beam_idx)
-        self.pairs.reorder_cache(beam_idx)
+        self.pairs.reorder_cache(beam_idx)  # type: ignore[arg-type]
 
 
 register_layer_type(PairsLayer, PairsStaticLayer, attends=True)
@@ -107,11 +107,12 @@ def pairs_of(past_key_values: Any) -> DynamicLayer | StaticLayer:
     Raises:
         ValueError: for a cache that was not built for one.
     """
-    layer: Any = past_key_values.layers[0] if past_key_values.layers else None
-    # By its name, not its class, of which exported model code may have brought a copy.
-    if getattr(layer, "_layer_type", None) != PAIRS:
+    layer = past_key_values.layers[0] if past_key_values.layers else None
+    # By what it holds, not by its class, of which exported model code may have brought a copy.
+    pairs = getattr(layer, "pairs", None)
+    if pairs is None:
         raise ValueError(
             f"the first layer of the cache is {type(layer).__name__}, which keeps no tokens, but the copy head needs them: build "
             "the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
-    return layer.pairs
+    return pairs

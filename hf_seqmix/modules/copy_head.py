@@ -63,9 +63,7 @@ class CopyHead(nn.Module):
         self.k_proj = nn.Linear(channels, rank, bias=False)
         self.gate_proj = nn.Linear(channels, 1, bias=False)
 
-    def keys(
-        self, input_ids: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def keys(self, input_ids: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
         """Pair this call's tokens, and add them to the cache.
 
         Args:
@@ -111,26 +109,25 @@ class CopyHead(nn.Module):
             (batch, queries, vocabulary) log-probabilities, in float32 at least. In blocks of queries, of which only the
             result stays in memory; a backward pass computes the rest again.
         """
+        query_ids, key_ids = (None, None) if sequence_ids is None else sequence_ids
+
+        def some(s: slice) -> Tensor:
+            of_queries = None if query_ids is None else query_ids[:, s]
+            return self._block(
+                hidden_states[:, s], embeddings[:, s], places[s], keys, ids, of_queries, key_ids, lm_head
+            )
+
         queries = hidden_states.shape[1]
-        arguments = (hidden_states, embeddings, places)
-        packed = (None, None) if sequence_ids is None else sequence_ids
-        if torch.compiler.is_compiling() or queries <= 1:
-            return self._block(*arguments, keys, ids, *packed, lm_head)
+        if torch.compiler.is_compiling():
+            return some(slice(None))
         vocabulary = getattr(lm_head, "out_features", 1)
         block = max(1, _BYTES // (4 * max(hidden_states.shape[0], 1) * max(vocabulary, keys.shape[1])))
         if block >= queries:
-            return self._block(*arguments, keys, ids, *packed, lm_head)
-        parts = []
-        for start in range(0, queries, block):
-            s = slice(start, start + block)
-            some = (hidden_states[:, s], embeddings[:, s], places[s], keys, ids)
-            of_queries = None if packed[0] is None else packed[0][:, s]
-            parts.append(
-                checkpoint(self._block, *some, of_queries, packed[1], lm_head, use_reentrant=False)
-                if torch.is_grad_enabled()
-                else self._block(*some, of_queries, packed[1], lm_head)
-            )
-        return torch.cat(parts, dim=1)
+            return some(slice(None))
+        slices = [slice(start, start + block) for start in range(0, queries, block)]
+        if torch.is_grad_enabled():
+            return torch.cat([checkpoint(some, s, use_reentrant=False) for s in slices], dim=1)
+        return torch.cat([some(s) for s in slices], dim=1)
 
     def _block(
         self,

@@ -11,7 +11,7 @@ from ..cache import past_length, previous_inputs
 from ..ops.masking import TokenLayout, attention_bias, real_positions, token_layout
 from ..ops.piecewise import piecewise_column
 from .ipa_maps import PairMaps, PositionLinear
-from .ipa_row import scale_output
+from .ipa_row import OutputLinear
 from .token_shift import TokenShift
 
 __all__ = ["COUPLINGS", "IPA_KERNEL_NORMS", "KERNEL_TYPES", "MAX_PAIR_POSITIONS", "IPAMixer", "MergedNorm"]
@@ -169,10 +169,10 @@ class IPAMixer(nn.Module):
             self.pair_maps = PairMaps(max_positions, hidden_size, num_centers, rank, is_causal)
         elif coupling == "separable":
             self.v_proj = PositionLinear(max_positions, hidden_size, merged)
-            self.o_proj = PositionLinear(max_positions, merged, hidden_size)
+            self.o_proj = PositionLinear(max_positions, merged, hidden_size, is_output=True)
         else:
             self.v_proj = nn.Linear(hidden_size, merged)
-            self.o_proj = nn.Linear(merged, hidden_size)
+            self.o_proj = OutputLinear(merged, hidden_size)
         self.output_norm = MergedNorm(merged, norm_eps) if output_norm else None
         self.token_shift = TokenShift(hidden_size, token_shift) if token_shift > 0 else None
 
@@ -187,7 +187,7 @@ class IPAMixer(nn.Module):
         return {"bilinear": self.kernel_rank, "rbf": 2}.get(self.kernel_type, 1)
 
     def init_weights(self, config: Any) -> None:
-        """Draw what no module of the library owns: biases N(0, 0.02), couplings 1, the output 1 / sqrt(2 layers) as large."""
+        """Draw the parameters that no submodule owns: relative biases N(0, 0.02), couplings 1."""
         if self.relative_bias is not None:
             init.normal_(self.relative_bias, mean=0.0, std=0.02)
         if self.kernel_type == "rbf":
@@ -198,10 +198,6 @@ class IPAMixer(nn.Module):
             init.zeros_(self.mix_logit)
         if self.coupling_table is not None:
             init.ones_(self.coupling_table)
-        if self.pair_maps is not None:
-            scale_output(self.pair_maps.o_weight, config)
-        elif self.o_proj is not None:
-            scale_output(self.o_proj.weight, config)
 
     def set_context_length(self, length: int) -> None:
         """Refuse another length where there are parameters for each position; elsewhere nothing depends on it."""
@@ -267,7 +263,7 @@ class IPAMixer(nn.Module):
         self._check_distance(past, length)
 
         if visible is None and isinstance(past, int) and past == 0:
-            merged = self._mix_alone(layout, query, *fresh, hidden_states)
+            merged = self._mix_alone(layout, query, *fresh)
         elif visible is None and isinstance(past, int) and key.shape[2] == past + length and layout.key_mask is None:
             merged = self._column(query.transpose(1, 2), key, value)
         else:
@@ -377,9 +373,7 @@ class IPAMixer(nn.Module):
         )
         return mixed.transpose(1, 2).flatten(2)
 
-    def _mix_alone(
-        self, layout: TokenLayout, query: Tensor, key: Tensor, value: Tensor, hidden_states: Tensor
-    ) -> Tensor:
+    def _mix_alone(self, layout: TokenLayout, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Mix tokens without a history; rows with pads are laid out so that real tokens come first, and so is each of
         several packed sequences."""
         if layout.mask is None and layout.scatter is None:
@@ -391,11 +385,17 @@ class IPAMixer(nn.Module):
         sizes = [part.shape[-1] for part in parts]
 
         def operation(rows: Tensor) -> Tensor:
+            beyond = 0
+            if self.is_absolute and not torch.compiler.is_compiling():
+                # Only pads stand where there are no parameters.
+                beyond = max(rows.shape[1] - self.max_positions, 0)
+                rows = rows[:, : rows.shape[1] - beyond]
             split = rows.split(sizes, dim=-1)
             q, k, v = (x.unflatten(-1, (-1, width)).transpose(1, 2) for x, width in zip(split, widths, strict=False))
             # Pads follow real tokens, where a causal operation does not look.
             real = None if self.is_causal else split[3].squeeze(-1) != 0
-            return self._mix_rows(q, k, v, real)
+            mixed = self._mix_rows(q, k, v, real)
+            return nn.functional.pad(mixed, (0, 0, 0, beyond)) if beyond else mixed
 
         return layout.mix(operation, torch.cat(parts, dim=-1), align=True)
 
@@ -407,7 +407,9 @@ class IPAMixer(nn.Module):
         if self.pair_maps is not None:
             length = key.shape[2]
             eye = torch.eye(length, dtype=value.dtype, device=value.device)
-            kernels = self._column(query, key, eye.expand(key.shape[0], self.num_centers, length, length), key_mask=real)
+            kernels = self._column(
+                query, key, eye.expand(key.shape[0], self.num_centers, length, length), key_mask=real
+            )
             kernels = kernels.unflatten(-1, (self.num_centers, length)).transpose(1, 2)
             return self.pair_maps(kernels, value[:, 0])
         if self.kernel_type == "separable" and self.coupling_table is None:

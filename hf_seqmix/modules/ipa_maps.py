@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .ipa_row import draw_linear
+
 __all__ = ["PairMaps", "PositionLinear"]
 
 
@@ -16,17 +18,19 @@ class PositionLinear(nn.Module):
     Args:
         positions: number of positions.
         in_features, out_features: channels.
+        is_output: whether it ends a branch, see `draw_linear`.
     """
 
-    def __init__(self, positions: int, in_features: int, out_features: int) -> None:
+    def __init__(self, positions: int, in_features: int, out_features: int, is_output: bool = False) -> None:
         super().__init__()
+        self.is_output = is_output
         self.weight = nn.Parameter(torch.empty(positions, out_features, in_features))
         self.bias = nn.Parameter(torch.zeros(out_features))
         nn.init.uniform_(self.weight, -1 / math.sqrt(in_features), 1 / math.sqrt(in_features))
 
     def init_weights(self, config: Any) -> None:
         """Draw each weight as that of a linear layer; the bias is 0."""
-        _draw(self.weight, config, self.weight.shape[-1])
+        draw_linear(self.weight, config, self.is_output)
         init.zeros_(self.bias)
 
     def forward(self, hidden_states: Tensor, positions: Tensor) -> Tensor:
@@ -69,8 +73,8 @@ class PairMaps(nn.Module):
 
     def init_weights(self, config: Any) -> None:
         """Draw each weight as that of a linear layer; biases are 0."""
-        _draw(self.v_weight, config, self.v_weight.shape[-1])
-        _draw(self.o_weight, config, self.o_weight.shape[-1])
+        draw_linear(self.v_weight, config)
+        draw_linear(self.o_weight, config, is_output=True)
         init.zeros_(self.v_bias)
         init.zeros_(self.o_bias)
 
@@ -93,11 +97,6 @@ class PairMaps(nn.Module):
         dtype = hidden_states.dtype
         inner = torch.einsum("bjd,ljkd->bljk", hidden_states, self.v_weight.to(dtype)[index]) + self.v_bias.to(dtype)
         inner = inner.unflatten(-1, (self.num_centers, -1)) * kernels.permute(0, 2, 3, 1).unsqueeze(-1)
-        return torch.einsum("bljk,ljdk->bld", inner.flatten(-2), self.o_weight.to(dtype)[index]) + self.o_bias.to(dtype)
-
-
-def _draw(weight: Tensor, config: Any, fan_in: int) -> None:
-    if config.linear_init == "uniform":
-        init.uniform_(weight, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
-    else:
-        init.normal_(weight, mean=0.0, std=config.initializer_range)
+        return torch.einsum("bljk,ljdk->bld", inner.flatten(-2), self.o_weight.to(dtype)[index]) + self.o_bias.to(
+            dtype
+        )

@@ -7,7 +7,38 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-__all__ = ["PiecewiseRow", "scale_output"]
+__all__ = ["OutputLinear", "PiecewiseRow", "draw_linear"]
+
+
+def draw_linear(weight: Tensor, config: Any, is_output: bool = False) -> None:
+    """Draw the weight of a linear map as `config.linear_init` says, 1 / sqrt(2 layers) as large where a branch ends.
+
+    Args:
+        weight: (..., out, in).
+        config: the model's configuration.
+        is_output: whether its output is added to the residual stream, as those of 2 branches a layer are.
+    """
+    factor = 1 / math.sqrt(2 * config.num_hidden_layers) if is_output else 1.0
+    if config.linear_init == "uniform":
+        bound = factor / math.sqrt(weight.shape[-1])
+        init.uniform_(weight, -bound, bound)
+    else:
+        init.normal_(weight, mean=0.0, std=factor * config.initializer_range)
+
+
+class OutputLinear(nn.Linear):
+    """A linear layer that ends a branch, whose weight starts 1 / sqrt(2 layers) as large as others'.
+
+    A class of its own, since the library asks only modules with parameters of their own to draw them.
+    """
+
+    def init_weights(self, config: Any) -> None:
+        """Draw the weight; the bias as in other linear layers."""
+        draw_linear(self.weight, config, is_output=True)
+        if config.linear_init == "uniform":
+            init.uniform_(self.bias, -1 / math.sqrt(self.in_features), 1 / math.sqrt(self.in_features))
+        else:
+            init.zeros_(self.bias)
 
 
 class PiecewiseRow(nn.Module):
@@ -36,11 +67,7 @@ class PiecewiseRow(nn.Module):
         self.num_centers = num_centers
         self.up_proj = nn.Linear(hidden_size, intermediate_size)
         self.gate_proj = nn.Linear(hidden_size, num_centers)
-        self.down_proj = nn.Linear(intermediate_size, hidden_size)
-
-    def init_weights(self, config: Any) -> None:
-        """Scale the last projection by 1 / sqrt(2 layers), as many branches as are added up."""
-        scale_output(self.down_proj.weight, config)
+        self.down_proj = OutputLinear(intermediate_size, hidden_size)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Map (batch, length, hidden_size) to the same shape, each position alone."""
@@ -49,19 +76,3 @@ class PiecewiseRow(nn.Module):
         units = self.up_proj(hidden_states)
         gates = (gates * self.num_centers).to(units.dtype).unsqueeze(-1)
         return self.down_proj((units.unflatten(-1, (self.num_centers, -1)) * gates).flatten(-2))
-
-
-def scale_output(weight: Tensor, config: Any, fan_in: int | None = None) -> None:
-    """Draw the weight of a branch's last projection as `config.linear_init` says, 1 / sqrt(2 layers) as large.
-
-    Args:
-        weight: (out, in), or any shape whose `fan_in` is given.
-        config: the model's configuration.
-        fan_in: inputs of an output; by default the last dimension.
-    """
-    factor = 1 / math.sqrt(2 * config.num_hidden_layers)
-    if config.linear_init == "uniform":
-        bound = factor / math.sqrt(weight.shape[-1] if fan_in is None else fan_in)
-        init.uniform_(weight, -bound, bound)
-    else:
-        init.normal_(weight, mean=0.0, std=factor * config.initializer_range)

@@ -145,7 +145,9 @@ def piecewise_column_dense(
             kernels = mix * kernels + (1 - mix) * over_centres / counts
     if coupling is not None and absolute_positions:
         rows, columns = query_positions[:, :, None], key_positions[:, None]
-        index = rows * (rows + 1) // 2 + torch.minimum(columns, rows) if causal else rows * absolute_positions + columns
+        index = (
+            rows * (rows + 1) // 2 + torch.minimum(columns, rows) if causal else rows * absolute_positions + columns
+        )
         kernels = kernels * coupling[:, index].transpose(0, 1)
     elif coupling is not None:
         kernels = kernels * relative(coupling)

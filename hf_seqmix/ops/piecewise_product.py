@@ -11,7 +11,7 @@ The operator has two faces over one computation, as the Toeplitz product has: a 
 """
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor

@@ -94,7 +94,13 @@ class ForCausalLM(SeqMixForCausalLM):
         places = torch.arange(length, device=input_ids.device) + past
         packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
         logits = self.copy_head(
-            outputs.last_hidden_state[:, kept], embed(input_ids[:, kept]), places[kept], keys, ids, self.lm_head, packed
+            outputs.last_hidden_state[:, kept],
+            embed(input_ids[:, kept]),
+            places[kept],
+            keys,
+            ids,
+            self.lm_head,
+            packed,
         )
         loss = None
         if labels is not None or kwargs.get("shift_labels") is not None:
