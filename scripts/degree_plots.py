@@ -127,7 +127,7 @@ def plot_curves(results: Rows, budget: int, path: Path, title: str) -> None:
         for axes in panels.flat:
             handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9)
-        figure.suptitle(f"{title}; median, and all seeds but the outermost", x=0.01, ha="left", fontsize=11)
+        figure.suptitle(f"{title}; band: without the outermost", x=0.01, ha="left", fontsize=11)
 
 
 def _equal(results: Rows, budget: int) -> dict[tuple[str, bool], list[Mapping[str, Any]]]:

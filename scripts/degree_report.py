@@ -144,8 +144,8 @@ def _pairs(results: Rows, budget: str, n: int) -> list[dict[str, Any]]:
 
 def _title(arguments: argparse.Namespace) -> str:
     return (
-        f"{arguments.form.capitalize()} nets, {arguments.num_tokens} tokens of {arguments.token_width} numbers, width"
-        f" {arguments.width}, {arguments.steps} updates, {len(arguments.seeds)} seeds"
+        f"{arguments.form.capitalize()} nets, {arguments.num_tokens} tokens of {arguments.token_width} numbers,\n"
+        f"width {arguments.width}, {arguments.steps} updates, {len(arguments.seeds)} seeds"
     )
 
 
@@ -203,7 +203,7 @@ def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> s
     seeds = ", ".join(map(str, arguments.seeds))
     return "\n".join(
         [
-            f"{_title(arguments)}, {arguments.batch_size} rows an update; residual, static norms, no activation.",
+            f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual, static norms, no activation.",
             f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning rate of least"
             f" geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher or no lower rate"
             " was tried. Matrices are parameters of projections over width^2. Updates to 0.1: median over seeds, - if fewer"

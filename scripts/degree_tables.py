@@ -5,11 +5,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from hf_seqmix.analysis import markdown_table
 from hf_seqmix.analysis.degree_budget import best_degree, budget_table, degree_headroom, mixture_score
 from hf_seqmix.analysis.modular_nets import attention_separation_rank, mlp_separation_rank
-from hf_seqmix.analysis.separation_rank import ExactRank, generic_separation_rank
-from hf_seqmix.data import write_json
+from hf_seqmix.analysis.separation_plots import plot_error_bounds
+from hf_seqmix.analysis.separation_rank import (
+    ExactRank,
+    SeparationSpectrum,
+    generic_separation_rank,
+    separation_spectrum,
+)
+from hf_seqmix.data import separation_task, write_json
 
 __all__ = ["write_rank_tables"]
 
@@ -20,6 +29,17 @@ PLAIN: dict[str, Any] = {}
 OUTPUT: dict[str, Any] = {"residual": True, "output_bias": True}
 AFFINE: dict[str, Any] = {"residual": True, "output_bias": True, "projection_bias": True}
 SETTINGS = {"linear projections": PLAIN, "residual, output bias": OUTPUT, "residual, affine projections": AFFINE}
+# Functions of the plot of bounds.
+DRAWN: dict[str, tuple[str, dict[str, Any]]] = {
+    "paired product, N 4, D 4": ("paired_product", {"num_tokens": 4, "width": 4}),
+    "its control": ("paired_product_control", {"num_tokens": 4, "width": 4}),
+    "determinant, 6 x 6": ("determinant", {"size": 6}),
+    "<a, b>^3, 4 numbers": ("inner_product_power", {"width": 4, "power": 3}),
+    "(-1)^<a, b>, 5 bits": ("inner_product_parity", {"bits": 5}),
+    "Gaussian, h = 0.2": ("gaussian_coupling", {"bandwidth": 0.2}),
+    "nearest of 6 points": ("nearest_neighbor", {"num_points": 6, "width": 2}),
+}
+SAMPLES = 1000
 # Tokens, numbers a token, sums divided by the number of tokens.
 SIZES = ((2, 2, True), (2, 1, True), (4, 1, False), (4, 1, True))
 
@@ -50,7 +70,17 @@ def write_rank_tables(folder: Path | None, max_size: int) -> dict[str, Any]:
         temporary = folder / ".ranks.md.tmp"
         temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(folder / "ranks.md")
+        spectra = {name: _sampled(*task) for name, task in DRAWN.items()}
+        title = f"Best sums of R products, from {SAMPLES} x {SAMPLES} samples"
+        plot_error_bounds(spectra, folder / "bounds.png", title=title)
     return report
+
+
+def _sampled(name: str, sizes: Mapping[str, Any]) -> SeparationSpectrum:
+    task = separation_task(name, **sizes)
+    inputs, half = task.draw(SAMPLES, np.random.default_rng(0)), task.num_tokens // 2
+    values = [task.evaluate(row[None, :half], inputs[:, half:]) for row in inputs]
+    return separation_spectrum(torch.tensor(np.stack(values)))
 
 
 def _nets() -> list[tuple[list[int], int]]:
