@@ -68,8 +68,9 @@ class LearnedTaps(nn.Module):
         origin = 0 if self.is_causal else reach
         # Without a comparison of lengths, so that one compiled graph serves all.
         lags = torch.arange(0 if self.is_causal else 1 - length, length, device=taps.device)
-        taps = taps.index_select(1, lags.clamp(-reach, reach) + origin).masked_fill(lags.abs() > reach, 0)
-        return taps.repeat_interleave(self.width, dim=0)
+        channels = torch.arange(len(taps) * self.width, device=taps.device) // self.width
+        taps = taps.index_select(0, channels).index_select(1, lags.clamp(-reach, reach) + origin)
+        return taps.masked_fill(lags.abs() > reach, 0)
 
     def extra_repr(self) -> str:
         return f"{len(self.taps)}, width={self.width}, max_positions={self.max_positions}, is_causal={self.is_causal}"

@@ -170,8 +170,10 @@ def _vectorised(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, traced: b
     def split(x: Tensor) -> Tensor:
         """(batch, length, heads, width) -> (batch, heads, chunks, size, width)."""
         x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad)) if traced or pad else x
-        # Not a reshape, which asks an unknown length whether it divides.
-        return x.unfold(1, size, size).permute(0, 2, 1, 4, 3)
+        # Not a reshape, which asks an unknown length whether it divides; and cloned before the last two dimensions are
+        # swapped, after which strides would be compared with those of a contiguous tensor.
+        chunks = x.unfold(1, size, size).permute(0, 2, 1, 3, 4)
+        return (chunks.clone(memory_format=torch.contiguous_format) if traced else chunks).transpose(-1, -2)
 
     query, key, value = split(q), split(k), split(v)
     contributions = key.transpose(-1, -2) @ value  # (batch, heads, chunks, width, values)

@@ -92,7 +92,7 @@ def test_function_transforms():
     q, k, v, state = make(40)
     by_rows = torch.func.vmap(lambda q, s: linear_attention(q[None], k[:1], v[:1], s[None])[0])(q, state)
     assert_close(by_rows, linear_attention(q, k[:1].expand_as(k), v[:1].expand_as(v), state))
-    value, tangent = torch.func.jvp(lambda k: linear_attention(q, k, v, state), (k,), (k,))
+    _, tangent = torch.func.jvp(lambda k: linear_attention(q, k, v, state), (k,), (k,))
     assert_close(tangent, linear_attention(q, k, v))
     jacobian = torch.func.jacrev(lambda q: linear_attention(q, k[:1], v[:1]).sum(dim=(0, 2, 3)))(q[:1])
     assert not torch.triu(jacobian[:, 0].abs().sum(dim=(2, 3)), 1).any()
