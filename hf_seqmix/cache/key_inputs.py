@@ -87,7 +87,8 @@ class KeyInputsLayer(DynamicLayer):
         remove = -tokens_to_remove
         if remove > 0 and remove >= self.get_seq_length():
             self.reset()
-        elif remove > 0 and self.inputs is not None and self.real is not None:
+            return
+        if remove > 0 and self.inputs is not None and self.real is not None:
             held = self.inputs.shape[1]
             if remove > held:
                 raise ValueError(

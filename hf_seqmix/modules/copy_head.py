@@ -151,12 +151,15 @@ class CopyHead(nn.Module):
         some = seen.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~seen & some, float("-inf"))
         weights = torch.softmax(scores, dim=-1) * some
-        gate = torch.sigmoid(self.gate_proj(hidden_states).to(dtype) - 2) * some
-        log_model = torch.log_softmax(logits, dim=-1, dtype=dtype)
+        gate = self.gate_proj(hidden_states).to(dtype) - 2
+        # log(1 - g), and g shared out; no token is copied where there is none.
+        log_stay = torch.where(some, nn.functional.logsigmoid(-gate), 0)
+        log_model = torch.log_softmax(logits, dim=-1, dtype=dtype) + log_stay
         target = ids.clamp(min=0).unsqueeze(1).expand(-1, places.shape[0], -1)
-        copied = torch.zeros_like(log_model).scatter_add(-1, target, gate * weights)
-        # exp(log_model) may be 0 where nothing is copied, either: the smallest number keeps the gradient finite.
-        return ((1 - gate) * log_model.exp() + copied).clamp(min=torch.finfo(dtype).tiny).log()
+        copied = torch.zeros_like(log_model).scatter_add(-1, target, torch.sigmoid(gate) * weights)
+        # In logarithms, as probabilities of the model may be too small for a number.
+        log_copied = copied.clamp(min=torch.finfo(dtype).tiny).log()
+        return torch.where(copied > 0, torch.logaddexp(log_model, log_copied), log_model)
 
 
 def _last_real(values: Tensor, past: int | Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import IPAConfig, IPAForCausalLM, IPAForMaskedLM, IPAModel, SeqMixHybridConfig, SeqMixHybridForCausalLM
@@ -257,6 +258,35 @@ def test_long_histories_and_deep_crops():
         cache.crop(-190)
     cache.crop(-64)
     assert_close(model(ids[:, 136:], past_key_values=cache).logits, model(ids, use_cache=False).logits[:, 136:])
+
+
+@pytest.mark.parametrize("options", [{}, {"token_shift": 3, "copy_head": True, "kernel_norm": "prod"}], ids=str)
+def test_a_compiled_step_with_a_preallocated_cache(options):
+    """One graph serves all steps; masks and positions are those that `generate` prepares."""
+    torch._dynamo.reset()
+    model = make(pad_token_id=0, **options)
+    left = torch.tensor(PADS["left"])
+    ids = torch.randint(1, VOCAB, (2, 14))
+    mask = nn.functional.pad(left, (0, 5), value=1)
+    full = model(ids, mask, use_cache=False).logits
+    cache = StaticCache(model.config, max_cache_len=16)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(model, backend=counter, fullgraph=True)
+    prepare = model.prepare_inputs_for_generation
+    with torch.no_grad():
+        for start, stop in [(0, 9), *((i, i + 1) for i in range(9, 14))]:
+            inputs = prepare(
+                ids[:, :stop],
+                next_sequence_length=stop - start,
+                attention_mask=mask[:, :stop],
+                past_key_values=cache,
+                use_cache=True,
+                is_first_iteration=start == 0,
+            )
+            out = (model if start == 0 else compiled)(**inputs).logits
+            real = mask[:, start:stop].bool()
+            assert_close(out[real], full[:, start:stop][real])
+    assert counter.frame_count == 1
 
 
 def test_rows_of_a_cache_are_selected_and_repeated():
