@@ -1,0 +1,218 @@
+"""Model cards: what the model itself says, what its maker has to say, and nothing left blank."""
+
+import re
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCard, ModelCardData
+
+from ..models.auto import AUTO_CLASSES
+from ..models.backbone import SeqMixPreTrainedModel
+from .remote_code import family_of
+
+__all__ = ["REQUIRED_VALUES", "build_card", "check_card", "model_facts", "plain_card"]
+
+BLANK = "[More Information Needed]"
+
+REQUIRED_VALUES = (
+    "model_name",
+    "model_summary",
+    "model_description",
+    "license",
+    "language",
+    "training_data",
+    "training_procedure",
+    "training_command",
+    "training_hardware",
+    "training_time",
+    "results",
+    "limits",
+)
+"""What nobody but the maker of a model knows; a language only of a model of text."""
+
+_RESULT_VALUES = ("task", "dataset", "metric", "value", "command")
+_OPTIONAL_RESULT_VALUES = ("baselines", "note", "task_type", "dataset_type", "metric_type")
+_OPTIONAL_VALUES = ("paper", "citation", "usage", "datasets", "metrics", "tags", "base_model")
+_PIPELINES = {
+    "ForCausalLM": "text-generation",
+    "ForMaskedLM": "fill-mask",
+    "ForSequenceClassification": "text-classification",
+    "ForTokenClassification": "token-classification",
+    "ForQuestionAnswering": "question-answering",
+    "ForImageClassification": "image-classification",
+    "Model": "feature-extraction",
+}
+
+
+def build_card(
+    model: SeqMixPreTrainedModel,
+    processor: Any,
+    repo_id: str,
+    values: Mapping[str, Any],
+    template: str | Path | None = None,
+) -> ModelCard:
+    """Write the card of a model from `model_cards/TEMPLATE.md`.
+
+    Args:
+        model: of one of the package's families.
+        processor: its tokenizer or image processor; None for none.
+        repo_id: name under which the model is loaded.
+        values: those of `REQUIRED_VALUES`, and `paper`, `citation`, `usage`, `datasets`, `metrics`, `tags`, `base_model` if
+            wanted; anything that `model_facts` says may be said otherwise. `results` is a list of mappings with task,
+            dataset, metric, value (a number) and the command that reproduces it; they go to the Hub's index, too.
+        template: a Jinja template; by default the package's.
+
+    Raises:
+        ValueError: naming what is missing, empty, still a blank, or not known.
+    """
+    family_of(model.config)
+    facts = model_facts(model, processor)
+    all_values = {**facts, **values, "repo_id": repo_id}
+    _check_values(values, facts, all_values)
+    data = ModelCardData(
+        **{
+            name: all_values[name]
+            for name in ("license", "language", "datasets", "metrics", "base_model", "pipeline_tag", "model_name")
+            if all_values.get(name)
+        },
+        library_name="transformers",
+        tags=list(dict.fromkeys(["hf_seqmix", model.config.model_type, *(values.get("tags") or [])])),
+        eval_results=[_eval_result(result, all_values["pipeline_tag"]) for result in values["results"]],
+    )
+    # What the template needs, and not what the metadata says already.
+    given = {name: value for name, value in all_values.items() if name not in ("tags", "datasets", "metrics")}
+    card = ModelCard.from_template(data, template_path=str(template or _template_path()), **given)
+    check_card(str(card))
+    return card
+
+
+def model_facts(model: SeqMixPreTrainedModel, processor: Any = None) -> dict[str, Any]:
+    """Return what a card says that can be read off a model: sizes, classes, kinds."""
+    suffix = _head(model)
+    text = model.config.image_shape is None
+    facts = {
+        "model_type": model.config.model_type,
+        "num_parameters": model.num_parameters(),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "auto_class": AUTO_CLASSES[suffix].__name__,
+        "pipeline_tag": _PIPELINES[suffix],
+        "context_length": model.config.max_position_embeddings,
+        "processor_class": None if processor is None else "AutoTokenizer" if text else "AutoImageProcessor",
+        "tokenizer": "none",
+    }
+    if processor is not None:
+        pieces = f", {len(processor):,} pieces" if text else ""
+        facts["tokenizer"] = f"{type(processor).__name__}{pieces}"
+    return facts
+
+
+def plain_card(model: SeqMixPreTrainedModel, processor: Any = None) -> ModelCard:
+    """Return a card with the facts alone, for a model that is not published."""
+    facts = model_facts(model, processor)
+    data = ModelCardData(library_name="transformers", tags=["hf_seqmix", facts["model_type"]])
+    data.pipeline_tag = facts["pipeline_tag"]
+    size = f"{facts['num_parameters']:,} parameters, {facts['dtype']}"
+    text = (
+        f"# {type(model).__name__}\n\n"
+        f"A model of the family `{facts['model_type']}` of hf_seqmix: {size}. Nothing is recorded here of its data, its "
+        "training, or how good it is.\n\n"
+        "```python\n"
+        f"from transformers import {facts['auto_class']}\n\n"
+        f'model = {facts["auto_class"]}.from_pretrained("path/to/this/folder", trust_remote_code=True)\n'
+        "```\n\n"
+        "With `import hf_seqmix` before it, `trust_remote_code` is not needed.\n"
+    )
+    return ModelCard(f"---\n{data.to_yaml()}\n---\n\n{text}")
+
+
+def check_card(text: str) -> None:
+    """Refuse a card with blanks or without metadata.
+
+    Raises:
+        ValueError: naming the section of each blank.
+    """
+    if not re.match(r"\s*---\n.*?\n---", text, flags=re.DOTALL):
+        raise ValueError("the card has no metadata: it must begin with a block of YAML between two lines of '---'.")
+    section, blanks = "the metadata", []
+    for line in text.splitlines():
+        if line.startswith("#"):
+            section = repr(line.lstrip("# "))
+        if BLANK in line or re.search(r"\b(TODO|TBD|FIXME)\b", line):
+            blanks.append(f"{section}: {line.strip()[:80]}")
+    if blanks:
+        raise ValueError("the card has blanks; say what belongs there:\n  " + "\n  ".join(blanks))
+
+
+def _check_values(values: Mapping[str, Any], facts: Mapping[str, Any], all_values: Mapping[str, Any]) -> None:
+    known = {*REQUIRED_VALUES, *_OPTIONAL_VALUES, *facts, "repo_id"}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ValueError(f"the card has no place for {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
+    required = [name for name in REQUIRED_VALUES if name != "language" or facts["processor_class"] == "AutoTokenizer"]
+    blanks = [name for name in required if _is_blank(all_values.get(name))]
+    results = all_values.get("results") or []
+    if not isinstance(results, list) or not all(isinstance(result, Mapping) for result in results):
+        raise ValueError(
+            f"results of a card is {results!r}; it must be a list of mappings with {', '.join(_RESULT_VALUES)}."
+        )
+    for number, result in enumerate(results):
+        blanks += [f"results[{number}].{name}" for name in _RESULT_VALUES if _is_blank(result.get(name))]
+        odd = sorted(set(result) - {*_RESULT_VALUES, *_OPTIONAL_RESULT_VALUES})
+        if odd:
+            raise ValueError(f"results[{number}] of the card has no place for {', '.join(odd)}.")
+        value = result.get("value")
+        if not _is_blank(value) and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise ValueError(f"results[{number}].value of the card is {value!r}; it must be a number.")
+    limits = all_values.get("limits")
+    is_list = isinstance(limits, (list, tuple)) and not any(_is_blank(limit) for limit in limits)
+    if not _is_blank(limits) and not is_list:
+        raise ValueError(f"limits of a card is {limits!r}; it must be a list of sentences.")
+    if blanks:
+        raise ValueError(f"the card lacks {', '.join(blanks)}: a card with blanks is not finished.")
+
+
+def _is_blank(value: Any) -> bool:
+    if isinstance(value, str):
+        return not value.strip() or BLANK in value
+    return value is None or (isinstance(value, (list, tuple, Mapping)) and not value)
+
+
+def _eval_result(result: Mapping[str, Any], pipeline_tag: str) -> EvalResult:
+    return EvalResult(
+        task_type=result.get("task_type") or pipeline_tag,
+        task_name=result["task"],
+        dataset_type=result.get("dataset_type") or _slug(result["dataset"]),
+        dataset_name=result["dataset"],
+        metric_type=result.get("metric_type") or _slug(result["metric"]),
+        metric_name=result["metric"],
+        metric_value=result["value"],
+    )
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "unnamed"
+
+
+def _head(model: SeqMixPreTrainedModel) -> str:
+    """Return the end of the name of a model's class: its head."""
+    for suffix, cls in family_of(model.config).classes.items():
+        if type(model) is cls and suffix in AUTO_CLASSES:
+            return suffix
+    raise ValueError(
+        f"{type(model).__module__}.{type(model).__name__} is not a class of the package's families: open the model with "
+        "hf_seqmix imported, and merge adapters first."
+    )
+
+
+def _template_path() -> Path:
+    """Find the template in a clone, or where an installed package keeps it."""
+    places = [
+        Path(__file__).resolve().parents[2] / "model_cards" / "TEMPLATE.md",
+        Path(sysconfig.get_path("data")) / "share" / "hf_seqmix" / "TEMPLATE.md",
+    ]
+    for place in places:
+        if place.is_file():
+            return place
+    raise ValueError(f"there is no template of a card at {' or '.join(map(str, places))}: name one by template.")

@@ -1,0 +1,159 @@
+"""Opens an exported repository in a process that cannot import hf_seqmix, and compares what it computes.
+
+    python -I clean_load.py PLAN.json ...
+
+Run by `verification.py`, with any interpreter that has torch, transformers and safetensors; it imports nothing of the package.
+"""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from safetensors.torch import load_file
+
+__all__ = ["generate", "main", "outputs"]
+
+
+class Blocker:
+    """Finds no module of hf_seqmix, installed or not."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Refuse the package; leave everything else to the other finders."""
+        if name.split(".")[0] == "hf_seqmix":
+            raise ModuleNotFoundError(f"{name} is not to be imported here.", name=name)
+
+
+def main(plan_path: str) -> None:
+    """Carry out a plan, and write a report beside it."""
+    plan = json.loads(Path(plan_path).read_text(encoding="utf-8"))
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(plan["threads"])
+    torch.manual_seed(0)
+    expected = load_file(plan["expected"])
+    inputs = {name.removeprefix("input."): value for name, value in expected.items() if name.startswith("input.")}
+    report: dict[str, Any] = {"python": sys.version.split()[0], "heads": {}}
+    report |= {"torch": torch.__version__, "transformers": transformers.__version__}
+    for name, expectation in plan["heads"].items():
+        report["heads"][name] = check_head(plan, name, expectation, inputs, expected)
+    if "generated" in expected:
+        model = open_model(plan["folder"], "AutoModelForCausalLM")
+        generated = generate(model, inputs["input_ids"][:1, :4])
+        if not torch.equal(generated, expected["generated"]):
+            raise AssertionError(f"generate gave {generated.tolist()}, not {expected['generated'].tolist()}")
+        report["generate"] = "equal"
+    if plan["train"]:
+        report["training"] = train_and_reopen(plan, inputs)
+    if plan["text"] is not None:
+        ids = transformers.AutoTokenizer.from_pretrained(plan["folder"])(plan["text"])["input_ids"]
+        if ids != plan["ids"]:
+            raise AssertionError(f"the tokenizer gave {ids}, not {plan['ids']}")
+        report["tokenizer"] = "equal"
+    if "image" in expected:
+        report["image_processor"] = check_image_processor(plan["folder"], expected)
+    if "hf_seqmix" in sys.modules:
+        raise AssertionError("hf_seqmix was imported")
+    Path(plan["report"]).write_text(json.dumps(report), encoding="utf-8")
+
+
+def open_model(folder: str, auto_class: str) -> Any:
+    """Open a repository by one of the library's `Auto` classes, its code trusted."""
+    model = getattr(transformers, auto_class).from_pretrained(folder, trust_remote_code=True)
+    if not type(model).__module__.startswith("transformers_modules."):
+        raise AssertionError(f"{auto_class} opened {type(model)}, which is not the repository's")
+    return model
+
+
+def check_head(
+    plan: dict[str, Any], name: str, expectation: str, inputs: dict[str, Any], expected: dict[str, Any]
+) -> str:
+    """Open one head: it must compute the same, or run, or refuse the configuration, as expected."""
+    if expectation == "refused":
+        try:
+            open_model(plan["folder"], name)
+        except ValueError as error:
+            return f"refused: {error}"
+        raise AssertionError(f"{name} opened, but should refuse the configuration")
+    model = open_model(plan["folder"], name)
+    with torch.no_grad():
+        output = outputs(model, inputs)
+    if expectation == "opens":
+        if not output.isfinite().all():
+            raise AssertionError(f"{name} computes values that are not finite")
+        return "opens"
+    difference = (output.double() - expected["output." + name].double()).abs().max().item()
+    if difference > plan["tolerance"]:
+        raise AssertionError(f"{name} differs from the exported model by {difference:.3g}")
+    return "equal" if difference == 0 else f"equal within {difference:.2g}"
+
+
+def outputs(model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+    """Return the first output of a model: hidden states, or logits."""
+    if "input_ids" in inputs and getattr(model.config, "num_segments", 1) == 2 and "Sequence" in type(model).__name__:
+        inputs = {name: value.unsqueeze(1).expand(-1, 2, -1) for name, value in inputs.items()}
+    result = model(**inputs)
+    return result[0]
+
+
+def generate(model: Any, prompt: torch.Tensor) -> torch.Tensor:
+    """Continue a prompt by eight tokens, greedily."""
+    model.generation_config.eos_token_id = None
+    return model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=8, do_sample=False, pad_token_id=0
+    )
+
+
+def train_and_reopen(plan: dict[str, Any], inputs: dict[str, Any]) -> str:
+    """Train one step, save, open what was saved, and compare."""
+    name = next(
+        name for name, expectation in plan["heads"].items() if expectation != "refused" and name != "AutoModel"
+    )
+    name = plan["own_head"] if plan["own_head"] != "AutoModel" else name
+    model = open_model(plan["folder"], name)
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    model.train()
+    output = outputs(model, inputs)
+    (output.float() * torch.randn(output.shape)).sum().backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 1e-2 * parameter.grad / (parameter.grad.norm() + 1e-6)
+    model.eval()
+    if all(torch.equal(value, before[key]) for key, value in model.state_dict().items()):
+        raise AssertionError("a step of training changed nothing")
+    again = str(Path(plan["work"]) / "again")
+    model.save_pretrained(again)
+    importlib.invalidate_caches()
+    reopened = open_model(again, name)
+    with torch.no_grad():
+        if not torch.equal(outputs(model, inputs), outputs(reopened, inputs)):
+            raise AssertionError("what was saved after training computes something else")
+    return f"{name} trained, saved, reopened: equal"
+
+
+def check_image_processor(folder: str, expected: dict[str, Any]) -> str:
+    """Compare the pixels that the image processor makes; without Pillow there is none."""
+    try:
+        importlib.import_module("PIL")
+    except ImportError:
+        return "not checked: Pillow is missing"
+    if getattr(transformers.AutoImageProcessor, "is_dummy", False):
+        return "not checked: this release of transformers wants torchvision"
+    processor = transformers.AutoImageProcessor.from_pretrained(folder, trust_remote_code=True)
+    pixels = processor(expected["image"].numpy(), return_tensors="pt")["pixel_values"]
+    if not torch.equal(pixels, expected["pixels"]):
+        raise AssertionError("the image processor makes other pixels")
+    return "equal"
+
+
+if __name__ == "__main__":
+    sys.meta_path.insert(0, Blocker())  # type: ignore[arg-type]
+    for path in sys.argv[1:]:
+        try:
+            main(path)
+        except Exception as error:
+            raise RuntimeError(f"{json.loads(Path(path).read_text(encoding='utf-8'))['folder']}: {error}") from error

@@ -1,0 +1,178 @@
+"""Does an exported repository open, and compute the same, where hf_seqmix is not installed?"""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from ..models.auto import AUTO_CLASSES
+from ..models.backbone import SeqMixPreTrainedModel
+from .checking import check_repository
+from .clean_load import generate, outputs
+from .remote_code import family_of
+
+__all__ = ["VerificationError", "verify", "verify_all"]
+
+_SCRIPT = Path(__file__).with_name("clean_load.py")
+_TEXT = "def main(x): return x + 1"
+
+
+class VerificationError(RuntimeError):
+    """An exported repository does not open, or does not compute what the model computes."""
+
+
+def verify(
+    folder: str | Path,
+    model: SeqMixPreTrainedModel,
+    processor: Any = None,
+    *,
+    python: str | Path = sys.executable,
+    train: bool = False,
+    tolerance: float = 0.0,
+    timeout: float = 900,
+) -> dict[str, Any]:
+    """Open an exported repository in another process, in which hf_seqmix cannot be imported, by every head of its family.
+
+    The model's own head and its backbone must give the same values, bit for bit, and generate the same tokens; other heads
+    must open and compute something finite, or refuse the configuration as they do here.
+
+    Args:
+        folder: the repository.
+        model: what was exported.
+        processor: its tokenizer or image processor; None for none.
+        python: the interpreter; another one than this process's may round otherwise, see `tolerance`.
+        train: whether to take a training step, too, save, and open what was saved.
+        tolerance: largest difference of an output allowed.
+        timeout: seconds.
+
+    Returns:
+        What was checked: versions, and a line for each head.
+
+    Raises:
+        ValueError: if `check_repository` finds something wrong with the files.
+        VerificationError: with what the other process said last.
+    """
+    exported = [(folder, model, processor)]
+    return verify_all(exported, python=python, train=train, tolerance=tolerance, timeout=timeout)[0]
+
+
+def verify_all(
+    exported: Sequence[tuple[str | Path, SeqMixPreTrainedModel, Any]],
+    *,
+    python: str | Path = sys.executable,
+    train: bool = False,
+    tolerance: float = 0.0,
+    timeout: float = 900,
+) -> list[dict[str, Any]]:
+    """Do as `verify` does for several repositories, in one and the same process.
+
+    Args:
+        exported: (folder, model, processor) of each; the rest as for `verify`.
+    """
+    for folder, _, _ in exported:
+        check_repository(folder)
+    with tempfile.TemporaryDirectory() as work:
+        paths = []
+        for number, (folder, model, processor) in enumerate(exported):
+            place = Path(work, str(number))
+            place.mkdir()
+            plan = _plan(Path(folder).resolve(), model, processor, place)
+            plan |= {"train": train, "tolerance": tolerance}
+            paths.append(place / "plan.json")
+            paths[-1].write_text(json.dumps(plan), encoding="utf-8")
+        environment = {**os.environ, "HF_MODULES_CACHE": str(Path(work, "modules")), "HF_HUB_OFFLINE": "1"}
+        command = [str(python), "-I", str(_SCRIPT), *map(str, paths)]
+        names = ", ".join(str(folder) for folder, _, _ in exported)
+        try:
+            done = subprocess.run(
+                command,
+                cwd=work,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=timeout,
+                stdin=subprocess.DEVNULL,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise VerificationError(f"{names} did not open within {timeout:g} s without hf_seqmix.") from error
+        if done.returncode != 0:
+            raise VerificationError(f"{names}: not all stands alone without hf_seqmix.\n{done.stderr.strip()[-4000:]}")
+        return [json.loads((path.parent / "report.json").read_text(encoding="utf-8")) for path in paths]
+
+
+def _plan(folder: Path, model: SeqMixPreTrainedModel, processor: Any, place: Path) -> dict[str, Any]:
+    """Write down, in a folder, what another process is to compare."""
+    own_head = next(name for name, cls in _classes(model).items() if type(model) is cls)
+    tensors = _expected(model, own_head, processor)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / "expected.safetensors")
+    text = _TEXT if processor is not None and model.config.image_shape is None else None
+    return {
+        "folder": str(folder),
+        "work": str(place),
+        "expected": str(place / "expected.safetensors"),
+        "report": str(place / "report.json"),
+        "threads": torch.get_num_threads(),
+        "heads": _expectations(model),
+        "own_head": own_head,
+        "text": text,
+        "ids": None if text is None else processor(text)["input_ids"],
+    }
+
+
+def _classes(model: SeqMixPreTrainedModel) -> dict[str, type]:
+    classes = family_of(model.config).classes
+    return {AUTO_CLASSES[suffix].__name__: cls for suffix, cls in classes.items() if suffix in AUTO_CLASSES}
+
+
+def _expectations(model: SeqMixPreTrainedModel) -> dict[str, str]:
+    """Say of each `Auto` class whether it must give the same, open, or refuse the configuration."""
+    found = {}
+    for name, cls in _classes(model).items():
+        try:
+            with torch.device("meta"):
+                cls(model.config)
+        except ValueError:
+            found[name] = "refused"
+        else:
+            found[name] = "equal" if type(model) is cls or name == "AutoModel" else "opens"
+    return found
+
+
+@torch.no_grad()
+def _expected(model: SeqMixPreTrainedModel, own_head: str, processor: Any) -> dict[str, Tensor]:
+    """Return inputs, and what the model and its backbone give for them on the CPU."""
+    if model.training or model.device.type != "cpu":
+        model = copy.deepcopy(model).cpu().eval()
+    config, generator = model.config, torch.Generator().manual_seed(0)
+    image = config.image_shape
+    if image is not None:
+        shape = (2, image.num_channels, *image.image_size)
+        inputs = {"pixel_values": torch.randn(shape, generator=generator).to(model.dtype)}
+    else:
+        length = min(12, config.max_position_embeddings)
+        ids = torch.randint(0, config.vocab_size, (2, length), generator=generator)
+        mask = torch.ones_like(ids)
+        mask[1, : length // 3] = 0
+        inputs = {"input_ids": ids, "attention_mask": mask}
+    tensors = {f"input.{name}": value for name, value in inputs.items()}
+    backbone = model if own_head == "AutoModel" else model.model
+    tensors["output.AutoModel"] = outputs(backbone, inputs)
+    tensors[f"output.{own_head}"] = outputs(model, inputs)
+    if own_head == "AutoModelForCausalLM":
+        kept = copy.deepcopy(model.generation_config)
+        tensors["generated"] = generate(model, inputs["input_ids"][:1, :4])
+        model.generation_config = kept
+    if image is not None and processor is not None:
+        height, width = (size + 5 for size in image.image_size)
+        pixels = torch.randint(0, 256, (height, width, 3), generator=generator, dtype=torch.uint8)
+        tensors["image"], tensors["pixels"] = pixels, processor(pixels.numpy(), return_tensors="pt")["pixel_values"]
+    return tensors
