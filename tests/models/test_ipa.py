@@ -369,3 +369,14 @@ def test_masked_language_model_sees_both_ways():
     changed = ids.clone()
     changed[0, 8] = (changed[0, 8] + 1) % VOCAB
     assert (model(changed).logits - model(ids).logits)[0, 0].abs().max() > 1e-6
+
+
+def test_options_of_configuration_and_mixer_are_the_same():
+    """Said twice, since a configuration must not load the models."""
+    from hf_seqmix.models.ipa import configuration_ipa
+    from hf_seqmix.modules import ipa
+
+    assert configuration_ipa._COUPLINGS == ipa.COUPLINGS
+    assert configuration_ipa._KERNEL_TYPES == ipa.KERNEL_TYPES
+    assert configuration_ipa._KERNEL_NORMS == ipa.IPA_KERNEL_NORMS
+    assert configuration_ipa._MAX_PAIR_POSITIONS == ipa.MAX_PAIR_POSITIONS
