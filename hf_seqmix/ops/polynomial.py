@@ -58,10 +58,12 @@ def linear_attention(
         if not causal:
             return torch.einsum("bthc,bhcd->bthd", q, _plus(outer_sum(k, v), state))
         traced = is_traced(q)
-        if form == "parallel" or (form == "chunked" and not traced and q.shape[1] <= LOOP_CHUNK):
+        # A step of decoding is one query in compiled graphs, too; other lengths are not looked at there.
+        short = q.shape[1] == 1 or (not traced and q.shape[1] <= LOOP_CHUNK)
+        if form == "parallel" or (form == "chunked" and short):
             return _parallel(q, k, v, state)
         earlier = k.shape[1] - q.shape[1]
-        if not traced and earlier > 0:
+        if earlier != 0:
             state = _plus(outer_sum(k[:, :earlier], v[:, :earlier]), state)
             k, v = k[:, earlier:], v[:, earlier:]
         if form == "recurrent":
@@ -160,12 +162,8 @@ def _recurrent(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
 def _vectorised(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, traced: bool) -> Tensor:
     """The chunked form over all chunks at once: no loop, so that the length of a traced graph may vary."""
     length, size = q.shape[1], VECTOR_CHUNK
-    if k.shape[1] is not q.shape[1] and traced:
-        # Queries of zero beside the earlier keys: their number may not be looked at.
-        q = torch.nn.functional.pad(q, (0, 0, 0, 0, k.shape[1] - length, 0))
-    total = q.shape[1]
     # While tracing always more than a chunk: whether the length is a multiple, or below one chunk, may not be asked.
-    pad = 2 * size if traced else -total % size  # what makes no whole chunk is dropped
+    pad = 2 * size if traced else -length % size  # what makes no whole chunk is dropped
 
     def split(x: Tensor) -> Tensor:
         """(batch, length, heads, width) -> (batch, heads, chunks, size, width)."""
@@ -183,7 +181,7 @@ def _vectorised(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, traced: b
     y = y.permute(0, 2, 3, 1, 4).flatten(1, 2)
     if traced:
         # Nor whether what was padded is long enough to be cut again, as a slice does.
-        return y.index_select(1, torch.arange(total - length, total, device=y.device))
+        return y.index_select(1, torch.arange(length, device=y.device))
     return y[:, :length]
 
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import (
     PolyTransformerConfig,
@@ -203,6 +204,20 @@ def test_a_cache_of_sums_is_constant_in_size_and_refuses_a_deep_crop():
     assert_close(model(ids[:, 240:], past_key_values=cache, use_cache=True).logits, full[:, 240:], factor=10)
     with pytest.raises(ValueError, match="250 tokens were to be cropped from a cache of 300"):
         cache.crop(-250)
+
+
+def test_a_compiled_step_of_decoding_is_one_graph():
+    torch._dynamo.reset()
+    model = TestPolyTransformer().make("ForCausalLM", layer_degrees=[3, 4])
+    ids = torch.randint(VOCAB, (2, 14))
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(model.forward, backend=counter, fullgraph=True)
+    cache = StaticCache(model.config, max_cache_len=16)
+    with torch.no_grad():
+        model(ids[:, :8], past_key_values=cache, use_cache=True)
+        parts = [step(ids[:, t : t + 1], past_key_values=cache, use_cache=True).logits for t in range(8, 14)]
+    assert_close(torch.cat(parts, dim=1), model(ids, use_cache=False).logits[:, 8:])
+    assert counter.frame_count == 1
 
 
 # -- soft degrees --------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def heads(x: Tensor) -> Tensor:
 
 
 def rms(y: Tensor) -> Tensor:
-    return (y / (y.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt()).flatten(2)
+    return (y / (y.square().mean(dim=-1, keepdim=True) + 1e-12).sqrt()).flatten(2)
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -83,6 +83,14 @@ def test_degree_three_by_its_formula():
     count = torch.arange(1, 10, dtype=torch.float64).unsqueeze(1)
     y = (torch.tril(q @ k.transpose(-1, -2)) @ v / (2 * count)).transpose(1, 2)
     assert_close(mixer(x), mixer.o_proj(rms(y)))
+
+
+@pytest.mark.parametrize("degree", [2, 4, 6])
+def test_outputs_of_heads_keep_their_size_at_any_length(degree):
+    mixer = make(0.0, degree=degree)
+    mixer.o_proj = nn.Identity()
+    y = mixer(torch.randn(1, 3000, 16, dtype=torch.float64))
+    assert heads(y).square().mean(dim=-1).min() > 0.9
 
 
 def test_means_are_over_real_tokens():
