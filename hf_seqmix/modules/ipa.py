@@ -10,46 +10,16 @@ from transformers.utils import logging
 from ..cache import past_length, previous_inputs
 from ..ops.masking import TokenLayout, attention_bias, real_positions, token_layout
 from ..ops.piecewise import piecewise_column
+from ..ops.piecewise_separable import separable_column
+from .ipa_kernels import check_options, distance_factor
 from .ipa_maps import PairMaps, PositionLinear
 from .ipa_row import OutputLinear
+from .merged_norm import MergedNorm
 from .token_shift import TokenShift
 
-__all__ = ["COUPLINGS", "IPA_KERNEL_NORMS", "KERNEL_TYPES", "MAX_PAIR_POSITIONS", "IPAMixer", "MergedNorm"]
-
-COUPLINGS = ("shared", "toeplitz", "absolute_scalar", "separable", "full")
-KERNEL_TYPES = ("bilinear", "rbf", "static", "separable")
-IPA_KERNEL_NORMS = ("p", "j", "prod", "mix", "none")
-MAX_PAIR_POSITIONS = 32
-"""Positions that the coupling "full" may have."""
+__all__ = ["IPAMixer"]
 
 logger = logging.get_logger(__name__)
-
-
-class MergedNorm(nn.Module):
-    """Root-mean-square normalisation with a learned scale, y = w x / sqrt(mean(x^2) + eps), in float32 at least.
-
-    Args:
-        channels: channels in and out.
-        eps: added to the mean square.
-    """
-
-    def __init__(self, channels: int, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(channels))
-
-    def init_weights(self, config: Any = None) -> None:
-        """Start from the scale 1."""
-        init.ones_(self.weight)
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Normalise (..., channels) over the channels."""
-        x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        x = x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
-        return (x * self.weight.to(x.dtype)).to(hidden_states.dtype)
-
-    def extra_repr(self) -> str:
-        return f"{len(self.weight)}, eps={self.eps}"
 
 
 class IPAMixer(nn.Module):
@@ -63,7 +33,7 @@ class IPAMixer(nn.Module):
     Kernels (`kernel_type`), with a relative bias t^p of the offset in real tokens, clamped at the outermost, in all but the last:
 
     * "bilinear": S = (Q^p x_l) . (K^p x_j) / sqrt(r) + t.
-    * "rbf": S = -(|Q^p x_l - c^p|^2 + |K^p x_j - e^p|^2) / (2 h_p^2) + t, with learned centres c, e and widths h.
+    * "rbf": S = -(|Q^p x_l - c^p|^2 + |K^p x_j - e^p|^2) / (2 r h_p^2) + t, with learned centres c, e and widths h.
     * "static": S = t, a kernel of positions alone.
     * "separable": K = g^p(x_l) h^p(x_j), each a softmax over centres, so that sum_p K is at most 1; its time is linear where
       there is neither a cache nor a coupling of pairs.
@@ -116,22 +86,7 @@ class IPAMixer(nn.Module):
                     "or give the rank of the maps."
                 )
             rank = hidden_size // num_centers
-        for name, value, allowed in (
-            ("coupling", coupling, COUPLINGS),
-            ("kernel_type", kernel_type, KERNEL_TYPES),
-            ("kernel_norm", kernel_norm, IPA_KERNEL_NORMS),
-        ):
-            if value not in allowed:
-                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
-        if kernel_type == "separable" and kernel_norm != "p":
-            raise ValueError(
-                f"kernel_norm is {kernel_norm!r}, but kernel_type 'separable' is normalised over centres: it must be 'p'."
-            )
-        if coupling == "full" and (output_norm or max_positions > MAX_PAIR_POSITIONS):
-            raise ValueError(
-                "coupling 'full' is an oracle for tests: it has no result of centres to normalise, so set output_norm=False, and "
-                f"at most {MAX_PAIR_POSITIONS} positions (max_position_embeddings; given {max_positions})."
-            )
+        check_options(coupling, kernel_type, kernel_norm, output_norm, max_positions)
         self.num_centers, self.rank = num_centers, rank
         self.kernel_rank = rank if kernel_rank is None else kernel_rank
         self.coupling, self.kernel_type, self.kernel_norm = coupling, kernel_type, kernel_norm
@@ -347,12 +302,9 @@ class IPAMixer(nn.Module):
             return query, torch.softmax(key, dim=-1, dtype=dtype).to(value.dtype).unsqueeze(-1), value
         query, key = (x.unflatten(-1, (centres, self.kernel_rank)) for x in (query, key))
         if self.kernel_type == "rbf":
-            # -(a + b) is the product of (-a, 1) and (1, -b); squared widths start at the rank, as large as distances are.
-            scale = 0.5 / (self.kernel_rank * (2 * self.log_widths.to(dtype)).exp()).unsqueeze(-1)
-            far = scale * (query.to(dtype) - self.query_centers.to(dtype)).square().sum(dim=-1, keepdim=True)
-            query = torch.cat([-far, torch.ones_like(far)], dim=-1)
-            far = scale * (key.to(dtype) - self.key_centers.to(dtype)).square().sum(dim=-1, keepdim=True)
-            key = torch.cat([torch.ones_like(far), -far], dim=-1)
+            widths = self.log_widths.to(dtype).exp()
+            query = distance_factor(query.to(dtype), self.query_centers.to(dtype), widths)
+            key = distance_factor(key.to(dtype), self.key_centers.to(dtype), widths).flip(-1)
         return query.to(value.dtype), key.to(value.dtype), value
 
     def _column(self, query: Tensor, key: Tensor, value: Tensor, **kwargs: Any) -> Tensor:
@@ -413,7 +365,7 @@ class IPAMixer(nn.Module):
             kernels = kernels.unflatten(-1, (self.num_centers, length)).transpose(1, 2)
             return self.pair_maps(kernels, value[:, 0])
         if self.kernel_type == "separable" and self.coupling_table is None:
-            return _separable_sums(query, key, value, real, self.is_causal)
+            return separable_column(query, key, value, real, self.is_causal)
         return self._column(query, key, value, key_mask=real)
 
     def _mix_placed(
@@ -460,26 +412,3 @@ class IPAMixer(nn.Module):
 def _key_positions(visible: Tensor) -> Tensor:
     """Count real keys by what the last query sees, (batch or 1, queries, keys) -> (batch or 1, keys)."""
     return (visible[:, -1].long().cumsum(dim=-1) - 1).clamp(min=0)
-
-
-def _separable_sums(query: Tensor, key: Tensor, value: Tensor, real: Tensor | None, causal: bool) -> Tensor:
-    """Return g(x_l) sum_j h(x_j) v_j / count for contiguous rows, in linear time.
-
-    Args:
-        query, key: g and h, (rows, centres, positions, 1).
-        value: (rows, centres, positions, rank).
-        real: (rows, positions) bool, False at keys to hide, or None.
-        causal: whether later keys are hidden.
-
-    Returns:
-        (rows, positions, centres x rank).
-    """
-    dtype = torch.promote_types(value.dtype, torch.float32)
-    weighted = key.to(dtype) * value.to(dtype)
-    ones = torch.ones_like(weighted[:, :1, :, :1]) if real is None else real.to(dtype)[:, None, :, None]
-    if causal:
-        sums, counts = weighted.cumsum(dim=2), ones.cumsum(dim=2)
-    else:
-        sums, counts = (weighted * ones).sum(dim=2, keepdim=True), ones.sum(dim=2, keepdim=True)
-    mixed = query.to(dtype) * sums / counts.clamp(min=1)
-    return mixed.to(value.dtype).transpose(1, 2).flatten(2)

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .piecewise_product import ColumnProblem, column_gradients, column_product
+from .piecewise_problem import ColumnProblem
+from .piecewise_product import column_gradients, column_product
 from .toeplitz_product import is_traced
 
 __all__ = ["KERNEL_NORMS", "piecewise_column", "piecewise_column_dense"]

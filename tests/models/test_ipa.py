@@ -374,7 +374,7 @@ def test_masked_language_model_sees_both_ways():
 def test_options_of_configuration_and_mixer_are_the_same():
     """Said twice, since a configuration must not load the models."""
     from hf_seqmix.models.ipa import configuration_ipa
-    from hf_seqmix.modules import ipa
+    from hf_seqmix.modules import ipa_kernels as ipa
 
     assert configuration_ipa._COUPLINGS == ipa.COUPLINGS
     assert configuration_ipa._KERNEL_TYPES == ipa.KERNEL_TYPES

@@ -9,7 +9,7 @@ from transformers import DynamicCache
 
 from hf_seqmix import IPAMixer
 from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer
-from hf_seqmix.modules.ipa import COUPLINGS, IPA_KERNEL_NORMS, KERNEL_TYPES
+from hf_seqmix.modules.ipa_kernels import COUPLINGS, IPA_KERNEL_NORMS, KERNEL_TYPES
 from tests.tolerances import assert_close
 
 OPTIONS: list[dict[str, Any]] = [

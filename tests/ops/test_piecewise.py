@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_seqmix.ops import piecewise_column, piecewise_column_dense, piecewise_product
+from hf_seqmix.ops import piecewise_column, piecewise_column_dense, piecewise_problem
 from hf_seqmix.ops.piecewise import KERNEL_NORMS
 from tests.tolerances import TOLERANCE, assert_close
 
@@ -19,7 +19,7 @@ LIMIT = 20  # positions of the absolute coupling
 def blocks(request, monkeypatch):
     """Small inputs fit one block; with little memory they need many, of unequal sizes."""
     if request.param is not None:
-        monkeypatch.setattr(piecewise_product, "_CPU_BYTES", request.param)
+        monkeypatch.setattr(piecewise_problem, "_CPU_BYTES", request.param)
 
 
 def arguments(
@@ -235,8 +235,8 @@ def test_memory_does_not_grow_with_the_square(monkeypatch):
         query = torch.zeros(1, 8, n, 2)
         piecewise_column(query[:, :, -3:], query, query)  # a history: all keys, few queries
         sizes.clear()
-        piecewise_product.ColumnProblem(query, query, query, *[None] * 7, "p", 1.0, True, 0)
-        assert max(sizes) <= 2 * piecewise_product._CPU_BYTES // 4, n
+        piecewise_problem.ColumnProblem(query, query, query, *[None] * 7, "p", 1.0, True, 0)
+        assert max(sizes) <= 2 * piecewise_problem._CPU_BYTES // 4, n
 
 
 @pytest.mark.parametrize("norm", ["p", "prod", "mix"])
