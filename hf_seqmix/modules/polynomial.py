@@ -39,7 +39,7 @@ class PolynomialMixer(nn.Module):
 
     `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same shape.
 
-    Source: Navon 2021 (unpublished notes); gating by a power and soft degrees are ours.
+    Source: Navon 2021 (unpublished notes), which ask for a fractional degree and give no form of it: these are ours.
 
     Args:
         hidden_size: channels in and out.
