@@ -1,5 +1,6 @@
 """Is a repository what it says, and safe to open? Read from its files alone, before anything is built or allocated."""
 
+import dataclasses
 import json
 import re
 from pathlib import Path, PurePosixPath
@@ -106,7 +107,9 @@ def _check_config(folder: Path, fields: dict[str, Any]) -> SeqMixConfig:
         )
     config_class = known[model_type]
     properties = {"num_labels", "id2label", "label2id"}
-    unknown = sorted(set(fields) - set(config_class.__dataclass_fields__) - _LIBRARY_FIELDS - properties)
+    unknown = sorted(
+        set(fields) - {field.name for field in dataclasses.fields(config_class)} - _LIBRARY_FIELDS - properties
+    )
     if unknown:
         raise ValueError(f"config.json: {', '.join(unknown)}: a {model_type!r} configuration has no such fields.")
     try:

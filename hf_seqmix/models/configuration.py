@@ -7,6 +7,8 @@ from typing import Any, ClassVar, NamedTuple
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from .limits import check_extra_fields, check_sizes
+
 __all__ = [
     "EncodedToeplitzConfig",
     "SeqMixConfig",
@@ -58,7 +60,7 @@ def check_range(
     """
     if value is None:
         return
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"{field} is {value}; it must be a finite number.")
     bounds = [
         (low, lambda bound: value >= bound, "at least"),
@@ -189,6 +191,7 @@ class SeqMixConfig(PreTrainedConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         while _pending:
             _pending.pop()()
+        self.check_fields(kwargs)
         derived = [name for name in kwargs if isinstance(getattr(type(self), name, None), property)]
         own = [name for name in derived if name not in dir(PreTrainedConfig)]
         if own:
@@ -210,6 +213,19 @@ class SeqMixConfig(PreTrainedConfig):
             self.classifier_dropout = self.hidden_dropout
         self.check_architecture()
         super().__post_init__(**kwargs)
+
+    def check_fields(self, extra: dict[str, Any] | None = None) -> None:
+        """Check what no configuration may say, before anything is computed from the fields.
+
+        Args:
+            extra: what was given beside the fields.
+
+        Raises:
+            ValueError: for sizes beyond any model, a type that PyTorch does not have, and names that are not fields.
+        """
+        check_sizes({**vars(self), **(extra or {})})
+        given = {field: vars(self).get(field) for field in ("dtype", "id2label", "label2id")}
+        check_extra_fields(type(self), {**given, **(extra or {})})
 
     @property
     def image_shape(self) -> ImageShape | None:
@@ -256,6 +272,7 @@ class SeqMixConfig(PreTrainedConfig):
         Raises:
             ValueError: naming the field, the value given and what is allowed.
         """
+        check_sizes(vars(self))
         for field in (
             "vocab_size",
             "hidden_size",

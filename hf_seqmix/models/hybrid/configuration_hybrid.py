@@ -79,6 +79,7 @@ class SeqMixHybridConfig(SeqMixConfig):
     mixer_configs: dict[str, dict[str, Any]] | None = None
 
     def __post_init__(self, **kwargs: Any) -> None:
+        self.check_fields(kwargs)
         if self.num_hidden_layers == 0:
             self.num_hidden_layers = 7 if self.mixer_types is None else len(self.mixer_types)
         if self.mixer_types is None:
