@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, DynamicLayer, StaticLayer
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
 from transformers.models.auto.modeling_auto import (
@@ -19,6 +20,7 @@ from transformers.utils.output_capturing import capture_outputs
 __all__ = [
     "DynamicLayer",
     "PicklableCapture",
+    "ShapesFirst",
     "StaticLayer",
     "can_return_tuple",
     "capture_outputs",
@@ -27,6 +29,9 @@ __all__ = [
     "register_image_classification_name",
     "register_layer_type",
 ]
+
+_DRAWN_BYTES = 2**32
+"""Weights that a checkpoint may lack in any case, such as a new head's."""
 
 
 class PicklableCapture:
@@ -44,6 +49,41 @@ class PicklableCapture:
         if len(kept) < len(hooks):
             state["_forward_hooks"] = type(hooks)(kept)
         return state
+
+
+class ShapesFirst:
+    """Compares the shapes of a checkpoint's weights with the model's before memory is allocated for those that do not fit.
+
+    `from_pretrained` builds the model without memory and then reads the file. Weights that the file lacks, or has in another
+    shape, it allocates and draws before it complains, so that a few bytes of a hostile config.json could ask for all memory
+    there is.
+    """
+
+    @staticmethod
+    def _finalize_model_loading(model: Any, load_config: Any, loading_info: Any) -> Any:
+        wrong = sorted(loading_info.mismatched_keys)
+        if wrong and not load_config.ignore_mismatched_sizes:
+            lines = [
+                f"{name}: {list(found)} in the file, {list(wanted)} by the configuration"
+                for name, found, wanted in wrong
+            ]
+            more = f"\n  and {len(lines) - 8} more" if len(lines) > 8 else ""
+            raise ValueError(
+                "the weights are of other shapes than the configuration says (ignore_mismatched_sizes=True draws them anew):\n  "
+                + "\n  ".join(lines[:8])
+                + more
+            )
+        tied = getattr(model, "all_tied_weights_keys", None) or {}
+        missing = {name for name in loading_info.missing_keys if name not in tied}
+        sizes = {name: tensor.nbytes for name, tensor in model.state_dict().items()}
+        drawn = sum(sizes.get(name, 0) for name in missing)
+        loaded = sum(size for name, size in sizes.items() if name not in missing)
+        if drawn > max(_DRAWN_BYTES, 16 * loaded):
+            raise ValueError(
+                f"the file has {loaded / 2**20:.0f} MiB of the model's weights, and {drawn / 2**30:.1f} GiB are missing, "
+                f"{min(missing)} among them: the configuration is of another model."
+            )
+        return PreTrainedModel._finalize_model_loading(model, load_config, loading_info)
 
 
 def _captures_outputs(hook: Any) -> bool:

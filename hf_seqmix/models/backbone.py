@@ -10,7 +10,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from .._compat import PicklableCapture, capture_outputs, merge_with_config_defaults
+from .._compat import PicklableCapture, ShapesFirst, capture_outputs, merge_with_config_defaults
 from ..cache import past_length
 from ..modules.glu import GatedLinearUnit
 from ..modules.norms import MaskedBatchNorm, build_norm
@@ -95,7 +95,7 @@ class PositionEmbedding(nn.Embedding):
     """A table of learned positions: unlike token embeddings, not scaled."""
 
 
-class SeqMixPreTrainedModel(PicklableCapture, PreTrainedModel):
+class SeqMixPreTrainedModel(PicklableCapture, ShapesFirst, PreTrainedModel):
     """What every model of the zoo tells the library about itself, and how weights are drawn."""
 
     config: SeqMixConfig
@@ -376,7 +376,10 @@ def _padding_mask(attention_mask: Tensor | dict[str, Tensor | None] | None) -> T
     """Return the 2D mask: the given one, or that among the masks prepared for each layer type."""
     if not isinstance(attention_mask, dict):
         return attention_mask
-    return next((mask for mask in attention_mask.values() if mask is not None and mask.ndim == 2), None)
+    for mask in attention_mask.values():  # a loop, since older compilers do not follow a generator
+        if mask is not None and mask.ndim == 2:
+            return mask
+    return None
 
 
 def _sinusoids(positions: Tensor, channels: int) -> Tensor:
