@@ -1,5 +1,6 @@
 """The mixer of IPA: its column operation with projections, kernels, couplings and a cache."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -300,7 +301,8 @@ class IPAMixer(nn.Module):
         if self.kernel_type == "separable":
             query = torch.softmax(query, dim=-1, dtype=dtype).to(value.dtype).unsqueeze(-1)
             return query, torch.softmax(key, dim=-1, dtype=dtype).to(value.dtype).unsqueeze(-1), value
-        query, key = (x.unflatten(-1, (centres, self.kernel_rank)) for x in (query, key))
+        query = query.unflatten(-1, (centres, self.kernel_rank))
+        key = key.unflatten(-1, (centres, self.kernel_rank))
         if self.kernel_type == "rbf":
             widths = self.log_widths.to(dtype).exp()
             query = distance_factor(query.to(dtype), self.query_centers.to(dtype), widths)
@@ -330,26 +332,27 @@ class IPAMixer(nn.Module):
         several packed sequences."""
         if layout.mask is None and layout.scatter is None:
             return self._mix_rows(query.transpose(1, 2), key, value, None)
-        widths = [query.shape[-1], key.shape[-1], value.shape[-1]]
         parts = [query.flatten(2), key.transpose(1, 2).flatten(2), value.transpose(1, 2).flatten(2)]
         # Ones at real tokens, which stay behind when pads become zeros.
         parts.append(torch.ones_like(parts[0][..., :1]))
         sizes = [part.shape[-1] for part in parts]
+        return layout.mix(partial(self._mix_stacked, sizes=sizes), torch.cat(parts, dim=-1), align=True)
 
-        def operation(rows: Tensor) -> Tensor:
-            beyond = 0
-            if self.is_absolute and not torch.compiler.is_compiling():
-                # Only pads stand where there are no parameters.
-                beyond = max(rows.shape[1] - self.max_positions, 0)
-                rows = rows[:, : rows.shape[1] - beyond]
-            split = rows.split(sizes, dim=-1)
-            q, k, v = (x.unflatten(-1, (-1, width)).transpose(1, 2) for x, width in zip(split, widths, strict=False))
-            # Pads follow real tokens, where a causal operation does not look.
-            real = None if self.is_causal else split[3].squeeze(-1) != 0
-            mixed = self._mix_rows(q, k, v, real)
-            return nn.functional.pad(mixed, (0, 0, 0, beyond)) if beyond else mixed
-
-        return layout.mix(operation, torch.cat(parts, dim=-1), align=True)
+    def _mix_stacked(self, rows: Tensor, sizes: list[int]) -> Tensor:
+        """Mix rows whose channels are those of queries, keys and values, and one that is 0 at pads, which come last."""
+        beyond = 0
+        if self.is_absolute and not torch.compiler.is_compiling():
+            # Only pads stand where there are no parameters.
+            beyond = max(rows.shape[1] - self.max_positions, 0)
+            rows = rows[:, : rows.shape[1] - beyond]
+        query, key, value, ones = rows.split(sizes, dim=-1)
+        query = query.unflatten(-1, (self.num_centers, -1)).transpose(1, 2)
+        key = key.unflatten(-1, (self.num_centers, -1)).transpose(1, 2)
+        value = value.unflatten(-1, (1 if self.pair_maps is not None else self.num_centers, -1)).transpose(1, 2)
+        # A causal operation does not look at what follows.
+        real = None if self.is_causal else ones.squeeze(-1) != 0
+        mixed = self._mix_rows(query, key, value, real)
+        return nn.functional.pad(mixed, (0, 0, 0, beyond)) if beyond else mixed
 
     def _mix_rows(self, query: Tensor, key: Tensor, value: Tensor, real: Tensor | None) -> Tensor:
         """Mix sequences that begin at the first place of their rows, (rows, centres, positions, width).
