@@ -3,10 +3,12 @@
 from .cards import build_card, check_card, model_facts
 from .checking import check_repo_id, check_repository
 from .exporting import export
-from .pushing import push
-from .verification import VerificationError, verify
+from .opening import open_checkpoint
+from .pushing import Pushed, push
+from .verification import VerificationError, verify, verify_all
 
 __all__ = [
+    "Pushed",
     "VerificationError",
     "build_card",
     "check_card",
@@ -14,6 +16,8 @@ __all__ = [
     "check_repository",
     "export",
     "model_facts",
+    "open_checkpoint",
     "push",
     "verify",
+    "verify_all",
 ]

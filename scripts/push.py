@@ -1,0 +1,109 @@
+"""Pushes a saved model to the Hub as a repository that opens without hf_seqmix.
+
+    python scripts/push.py runs/tnn --repo-id someone/tnn-small --card card.yaml --dry-run
+    python scripts/push.py runs/tnn --repo-id someone/tnn-small --card card.yaml --private
+
+The model is exported with the code of its family, opened again in a process that cannot import hf_seqmix, by every head, and
+compared there; only then is anything uploaded. card.yaml (or .json) holds what nobody else knows, such as model_summary,
+training_data, results with the command that reproduces each, and limits; what is missing is named. A finished card, .md, is
+taken as it is; without --card, the README.md of the checkpoint's folder is.
+"""
+
+import argparse
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from huggingface_hub import ModelCard
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix.hub import build_card, check_card, check_repo_id, export, open_checkpoint, push
+from hf_seqmix.hub.verification import VerificationError
+from hf_seqmix.models.backbone import SeqMixPreTrainedModel
+
+logger = logging.getLogger("push")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="push.py", description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", help="a folder, or a repository on the Hub")
+    parser.add_argument("--repo-id", required=True, metavar="USER/NAME", help="where to; made if it does not exist")
+    parser.add_argument("--card", type=Path, metavar="FILE", help="values of the card, .yaml or .json, or a card, .md")
+    parser.add_argument("--template", type=Path, metavar="FILE", help="of the card; by default the package's")
+    parser.add_argument("--private", action="store_true", help="if the repository is new, let only its owner see it")
+    parser.add_argument("--dry-run", action="store_true", help="export and verify, and ask the Hub for nothing")
+    parser.add_argument("--export-dir", type=Path, metavar="FOLDER", help="keep a copy of the export here")
+    parser.add_argument(
+        "--dtype", default="auto", help="of the weights, such as bfloat16; by default the checkpoint's"
+    )
+    parser.add_argument("--max-shard-size", default="5GB", help="of a weight file")
+    parser.add_argument("--revision", help="of the checkpoint, where it is a repository")
+    parser.add_argument("--to-revision", metavar="BRANCH", help="to push to; main by default")
+    parser.add_argument("--message", help="of the commit")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Push as the command line says; returns 0, or 2 with one line about what is wrong."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    arguments = build_parser().parse_args(argv)
+    try:
+        check_repo_id(arguments.repo_id)
+        model, processor = open_checkpoint(arguments.checkpoint, revision=arguments.revision, dtype=arguments.dtype)
+        card = read_card(arguments, model, processor)
+        if arguments.export_dir is not None:
+            export(model, processor, arguments.export_dir, card=card, max_shard_size=arguments.max_shard_size)
+        pushed = push(
+            model,
+            processor,
+            arguments.repo_id,
+            card=card,
+            private=arguments.private or None,
+            dry_run=arguments.dry_run,
+            revision=arguments.to_revision,
+            commit_message=arguments.message,
+            max_shard_size=arguments.max_shard_size,
+        )
+    except (ValueError, OSError, VerificationError) as error:
+        print(f"push.py: {error}", file=sys.stderr)
+        return 2
+    for name, result in pushed.report["heads"].items():
+        logger.info("%s: %s", name, result)
+    logger.info("%d files, %.1f MB", len(pushed.files), sum(pushed.files.values()) / 1e6)
+    logger.info("dry run, nothing was uploaded" if pushed.url is None else pushed.url)
+    return 0
+
+
+def read_card(arguments: argparse.Namespace, model: SeqMixPreTrainedModel, processor: object) -> ModelCard:
+    """Make the card from its values, or read a finished one.
+
+    Raises:
+        ValueError: if there is none, it cannot be read, or it has blanks.
+    """
+    path = arguments.card
+    if path is None:
+        path = Path(arguments.checkpoint) / "README.md"
+        if not path.is_file():
+            raise ValueError(f"a model is not published without a card: give --card, or write {path}.")
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".md":
+        check_card(text)
+        return ModelCard(text)
+    try:
+        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds a {type(values).__name__}; it must be a mapping of names to values.")
+    return build_card(model, processor, arguments.repo_id, values, arguments.template)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
