@@ -1,20 +1,22 @@
 """Does a layer of degree 3 learn more from the same parameters than layers of degree 2 and 4? And the ranks behind the claim.
 
     python scripts/degree_experiment.py train --form fully-connected --output-dir runs/degree/fully-connected
-    python scripts/degree_experiment.py train --form sequence --width 10 --batch-size 64 --output-dir runs/degree/sequence
+    python scripts/degree_experiment.py train --form sequence --token-width 2 --width 10 --batch-size 64 \\
+        --output-dir runs/degree/sequence
     python scripts/degree_experiment.py ranks --output-dir runs/degree/ranks
 
 `train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with other
 pairs, 1, with residual nets of layers of degree 2, 3 and 4 (static norms, no activation: polynomials) and of fractional
 degrees. Depths are equal in parameters; the learning rate is chosen on seeds of its own. All nets of an architecture are
 trained side by side. Each line of runs.jsonl is an architecture at a task; a killed run goes on where it stopped when the
-command is given again. Writes table.md, table.json and plots after each. `ranks` prints exact separation ranks modulo a
+command is given again. Writes table.md, table.json and plots at the end. `ranks` prints exact separation ranks modulo a
 prime beside what they are said to be.
 """
 
 import argparse
 import logging
 import math
+import statistics
 import sys
 import time
 from collections.abc import Sequence
@@ -61,6 +63,9 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     train.add_argument("--steps", type=int, default=2000)
     train.add_argument("--batch-size", type=int, default=128)
     train.add_argument("--threads", type=int, default=1)
+    train.add_argument(
+        "--report-only", action="store_true", help="train nothing; tables and plots of the runs there are"
+    )
     ranks = commands.add_parser("ranks", help="print exact separation ranks")
     ranks.add_argument("--output-dir", type=Path, help="where to write ranks.md and ranks.json; nowhere by default")
     ranks.add_argument(
@@ -119,12 +124,24 @@ class Experiment:
             "task": task,
         } | settings
 
-    def nets_of(self, task: str) -> list[Architecture]:
-        """All nets for the first task; for others, the controls, those whose projections use the budget."""
-        if task == self.arguments.tasks[0]:
-            return self.nets
+    def plan(self) -> list[tuple[str, Architecture]]:
+        """Tasks and nets, what matters most first: the budget's nets of degree 2, 3 and 4 at every task, those of other
+        degrees, and at the first task the nets of other sizes."""
         budget = self.arguments.budget * self.arguments.width**2
-        return [net for net in self.nets if abs(net.projections / budget - 1) < 0.08]
+        equal = [
+            net
+            for net in self.nets
+            if abs(net.projections / budget - 1) < 0.08 and net.overhead == (net.form == "sequence")
+        ]
+        whole = [net for net in equal if net.kind in "234"]
+        tasks = self.arguments.tasks
+        first = [
+            (task, net)
+            for part in (whole, [net for net in equal if net not in whole])
+            for task in tasks
+            for net in part
+        ]
+        return first + [(tasks[0], net) for net in self.nets if net not in equal]
 
     def run(self, net: Architecture, name: str) -> dict[str, Any]:
         """The result of an architecture at a task."""
@@ -193,24 +210,26 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     except ValueError as error:
         sys.exit(f"degree_experiment.py: {error}")
     results: list[dict[str, Any]] = []
-    report: dict[str, Any] = {}
-    for name in arguments.tasks:
-        for net in experiment.nets_of(name):
-            result = experiment.run(net, name)
-            results.append(experiment.key(net, name) | result)
-            errors = [_clipped(error) for error in result["errors"]]
-            logger.info(
-                "%s, degree %s, depth %d, %s: rate %g, median error %.3g, %.0f s",
-                name,
-                net.kind,
-                net.depth,
-                "affine" if net.affine else "linear",
-                result["rate"],
-                sorted(errors)[len(errors) // 2],
-                result["train_seconds"],
-            )
-        report = write_report(experiment.folder, arguments, results)
-    return report
+    for name, net in experiment.plan():
+        if arguments.report_only and experiment.log.get(experiment.key(net, name)) is None:
+            continue
+        result = experiment.run(net, name)
+        results.append(experiment.key(net, name) | result)
+        logger.info(
+            "%s, degree %s, depth %d, %s: rate %g, median error %.3g, %.0f s",
+            name,
+            net.kind,
+            net.depth,
+            "affine" if net.affine else "linear",
+            result["rate"],
+            statistics.median(map(_clipped, result["errors"])),
+            result["train_seconds"],
+        )
+    if not results:
+        sys.exit(
+            f"degree_experiment.py: {experiment.folder} has no runs with these arguments; leave --report-only out."
+        )
+    return write_report(experiment.folder, arguments, results)
 
 
 if __name__ == "__main__":

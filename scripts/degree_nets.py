@@ -177,7 +177,8 @@ def rank_of(architecture: Architecture, task: SeparationTask, max_size: int) -> 
     degrees = [int(degree) for degree in architecture.degrees]
     inputs, width, tokens = task.num_tokens * task.width, architecture.width, task.num_tokens
     if architecture.form == "fully-connected":
-        # An output map is absorbed by the next layer's maps, but for the residual: left out, as bounds of deep nets are 0.
+        # Without output maps, which only nets have whose rank is beyond the task's already: with them it is no smaller, as
+        # generic ones do no worse than the identity.
         settings = {"inputs": inputs, "residual": True, "bias": architecture.affine, "linear_readout": True}
         return mlp_separation_rank(degrees, width, max_size=max_size, **settings).rank  # type: ignore[arg-type]
     rng = np.random.default_rng(0)

@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.ticker import MaxNLocator
+
 from hf_seqmix.analysis.figures import COLORS, MARKERS, draw_grid
 
-__all__ = ["plot_curves", "plot_equal", "plot_errors"]
+__all__ = ["KINDS", "plot_curves", "plot_equal", "plot_errors"]
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -20,6 +22,7 @@ STYLES = {
     "2.4 signed power": (COLORS[4], MARKERS[4]),
     "e signed power": (COLORS[6], MARKERS[5]),
 }
+KINDS = tuple(STYLES)
 NAMES = {"paired_product": "pairs across the halves", "paired_product_control": "control, neighbours paired"}
 _FLOOR = 1e-9
 
@@ -41,7 +44,9 @@ def plot_errors(results: Rows, n: int, path: Path, title: str) -> None:
                     shown = plain
                 elif budget == "with_overhead":
                     shown = [row for row in shown if row["overhead"]]
+                axes.set_visible(bool(shown))
                 _panel(axes, shown, budget, n)
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 what = "projections alone: d a layer" if column == 0 else "with an output map: d + 1 a layer"
                 axes.set(
                     yscale="log",

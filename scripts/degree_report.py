@@ -8,7 +8,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from degree_plots import plot_curves, plot_equal, plot_errors
+from degree_plots import KINDS, plot_curves, plot_equal, plot_errors
 
 from hf_seqmix.analysis import markdown_table, run_environment
 from hf_seqmix.data import write_json
@@ -57,13 +57,24 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 def write_report(folder: Path, arguments: argparse.Namespace, results: Rows) -> dict[str, Any]:
     """Writes table.json, table.md and the plots from the results there are."""
     n = arguments.width**2
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    results = sorted(
+        results,
+        key=lambda row: (
+            arguments.tasks.index(row["task"]),
+            row["affine"],
+            row["overhead"],
+            order[row["kind"]],
+            row["depth"],
+        ),
+    )
     rows = [_row(result, n) for result in results]
     comparisons = [
         comparison for budget in ("projections", "with_overhead") for comparison in _pairs(results, budget, n)
     ]
     environment = run_environment()
     environment.pop("command")  # has the paths of this machine
-    settings = {name: value for name, value in vars(arguments).items() if name != "output_dir"}
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("output_dir", "report_only")}
     report = {"settings": settings, "results": rows, "comparisons": comparisons, "environment": environment}
     write_json(folder / "table.json", report)
     text = _markdown(arguments, rows, comparisons)

@@ -58,7 +58,7 @@ def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypa
 
     # What is there is not trained again.
     monkeypatch.setattr(script.Experiment, "_train", lambda *_: pytest.fail("trained twice"))
-    again = script.main(command)
+    again = script.main([*command, "--report-only"])
     assert again["results"] == report["results"]
 
 
@@ -157,6 +157,7 @@ def test_ranks(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
+        (["--report-only"], "has no runs with these arguments"),
         (["--budget", "10"], "budget is 10 matrices"),
         (["--steps", "0"], "--steps is 0"),
         (["--seeds", "1", "1"], "--seeds names something twice"),
