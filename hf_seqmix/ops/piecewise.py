@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .operator import define_operator
 from .piecewise_problem import ColumnProblem
 from .piecewise_product import column_gradients, column_product
 from .toeplitz_product import is_traced
@@ -233,7 +234,7 @@ _ARGUMENTS = (
 )
 
 
-@torch.library.custom_op("hf_seqmix::piecewise_column_v1", mutates_args=(), schema=f"({_ARGUMENTS}) -> Tensor")
+@define_operator("hf_seqmix::piecewise_column_v1", schema=f"({_ARGUMENTS}) -> Tensor")
 def _column(*args: Any) -> Tensor:
     return _compute(*args) if args[0].numel() and args[1].numel() else _fake_column(*args).zero_()
 
@@ -246,9 +247,8 @@ def _fake_column(*args: Any) -> Tensor:
 _column.register_fake(_fake_column)
 
 
-@torch.library.custom_op(
+@define_operator(
     "hf_seqmix::piecewise_column_gradients_v1",
-    mutates_args=(),
     schema=f"(Tensor upstream, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
 )
 def _gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from .fft_conv import channel_blocks, circular_product, compute_dtype, correlate, fast_length, spectrum
+from .operator import define_operator
 
 __all__ = ["is_traced", "toeplitz_gradients", "toeplitz_product"]
 
@@ -182,9 +183,9 @@ class _Gradients(torch.autograd.Function):
     backward = staticmethod(_eager_gradients_backward)
 
 
-# The version is part of the name: exported model code may register the operator beside this package, and of two equal
-# names the last registration wins. Change it with any change of meaning.
-@torch.library.custom_op("hf_seqmix::toeplitz_product_v1", mutates_args=())
+# The version is part of the name, which is global to a process. Change it with any change of meaning; exported model code
+# carries a hash of itself instead.
+@define_operator("hf_seqmix::toeplitz_product_v1")
 def _product(first: Tensor, second: Tensor, wrt: str, causal: bool) -> Tensor:
     return _compute_product(first, second, wrt, causal)
 
@@ -197,7 +198,7 @@ def _(first: Tensor, second: Tensor, wrt: str, causal: bool) -> Tensor:
     return torch.empty_like(first, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("hf_seqmix::toeplitz_gradients_v1", mutates_args=())
+@define_operator("hf_seqmix::toeplitz_gradients_v1")
 def _gradients(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     return _compute_gradients(g, x, kernel, causal)
 
