@@ -12,7 +12,7 @@ from ..models.auto import AUTO_CLASSES
 from ..models.backbone import SeqMixPreTrainedModel
 from .remote_code import family_of
 
-__all__ = ["REQUIRED_VALUES", "build_card", "check_card", "model_facts", "plain_card"]
+__all__ = ["REQUIRED_VALUES", "build_card", "check_card", "head_of", "model_facts", "plain_card"]
 
 BLANK = "[More Information Needed]"
 
@@ -90,7 +90,7 @@ def build_card(
 
 def model_facts(model: SeqMixPreTrainedModel, processor: Any = None) -> dict[str, Any]:
     """Return what a card says that can be read off a model: sizes, classes, kinds."""
-    suffix = _head(model)
+    suffix = head_of(model)
     text = model.config.image_shape is None
     facts = {
         "model_type": model.config.model_type,
@@ -195,11 +195,16 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "unnamed"
 
 
-def _head(model: SeqMixPreTrainedModel) -> str:
-    """Return the end of the name of a model's class: its head."""
-    for suffix, cls in family_of(model.config).classes.items():
-        if type(model) is cls and suffix in AUTO_CLASSES:
-            return suffix
+def head_of(model: SeqMixPreTrainedModel) -> str:
+    """Return the end of the name of a model's class: its head, or "Model".
+
+    Raises:
+        ValueError: for a model that is not one of the package's families.
+    """
+    if isinstance(model, SeqMixPreTrainedModel):
+        for suffix, cls in family_of(model.config).classes.items():
+            if type(model) is cls and suffix in AUTO_CLASSES:
+                return suffix
     raise ValueError(
         f"{type(model).__module__}.{type(model).__name__} is not a class of the package's families: open the model with "
         "hf_seqmix imported, and merge adapters first."

@@ -8,6 +8,7 @@ Run by `verification.py`, with any interpreter that has torch, transformers and 
 import importlib
 import json
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -152,8 +153,12 @@ def check_image_processor(folder: str, expected: dict[str, Any]) -> str:
 
 if __name__ == "__main__":
     sys.meta_path.insert(0, Blocker())  # type: ignore[arg-type]
+    failures = []
     for path in sys.argv[1:]:
         try:
             main(path)
         except Exception as error:
-            raise RuntimeError(f"{json.loads(Path(path).read_text(encoding='utf-8'))['folder']}: {error}") from error
+            traceback.print_exc()
+            name = json.loads(Path(path).read_text(encoding="utf-8"))["folder"]
+            failures.append(f"{name}: {type(error).__name__}: {error}")
+    sys.exit("\n".join(failures) if failures else 0)

@@ -13,7 +13,7 @@ from transformers.image_processing_utils import BaseImageProcessor
 
 from ..data.run_folder import write_json
 from ..models.backbone import SeqMixPreTrainedModel
-from .cards import _head, check_card, plain_card
+from .cards import check_card, head_of, plain_card
 from .remote_code import remote_code
 
 __all__ = ["export"]
@@ -51,7 +51,7 @@ def export(
         raise ValueError(f"{folder} is a file or a link. Give a folder, or a name that does not exist yet.")
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"the folder {folder} is not empty, and an export replaces nothing. Give another.")
-    _head(model)
+    head_of(model)
     _check_weights(model)
     check_processor(model.config, processor)
     code = remote_code(model.config)

@@ -1,0 +1,87 @@
+"""One export of each kind of model, shared by the tests of a session."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from hf_seqmix import (
+    FDTNNConfig,
+    FDTNNForImageClassification,
+    IPAConfig,
+    IPAForCausalLM,
+    PolyTransformerConfig,
+    PolyTransformerForSequenceClassification,
+    SeqMixHybridConfig,
+    SeqMixHybridForCausalLM,
+    SeqMixImageProcessor,
+    SKITNNConfig,
+    SKITNNForMaskedLM,
+    TNNConfig,
+    TNNForCausalLM,
+)
+from hf_seqmix.data import train_bpe
+from hf_seqmix.hub import export
+
+TEXT: dict[str, Any] = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 16}
+
+
+class Exported(NamedTuple):
+    """A repository, what was exported, and its processor."""
+
+    folder: Path
+    model: Any
+    processor: Any
+
+
+def perturbed(model: Any) -> Any:
+    """Move every parameter, so that no zero or one of the beginning is left."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
+    torch.manual_seed(0)
+    mixers = ["tnn", "attention", "ipa", "fd_tnn", "poly_transformer"]
+    images = FDTNNConfig(hidden_size=16, num_hidden_layers=1, is_causal=False, image_size=8, mixing_dimensions=2)
+    models = {
+        "tnn": TNNForCausalLM(TNNConfig(**TEXT)),
+        "fd_tnn": FDTNNForImageClassification(images),
+        "ski_tnn": SKITNNForMaskedLM(SKITNNConfig(**TEXT, num_inducing_points=4)),
+        "ipa": IPAForCausalLM(IPAConfig(**TEXT, token_shift=2, copy_head=True)),
+        "poly_transformer": PolyTransformerForSequenceClassification(PolyTransformerConfig(**TEXT, num_labels=3)),
+        "seqmix_hybrid": SeqMixHybridForCausalLM(
+            SeqMixHybridConfig(**{**TEXT, "num_hidden_layers": len(mixers)}, mixer_types=mixers)
+        ),
+    }
+    processors = {
+        "tnn": train_bpe(["def main(x): return x + 1\n"] * 3, 260),
+        "fd_tnn": SeqMixImageProcessor.for_model(images),
+    }
+    folder = tmp_path_factory.mktemp("exported")
+    return {
+        name: Exported(
+            export(
+                perturbed(model), processors.get(name), folder / name, max_shard_size="8KB" if name == "ipa" else "5GB"
+            ),
+            model,
+            processors.get(name),
+        )
+        for name, model in models.items()
+    }
+
+
+@pytest.fixture(scope="session")
+def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Where the library copies the code of repositories to; one folder, since it imports from the first it was given."""
+    folder = tmp_path_factory.mktemp("modules")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
+        patch.setattr("sys.path", [*sys.path])
+        yield folder

@@ -1,0 +1,170 @@
+"""The exported folder: what is in it, that the package opens it as its own, and what is refused."""
+
+import json
+import os
+
+import pytest
+import torch
+from safetensors import safe_open
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedTokenizerFast,
+)
+from transformers.dynamic_module_utils import get_class_from_dynamic_module
+
+import hf_seqmix
+from hf_seqmix import FDTNNConfig, FDTNNForImageClassification, SeqMixImageProcessor, TNNConfig, TNNForCausalLM
+from hf_seqmix.data import train_bpe
+from hf_seqmix.hub import export
+from tests.hub.conftest import TEXT
+from tests.markers import needs_no_torchvision
+
+
+@pytest.fixture
+def model():
+    return TNNForCausalLM(TNNConfig(**TEXT))
+
+
+def test_what_is_in_it(exported):
+    folder = exported["tnn"].folder
+    names = {path.name for path in folder.iterdir()}
+    assert {"README.md", "config.json", "generation_config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert {"configuration_tnn.py", "modeling_tnn.py"} <= names
+    assert not any(name.endswith((".bin", ".pt", ".pyc")) or name.startswith(".") for name in names)
+    config = json.loads((folder / "config.json").read_text())
+    assert config["auto_map"]["AutoModelForCausalLM"] == "modeling_tnn.TNNForCausalLM"
+    assert config["architectures"] == ["TNNForCausalLM"]
+    assert not hasattr(exported["tnn"].model.config, "auto_map")  # the exported model is as it was
+    umask = os.umask(0)
+    os.umask(umask)
+    assert folder.stat().st_mode & 0o777 == 0o777 & ~umask
+    assert "Nothing is recorded" in (folder / "README.md").read_text()
+
+
+def test_weights_are_sharded_above_a_size(exported):
+    folder, model, _ = exported["ipa"]
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = set(index["weight_map"].values())
+    assert len(files) > 2
+    stored = {}
+    for file in files:
+        with safe_open(folder / file, "pt") as tensors:
+            stored |= {name: tensors.get_tensor(name) for name in tensors.keys()}  # noqa: SIM118 (no mapping)
+    assert all(
+        torch.equal(stored[name], value) for name, value in model.state_dict().items() if name != "lm_head.weight"
+    )
+
+
+@pytest.mark.parametrize("trust", [{}, {"trust_remote_code": False}, {"trust_remote_code": True}], ids=str)
+@pytest.mark.parametrize("name", ["tnn", "ipa", "seqmix_hybrid"])
+def test_the_package_opens_it_as_its_own_class(exported, name, trust):
+    folder, model, _ = exported[name]
+    opened = AutoModelForCausalLM.from_pretrained(folder, **trust)
+    assert type(opened) is type(model) and type(opened.config) is type(model.config)
+    ids = torch.arange(2, 11)[None]
+    assert torch.equal(opened(ids).logits, model(ids).logits)
+    assert type(AutoModel.from_pretrained(folder, **trust)).__module__.startswith("hf_seqmix.")
+    assert type(AutoConfig.from_pretrained(folder, **trust)) is type(model.config)
+
+
+@needs_no_torchvision
+@pytest.mark.parametrize("trust", [{}, {"trust_remote_code": True}], ids=str)
+def test_the_package_opens_its_image_processor(exported, trust):
+    assert type(AutoImageProcessor.from_pretrained(exported["fd_tnn"].folder, **trust)) is SeqMixImageProcessor
+
+
+def test_the_tokenizer_is_in_it(exported):
+    folder, _, tokenizer = exported["tnn"]
+    assert AutoTokenizer.from_pretrained(folder)("x = 1")["input_ids"] == tokenizer("x = 1")["input_ids"]
+
+
+def test_a_folder_with_content_is_refused_and_left_alone(model, tmp_path):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ValueError, match="is not empty"):
+        export(model, None, tmp_path / "full")
+    for name in ("file", "link"):
+        with pytest.raises(ValueError, match="is a file or a link"):
+            export(model, None, tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "full", "link"]
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    assert (export(model, None, tmp_path / "empty") / "config.json").is_file()
+
+
+def test_a_failure_leaves_nothing(model, tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("hf_seqmix.hub.exporting._add_auto_map", full)
+    with pytest.raises(OSError, match="No space"):
+        export(model, None, tmp_path / "x")
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_cannot_be_exported_is_refused(model, tmp_path, exported):
+    small = train_bpe(["x"], 258)
+    small.add_tokens([f"<{number}>" for number in range(60)])
+    with pytest.raises(ValueError, match="the tokenizer has ids up to 317, but vocab_size is 300"):
+        export(model, small, tmp_path / "a")
+    with pytest.raises(ValueError, match="this is a model of text"):
+        export(model, exported["fd_tnn"].processor, tmp_path / "a")
+    images = FDTNNForImageClassification(
+        FDTNNConfig(hidden_size=8, num_hidden_layers=1, is_causal=False, image_size=4)
+    )
+    with pytest.raises(ValueError, match="this is a model of images"):
+        export(images, PreTrainedTokenizerFast(tokenizer_object=small._tokenizer), tmp_path / "a")
+    with torch.device("meta"):
+        empty = TNNForCausalLM(TNNConfig(**TEXT))
+    with pytest.raises(ValueError, match="weights are not in memory"):
+        export(empty, None, tmp_path / "a")
+    with pytest.raises(ValueError, match="the card has blanks"):
+        export(model, None, tmp_path / "a", card="---\nlicense: mit\n---\n\n# X\n\n[More Information Needed]\n")
+    with pytest.raises(ValueError, match="merge adapters first"):
+        export(torch.nn.Linear(1, 1), None, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["ipa", "seqmix_hybrid", "tnn"])
+def test_package_and_repository_work_in_one_process(exported, name, tmp_path, modules_cache):
+    """Each has its own operators and cache layers; two copies of the same code share theirs."""
+    folder, native, _ = exported[name]
+    config = json.loads((folder / "config.json").read_text())
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in folder.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    models = [native]
+    ids = torch.arange(2, 11)[None]
+    logits, generated = native(ids).logits.detach(), generate(native, ids)
+    for place in (folder, copy):
+        config_class, model_class = (
+            get_class_from_dynamic_module(config["auto_map"][auto], place)
+            for auto in ("AutoConfig", "AutoModelForCausalLM")
+        )
+        remote = model_class.from_pretrained(place, config=config_class.from_pretrained(place))
+        assert type(remote) is not type(native) and type(remote).__module__.startswith("transformers_modules.")
+        models.append(remote)
+        for each in models:
+            assert torch.equal(each(ids).logits, logits)
+            assert torch.equal(generate(each, ids), generated)
+    torch._dynamo.reset()
+    for each in models if name == "tnn" else ():
+        compiled = torch.compile(each, backend="aot_eager")
+        compiled(ids, labels=ids).loss.backward()  # the operators, and their derivatives
+    gradients = [{key: value.grad for key, value in each.named_parameters()} for each in models]
+    assert name != "tnn" or any(gradient is not None for gradient in gradients[1].values())
+    for key, gradient in gradients[0].items():
+        assert all(gradient is None or torch.allclose(other[key], gradient, atol=1e-6) for other in gradients[1:]), key
+    native.zero_grad(set_to_none=True)
+    assert hf_seqmix.TNNForCausalLM.__module__ == "hf_seqmix.models.tnn.modeling_tnn"
+
+
+def generate(model, ids):
+    return model.generate(ids, max_new_tokens=4, do_sample=False, pad_token_id=0, attention_mask=torch.ones_like(ids))
