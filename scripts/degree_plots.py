@@ -62,6 +62,9 @@ def plot_errors(results: Rows, n: int, path: Path, title: str) -> None:
 
 
 def _panel(axes: Any, shown: Rows, budget: str, n: int) -> None:
+    every = [row[budget] / n for row in shown]
+    if every:
+        axes.set_xlim(min(every) - 0.7, max(every) + 0.7)  # a single size, too, between whole numbers
     for kind, (color, marker) in STYLES.items():
         nets = sorted((row for row in shown if row["kind"] == kind), key=lambda row: row[budget])
         if not nets:
