@@ -80,18 +80,28 @@ def verify_all(
     """
     for folder, _, _ in exported:
         check_repository(folder)
+    results = _open_elsewhere(exported, python, {"train": train, "tolerance": tolerance}, timeout)
+    failures = [result for result in results if isinstance(result, str)]
+    if failures:
+        raise VerificationError("not all stands alone without hf_seqmix:\n" + "\n".join(failures))
+    return [result for result in results if not isinstance(result, str)]
+
+
+def _open_elsewhere(
+    exported: Sequence[tuple[str | Path, SeqMixPreTrainedModel, Any]],
+    python: str | Path,
+    options: dict[str, Any],
+    timeout: float,
+) -> list[dict[str, Any] | str]:
+    """Return, of each repository, the report of the other process, or what went wrong there."""
     with tempfile.TemporaryDirectory() as work:
-        paths = []
-        for number, (folder, model, processor) in enumerate(exported):
-            place = Path(work, str(number))
+        places = [Path(work, str(number)) for number in range(len(exported))]
+        for place, (folder, model, processor) in zip(places, exported, strict=True):
             place.mkdir()
-            plan = _plan(Path(folder).resolve(), model, processor, place)
-            plan |= {"train": train, "tolerance": tolerance}
-            paths.append(place / "plan.json")
-            paths[-1].write_text(json.dumps(plan), encoding="utf-8")
+            plan = {**_plan(Path(folder).resolve(), model, processor, place), **options}
+            (place / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         environment = {**os.environ, "HF_MODULES_CACHE": str(Path(work, "modules")), "HF_HUB_OFFLINE": "1"}
-        command = [str(python), "-I", str(_SCRIPT), *map(str, paths)]
-        names = ", ".join(str(folder) for folder, _, _ in exported)
+        command = [str(python), "-I", str(_SCRIPT), *(str(place / "plan.json") for place in places)]
         try:
             done = subprocess.run(
                 command,
@@ -103,10 +113,19 @@ def verify_all(
                 stdin=subprocess.DEVNULL,
             )
         except subprocess.TimeoutExpired as error:
+            names = ", ".join(str(folder) for folder, _, _ in exported)
             raise VerificationError(f"{names} did not open within {timeout:g} s without hf_seqmix.") from error
-        if done.returncode != 0:
-            raise VerificationError(f"{names}: not all stands alone without hf_seqmix.\n{done.stderr.strip()[-4000:]}")
-        return [json.loads((path.parent / "report.json").read_text(encoding="utf-8")) for path in paths]
+        except OSError as error:
+            raise ValueError(f"{python} cannot be run: {error.strerror}.") from error
+        results: list[dict[str, Any] | str] = []
+        for place, (folder, _, _) in zip(places, exported, strict=True):
+            if (place / "report.json").exists():
+                results.append(json.loads((place / "report.json").read_text(encoding="utf-8")))
+            elif (place / "failure.txt").exists():
+                results.append(f"{folder}: {(place / 'failure.txt').read_text(encoding='utf-8').strip()[-4000:]}")
+            else:
+                results.append(f"{folder}: the process ended with {done.returncode}: {done.stderr.strip()[-4000:]}")
+        return results
 
 
 def _plan(folder: Path, model: SeqMixPreTrainedModel, processor: Any, place: Path) -> dict[str, Any]:

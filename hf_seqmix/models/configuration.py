@@ -326,6 +326,7 @@ class ToeplitzConfig(SeqMixConfig):
     mixing_dimensions: int = 1
 
     def __post_init__(self, **kwargs: Any) -> None:
+        self.check_fields(kwargs)
         self._check_image_fields()
         image = self.image_shape
         if image is not None:

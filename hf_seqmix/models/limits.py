@@ -84,6 +84,10 @@ def check_extra_fields(config_class: Any, fields: Mapping[str, Any]) -> None:
         if value is not None and not isinstance(value, _TYPES.get(field, object)) and not hasattr(value, "to_dict"):
             kind = "a string" if _TYPES[field] is str else "an object"
             raise ValueError(f"{field} is {_short(value)}; it must be {kind}.")
+        if field == "model_type" and value != config_class.model_type:
+            raise ValueError(
+                f"model_type is {_short(value)}, but this is a {config_class.model_type!r} configuration."
+            )
         if field in ("dtype", "torch_dtype") and value is not None:
             import torch
 

@@ -137,7 +137,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.error(400, "BadRequest", "no name of a repository")
         exists = repo_id in self.hub.repositories
         if not exists:
-            repository = self.hub.repositories[repo_id] = Repository(private=bool(wanted.get("private")))
+            repository = self.hub.repositories[repo_id] = Repository(
+                private=bool(wanted.get("private")) or wanted.get("visibility") == "private"
+            )
             repository.commit(
                 "initial commit", {".gitattributes": b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n"}
             )

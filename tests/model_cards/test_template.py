@@ -10,6 +10,7 @@ VALUES = {
     "model_name": "TNN small",
     "repo_id": "someone/tnn-small",
     "auto_class": "AutoModelForCausalLM",
+    "processor_class": "AutoTokenizer",
     "usage": 'print(tokenizer.decode(model.generate(**tokenizer("def", return_tensors="pt"))[0]))\n',
     "model_summary": "A small Toeplitz language model of Python code.",
     "model_description": "Seven layers.",
@@ -40,6 +41,8 @@ VALUES = {
     "citation": "@misc{x}",
 }
 
+OPTIONAL = {"usage", "paper", "citation", "processor_class"}
+
 
 def card_data(**more):
     return ModelCardData(
@@ -69,12 +72,15 @@ def test_complete_card_has_no_blank_and_valid_metadata():
     for result in VALUES["results"]:
         assert f"```bash\n{result['command']}\n```" in text
     assert "- It knows nothing but Python.\n- It is small.\n" in text
-    code = text.split("```python\n")[1].split("```")[0]
-    compile(code, "card", "exec")
+    with_package, without = (part.split("```")[0] for part in text.split("```python\n")[1:])
+    for code in (with_package, without):
+        compile(code, "card", "exec")
+    assert "import hf_seqmix" in with_package and "trust_remote_code" not in with_package
+    assert without.count("trust_remote_code=True") == 2 and "import hf_seqmix" not in without
     assert "\n\n\n" not in text
 
 
-@pytest.mark.parametrize("name", sorted(set(VALUES) - {"usage", "paper", "citation"}))
+@pytest.mark.parametrize("name", sorted(set(VALUES) - OPTIONAL))
 def test_whatever_is_missing_leaves_a_blank(name):
     values = {key: value for key, value in VALUES.items() if key != name}
     assert BLANK in str(ModelCard.from_template(card_data(), template_path=str(TEMPLATE), **values))
@@ -87,7 +93,7 @@ def test_whatever_is_missing_of_a_result_leaves_a_blank(name):
     assert BLANK in str(ModelCard.from_template(card_data(), template_path=str(TEMPLATE), **values))
 
 
-@pytest.mark.parametrize("name", ["usage", "paper", "citation"])
+@pytest.mark.parametrize("name", sorted(OPTIONAL))
 def test_optional_values_may_be_missing(name):
     values = {key: value for key, value in VALUES.items() if key != name}
     text = str(ModelCard.from_template(card_data(), template_path=str(TEMPLATE), **values))

@@ -1,0 +1,87 @@
+"""The push script: what it refuses, in a line; pushing itself is tried in tests/hub/test_pushing.py."""
+
+import importlib.util
+import json
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hf_seqmix import TNNConfig, TNNForCausalLM
+
+SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "push.py"
+CARD = "---\nlicense: mit\n---\n# X\n"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("push", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    TNNForCausalLM(TNNConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1)).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture(autouse=True)
+def pushed(script, monkeypatch):
+    """What would have been pushed: nothing leaves this process."""
+    calls = []
+
+    def push(model, processor, repo_id, **options):
+        calls.append((model, processor, repo_id, options))
+        return type("Pushed", (), {"report": {"heads": {"AutoModel": "equal"}}, "files": {"a": 1}, "url": None})()
+
+    monkeypatch.setattr(script, "push", push)
+    return calls
+
+
+def test_options_reach_the_push(script, checkpoint, pushed, tmp_path):
+    (checkpoint / "README.md").write_text(CARD)
+    export = tmp_path / "export"
+    arguments = [str(checkpoint), "--repo-id", "a/b", "--private", "--dry-run", "--dtype", "bfloat16"]
+    assert script.main([*arguments, "--export-dir", str(export), "--to-revision", "x", "--message", "m"]) == 0
+    ((model, processor, repo_id, options),) = pushed
+    assert type(model) is TNNForCausalLM and str(model.dtype) == "torch.bfloat16" and not model.training
+    assert processor is None and repo_id == "a/b" and str(options["card"]).strip() == CARD.strip()
+    assert options["private"] is True and options["dry_run"] and options["revision"] == "x"
+    assert options["commit_message"] == "m"
+    assert (export / "modeling_tnn.py").is_file()
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../b", "a", "/a/b"])
+def test_path_tricks_are_refused(script, checkpoint, pushed, capsys, name):
+    assert script.main([str(checkpoint), "--repo-id", name]) == 2
+    assert "push.py: the name of a repository is" in capsys.readouterr().err and not pushed
+
+
+def test_a_card_is_asked_for(script, checkpoint, pushed, capsys, tmp_path):
+    assert script.main([str(checkpoint), "--repo-id", "a/b"]) == 2
+    assert "a model is not published without a card" in capsys.readouterr().err
+    for name, content, message in (
+        ("card.json", json.dumps({"model_name": "X"}), "the card lacks model_summary, model_description, license"),
+        ("card.yaml", "model_name: X\nmodel_sumary: Y\n", "has no place for model_sumary"),
+        ("card.yaml", "[1, 2]", "holds a list"),
+        ("card.json", "{", "cannot be read"),
+        ("card.yaml", "a: [", "cannot be read"),
+        ("card.md", CARD + "[More Information Needed]", "the card has blanks"),
+        ("gone.md", None, "No such file"),
+    ):
+        if content is not None:
+            (tmp_path / name).write_text(content)
+        assert script.main([str(checkpoint), "--repo-id", "a/b", "--card", str(tmp_path / name)]) == 2
+        assert message in capsys.readouterr().err
+    assert not pushed
+
+
+def test_a_checkpoint_that_is_none_is_refused(script, pushed, capsys, tmp_path, checkpoint):
+    assert script.main([str(tmp_path / "nothing"), "--repo-id", "a/b"]) == 2
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "architectures": ["BertModel"]}))
+    assert script.main([str(checkpoint), "--repo-id", "a/b"]) == 2
+    assert "architectures is ['BertModel']; it must name one of" in capsys.readouterr().err
+    assert not pushed
