@@ -22,6 +22,7 @@ __all__ = [
     "PicklableCapture",
     "ShapesFirst",
     "StaticLayer",
+    "attends",
     "can_return_tuple",
     "capture_outputs",
     "merge_with_config_defaults",
@@ -120,6 +121,12 @@ def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], 
     STATIC_LAYER_TYPE_MAPPING[name] = static
     masks = LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
     masks[name] = masks["full_attention"] if attends else _trailing_mask
+
+
+def attends(layer_type: str) -> bool:
+    """Whether a layer's mixer must know which of the cached tokens are real, as softmax attention must."""
+    masks = LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
+    return masks.get(layer_type) is masks["full_attention"]
 
 
 def _trailing_mask(

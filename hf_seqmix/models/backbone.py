@@ -10,7 +10,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from .._compat import PicklableCapture, ShapesFirst, capture_outputs, merge_with_config_defaults
+from .._compat import PicklableCapture, ShapesFirst, attends, capture_outputs, merge_with_config_defaults
 from ..cache import past_length
 from ..modules.glu import GatedLinearUnit
 from ..modules.norms import MaskedBatchNorm, build_norm
@@ -348,7 +348,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
     def _check_mask_covers_cache(self, mask: Tensor, length: int, past: int | Tensor) -> None:
         """Refuse a mask of the new tokens alone where the answer depends on how many cached tokens are pads."""
-        counts = self.config.position_embedding_type != "none" or "full_attention" in self.layer_types
+        counts = self.config.position_embedding_type != "none" or any(map(attends, self.layer_types))
         if not counts or torch.compiler.is_compiling() or mask.ndim != 2 or mask.shape[1] != length:
             return
         if int(past) > 0:

@@ -43,14 +43,6 @@ class TestExtendedIPA(TestIPA):
     def test_compiles_in_one_graph(self, is_causal, pads):
         super().test_compiles_in_one_graph(is_causal, pads)
 
-    def test_masks_of_this_calls_tokens_alone(self):
-        model = self.make("ForCausalLM")
-        ids, mask = torch.randint(VOCAB, (2, 9)), torch.tensor(PADS["inside"])
-        cache = DynamicCache(config=model.config)
-        model(ids[:, :3], mask[:, :3], past_key_values=cache, use_cache=True)
-        with pytest.raises(ValueError, match="give a mask of 6 columns"):
-            model(ids[:, 3:6], mask[:, 3:6], past_key_values=cache, use_cache=True)
-
     def test_generation_from_embeddings(self, generator):
         embeds = generator.get_input_embeddings()(torch.randint(1, VOCAB, (1, 5)))
         with pytest.raises(ValueError, match="give input_ids instead of inputs_embeds"):
