@@ -1,6 +1,7 @@
 """The configuration fields that all families share, and their validation."""
 
 import math
+import os
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -213,6 +214,23 @@ class SeqMixConfig(PreTrainedConfig):
             self.classifier_dropout = self.hidden_dropout
         self.check_architecture()
         super().__post_init__(**kwargs)
+
+    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
+        """Save as the library does, but not the names of a repository's own files of code, which stay where they were.
+
+        A repository opened by its own code is saved with it, names and all.
+        """
+        held = vars(self).get("auto_map")
+        if self._auto_class is None and isinstance(held, dict):
+            elsewhere = {name: reference for name, reference in held.items() if "--" in str(reference)}
+            del vars(self)["auto_map"]
+            if elsewhere:
+                vars(self)["auto_map"] = elsewhere
+        try:
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            if held is not None:
+                vars(self)["auto_map"] = held
 
     def check_fields(self, extra: dict[str, Any] | None = None) -> None:
         """Check what no configuration may say, before anything is computed from the fields.

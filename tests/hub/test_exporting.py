@@ -70,6 +70,18 @@ def test_the_package_opens_it_as_its_own_class(exported, name, trust):
     assert type(AutoConfig.from_pretrained(folder, **trust)) is type(model.config)
 
 
+def test_what_the_package_saves_names_no_code_that_is_not_there(exported, tmp_path):
+    opened = AutoModelForCausalLM.from_pretrained(exported["tnn"].folder)
+    opened.save_pretrained(tmp_path)
+    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
+    assert opened.config.auto_map["AutoModel"] == "modeling_tnn.TNNModel"  # as other tools want it
+    opened.config.auto_map = {"AutoModel": "someone/tnn--modeling_tnn.TNNModel", "AutoConfig": "configuration_tnn.X"}
+    opened.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["auto_map"] == {
+        "AutoModel": "someone/tnn--modeling_tnn.TNNModel"
+    }
+
+
 @needs_no_torchvision
 @pytest.mark.parametrize("trust", [{}, {"trust_remote_code": True}], ids=str)
 def test_the_package_opens_its_image_processor(exported, trust):
