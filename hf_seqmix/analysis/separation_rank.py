@@ -126,9 +126,11 @@ class SeparationSpectrum:
 
     Attributes:
         singular_values: sigma_k, descending, float64.
+        resolution: relative size below which singular values are rounding errors of the sampled values.
     """
 
     singular_values: Tensor
+    resolution: float = 1e-9
 
     metric = "L2(mu_A x mu_B)"
 
@@ -137,8 +139,9 @@ class SeparationSpectrum:
         """|f|, root mean square over all pairs."""
         return self.singular_values.square().sum().sqrt().item()
 
-    def numerical_rank(self, rtol: float = 1e-9) -> int:
-        """How many singular values exceed rtol times the largest."""
+    def numerical_rank(self, rtol: float | None = None) -> int:
+        """How many singular values exceed rtol times the largest; rtol is `resolution` by default."""
+        rtol = self.resolution if rtol is None else rtol
         return int((self.singular_values > rtol * self.singular_values[0]).sum())
 
     def eps_rank(self, eps: float) -> int:
@@ -190,7 +193,8 @@ def sample_matrix(f: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Te
         batch: pairs at once, at least.
 
     Returns:
-        (rows, columns) in float64.
+        (rows, columns) in the dtype of the values, float32 at least. A rank needs `model.double()`: in float32, singular values
+        below some 1e-5 of the largest are rounding errors.
 
     Raises:
         ValueError: a half has no samples, or the values have another shape.
@@ -205,7 +209,7 @@ def sample_matrix(f: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Te
             value = f(part.repeat_interleave(columns, dim=0), right.repeat(len(part), *[1] * (right.ndim - 1)))
             if value.shape != (len(part) * columns,):
                 raise ValueError(f"f gave shape {tuple(value.shape)} for {len(part) * columns} pairs; one value each.")
-            values.append(value.double().reshape(len(part), columns))
+            values.append(value.to(torch.promote_types(value.dtype, torch.float32)).reshape(len(part), columns))
     return torch.cat(values)
 
 
@@ -217,7 +221,9 @@ def separation_spectrum(matrix: Tensor) -> SeparationSpectrum:
     """
     if matrix.ndim != 2 or not matrix.isfinite().all() or not matrix.any():
         raise ValueError("The sampled matrix must have two dimensions and finite values, not all zero.")
-    return SeparationSpectrum(torch.linalg.svdvals(matrix.double()) / math.sqrt(matrix.numel()))
+    values = torch.linalg.svdvals(matrix.double()) / math.sqrt(matrix.numel())
+    eps = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
+    return SeparationSpectrum(values, max(1e-9, max(matrix.shape) * eps))
 
 
 def uniform_rank_bounds(matrix: Tensor, eps: float) -> tuple[int, int]:

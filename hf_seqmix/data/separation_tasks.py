@@ -15,6 +15,9 @@ __all__ = ["SEPARATION_TASKS", "SeparationTask", "separation_dataset", "separati
 Half = np.ndarray
 
 
+_MOST_VALUES = 2**20
+
+
 @dataclass(frozen=True)
 class SeparationTask:
     """A function f(A, B) of two halves drawn independently, with what is proven of its separation rank.
@@ -117,6 +120,7 @@ def _inner_product_power(width: int = 3, power: int = 2, signs: bool = False) ->
             "decays; E f^2 = (2 k - 1)!! prod_{i < k} (m + 2 i)",
         )
     # A function of the number of agreements; its coefficient on a product of j signs is the j-th Krawtchouk coefficient.
+    _flat(sum(math.comb(width, order) for order in range(power % 2, min(power, width) + 1, 2)))
     counts = np.arange(width + 1)
     values = (width - 2.0 * counts) ** power
     probability = np.array([math.comb(width, k) for k in counts]) / 2.0**width
@@ -172,7 +176,7 @@ def _paired_product(num_tokens: int = 4, width: int = 2, control: bool = False) 
         evaluate,
         draw,
         rank,
-        (1 / rank,) * rank,
+        _flat(rank),
         "flat: all singular values are equal",
     )
 
@@ -193,7 +197,7 @@ def _inner_product_parity(bits: int = 4, trap: bool = False) -> SeparationTask:
         evaluate,
         lambda rows, rng: rng.integers(2, size=(rows, 2, bits)).astype(float),
         rank,
-        (1 / rank,) * rank,
+        _flat(rank),
         "flat: all singular values are equal",
     )
 
@@ -222,7 +226,7 @@ def _determinant(size: int = 4) -> SeparationTask:
         evaluate,
         lambda rows, rng: rng.standard_normal((rows, size, size)),
         rank,
-        (1 / rank,) * rank,
+        _flat(rank),
         "flat: minors of different columns are uncorrelated",
     )
 
@@ -241,7 +245,7 @@ def _equality(bits: int = 4) -> SeparationTask:
         evaluate,
         lambda rows, rng: rng.integers(2, size=(rows, 2, bits)).astype(float),
         2**bits,
-        (2.0**-bits,) * 2**bits,
+        _flat(2**bits),
         "flat in L2; in L-infinity far smaller",
     )
 
@@ -403,6 +407,16 @@ def _task(
 def _sign(order: tuple[int, ...]) -> int:
     inversions = sum(order[i] > order[j] for i in range(len(order)) for j in range(i + 1, len(order)))
     return -1 if inversions % 2 else 1
+
+
+def _flat(rank: int) -> tuple[float, ...]:
+    """The spectrum of a task whose `rank` singular values are equal, squares over their sum."""
+    if rank > _MOST_VALUES:
+        raise ValueError(
+            f"the separation rank of this task is {rank:,}; make it smaller, so that there are at most {_MOST_VALUES:,} "
+            "singular values to list."
+        )
+    return (1 / rank,) * rank
 
 
 def _positive(**sizes: int) -> None:

@@ -161,3 +161,17 @@ def test_wrong_samples():
         spectrum.eps_rank(-1)
     with pytest.raises(ValueError, match="rank is -1"):
         spectrum.mse_bound(-1)
+
+
+def test_rounding_errors_of_float32_are_no_rank():
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return 1 + torch.sin(a[:, 0]) * torch.cos(b[:, 0])
+
+    left, right = torch.rand(60, 1), torch.rand(60, 1)
+    single = separation_spectrum(sample_matrix(f, left, right))
+    assert (
+        single.numerical_rank()
+        == separation_spectrum(sample_matrix(f, left.double(), right.double())).numerical_rank()
+        == 2
+    )
+    assert single.numerical_rank(1e-9) > 2

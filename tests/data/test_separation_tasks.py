@@ -180,3 +180,16 @@ def test_wrong_arguments():
         task.eps_rank(2)
     with pytest.raises(ValueError, match="rank is -1"):
         task.mse_bound(-1)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        ("inner_product_parity", {"bits": 30}),
+        ("paired_product", {"num_tokens": 20, "width": 8}),
+        ("inner_product_power", {"width": 60, "power": 20, "signs": True}),
+    ],
+)
+def test_spectra_that_fill_the_memory_are_refused(name, fields):
+    with pytest.raises(ValueError, match="make it smaller"):
+        separation_task(name, **fields)
