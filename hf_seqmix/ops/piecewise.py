@@ -51,8 +51,9 @@ def piecewise_column(
 
     Where neither positions nor `visible` are given, query i stands at the place of key N - n + i, so that N > n continues a
     history. Otherwise all three are, and `visible` says alone what is seen. Logits and kernels are in float32 (float64 for
-    float64), their product with the values in the dtype of these, divided in float32. Source: Shamsi, Hua, Williams 2023
-    (arXiv 2306.12317), of whose kernels the form is not published; "prod", "mix" and the biases are ours.
+    float64), their product with the values in the dtype of these (in float32 for float16, which long sums would exceed),
+    divided in float32. Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317), of whose kernels the form is not published;
+    "prod", "mix" and the biases are ours.
 
     Args:
         query: (batch, centres, n, r), real numbers.

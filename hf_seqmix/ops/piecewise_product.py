@@ -52,6 +52,9 @@ def column_product(problem: ColumnProblem) -> Tensor:
     """
     value = problem.value
     out = value.new_empty((problem.batch, problem.centres, problem.n, value.shape[-1]))
+    if value.dtype == torch.float16:
+        # Sums over many keys, which are divided afterwards, exceed its largest number, 65504.
+        value = value.to(problem.dtype)
     for block in problem.blocks():
         weights, divisor = _weights(problem, block)
         product = weights.to(value.dtype).flatten(0, 1) @ value[block.rows, :, : block.keys].flatten(0, 1)

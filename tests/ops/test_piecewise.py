@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hf_seqmix.ops import piecewise_column, piecewise_column_dense, piecewise_problem
 from hf_seqmix.ops.piecewise import KERNEL_NORMS
+from tests.largest import Largest
 from tests.tolerances import TOLERANCE, assert_close
 
 DOUBLE = torch.float64
@@ -220,23 +221,39 @@ def test_extreme_logits_stay_finite():
         assert out.isfinite().all() and leaves[0].grad.isfinite().all()
 
 
-def test_memory_does_not_grow_with_the_square(monkeypatch):
-    """Doubling the length doubles the rows of a block and halves their number: logits in memory stay as many."""
-    sizes = []
-    empty = torch.empty
+@pytest.mark.parametrize("coupling", ["shared", "toeplitz"])
+@pytest.mark.parametrize("norm", ["p", "prod", "mix"])
+def test_memory_does_not_grow_with_the_square(monkeypatch, norm, coupling):
+    """Neither pass has a tensor of all pairs: twice the length halves the rows of a block, and logits stay as many."""
+    budget = 2**16  # bytes
+    monkeypatch.setattr(piecewise_problem, "_CPU_BYTES", budget)
+    for n in (256, 512):
+        for queries in (n, 3):  # without and with a history
+            query = torch.randn(1, 8, n, 2, requires_grad=True)
+            table = torch.randn(8, 2 * n, requires_grad=True)
+            options = (table, table if coupling == "toeplitz" else None, torch.tensor([0.3]))
+            with Largest() as largest:
+                out = piecewise_column(query[:, :, -queries:], query, query, *options, kernel_norm=norm)
+                forward = largest.elements
+                out.sum().backward()
+            # Three blocks' worth of scratch memory, each a little wider than its logits, is as much as there is.
+            assert 0 < forward <= largest.elements <= 2 * budget // 4, (n, queries)
+            assert largest.elements < 8 * n**2 / 10
 
-    def spy(*args: Any, **kwargs: Any) -> Tensor:
-        if args and isinstance(args[0], int):
-            sizes.append(args[0])
-        return empty(*args, **kwargs)
 
-    monkeypatch.setattr(torch, "empty", spy)
-    for n in (1024, 2048, 4096):
-        query = torch.zeros(1, 8, n, 2)
-        piecewise_column(query[:, :, -3:], query, query)  # a history: all keys, few queries
-        sizes.clear()
-        piecewise_problem.ColumnProblem(query, query, query, *[None] * 7, "p", 1.0, True, 0)
-        assert max(sizes) <= 2 * piecewise_problem._CPU_BYTES // 4, n
+@pytest.mark.parametrize("norm", ["p", "j", "prod", "mix"])
+def test_long_sums_in_half_precision(norm):
+    """Weights are divided by their sum last, and before that the sum of 4096 values of 20 is more than float16 holds."""
+    n, value = 4096, torch.full((1, 1, 4096, 2), 20.0, dtype=torch.float16)
+    leaves = [torch.zeros(1, 1, m, 2, dtype=torch.float16).requires_grad_() for m in (2, n)]
+    leaves.append(value.requires_grad_())
+    share = torch.tensor([0.5], dtype=torch.float16)
+    out = piecewise_column(*leaves, mix=share, kernel_norm=norm)
+    assert_close(out, torch.full_like(out, 20))
+    out.float().sum().backward()
+    for x in leaves:
+        assert x.grad.isfinite().all()
+    assert_close(leaves[2].grad[:, :, : n - 1], torch.full((1, 1, n - 1, 2), 1 / n + 1 / (n - 1)), torch.float16)
 
 
 @pytest.mark.parametrize("norm", ["p", "prod", "mix"])
