@@ -34,14 +34,25 @@ class PositionLinear(nn.Module):
         init.zeros_(self.bias)
 
     def forward(self, hidden_states: Tensor, positions: Tensor) -> Tensor:
-        """Map (batch, length, in) to (batch, length, out).
+        """Map (batch, length, in) to (batch, length, out), without a weight for each row and position in memory.
+
+        Compiled graphs cannot look at positions: where those differ from row to row, they do have a weight for each.
 
         Args:
             hidden_states: (batch, length, in_features).
             positions: (batch or 1, length) long.
         """
-        weight = self.weight.to(hidden_states.dtype)[positions]  # (batch or 1, length, out, in)
-        return (weight @ hidden_states.unsqueeze(-1)).squeeze(-1) + self.bias.to(hidden_states.dtype)
+        weight, bias = self.weight.to(hidden_states.dtype), self.bias.to(hidden_states.dtype)
+        if positions.shape[0] == 1:
+            return torch.einsum("loi,bli->blo", weight[positions[0]], hidden_states) + bias
+        if torch.compiler.is_compiling() or positions.numel() <= len(weight):
+            return (weight[positions] @ hidden_states.unsqueeze(-1)).squeeze(-1) + bias
+        # The tokens of each position together, whichever rows they are of.
+        places = positions.flatten()
+        order = places.argsort()
+        parts = hidden_states.flatten(0, 1)[order].split(places.bincount(minlength=len(weight)).tolist())
+        mapped = torch.cat([part @ own.T for part, own in zip(parts, weight.unbind(), strict=True) if len(part)])
+        return mapped[order.argsort()].unflatten(0, positions.shape) + bias
 
     def extra_repr(self) -> str:
         return f"positions={self.weight.shape[0]}, in_features={self.weight.shape[2]}, out_features={self.weight.shape[1]}"
