@@ -58,8 +58,9 @@ def relative_imports(module: Module) -> tuple[RelativeImport, ...]:
     )
 
 
+@cache
 def source_of(module: Module) -> str:
-    """Return the source of a module."""
+    """Return the source of a module, as it was when first asked for: one state of the files for a whole process."""
     return _path(module).read_text(encoding="utf-8")
 
 

@@ -79,9 +79,9 @@ def remote_code(config: SeqMixConfig) -> RemoteCode:
     modules = import_closure([configuration, modeling, *mixers, *([_PROCESSOR] if reads_images else [])])
 
     texts = {module: _flatten(module) for module in modules}
-    if mixers:
+    if isinstance(config, SeqMixHybridConfig):
         # Both: the library may load the two files from two folders, each with its own table of mixers.
-        texts[modeling] += "\n\n" + _imports_for_effect(mixers)
+        texts[modeling] += ("\n\n" if mixers else "") + _imports_for_effect(mixers)
         texts[configuration] += _registration(modeling, family.classes["Model"].__name__)
     version = hashlib.sha256("\0".join(texts[module] for module in modules).encode()).hexdigest()[:10]
     files = {f"{_flat_name(module)}.py": _with_version(texts[module], version) for module in modules}

@@ -17,6 +17,7 @@ from hf_seqmix import (
     PolyTransformerForSequenceClassification,
     SeqMixHybridConfig,
     SeqMixHybridForCausalLM,
+    SeqMixHybridModel,
     SeqMixImageProcessor,
     SKITNNConfig,
     SKITNNForMaskedLM,
@@ -60,6 +61,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
             SeqMixHybridConfig(**{**TEXT, "num_hidden_layers": len(mixers)}, mixer_types=mixers)
         ),
     }
+    models["attention"] = SeqMixHybridModel(SeqMixHybridConfig(**TEXT))  # the control, and a model without a head
     processors = {
         "tnn": train_bpe(["def main(x): return x + 1\n"] * 3, 260),
         "fd_tnn": SeqMixImageProcessor.for_model(images),
