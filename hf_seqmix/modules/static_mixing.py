@@ -35,10 +35,14 @@ class LearnedTaps(nn.Module):
         width: neighbouring channels that share one.
         max_positions: lags from 0; bidirectional kernels have as many on either side.
         is_causal: lags 0 to n - 1, or -(n - 1) to n - 1.
+
+    Raises:
+        ValueError: for no positions.
     """
 
     def __init__(self, matrices: int, width: int, max_positions: int, is_causal: bool = True) -> None:
         super().__init__()
+        _check_positions(max_positions)
         self.width = width
         self.max_positions = max_positions
         self.is_causal = is_causal
@@ -55,11 +59,12 @@ class LearnedTaps(nn.Module):
         init.copy_(self.taps, torch.randn_like(self.taps) * scale)
 
     def set_context_length(self, length: int) -> None:
-        """Refuse another length."""
-        raise ValueError(
-            f"mixing is 'toeplitz' with learned taps for {self.max_positions} positions: longer inputs are mixed with zeros "
-            "beyond, and the context length cannot be changed."
-        )
+        """Refuse another length than `max_positions`."""
+        if length != self.max_positions:
+            raise ValueError(
+                f"the context length was to be {length}, but mixing is 'toeplitz' with learned taps for {self.max_positions} "
+                "positions: longer inputs are mixed with zeros beyond, and the context length cannot be changed."
+            )
 
     def forward(self, length: int, device: torch.device | None = None) -> Tensor:
         """Return taps for sequences of `length`, (channels, length) when causal, else (channels, 2 length - 1)."""
@@ -88,12 +93,16 @@ class TriangularOperator(nn.Module):
         max_positions: rows and columns.
         is_causal: whether M is triangular.
         layer_idx: which layer of a cache is this operator's.
+
+    Raises:
+        ValueError: for no positions.
     """
 
     def __init__(
         self, matrices: int, width: int, max_positions: int, is_causal: bool = True, layer_idx: int = 0
     ) -> None:
         super().__init__()
+        _check_positions(max_positions)
         self.width = width
         self.max_positions = max_positions
         self.is_causal = is_causal
@@ -113,11 +122,12 @@ class TriangularOperator(nn.Module):
         init.copy_(self.weight, weight)
 
     def set_context_length(self, length: int) -> None:
-        """Refuse another length."""
-        raise ValueError(
-            f"mixing is 'triangular' with learned matrices of {self.max_positions} positions: the context length cannot be "
-            "changed."
-        )
+        """Refuse another length than `max_positions`."""
+        if length != self.max_positions:
+            raise ValueError(
+                f"the context length was to be {length}, but mixing is 'triangular' with learned matrices of "
+                f"{self.max_positions} positions: the context length cannot be changed."
+            )
 
     def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
         """Mix positions.
@@ -133,6 +143,8 @@ class TriangularOperator(nn.Module):
         Raises:
             ValueError: for sequences of more than max_positions real tokens.
         """
+        if values.shape[1] == 0:
+            return values
         if past_key_values is None:
             self._check_length(layout, values.shape[1])
             return layout.mix(self._multiply, values, align=True)
@@ -148,7 +160,7 @@ class TriangularOperator(nn.Module):
         rows = history[..., :-1].gather(1, index.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
         rows = rows * (real.gather(1, index) & inside).unsqueeze(-1)
         positions = (positions - pads).clamp(min=0)  # (batch, length)
-        if not torch.compiler.is_compiling() and int(positions.max()) >= self.max_positions:
+        if not torch.compiler.is_compiling() and positions.numel() and int(positions.max()) >= self.max_positions:
             raise self._too_long(int(positions.max()) + 1)
         positions = positions.clamp(max=self.max_positions - 1)
         if values.shape[1] == 1:
@@ -194,3 +206,8 @@ class TriangularOperator(nn.Module):
         return (
             f"{len(self.weight)}, width={self.width}, max_positions={self.max_positions}, is_causal={self.is_causal}"
         )
+
+
+def _check_positions(max_positions: int) -> None:
+    if max_positions < 1:
+        raise ValueError(f"max_positions is {max_positions}; learned mixing over positions needs at least 1.")
