@@ -85,6 +85,9 @@ class SoftmaxAttention(nn.Module):
 
         Returns:
             (batch, length, hidden_size).
+
+        Raises:
+            ValueError: for a cache given to bidirectional attention, or together with packed sequences.
         """
         batch, length, _ = hidden_states.shape
         past = past_length(past_key_values, self.layer_idx)
@@ -104,6 +107,9 @@ class SoftmaxAttention(nn.Module):
         if past_key_values is not None:
             if not self.is_causal:
                 raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
+            if layout.sequence_ids is not None:
+                # What follows would attend to all of them.
+                raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
             key, value = past_key_values.update(key, value, self.layer_idx)
         if bias is None:
             bias = attention_bias(layout, length, key.shape[2], past, self.is_causal, hidden_states.device)
