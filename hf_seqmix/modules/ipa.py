@@ -12,7 +12,7 @@ from ..cache import past_length, previous_inputs
 from ..ops.masking import TokenLayout, attention_bias, real_positions, token_layout
 from ..ops.piecewise import piecewise_column
 from ..ops.piecewise_separable import separable_column
-from .ipa_kernels import check_options, distance_factor
+from .ipa_kernels import check_options, check_sizes, distance_factor
 from .ipa_maps import PairMaps, PositionLinear
 from .ipa_row import OutputLinear
 from .merged_norm import MergedNorm
@@ -59,7 +59,7 @@ class IPAMixer(nn.Module):
         layer_idx: which layer of a cache is this mixer's.
 
     Raises:
-        ValueError: for widths that do not divide, unknown options, and options that exclude each other.
+        ValueError: for sizes below 1, widths that do not divide, unknown options, and options that exclude each other.
     """
 
     def __init__(
@@ -80,8 +80,16 @@ class IPAMixer(nn.Module):
         layer_idx: int = 0,
     ) -> None:
         super().__init__()
+        check_sizes(
+            token_shift,
+            num_centers=num_centers,
+            rank=rank,
+            kernel_rank=kernel_rank,
+            max_positions=max_positions,
+            max_relative_distance=max_relative_distance,
+        )
         if rank is None:
-            if num_centers < 1 or hidden_size % num_centers:
+            if hidden_size % num_centers:
                 raise ValueError(
                     f"num_centers is {num_centers}, which does not divide hidden_size {hidden_size}: choose one that does, "
                     "or give the rank of the maps."
@@ -157,8 +165,12 @@ class IPAMixer(nn.Module):
 
     def set_context_length(self, length: int) -> None:
         """Refuse another length where there are parameters for each position; elsewhere nothing depends on it."""
-        if self.is_absolute and length > self.max_positions:
-            raise ValueError(self._too_long(length))
+        if self.is_absolute and length != self.max_positions:
+            raise ValueError(
+                f"the context length was to be {length}, but coupling {self.coupling!r} has parameters for exactly "
+                f"max_position_embeddings = {self.max_positions} positions, so that the context length cannot be changed: "
+                "shorter inputs need no change; for longer ones use coupling 'shared' or 'toeplitz'."
+            )
 
     def _too_long(self, length: int) -> str:
         return (
@@ -192,12 +204,12 @@ class IPAMixer(nn.Module):
             (batch, length, hidden_size).
 
         Raises:
-            ValueError: for more positions than an absolute coupling has, and a cache that the operation cannot have.
+            ValueError: for more positions than an absolute coupling has, a cache that the operation cannot have, and packed
+                sequences together with a cache.
         """
         layer_idx = self.layer_idx if layer_idx is None else layer_idx
         batch, length, _ = hidden_states.shape
         past = past_length(past_key_values, layer_idx)
-        self._check_cache(past_key_values)
         visible = None
         if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
             visible = attention_mask[:, 0] if attention_mask.dtype == torch.bool else attention_mask[:, 0] >= 0
@@ -206,6 +218,7 @@ class IPAMixer(nn.Module):
             layout = token_layout(attention_mask, batch, length, past_length=past, position_ids=position_ids, **kwargs)
             # A kernel of zero still adds 0 times its value, which is NaN if that is.
             hidden_states = layout.zero_pads(hidden_states)
+        self._check_cache(past_key_values, layout)
         places = torch.arange(length, device=hidden_states.device) + past  # of this call's tokens in the cache
         real = layout.mask if visible is None else visible[:, -1].index_select(1, places).expand(batch, -1)
         key_inputs = self._shift(hidden_states, layout, real, past_key_values, layer_idx)
@@ -231,13 +244,16 @@ class IPAMixer(nn.Module):
         assert self.o_proj is not None
         return self.o_proj(merged, positions) if isinstance(self.o_proj, PositionLinear) else self.o_proj(merged)
 
-    def _check_cache(self, past_key_values: Any) -> None:
+    def _check_cache(self, past_key_values: Any, layout: TokenLayout) -> None:
         if past_key_values is None:
             return
         if not self.is_causal:
             raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
         if self.pair_maps is not None:
             raise ValueError("coupling 'full' is an oracle for tests and has no cache: set use_cache=False.")
+        if layout.sequence_ids is not None:
+            # What follows would see all of them.
+            raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
 
     def _check_distance(self, past: int | Tensor, length: int) -> None:
         if torch.compiler.is_compiling() or self.relative_bias is None or not isinstance(past, int):

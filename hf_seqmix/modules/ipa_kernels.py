@@ -3,7 +3,15 @@
 import torch
 from torch import Tensor
 
-__all__ = ["COUPLINGS", "IPA_KERNEL_NORMS", "KERNEL_TYPES", "MAX_PAIR_POSITIONS", "check_options", "distance_factor"]
+__all__ = [
+    "COUPLINGS",
+    "IPA_KERNEL_NORMS",
+    "KERNEL_TYPES",
+    "MAX_PAIR_POSITIONS",
+    "check_options",
+    "check_sizes",
+    "distance_factor",
+]
 
 COUPLINGS = ("shared", "toeplitz", "absolute_scalar", "separable", "full")
 KERNEL_TYPES = ("bilinear", "rbf", "static", "separable")
@@ -30,6 +38,15 @@ def check_options(coupling: str, kernel_type: str, kernel_norm: str, output_norm
             "coupling 'full' is an oracle for tests: it has no result of centres to normalise, so set output_norm=False, and "
             f"at most {MAX_PAIR_POSITIONS} positions (max_position_embeddings; given {max_positions})."
         )
+
+
+def check_sizes(token_shift: int, **sizes: int | None) -> None:
+    """Raise a `ValueError` for a size, by name, below 1 (None is a default), and for a negative number of taps."""
+    for name, size in sizes.items():
+        if size is not None and size < 1:
+            raise ValueError(f"{name} is {size}; it must be at least 1.")
+    if token_shift < 0:
+        raise ValueError(f"token_shift is {token_shift}; it must be a number of taps, or 0 for none.")
 
 
 def distance_factor(x: Tensor, centers: Tensor, widths: Tensor) -> Tensor:

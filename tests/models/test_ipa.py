@@ -344,15 +344,30 @@ def test_centres_that_do_not_divide_are_fine_with_a_rank():
 
 
 @pytest.mark.parametrize("coupling", ["absolute_scalar", "separable"])
-def test_an_absolute_coupling_has_a_greatest_length(coupling):
+def test_an_absolute_coupling_has_a_greatest_length(coupling, tmp_path):
     model = make(coupling=coupling, max_position_embeddings=8, pad_token_id=0)
     message = f"9 tokens, but coupling '{coupling}' has parameters for max_position_embeddings = 8"
     with pytest.raises(ValueError, match=message):
         model(torch.randint(VOCAB, (1, 9)))
     with pytest.raises(ValueError, match=message):
         model.generate(torch.randint(1, VOCAB, (1, 5)), max_new_tokens=9)
-    with pytest.raises(ValueError, match="16 tokens"):
-        model.set_context_length(16)
+    for length in (4, 16):
+        with pytest.raises(ValueError, match=f"was to be {length}, but .* the context length cannot be changed"):
+            model.set_context_length(length)
+    model.set_context_length(8)
+    model.save_pretrained(tmp_path)
+    ids = torch.randint(VOCAB, (1, 8))
+    assert_close(IPAForCausalLM.from_pretrained(tmp_path).double().eval()(ids).logits, model(ids).logits)
+
+
+def test_packed_sequences_fill_no_cache():
+    """What follows would see all of them."""
+    ids, packed = torch.randint(VOCAB, (1, 5)), torch.tensor([[0, 1, 2, 0, 1]])
+    for options in ({}, {"copy_head": True, "token_shift": 3}):
+        model = make(**options)
+        with pytest.raises(ValueError, match="packed sequences cannot fill a cache: pass use_cache=False"):
+            model(ids, position_ids=packed, past_key_values=DynamicCache(config=model.config))
+        assert model(ids, position_ids=packed).past_key_values is None
 
 
 def test_masked_language_model_sees_both_ways():

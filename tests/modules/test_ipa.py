@@ -226,8 +226,10 @@ def test_positions_beyond_an_absolute_coupling(coupling):
     mixer(x_like(1, 12), past_key_values=cache)
     with pytest.raises(ValueError, match=message):
         mixer(x_like(1, 1), past_key_values=cache)
-    with pytest.raises(ValueError, match="20 tokens"):
-        mixer.set_context_length(20)
+    mixer.set_context_length(12)
+    for length in (5, 20):
+        with pytest.raises(ValueError, match=f"was to be {length}, but .* exactly max_position_embeddings = 12"):
+            mixer.set_context_length(length)
     make().set_context_length(20)
 
 
@@ -244,6 +246,13 @@ def test_offsets_beyond_the_bias_share_the_last_entry():
     ("options", "message"),
     [
         ({"num_centers": 3}, "num_centers is 3, which does not divide hidden_size 16.*or give the rank"),
+        ({"num_centers": 0}, "num_centers is 0; it must be at least 1"),
+        ({"num_centers": 0, "rank": 4}, "num_centers is 0; it must be at least 1"),
+        ({"rank": 0}, "^rank is 0; it must be at least 1"),
+        ({"kernel_rank": 0}, "kernel_rank is 0; it must be at least 1"),
+        ({"max_positions": 0}, "max_positions is 0; it must be at least 1"),
+        ({"max_relative_distance": 0}, "max_relative_distance is 0; it must be at least 1"),
+        ({"token_shift": -1}, "token_shift is -1; it must be a number of taps, or 0 for none"),
         ({"coupling": "tied"}, "coupling is 'tied'; it must be one of 'shared', 'toeplitz'"),
         ({"kernel_type": "linear"}, "kernel_type is 'linear'; it must be one of"),
         ({"kernel_norm": "mean"}, "kernel_norm is 'mean'; it must be one of"),
@@ -265,3 +274,10 @@ def test_caches_that_do_not_suit():
         make(coupling="full", output_norm=False)(x, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match=r"keeps no inputs.*DynamicCache\(config=model.config\)"):
         make(token_shift=2)(x, past_key_values=DynamicCache())
+    packed = torch.tensor([[0, 1, 0]])
+    for options in ({}, {"kernel_type": "separable"}):
+        cache = DynamicCache()
+        with pytest.raises(ValueError, match="packed sequences cannot fill a cache: pass use_cache=False"):
+            make(**options)(x, past_key_values=cache, position_ids=packed)
+        assert cache.get_seq_length() == 0
+        assert make(**options)(x, position_ids=packed).shape == x.shape
