@@ -6,11 +6,13 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .norms import SimpleRMSNorm
+
 __all__ = ["MergedNorm"]
 
 
-class MergedNorm(nn.Module):
-    """Root-mean-square normalisation with a learned scale, y = w x / sqrt(mean(x^2) + eps), in float32 at least.
+class MergedNorm(SimpleRMSNorm):
+    """`SimpleRMSNorm` with a learned scale, y = w x / sqrt(mean(x^2) + eps), in float32 at least.
 
     Args:
         channels: channels in and out.
@@ -18,19 +20,17 @@ class MergedNorm(nn.Module):
     """
 
     def __init__(self, channels: int, eps: float = 1e-6) -> None:
-        super().__init__()
-        self.eps = eps
+        super().__init__(eps)
         self.weight = nn.Parameter(torch.ones(channels))
 
     def init_weights(self, config: Any = None) -> None:
         """Start from the scale 1."""
         init.ones_(self.weight)
 
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        """Normalise (..., channels) over the channels."""
-        x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        x = x * torch.rsqrt(x.square().mean(dim=-1, keepdim=True) + self.eps)
-        return (x * self.weight.to(x.dtype)).to(hidden_states.dtype)
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Normalise (..., channels) over the channels; `mask` is not needed."""
+        wide = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+        return (super().forward(wide) * self.weight.to(wide.dtype)).to(hidden_states.dtype)
 
     def extra_repr(self) -> str:
-        return f"{len(self.weight)}, eps={self.eps}"
+        return f"{len(self.weight)}, {super().extra_repr()}"
