@@ -81,8 +81,9 @@ class SumsLayer(DynamicLayer):
         elif remove > held:
             raise ValueError(
                 f"{remove} tokens were to be cropped from a cache of {seen}, but running sums can only take back the last "
-                f"{held}: crop less, or start from an empty cache (for assisted generation, set num_assistant_tokens to at "
-                f"most {self.kept - 1} and num_assistant_tokens_schedule to 'constant')."
+                f"{held}: crop less, or start from an empty cache, since other layers of this one may have been cropped already "
+                f"(for assisted generation, set num_assistant_tokens to at most {self.kept - 1} and "
+                "num_assistant_tokens_schedule to 'constant')."
             )
         else:
             self.keys, self.values = self.keys[:, :, : held - remove], self.values[:, :, : held - remove]

@@ -34,8 +34,9 @@ def rare_word_repetition(
     occur in training. A model that answers from frequencies fails at rare words; one that looks back does not.
 
     In training, all second occurrences are scored, and their words follow Zipf's law, too, so that rare words are rarely
-    repeated. In the other splits one second occurrence a row is scored: its word is drawn evenly from four classes (unseen, and the seen words in thirds of their
-    ranks), its distance log-uniformly. Token 0 and 1 are left out, cues are 2 to K + 1, words follow in order of rank.
+    repeated. In the other splits one second occurrence a row is scored: its word is drawn evenly from four classes (unseen, and
+    the seen words in thirds of their ranks), its distance log-uniformly. Token 0 and 1 are left out, cues are 2 to K + 1,
+    words follow in order of rank.
 
     Source: the claim of Shamsi, Hua, Williams 2023 (arXiv 2306.12317) that their model is weaker than attention at repeating
     an uncommon word seen earlier; the task is our own, since they describe none.
@@ -79,7 +80,7 @@ def rare_word_repetition(
         )
     if num_rows.get("train", 0) < 1 or min(num_rows.values()) < 1:
         raise ValueError(
-            f"num_rows is {dict(num_rows)}; name a 'train' split, on which 'rare' depends, and give each at least 1 row."
+            f"num_rows is {dict(num_rows)}; name a 'train' split, whose counts say which words are rare, and give each at least 1 row."
         )
     rng = np.random.default_rng(seed)
     first_word = NUM_SPECIAL + num_cues

@@ -161,6 +161,8 @@ class SeqMixConfig(PreTrainedConfig):
     model_type: ClassVar[str] = ""
     cache_layer_type: ClassVar[str] = ""
     intermediate_ratio: ClassVar[int] = 1
+    whole_model_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields of a family that say nothing of its mixer, so that a hybrid cannot set them for one."""
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
 
     vocab_size: int = 50257

@@ -14,7 +14,7 @@ def fold(rows: Tensor) -> Tensor:
 
 
 class Cache:
-    """A cache of one layer, as the helpers see it."""
+    """A cache of one layer, as `append_sums` and `read_sums` see it."""
 
     def __init__(self, layer: SumsLayer | SumsStaticLayer) -> None:
         self.layers = [layer]

@@ -45,6 +45,7 @@ def test_defaults_are_the_attention_control():
         ({"mixer_configs": {"attention": {"heads": 3}}}, "sets heads: the mixer has no such field"),
         ({"mixer_configs": {"tnn": {"hidden_size": 3}}}, "sets hidden_size: these are fields of the whole model"),
         ({"mixer_configs": {"tnn": {"norm_type": "layer"}}}, "sets norm_type: these are fields of the whole model"),
+        ({"mixer_configs": {"ipa": {"copy_head": True}}}, "sets copy_head: these are fields of the whole model"),
         ({"mixer_configs": {"tnn": {"decay": 2}}}, "decay is 2; it must be greater than 0 and at most 1"),
     ],
 )

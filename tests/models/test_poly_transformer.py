@@ -309,6 +309,7 @@ def test_a_configuration_comes_back(tmp_path):
         ({"layer_degrees": [2, 3, 4]}, "layer_degrees has 3 entries, but num_hidden_layers is 2"),
         ({"head_degrees": [2, 3]}, "head_degrees has 2 entries, but num_attention_heads is 4"),
         ({"head_degrees": [2] * 4, "layer_degrees": [2] * 2}, "layer_degrees and head_degrees are both set"),
+        ({"degree": 3, "layer_degrees": [2] * 2}, "degree and layer_degrees are both set"),
         ({"num_attention_heads": 3}, "num_attention_heads is 3; it must divide hidden_size 16"),
         ({"degree_form": "hard"}, "degree_form is 'hard'; it must be one of 'cumsum', 'gate', 'soft'"),
         ({"degree_form": "gate"}, "'gate', which only even degrees from 4 on have, but the degree is 3"),

@@ -134,7 +134,8 @@ class SeqMixHybridConfig(SeqMixConfig):
         for mixer_type in sorted({*types, *configs}):
             if mixer_type not in MIXERS:
                 raise ValueError(f"mixer_types names {mixer_type!r}; known are {', '.join(sorted(MIXERS))}.")
-            clash = [field for field in configs.get(mixer_type, {}) if field in SeqMixConfig.__dataclass_fields__]
+            whole = {*SeqMixConfig.__dataclass_fields__, *MIXERS[mixer_type].config_class.whole_model_fields}
+            clash = [field for field in configs.get(mixer_type, {}) if field in whole]
             unknown = [
                 field
                 for field in configs.get(mixer_type, {})

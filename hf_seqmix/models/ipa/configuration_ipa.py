@@ -45,6 +45,7 @@ class IPAConfig(SeqMixConfig):
     # Of hybrids: it suits all options. A model of IPA alone says below which it needs.
     cache_layer_type: ClassVar[str] = "seqmix_key_inputs"
     intermediate_ratio: ClassVar[int] = 4
+    whole_model_fields: ClassVar[tuple[str, ...]] = ("copy_head", "num_row_centers", "tie_iterations")
 
     norm_type: str = "layer"
     num_centers: int = 8

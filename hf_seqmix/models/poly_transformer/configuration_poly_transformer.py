@@ -26,8 +26,9 @@ class PolyTransformerConfig(SeqMixConfig):
     hidden_dropout=0.0, embedding_scale=1.0)` is a homogeneous polynomial of its input embeddings, of degree d^L for L layers.
 
     Args:
-        degree: of each mixer, an integer from 2 on, or a fraction (signed power); 3 by default, 4 with `degree_form` "soft".
-        layer_degrees: the degree of each layer instead.
+        degree: of each mixer, an integer from 2 on, or a fraction (signed power); 3 by default, 4 with `degree_form` "soft";
+            None where one of the next two says it.
+        layer_degrees: the degree of each layer instead; in a hybrid, of all its layers, whatever their mixers.
         head_degrees: the degree of each head instead, the same in every layer.
         degree_form: "cumsum" or "gate", for even degrees from 4 on; "soft" mixes degrees 2, 3 and 4 over shared projections
             with learned weights.
@@ -35,11 +36,13 @@ class PolyTransformerConfig(SeqMixConfig):
         use_bias: whether the projections of the mixers are affine.
         mixing: "content"; or "toeplitz" or "triangular", learned matrices over positions instead, of the same degree.
         feed_forward: "glu", or "none" for blocks without one.
-        normalization: of the blocks and of what mixers put out. "rms"; "static" (a learned scale a channel: exactly
-            polynomial and causal); "batch" (exactly polynomial in evaluation; not for causal language models); "none".
-            `norm_type` follows it, and with "rms" may also be "layer".
+        normalization: of the blocks and of what mixers put out. "rms" (of mixers' output, each head with `norm_eps` squared:
+            it may be small); "static" (a learned scale a channel: exactly polynomial and causal; before training, set it
+            from a batch by `calibrate_static_norms`); "batch" (exactly polynomial in evaluation; not for causal language models); "none".
+            `norm_type` follows it where it is left at "simple_rms", and with "rms" may also be "layer".
         soft_degree_target, degree_penalty: with `degree_form` "soft", each layer adds degree_penalty (mean degree -
-            soft_degree_target)^2 to the loss.
+            soft_degree_target)^2 to the loss in training (not where the Trainer's label smoothing computes the loss
+            itself).
 
     Raises:
         ValueError: for a degree below 2, a list of the wrong length, a form that does not belong to the degree, and norms
@@ -48,6 +51,7 @@ class PolyTransformerConfig(SeqMixConfig):
 
     model_type: ClassVar[str] = "poly_transformer"
     intermediate_ratio: ClassVar[int] = 4
+    whole_model_fields: ClassVar[tuple[str, ...]] = ("feed_forward",)
 
     degree: float | int | None = None
     layer_degrees: list[float | int] | None = None
@@ -62,7 +66,7 @@ class PolyTransformerConfig(SeqMixConfig):
     degree_penalty: float | int = 0.01
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.degree is None:
+        if self.degree is None and self.layer_degrees is None and self.head_degrees is None:
             self.degree = 4 if self.degree_form == "soft" else 3
         if self.norm_type == SeqMixConfig.norm_type and self.normalization in _NORM_TYPES:
             self.norm_type = _NORM_TYPES[self.normalization][0]
@@ -87,8 +91,8 @@ class PolyTransformerConfig(SeqMixConfig):
         """Return the degree of each head of a layer."""
         if self.head_degrees is not None:
             return list(self.head_degrees)
-        assert self.degree is not None
         degree = self.degree if self.layer_degrees is None else self.layer_degrees[layer_idx]
+        assert degree is not None
         return [degree] * self.num_attention_heads
 
     def form_of(self, layer_idx: int) -> str:
@@ -125,9 +129,10 @@ class PolyTransformerConfig(SeqMixConfig):
                 raise ValueError(
                     f"{field} has {len(degrees)} entries, but {of} is {number}: give one degree for each."
                 )
-        if self.layer_degrees is not None and self.head_degrees is not None:
+        given = [name for name in ("degree", "layer_degrees", "head_degrees") if getattr(self, name) is not None]
+        if len(given) > 1:
             raise ValueError(
-                "layer_degrees and head_degrees are both set: give the degree of each layer, or of each head."
+                f"{' and '.join(given)} are both set: give one degree for all, that of each layer, or that of each head."
             )
         if self.norm_type not in _NORM_TYPES[self.normalization]:
             allowed = " or ".join(map(repr, _NORM_TYPES[self.normalization]))
