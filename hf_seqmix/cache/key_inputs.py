@@ -50,7 +50,16 @@ class KeyInputsLayer(DynamicLayer):
     """(batch, taps - 1, channels), the last real inputs before those held."""
 
     def push_inputs(self, inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
-        """Add the inputs of this call; return the last `count` real ones before it, see `last_real`."""
+        """Add the inputs of this call, and return the last real ones before it, see `last_real`.
+
+        Args:
+            inputs: (batch, length, channels), zeros at pads.
+            real: (batch, length) bool, True at real tokens; None when all are.
+            count: how many to return, the same in every call.
+
+        Returns:
+            (batch, count, channels), zeros first where there were fewer.
+        """
         flags = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device) if real is None else real
         if self.inputs is None or self.real is None or self.earlier is None:
             self.inputs, self.real = inputs, flags
@@ -144,7 +153,16 @@ class KeyInputsStaticLayer(StaticLayer):
         return super().update(key_states, value_states, *args, **kwargs)
 
     def push_inputs(self, inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
-        """Add the inputs of this call; return the last `count` real ones before it, see `last_real`."""
+        """Add the inputs of this call, and return the last real ones before it, see `last_real`.
+
+        Args:
+            inputs: (batch, length, channels), zeros at pads.
+            real: (batch, length) bool, True at real tokens; None when all are.
+            count: how many to return, the same in every call.
+
+        Returns:
+            (batch, count, channels), zeros first where there were fewer.
+        """
         if self.before is None:
             self.before = inputs.new_zeros((inputs.shape[0], count, inputs.shape[2]))
             if not torch.compiler.is_compiling():

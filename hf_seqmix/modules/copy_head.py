@@ -48,7 +48,9 @@ class CopyHead(nn.Module):
 
     p(w) = (1 - g) p_model(w) + g sum_{j < l} alpha_{l,j} 1[w_{j+1} = w], alpha_l = softmax_j((A e(w_l)) . (A' e(w_j)) / sqrt(r)),
     g = sigmoid(u . h_l - 2): a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier
-    token. Extension, not in the paper.
+    token. Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv 1506.03134), the gated mixture
+    with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368). Departure: scores compare embeddings of tokens
+    instead of hidden states, and what is copied is the token after the one pointed at. The paper of IPA has no such head.
 
     A cache keeps, for each token, A' e of the real token before it and its own id; so j < l is "tokens up to l".
 
@@ -107,7 +109,8 @@ class CopyHead(nn.Module):
 
         Returns:
             (batch, queries, vocabulary) log-probabilities, in float32 at least. In blocks of queries, of which only the
-            result stays in memory; a backward pass computes the rest again.
+            result stays in memory; a backward pass computes the rest again. A compiled graph takes all queries at once, so
+            that scores (batch, queries, total) and several tensors of the size of the result are in memory together.
         """
         query_ids, key_ids = (None, None) if sequence_ids is None else sequence_ids
 

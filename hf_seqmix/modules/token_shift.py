@@ -12,15 +12,22 @@ __all__ = ["TokenShift"]
 class TokenShift(nn.Module):
     """Convolve each channel over the last tokens: y[i] = sum_t w[t] x[i - t], t from 0 to width - 1, zeros before the first.
 
-    It starts as the identity, w = (1, 0, ..., 0).
+    It starts as the identity, w = (1, 0, ..., 0). Source: with two taps it is the token shift of
+    RWKV (Peng et al. 2023, arXiv 2305.13048), there with weights m and 1 - m and before all projections; H3 (Fu et al. 2022,
+    arXiv 2212.14052) convolves its keys, after their projection, with what it calls a shift state space model.
 
     Args:
         channels: channels in and out.
-        width: number of taps.
+        width: number of taps, at least 1.
+
+    Raises:
+        ValueError: for no taps.
     """
 
     def __init__(self, channels: int, width: int) -> None:
         super().__init__()
+        if width < 1:
+            raise ValueError(f"width is {width}; a token shift has at least 1 tap.")
         self.weight = nn.Parameter(torch.zeros(channels, width))
         self.weight.data[:, 0] = 1
 

@@ -24,6 +24,11 @@ def test_starts_as_the_identity():
         assert torch.equal(shift(x), x)
 
 
+def test_no_taps():
+    with pytest.raises(ValueError, match="width is 0; a token shift has at least 1 tap"):
+        TokenShift(4, 0)
+
+
 @pytest.mark.parametrize("width", [1, 2, 5])
 @pytest.mark.parametrize("length", [1, 3, 7])
 def test_by_its_formula(width, length):

@@ -1,0 +1,71 @@
+"""Layers of a mixer that also keep keys and ids of tokens for the copy head."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from hf_seqmix.cache.pairs import PairsLayer, PairsStaticLayer, pairs_of
+
+
+def growing() -> PairsLayer:
+    return PairsLayer()
+
+
+def preallocated() -> PairsStaticLayer:
+    return PairsStaticLayer(max_cache_len=12)
+
+
+def fill(layer: Any, ids: Tensor) -> Tensor:
+    """A mixer's keys and values, of any width, and pairs: keys in half precision, ids in integers."""
+    states = torch.randn(*ids.shape, 4)[:, None]
+    layer.push_inputs(states[:, 0], None, 2)
+    layer.update(states, states)
+    pairs = torch.stack([ids, ids], dim=-1)[:, None]
+    _, held = layer.pairs.update(torch.randn(*ids.shape, 3, dtype=torch.bfloat16)[:, None], pairs)
+    return held[:, 0, :, 1]
+
+
+@pytest.mark.parametrize("make", [growing, preallocated])
+def test_ids_are_integers_beyond_half_precision(make):
+    layer, ids = make(), torch.tensor([[2999, 30001, 2997], [-1, 5, 100003]])
+    fill(layer, ids[:, :2])
+    held = fill(layer, ids[:, 2:])
+    assert held.dtype == torch.long and torch.equal(held[:, :3], ids)
+    assert layer.pairs.keys.dtype == torch.bfloat16
+    assert layer.get_seq_length() == layer.pairs.get_seq_length() == 3
+
+
+@pytest.mark.parametrize("make", [growing, preallocated])
+def test_rows_and_resets_are_shared(make):
+    layer, ids = make(), torch.arange(12).view(3, 4)
+    fill(layer, ids)
+    layer.reorder_cache(torch.tensor([2, 0, 0]))
+    assert torch.equal(layer.pairs.values[:, 0, :4, 1], ids[[2, 0, 0]])
+    layer.reset()
+    assert layer.get_seq_length() == layer.pairs.get_seq_length() == 0
+    assert torch.equal(fill(layer, ids)[:, :4], ids)
+
+
+def test_pairs_are_cropped_repeated_and_selected_with_their_layer():
+    layer, ids = growing(), torch.arange(12).view(2, 6)
+    fill(layer, ids)
+    layer.crop(-2)
+    assert layer.get_seq_length() == layer.pairs.get_seq_length() == 4
+    layer.batch_repeat_interleave(2)
+    layer.batch_select_indices(torch.tensor([3, 0]))
+    layer.offload()
+    assert torch.equal(layer.pairs.values[:, 0, :, 1], ids[[1, 0], :4])
+
+
+def test_pairs_of_a_cache():
+    cache = DynamicCache()
+    cache.layers = [growing()]
+    assert pairs_of(cache) is cache.layers[0].pairs
+    plain = DynamicCache()
+    plain.update(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), 0)
+    for other, name in ((DynamicCache(), "NoneType"), (plain, "DynamicLayer")):
+        with pytest.raises(ValueError, match=f"first layer of the cache is {name}, which keeps no tokens"):
+            pairs_of(other)
