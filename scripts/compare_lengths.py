@@ -121,7 +121,7 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes[0].set_ylabel("test bits per byte")
         axes[1].set_ylabel(f"cross-entropy against {models[0]} (%)")
         axes[2].set_ylabel(f"time of a training step against {models[0]}")
-        axes[2].set_ylim(0, None)
+        axes[2].set_ylim(0, 1.15 * max(row["time_ratio"] for row in rows))
         axes[0].legend()
 
 

@@ -27,7 +27,7 @@ import torch
 from degree_nets import FORMS, Architecture, architectures, build_net, draw_rows, rank_of
 from degree_report import write_report
 from degree_tables import write_rank_tables
-from degree_training import Schedule, train_nets
+from degree_training import Schedule, clipped, train_nets
 
 from hf_seqmix.analysis import ResultLog
 from hf_seqmix.data import SeparationTask, prepare_run_folder, separation_task
@@ -88,6 +88,11 @@ def _check(arguments: argparse.Namespace) -> None:
         values = getattr(arguments, name)
         if len(set(values)) < len(values):
             raise ValueError(f"--{name.replace('_', '-')} names something twice: {' '.join(map(str, values))}.")
+    both = sorted({*arguments.seeds} & {*arguments.sweep_seeds})
+    if both:
+        raise ValueError(
+            f"--sweep-seeds and --seeds share {' '.join(map(str, both))}: choose the rate on seeds that are not reported."
+        )
     if not all(0 < rate < math.inf for rate in arguments.learning_rates):
         raise ValueError(f"--learning-rates is {arguments.learning_rates}; rates must be positive and finite.")
 
@@ -159,7 +164,7 @@ class Experiment:
         swept = self._fit(net, task, [rate for rate in rates for _ in seeds], list(seeds) * len(rates))
         # A rate at which a seed diverged or was stuck counts as the geometric mean says; 1 is the error of the mean.
         scores = [
-            sum(math.log(_clipped(error)) for error in swept["errors"][i * len(seeds) : (i + 1) * len(seeds)])
+            sum(math.log(clipped(error)) for error in swept["errors"][i * len(seeds) : (i + 1) * len(seeds)])
             / len(seeds)
             for i in range(len(rates))
         ]
@@ -193,10 +198,6 @@ def _finite(error: float) -> float | None:
     return float(f"{error:.6g}") if math.isfinite(error) else None
 
 
-def _clipped(error: float | None) -> float:
-    return 1.0 if error is None else min(1.0, max(1e-9, error))
-
-
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Runs the command line and returns what is written to the JSON file; exits with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
@@ -222,7 +223,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             net.depth,
             "affine" if net.affine else "linear",
             result["rate"],
-            statistics.median(map(_clipped, result["errors"])),
+            statistics.median(map(clipped, result["errors"])),
             result["train_seconds"],
         )
     if not results:

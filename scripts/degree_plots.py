@@ -1,11 +1,11 @@
 """The plots of degree_experiment.py."""
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from degree_training import clipped
 from matplotlib.ticker import MaxNLocator
 
 from hf_seqmix.analysis.figures import COLORS, MARKERS, draw_grid
@@ -24,7 +24,6 @@ STYLES = {
 }
 KINDS = tuple(STYLES)
 NAMES = {"paired_product": "pairs across the halves", "paired_product_control": "control, neighbours paired"}
-_FLOOR = 1e-9
 
 
 def plot_errors(results: Rows, n: int, path: Path, title: str) -> None:
@@ -71,9 +70,9 @@ def _panel(axes: Any, shown: Rows, budget: str, n: int) -> None:
             continue
         sizes = [row[budget] / n for row in nets]
         for size, row in zip(sizes, nets, strict=True):
-            errors = [_shown(error) for error in row["errors"]]
+            errors = [clipped(error) for error in row["errors"]]
             axes.plot([size] * len(errors), errors, marker, color=color, alpha=0.3, markersize=4, linestyle="none")
-        medians = [statistics.median(map(_shown, row["errors"])) for row in nets]
+        medians = [statistics.median(map(clipped, row["errors"])) for row in nets]
         axes.plot(sizes, medians, marker=marker, color=color, linewidth=1.6, label=f"degree {kind}")
         bounded = [(size, row["bound"]) for size, row in zip(sizes, nets, strict=True) if row["bound"] > 0]
         if bounded:
@@ -96,7 +95,7 @@ def plot_equal(results: Rows, budget: int, path: Path, title: str) -> None:
             for row in rows:
                 color, marker = STYLES[row["kind"]]
                 place = kinds.index(row["kind"])
-                errors = [_shown(error) for error in row["errors"]]
+                errors = [clipped(error) for error in row["errors"]]
                 axes.plot(errors, [place] * len(errors), marker, color=color, alpha=0.6, markersize=6)
                 middle = statistics.median(errors)
                 axes.plot([middle] * 2, [place - 0.32, place + 0.32], color=color, linewidth=2.4)
@@ -122,7 +121,7 @@ def plot_curves(results: Rows, budget: int, path: Path, title: str) -> None:
             axes = panels[tasks.index(task), affines.index(affine)]
             for row in rows:
                 color, marker = STYLES[row["kind"]]
-                columns = [sorted(map(_shown, column)) for column in zip(*row["curves"], strict=True)]
+                columns = [sorted(map(clipped, column)) for column in zip(*row["curves"], strict=True)]
                 steps, edge = row["curve_steps"], 1 if len(columns[0]) > 3 else 0
                 middle = [statistics.median(column) for column in columns]
                 axes.plot(steps, middle, color=color, marker=marker, markersize=4, label=f"degree {row['kind']}")
@@ -150,7 +149,3 @@ def _equal(results: Rows, budget: int) -> dict[tuple[str, bool], list[Mapping[st
 
 def _sides(panels: Mapping[tuple[str, bool], Any]) -> tuple[list[str], list[bool]]:
     return list(dict.fromkeys(task for task, _ in panels)), sorted({affine for _, affine in panels})
-
-
-def _shown(error: float | None) -> float:
-    return 1.0 if error is None or not math.isfinite(error) else min(1.0, max(_FLOOR, error))

@@ -9,24 +9,19 @@ from pathlib import Path
 from typing import Any
 
 from degree_plots import KINDS, plot_curves, plot_equal, plot_errors
+from degree_training import FLOOR, clipped
 
 from hf_seqmix.analysis import markdown_table, run_environment
 from hf_seqmix.data import write_json
 
-__all__ = ["FLOOR", "clipped", "compare", "write_report"]
+__all__ = ["compare", "write_report"]
 
-FLOOR = 1e-9
 """Errors below it are rounding; they count as this."""
 
 # Student's t at 0.975 for 1, 2, ... degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
 
 Rows = Sequence[Mapping[str, Any]]
-
-
-def clipped(error: float | None) -> float:
-    """An error between `FLOOR` and 1, that of the mean; what diverged counts as 1."""
-    return 1.0 if error is None else min(1.0, max(FLOOR, error))
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-__all__ = ["Schedule", "TrainedNets", "train_nets"]
+__all__ = ["FLOOR", "Schedule", "TrainedNets", "clipped", "train_nets"]
+
+FLOOR = 1e-9
+"""What smaller errors count as: less is rounding."""
 
 Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 """From a number of rows and a generator to inputs (rows, ...) and targets (rows,)."""
@@ -141,3 +144,8 @@ def _adam(
         second.lerp_(grad.square(), 1 - betas[1])
         scale = (second / (1 - betas[1] ** step)).sqrt_().add_(eps)
         values[name].sub_(rate.view(shape) * (first / (1 - betas[0] ** step)) / scale)
+
+
+def clipped(error: float | None) -> float:
+    """An error between `FLOOR` and 1, that of the mean; what diverged counts as 1."""
+    return 1.0 if error is None or not math.isfinite(error) else min(1.0, max(FLOOR, error))
