@@ -4,7 +4,8 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..configuration import SeqMixConfig, check_range
+from ..checks import check_range
+from ..configuration import SeqMixConfig
 from ..mixers import MIXERS
 
 __all__ = ["AttentionConfig", "SeqMixHybridConfig"]

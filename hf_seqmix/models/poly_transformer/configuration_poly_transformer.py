@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..configuration import SeqMixConfig, check_choice, check_range
+from ..checks import check_choice, check_range
+from ..configuration import SeqMixConfig
 
 __all__ = ["PolyTransformerConfig"]
 

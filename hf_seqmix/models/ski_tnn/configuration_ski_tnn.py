@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..configuration import ToeplitzConfig, check_choice, check_per_axis, check_range
+from ..checks import check_choice, check_per_axis, check_range
+from ..toeplitz_configuration import ToeplitzConfig
 
 __all__ = ["SKITNNConfig"]
 

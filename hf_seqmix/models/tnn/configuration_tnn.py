@@ -4,7 +4,8 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..configuration import EncodedToeplitzConfig, check_per_axis
+from ..checks import check_per_axis
+from ..toeplitz_configuration import EncodedToeplitzConfig
 
 __all__ = ["TNNConfig"]
 
