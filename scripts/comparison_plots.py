@@ -11,8 +11,27 @@ from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLoca
 __all__ = ["plot_comparison"]
 
 # Okabe and Ito's colours; the families a model's name begins with, and what tells its variants apart.
-COLORS = {"tnn": "#0072B2", "attention": "#000000", "ski_tnn": "#009E73", "omega": "#E69F00", "cosine": "#D55E00"}
-MARKERS = {"relu": "o", "silu": "s", "gelu": "^"}
+COLORS = {
+    "tnn": "#0072B2",
+    "attention": "#000000",
+    "ski_tnn": "#009E73",
+    "omega": "#E69F00",
+    "cosine": "#D55E00",
+    "ipa": "#CC79A7",
+    "poly": "#56B4E9",
+}
+MARKERS = {
+    "relu": "o",
+    "silu": "s",
+    "gelu": "^",
+    "p": "o",
+    "j": "s",
+    "prod": "^",
+    "mix": "v",
+    "none": "P",
+    "shift": "<",
+}
+MARKERS |= {"copy": ">", "2": "o", "3": "s", "4": "^", "5": "v"}
 
 
 def plot_comparison(rows: Sequence[Mapping[str, Any]], metric: str, label: str, path: Path, title: str) -> None:
@@ -83,7 +102,9 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], metric: str, label: str, 
 
 
 def _limits(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, float]:
-    """What the axis shows: every seed, but of models so far off that the others could not be told apart, which get an arrow."""
+    """What the axis shows: all accuracies; every seed, but of models so far off that the others could not be told apart, which get an arrow."""
+    if metric.endswith("accuracy"):
+        return -0.03, 1.03
     scores = [row[f"test_{metric}"] for row in rows if row[f"test_{metric}"]["mean"] is not None]
     if not scores:
         return 0.0, 1.0
@@ -97,5 +118,5 @@ def _limits(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, floa
 
 def _style(model: str) -> dict[str, Any]:
     family, *variant = model.split("-")
-    color = COLORS.get(variant[0] if variant else family, "#CC79A7")
+    color = COLORS.get(variant[0] if variant and variant[0] in COLORS else family, "#999999")
     return {"color": color, "marker": MARKERS.get(variant[-1] if variant else "", "D")}
