@@ -66,7 +66,7 @@ def test_global_names_carry_the_hash_of_the_code():
         operators = set(re.findall(r'"(\w+)::toeplitz_\w+"', text))
         assert operators == {f"hf_seqmix_{code.version}"}
     assert f'HISTORY = "seqmix_history_{first.version}"' in first.files["seqmix_cache_history.py"]
-    assert f'"seqmix_history_{first.version}"' in first.files["seqmix_models_configuration.py"]
+    assert f'"seqmix_history_{first.version}"' in first.files["seqmix_models_toeplitz_configuration.py"]
 
 
 def test_a_hybrid_brings_the_mixers_that_it_names():

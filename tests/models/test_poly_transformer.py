@@ -91,7 +91,8 @@ def test_exporting_variants(name, is_causal):
 
 def test_caches_of_variants(variant):
     variant.test_cached_chunked_and_full_logits_agree([3, 1, 1, 4], torch.float64)
-    variant.test_masks_of_this_calls_tokens_alone()
+    variant.test_masks_of_this_calls_tokens_alone("left")
+    variant.test_masks_of_this_calls_tokens_alone("inside")
     variant.test_a_cropped_cache_continues_as_if_nothing_had_been()
     variant.test_a_reset_cache_forgets_the_weights_too()
 
