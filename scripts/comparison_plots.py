@@ -102,7 +102,8 @@ def plot_comparison(rows: Sequence[Mapping[str, Any]], metric: str, label: str, 
 
 
 def _limits(rows: Sequence[Mapping[str, Any]], metric: str) -> tuple[float, float]:
-    """What the axis shows: all accuracies; every seed, but of models so far off that the others could not be told apart, which get an arrow."""
+    """What the axis shows: all accuracies; else every seed, but of models so far off that the others could not be told apart,
+    which get an arrow."""
     if metric.endswith("accuracy"):
         return -0.03, 1.03
     scores = [row[f"test_{metric}"] for row in rows if row[f"test_{metric}"]["mean"] is not None]
