@@ -88,7 +88,7 @@ def plot_equal(results: Rows, budget: int, path: Path, title: str) -> None:
         return
     kinds = [kind for kind in STYLES if any(row["kind"] == kind for rows in panels_of.values() for row in rows)]
     tasks, affines = _sides(panels_of)
-    size = 5.2 * len(affines), 0.9 + (0.8 + 0.38 * len(kinds)) * len(tasks)
+    size = 6.6 * len(affines), 0.9 + (0.8 + 0.38 * len(kinds)) * len(tasks)
     with draw_grid(path, *size, len(tasks), len(affines), sharex=True) as (figure, panels):
         for (task, affine), rows in panels_of.items():
             axes = panels[tasks.index(task), affines.index(affine)]
@@ -133,7 +133,7 @@ def plot_curves(results: Rows, budget: int, path: Path, title: str) -> None:
         handles: dict[str, Any] = {}
         for axes in panels.flat:
             handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=9)
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=2 * len(affines), fontsize=9)
         figure.suptitle(f"{title}; band: without the outermost", x=0.01, ha="left", fontsize=11)
 
 
