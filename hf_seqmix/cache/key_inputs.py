@@ -3,14 +3,14 @@
 The library's own layers do for keys and values alone, where both have the same width; these do for any width.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .._compat import DynamicLayer, StaticLayer, register_layer_type
+from .._compat import StaticLayer, register_layer_type
+from .held import HeldLayer
 
 __all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer", "last_real", "previous_inputs"]
 
@@ -36,10 +36,11 @@ def last_real(inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
     return inputs[:, inputs.shape[1] - count :]
 
 
-class KeyInputsLayer(DynamicLayer):
+class KeyInputsLayer(HeldLayer):
     """Growing keys and values, and the inputs of the last steps: at least 64, or as many as the last call added."""
 
     _layer_type = KEY_INPUTS
+    held = ("keys", "values", "inputs", "real", "earlier")
     kept = 64
     """Steps that can always be taken back, if there were as many."""
     inputs: Tensor | None = None
@@ -79,11 +80,6 @@ class KeyInputsLayer(DynamicLayer):
         self.inputs, self.real = held, flags
         return before
 
-    def reset(self) -> None:
-        """Forget everything."""
-        self.keys = self.values = self.inputs = self.real = self.earlier = None
-        self.is_initialized = False
-
     def crop(self, tokens_to_remove: int) -> None:
         """Take the last steps back.
 
@@ -107,34 +103,6 @@ class KeyInputsLayer(DynamicLayer):
                 )
             self.inputs, self.real = self.inputs[:, : held - remove], self.real[:, : held - remove]
         super().crop(tokens_to_remove)
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the rows of the batch for beam search."""
-        self.batch_select_indices(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row of the batch."""
-        self._map(lambda x: x.repeat_interleave(repeats, dim=0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep rows of the batch."""
-        self._map(lambda x: x[indices.to(x.device)])
-
-    def offload(self) -> None:
-        """Move what is held to the CPU."""
-        self._map(lambda x: x.to("cpu", non_blocking=True))
-
-    def prefetch(self) -> None:
-        """Move what is held back to the device."""
-        self._map(lambda x: x.to(self.device, non_blocking=True))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> None:
-        if self.get_seq_length() == 0:
-            return
-        for name in ("keys", "values", "inputs", "real", "earlier"):
-            held = getattr(self, name)
-            if held is not None:
-                setattr(self, name, change(held))
 
 
 class KeyInputsStaticLayer(StaticLayer):

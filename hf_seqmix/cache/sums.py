@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._compat import DynamicLayer, StaticLayer, register_layer_type
+from .._compat import StaticLayer, register_layer_type
+from .held import HeldLayer
 
 __all__ = ["SUMS", "SumsLayer", "SumsStaticLayer", "append_sums", "read_sums"]
 
@@ -20,7 +21,7 @@ SUMS = "seqmix_sums"
 Fold = Callable[[Tensor], Tensor]
 
 
-class SumsLayer(DynamicLayer):
+class SumsLayer(HeldLayer):
     """Running sums over all but the last steps, and the rows of those: constant in size, and croppable within them.
 
     `sums` is (batch, state) in float32 (float64 for float64 rows); `keys`, the rows, is (batch, 1, steps, width), and
@@ -28,6 +29,7 @@ class SumsLayer(DynamicLayer):
     """
 
     _layer_type = SUMS
+    held = ("keys", "values", "sums")
     kept = 64
     """Steps that can always be taken back, if there were as many."""
     sums: Tensor | None = None
@@ -55,9 +57,8 @@ class SumsLayer(DynamicLayer):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.keys = self.values = self.sums = None
+        super().reset()
         self.summed = 0
-        self.is_initialized = False
 
     def crop(self, tokens_to_remove: int) -> None:
         """Take the last steps back.
@@ -87,33 +88,6 @@ class SumsLayer(DynamicLayer):
             )
         else:
             self.keys, self.values = self.keys[:, :, : held - remove], self.values[:, :, : held - remove]
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the rows of the batch for beam search."""
-        self.batch_select_indices(beam_idx)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row of the batch."""
-        self._map(lambda x: x.repeat_interleave(repeats, dim=0))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep rows of the batch."""
-        self._map(lambda x: x[indices.to(x.device)])
-
-    def offload(self) -> None:
-        """Move what is held to the CPU."""
-        self._map(lambda x: x.to("cpu", non_blocking=True))
-
-    def prefetch(self) -> None:
-        """Move what is held back to the device."""
-        self._map(lambda x: x.to(self.device, non_blocking=True))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> None:
-        if self.keys is None or self.values is None:
-            return
-        self.keys, self.values = change(self.keys), change(self.values)
-        if self.sums is not None:
-            self.sums = change(self.sums)
 
 
 class SumsStaticLayer(StaticLayer):
