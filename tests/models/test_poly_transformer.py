@@ -15,8 +15,11 @@ from hf_seqmix import (
     SeqMixHybridConfig,
     SeqMixHybridForCausalLM,
 )
+from hf_seqmix.models.poly_transformer import configuration_poly_transformer as configuration
 from hf_seqmix.models.poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from hf_seqmix.modules.norms import calibrate_static_norms
+from hf_seqmix.modules.polynomial import MIXINGS, NORMALIZATIONS
+from hf_seqmix.ops.polynomial_product import DEGREE_FORMS
 from tests.models.suite import VOCAB, ModelSuite, perturb
 from tests.tolerances import assert_close
 
@@ -337,3 +340,9 @@ def test_learned_positions_end():
     with pytest.raises(ValueError, match="the context length cannot be changed"):
         model.set_context_length(16)
     assert model.config.max_position_embeddings == 8
+
+
+def test_the_configuration_knows_the_choices_of_the_mixer():
+    assert configuration._DEGREE_FORMS == DEGREE_FORMS
+    assert configuration._MIXINGS == MIXINGS
+    assert tuple(configuration._NORM_TYPES) == NORMALIZATIONS
