@@ -3,12 +3,14 @@
 Both are linear in each of their inputs, so that the degree of what is built from them is counted by its factors.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .operator import define_operator
 from .toeplitz_product import is_traced
 
 __all__ = ["FORMS", "linear_attention", "outer_sum", "running_sum", "signed_power"]
@@ -68,8 +70,10 @@ def linear_attention(
             k, v = k[:, earlier:], v[:, earlier:]
         if form == "recurrent":
             return _recurrent(q, k, v, state)
-        if traced or q.device.type != "cpu" or forward_ad._current_level >= 0:
-            return _vectorised(q, k, v, state, traced)
+        if traced:
+            return _operator(q, k, v, state, False)
+        if q.device.type != "cpu" or forward_ad._current_level >= 0:
+            return _vectorised(q, k, v, state)
         return _CausalSum.apply(q, k, v, state, False)
 
 
@@ -159,30 +163,22 @@ def _recurrent(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
     return torch.stack(outputs, dim=1) if outputs else v[:, :0]
 
 
-def _vectorised(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, traced: bool) -> Tensor:
-    """The chunked form over all chunks at once: no loop, so that the length of a traced graph may vary."""
+def _vectorised(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
+    """The chunked form over all chunks at once."""
     length, size = q.shape[1], VECTOR_CHUNK
-    # While tracing always more than a chunk: whether the length is a multiple, or below one chunk, may not be asked.
-    pad = 2 * size if traced else -length % size  # what makes no whole chunk is dropped
+    pad = -length % size
 
     def split(x: Tensor) -> Tensor:
         """(batch, length, heads, width) -> (batch, heads, chunks, size, width)."""
-        x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad)) if traced or pad else x
-        # Not a reshape, which asks an unknown length whether it divides; and cloned before the last two dimensions are
-        # swapped, after which strides would be compared with those of a contiguous tensor.
-        chunks = x.unfold(1, size, size).permute(0, 2, 1, 3, 4)
-        return (chunks.clone(memory_format=torch.contiguous_format) if traced else chunks).transpose(-1, -2)
+        x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad)) if pad else x
+        return x.unflatten(1, (x.shape[1] // size, size)).permute(0, 3, 1, 2, 4)
 
     query, key, value = split(q), split(k), split(v)
     contributions = key.transpose(-1, -2) @ value  # (batch, heads, chunks, width, values)
     first = torch.zeros_like(contributions[:, :, :1]) if state is None else state.unsqueeze(2)
     before = torch.cat([first, contributions], dim=2).cumsum(dim=2)[:, :, :-1]
     y = torch.tril(query @ key.transpose(-1, -2)) @ value + query @ before
-    y = y.permute(0, 2, 3, 1, 4).flatten(1, 2)
-    if traced:
-        # Nor whether what was padded is long enough to be cut again, as a slice does.
-        return y.index_select(1, torch.arange(length, device=y.device))
-    return y[:, :length]
+    return y.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :length]
 
 
 def _chunked_sum(x: Tensor) -> Tensor:
@@ -196,6 +192,28 @@ def _chunked_sum(x: Tensor) -> Tensor:
     return sums.flatten(1, 2)[:, :length].reshape(batch, length, *x.shape[2:])
 
 
+def _causal_sum(a: Tensor, b: Tensor, c: Tensor, state: Tensor | None, reverse: bool) -> Tensor:
+    """Compute y_t = a_t (S + sum b_s c_s^T) over s <= t, or, in `reverse`, over s >= t, one chunk after another."""
+    batch, length, heads, width = a.shape
+    values = c.shape[3]
+    y = c.new_empty(batch, length, heads, values)
+    current = a.new_zeros(batch * heads, width, values)
+    if state is not None:
+        current += state.reshape(batch * heads, width, values)
+    starts = range(0, length, LOOP_CHUNK)
+    # Backward runs under whatever autocast it is called in.
+    with torch.autocast(a.device.type, enabled=False):
+        for start in reversed(starts) if reverse else starts:
+            chunk = slice(start, start + LOOP_CHUNK)
+            query, key, value = (x[:, chunk].transpose(1, 2).flatten(0, 1) for x in (a, b, c))
+            scores = query @ key.transpose(1, 2)
+            scores = scores.triu_() if reverse else scores.tril_()
+            out = torch.bmm(scores, value).baddbmm_(query, current)
+            y[:, chunk] = out.unflatten(0, (batch, heads)).transpose(1, 2)
+            current.baddbmm_(key.transpose(1, 2), value)
+    return y
+
+
 class _CausalSum(torch.autograd.Function):
     """y_t = a_t (S + sum b_s c_s^T) over s <= t, or, in `reverse`, over s >= t.
 
@@ -206,42 +224,15 @@ class _CausalSum(torch.autograd.Function):
 
     @staticmethod
     def forward(a: Tensor, b: Tensor, c: Tensor, state: Tensor | None, reverse: bool) -> Tensor:
-        batch, length, heads, width = a.shape
-        values = c.shape[3]
-        y = c.new_empty(batch, length, heads, values)
-        current = a.new_zeros(batch * heads, width, values)
-        if state is not None:
-            current += state.reshape(batch * heads, width, values)
-        starts = range(0, length, LOOP_CHUNK)
-        # Backward runs under whatever autocast it is called in.
-        with torch.autocast(a.device.type, enabled=False):
-            for start in reversed(starts) if reverse else starts:
-                chunk = slice(start, start + LOOP_CHUNK)
-                query, key, value = (x[:, chunk].transpose(1, 2).flatten(0, 1) for x in (a, b, c))
-                scores = query @ key.transpose(1, 2)
-                scores = scores.triu_() if reverse else scores.tril_()
-                out = torch.bmm(scores, value).baddbmm_(query, current)
-                y[:, chunk] = out.unflatten(0, (batch, heads)).transpose(1, 2)
-                current.baddbmm_(key.transpose(1, 2), value)
-        return y
+        return _causal_sum(a, b, c, state, reverse)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        a, b, c, state, ctx.reverse = inputs
-        ctx.save_for_backward(a, b, c, state)
+        _save_operator(ctx, inputs, output)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        a, b, c, state = ctx.saved_tensors
-        needs, reverse = ctx.needs_input_grad, ctx.reverse
-        transposed = None if state is None else state.transpose(-1, -2)
-        return (
-            _CausalSum.apply(g, c, b, transposed, reverse) if needs[0] else None,
-            _CausalSum.apply(c, g, a, None, not reverse) if needs[1] else None,
-            _CausalSum.apply(b, a, g, None, not reverse) if needs[2] else None,
-            outer_sum(a, g) if needs[3] else None,
-            None,
-        )
+        return _derivatives(_CausalSum.apply, ctx, g)
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
@@ -254,3 +245,47 @@ class _CausalSum(torch.autograd.Function):
             flat.append(x)
         y = _CausalSum.apply(*flat, reverse)
         return y.unflatten(0, (info.batch_size, len(y) // info.batch_size)), 0
+
+
+def _derivatives(product: Callable[..., Tensor], ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    """The gradients of `_causal_sum`, three of which are `product`s of the same form."""
+    a, b, c, state = ctx.saved_tensors
+    needs, reverse = ctx.needs_input_grad, ctx.reverse
+    transposed = None if state is None else state.transpose(-1, -2)
+    return (
+        product(g, c, b, transposed, reverse) if needs[0] else None,
+        product(c, g, a, None, not reverse) if needs[1] else None,
+        product(b, a, g, None, not reverse) if needs[2] else None,
+        outer_sum(a, g) if needs[3] else None,
+        None,
+    )
+
+
+@define_operator(
+    "hf_seqmix::causal_sum_v1", schema="(Tensor a, Tensor b, Tensor c, Tensor? state, bool reverse) -> Tensor"
+)
+def _operator(a: Tensor, b: Tensor, c: Tensor, state: Tensor | None, reverse: bool) -> Tensor:
+    """The same as an operator, opaque while tracing: a traced graph knows no number of chunks."""
+    if a.device.type == "cpu":
+        return _causal_sum(a, b, c, state, reverse)
+    with torch.autocast(a.device.type, enabled=False):
+        if not reverse:
+            return _vectorised(a, b, c, state).contiguous()
+        return _vectorised(a.flip(1), b.flip(1), c.flip(1), state).flip(1).contiguous()
+
+
+@_operator.register_fake
+def _fake_operator(a: Tensor, b: Tensor, c: Tensor, state: Tensor | None, reverse: bool) -> Tensor:
+    return c.new_empty((a.shape[0], a.shape[1], a.shape[2], c.shape[3]))
+
+
+def _save_operator(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    a, b, c, state, ctx.reverse = inputs
+    ctx.save_for_backward(a, b, c, state)
+
+
+def _operator_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    return _derivatives(_operator, ctx, g)
+
+
+_operator.register_autograd(_operator_backward, setup_context=_save_operator)

@@ -48,7 +48,7 @@ def test_the_forms_agree_to_twelve_digits(length, poisoned_empty):
     q, k, v, state = make(length)
     scale = length**0.5
     forms = [linear_attention(q, k, v, state, form=form) / scale for form in FORMS]
-    vectorised = polynomial._vectorised(q, k, v, state, traced=False) / scale
+    vectorised = polynomial._vectorised(q, k, v, state) / scale
     for other in (*forms[1:], vectorised):
         assert (other - forms[0]).abs().max() < 1e-12
 
@@ -128,6 +128,23 @@ def test_one_graph_for_all_lengths():
     for length in (2, 12, 64, 100):
         inputs = make(length)[:3]
         assert_close(program.module()(*inputs), linear_attention(*inputs))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("with_state", [False, True])
+def test_the_operator_is_sound(with_state, reverse):
+    a, b, c, state = (x.requires_grad_() for x in make(37))
+    torch.library.opcheck(polynomial._operator, (a, b, c, state if with_state else None, reverse))
+
+
+def test_reverse_sums_of_all_chunks_at_once():
+    """What other devices than the CPU compute, in both directions."""
+    a, b, c, state = make(97)
+    for flip in (False, True):
+        expected = polynomial._causal_sum(a, b, c, state, flip)
+        turned = [x.flip(1) if flip else x for x in (a, b, c)]
+        actual = polynomial._vectorised(*turned, state)
+        assert_close(actual.flip(1) if flip else actual, expected)
 
 
 @pytest.mark.parametrize("length", LENGTHS)
