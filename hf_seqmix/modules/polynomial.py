@@ -110,7 +110,11 @@ class PolynomialMixer(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, config: Any = None) -> None:
-        """Draw weights from N(0, 1 / fan_in), those of the last projection of one of L residual layers 1/sqrt(2 L) as large."""
+        """Draw weights from N(0, 1 / fan_in), those of the last projection of one of L residual layers 1/sqrt(2 L) as large.
+
+        This is how a mixer of its own begins, and one of a model with a soft degree. In other models the library passes over
+        modules without parameters of their own, so that their projections are drawn as `linear_init` says.
+        """
         for module in (*self.groups, self.o_proj):
             for linear in module.modules():
                 if isinstance(linear, nn.Linear):
