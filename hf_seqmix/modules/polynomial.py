@@ -11,6 +11,7 @@ from transformers import initialization as init
 from ..cache import append_sums, past_length, read_sums
 from ..ops.masking import TokenLayout, token_layout
 from ..ops.polynomial_product import DEGREE_FORMS
+from .factor_linear import FactorLinear
 from .norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
 from .polynomial_group import PolynomialGroup
 from .static_mixing import STATIC_MIXINGS, build_static_operator
@@ -105,24 +106,11 @@ class PolynomialMixer(nn.Module):
             "batch": lambda: MaskedBatchNorm(hidden_size, norm_eps),
             "none": NoNorm,
         }[normalization]()
-        self.o_proj = nn.Linear(hidden_size, hidden_size, bias=use_bias)
-        self.init_weights()
+        self.o_proj = FactorLinear(hidden_size, hidden_size, bias=use_bias, ends_branch=True)
 
     @torch.no_grad()
     def init_weights(self, config: Any = None) -> None:
-        """Draw weights from N(0, 1 / fan_in), those of the last projection of one of L residual layers 1/sqrt(2 L) as large.
-
-        This is how a mixer of its own begins, and one of a model with a soft degree. In other models the library passes over
-        modules without parameters of their own, so that their projections are drawn as `linear_init` says.
-        """
-        for module in (*self.groups, self.o_proj):
-            for linear in module.modules():
-                if isinstance(linear, nn.Linear):
-                    last = linear is self.o_proj and config is not None and config.use_residual
-                    scale = (2 * config.num_hidden_layers) ** -0.5 if last else 1.0
-                    init.normal_(linear.weight, std=scale * linear.in_features**-0.5)
-                    if linear.bias is not None:
-                        init.zeros_(linear.bias)
+        """Begin with equal weights of a soft degree; projections draw their own, see `FactorLinear`."""
         if self.degree_logits is not None:
             init.zeros_(self.degree_logits)
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ..ops.polynomial import signed_power
 from ..ops.polynomial_product import polynomial_product, row_kinds, row_widths, sum_rows, sum_widths
+from .factor_linear import FactorLinear
 
 __all__ = ["LowRankLinear", "PolynomialGroup"]
 
@@ -26,8 +27,8 @@ class LowRankLinear(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, rank: int, bias: bool = True) -> None:
         super().__init__()
-        self.down_proj = nn.Linear(in_features, rank, bias=False)
-        self.up_proj = nn.Linear(rank, out_features, bias=bias)
+        self.down_proj = FactorLinear(in_features, rank, bias=False)
+        self.up_proj = FactorLinear(rank, out_features, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map (..., in_features) to (..., out_features)."""
@@ -73,7 +74,7 @@ class PolynomialGroup(nn.Module):
                 rank = max(1, round(self.exponent * hidden_size * channels / (hidden_size + channels)))
                 self.factors.append(LowRankLinear(hidden_size, channels, rank, use_bias))
             else:
-                self.factors.append(nn.Linear(hidden_size, channels, bias=use_bias))
+                self.factors.append(FactorLinear(hidden_size, channels, bias=use_bias))
         self.kinds = row_kinds(number, degree_form)
         self.row_widths = [width for kind in self.kinds for width in row_widths(kind, channels)]
         self.sum_widths = [sum_widths(kind, num_heads, head_dim) for kind in self.kinds]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from hf_seqmix import PolynomialMixer
+from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerModel
 from hf_seqmix.modules.norms import calibrate_static_norms
 from hf_seqmix.ops import polynomial_product
 from hf_seqmix.ops.masking import TokenLayout
@@ -269,3 +269,14 @@ def test_no_cache_where_there_is_none():
 def test_what_makes_no_sense_is_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         PolynomialMixer(16, **{"num_heads": 4, **fields})
+
+
+def test_a_model_draws_the_projections_as_a_mixer_of_its_own_does():
+    config = PolyTransformerConfig(vocab_size=8, hidden_size=128, num_hidden_layers=2, degree=2.5, intermediate_size=8)
+    mixer = PolyTransformerModel(config).layers[1].mixer
+    for name, weight in mixer.named_parameters():
+        if name.endswith("bias"):
+            assert not weight.any(), name
+        else:
+            scale = weight.std() * weight.shape[1] ** 0.5
+            assert abs(scale - (0.5 if name.startswith("o_proj") else 1)) < 0.05, name
