@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs format, lint, types and the whole test suite. Arguments go to pytest.
 # --floor, first, runs the suite on the lowest versions that pyproject.toml admits.
+# --ecosystem, first, installs the tools of others that the package is tested with and runs those tests alone.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
@@ -8,6 +9,10 @@ export HF_HUB_OFFLINE=1
 if [ "${1:-}" = --floor ]; then
     shift
     make_environment .venv-floor scripts/constraints-floor.txt dev
+elif [ "${1:-}" = --ecosystem ]; then
+    shift
+    make_environment .venv-ecosystem scripts/constraints.txt ecosystem
+    exec "$python" -m pytest -n auto -m "ecosystem and not slow" "$@"
 else
     make_environment .venv scripts/constraints.txt dev
     "$python" -m ruff format --check .
