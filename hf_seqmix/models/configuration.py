@@ -25,6 +25,19 @@ def before_first_config(action: Callable[[], object]) -> None:
     _pending.append(action)
 
 
+class _NoCode:
+    """What `auto_map` reads as where a configuration names no files of code: no names.
+
+    TRL asks for it without looking whether it is there. No part of the configuration's fields: nothing is saved, and an
+    `auto_map` that is set is found before this.
+    """
+
+    def __get__(self, config: PreTrainedConfig | None, owner: type) -> dict[str, str]:
+        if config is None or config._auto_class is not None:  # then the library is to make one when it saves
+            raise AttributeError("auto_map")
+        return {}
+
+
 class ImageShape(NamedTuple):
     """What a model of images reads: sizes in pixels, (height, width)."""
 
@@ -88,6 +101,7 @@ class SeqMixConfig(PreTrainedConfig):
     whole_model_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a family that say nothing of its mixer, so that a hybrid cannot set them for one."""
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
+    auto_map: ClassVar[_NoCode] = _NoCode()
 
     vocab_size: int = 50257
     hidden_size: int = 512
