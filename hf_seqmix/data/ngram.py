@@ -85,6 +85,10 @@ class ByteNGram:
             raise ValueError("The text to score is empty; bits per byte need at least one byte.")
         return float(-(counts * np.log2(self.probability(grams))).sum() / counts.sum())
 
+    def code_lengths(self, text: str) -> np.ndarray:
+        """Bits that each UTF-8 byte of `text` takes given the bytes before it, shape `(bytes,)`, float64."""
+        return -np.log2(self.probability(_ngrams(_to_bytes([text]), self.order)))
+
 
 def bits_per_byte_ngram(train: Iterable[str], held_out: Iterable[str], order: int = 5) -> float:
     """Bits per byte of `held_out` under a byte n-gram (see [`ByteNGram`]) trained on `train`; order 1 is the unigram."""

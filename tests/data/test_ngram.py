@@ -87,3 +87,13 @@ def test_wrong_use_is_refused() -> None:
         ByteNGram(2).bits_per_byte(["a"])
     with pytest.raises(ValueError, match="score is empty"):
         ByteNGram(2).fit(["a"]).bits_per_byte([])
+
+
+def test_code_lengths_of_bytes_add_up_to_the_text():
+    train, text = random_text(500, 1), random_text(101, 2)
+    model = ByteNGram(3).fit([train])
+    lengths = model.code_lengths(text)
+    assert lengths.shape == (len(text.encode()),)
+    assert lengths.mean() == pytest.approx(model.bits_per_byte([text]))
+    data = text.encode()
+    assert lengths[7] == pytest.approx(-math.log2(model.next_byte(data[:7])[data[7]]))

@@ -1,4 +1,4 @@
-import importlib.util
+import importlib
 import json
 import os
 import time
@@ -10,6 +10,8 @@ from transformers import BertConfig, BertLMHeadModel, ByT5Tokenizer, GPT2Config,
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
+from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents
+from hf_seqmix.data import bits_per_byte_ngram
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "run_benchmarks.py"
 TEXT = "To be, or not to be: that is the question.\n" * 10
@@ -17,10 +19,9 @@ TEXT = "To be, or not to be: that is the question.\n" * 10
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("run_benchmarks", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPT.parent))
+        yield importlib.import_module("run_benchmarks")
 
 
 @pytest.fixture(scope="module")
@@ -89,13 +90,14 @@ def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys
 
 def test_continues_where_it_stopped(script, checkpoints, text_file, tmp_path, monkeypatch):
     scored = []
-    original = script.iter_language_model_scores
+    benchmark = importlib.import_module("benchmark_language")
+    original = benchmark.iter_language_model_scores
 
     def counting(*args, **kwargs):
         scored.append(kwargs["context_lengths"])
         return original(*args, **kwargs)
 
-    monkeypatch.setattr(script, "iter_language_model_scores", counting)
+    monkeypatch.setattr(benchmark, "iter_language_model_scores", counting)
     output = tmp_path / "out"
     first = script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4"))
     both = script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4", "8"))
@@ -112,6 +114,56 @@ def test_continues_where_it_stopped(script, checkpoints, text_file, tmp_path, mo
     os.utime(checkpoints / "a/last" / "model.safetensors", (later, later))  # as if it had been trained again
     script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4"))
     assert len(scored) == 6
+
+
+@pytest.fixture
+def split_folder(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "train.txt").write_text("to be or not\n" * 20)
+    (folder / "test.txt").write_text(TEXT, encoding="utf-8")
+    return folder
+
+
+def test_ngram_of_the_training_split_beside_the_models(script, checkpoints, split_folder, tmp_path):
+    command = ["language-modeling", "--model", str(checkpoints / "a/last"), "--context-lengths", "8", "--ngram", "3"]
+    report = script.main([*command, "--dataset", str(split_folder), "--output-dir", str(tmp_path / "out")])
+    expected = bits_per_byte_ngram(["to be or not\n" * 20], [TEXT], 3)
+    assert report["references"] == {"byte 3-gram": {"bits_per_byte": pytest.approx(expected)}}
+    assert "byte 3-gram" in (tmp_path / "out" / "results.md").read_text()
+    held_out = ["--text-file", str(split_folder / "test.txt"), "--output-dir", str(tmp_path / "other")]
+    with pytest.raises(SystemExit, match="needs training text"):
+        script.main([*command, *held_out])
+    with pytest.raises(SystemExit, match="order of 1 to 7"):
+        script.main([*command, "--ngram", "9", *held_out])
+
+
+def test_masked_models_and_what_they_have_to_beat(script, checkpoints, split_folder, tmp_path, capsys):
+    command = ["masked-language-modeling", "--model", str(checkpoints / "masked-tnn"), "--dataset", str(split_folder)]
+    command += ["--context-length", "16", "--output-dir", str(tmp_path / "out")]
+    tokenizer = ByT5Tokenizer(mask_token="<extra_id_0>")
+    tokenizer.save_pretrained(checkpoints / "masked-tnn")
+    report = script.main([*command, "--ngram", "2", "--dtype", "float32"])
+
+    blocks = mask_documents(tokenizer, [TEXT], context_length=16)
+    model = TNNForMaskedLM.from_pretrained(checkpoints / "masked-tnn")
+    expected = evaluate_masked_model(model, tokenizer, blocks, context_length=16, progress=False)
+    [row] = report["results"]
+    assert row["nll"] == pytest.approx(expected.nll, rel=1e-5) and row["num_masked"] == expected.num_masked
+    assert [baseline["baseline"] for baseline in row["baselines"]] == ["byte 2-gram, bytes before", "always 'o'"]
+    assert "always 'o'" in capsys.readouterr().out
+
+    again = script.main([*command, "--ngram", "2", "--dtype", "float32"])
+    assert again["results"] == report["results"]  # the time it took included: nothing was scored again
+    with pytest.raises(SystemExit, match="must be between 0 and 1"):
+        script.main([*command, "--share", "1.5"])
+
+
+def test_causal_model_is_no_masked_model(script, checkpoints, split_folder, tmp_path):
+    command = ["masked-language-modeling", "--model", str(checkpoints / "tnn"), "--dataset", str(split_folder)]
+    with pytest.raises(SystemExit, match="not evaluated completely"):
+        script.main([*command, "--output-dir", str(tmp_path / "out")])
+    assert "is_causal" in json.loads((tmp_path / "out" / "results.json").read_text())["failures"]["tnn"]
 
 
 def test_length_that_a_model_cannot_take_does_not_lose_the_others(script, checkpoints, text_file, tmp_path):
