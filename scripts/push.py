@@ -6,21 +6,20 @@
 The model is exported with the code of its family, opened again in a process that cannot import hf_seqmix, by every head, and
 compared there; only then is anything uploaded. card.yaml (or .json) holds what nobody else knows, such as model_summary,
 training_data, results with the command that reproduces each, and limits; what is missing is named. A finished card, .md, is
-taken as it is; without --card, the README.md of the checkpoint's folder is.
+taken as it is. Without --card, the card.yaml of the checkpoint's folder is read, or else its README.md taken.
 """
 
 import argparse
-import json
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
 from huggingface_hub import ModelCard
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.hub import build_card, check_card, check_repo_id, export, open_checkpoint, push
+from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
 from hf_seqmix.hub.verification import VerificationError
 from hf_seqmix.models.backbone import SeqMixPreTrainedModel
 
@@ -89,19 +88,15 @@ def read_card(arguments: argparse.Namespace, model: SeqMixPreTrainedModel, proce
     """
     path = arguments.card
     if path is None:
-        path = Path(arguments.checkpoint) / "README.md"
-        if not path.is_file():
-            raise ValueError(f"a model is not published without a card: give --card, or write {path}.")
-    text = path.read_text(encoding="utf-8")
+        beside = [Path(arguments.checkpoint) / name for name in (CARD_VALUES, "README.md")]
+        path = next((candidate for candidate in beside if candidate.is_file()), None)
+        if path is None:
+            raise ValueError(f"a model is not published without a card: give --card, or write {beside[0]}.")
     if path.suffix == ".md":
+        text = path.read_text(encoding="utf-8")
         check_card(text)
         return ModelCard(text)
-    try:
-        values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} holds a {type(values).__name__}; it must be a mapping of names to values.")
+    values = read_card_values(path)
     return build_card(model, processor, arguments.repo_id, values, arguments.template)
 
 

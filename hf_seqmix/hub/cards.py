@@ -52,6 +52,8 @@ def build_card(
     repo_id: str,
     values: Mapping[str, Any],
     template: str | Path | None = None,
+    *,
+    with_code: bool = True,
 ) -> ModelCard:
     """Write the card of a model from `model_cards/TEMPLATE.md`.
 
@@ -63,6 +65,7 @@ def build_card(
             wanted; anything that `model_facts` says may be said otherwise. `results` is a list of mappings with task,
             dataset, metric, value (a number) and the command that reproduces it; they go to the Hub's index, too.
         template: a Jinja template; by default the package's.
+        with_code: whether the code of the family lies beside the weights, as `export` puts it there.
 
     Raises:
         ValueError: naming what is missing, empty, still a blank, or not known.
@@ -83,7 +86,7 @@ def build_card(
     )
     # What the template needs, and not what the metadata says already.
     given = {name: value for name, value in all_values.items() if name not in ("tags", "datasets", "metrics")}
-    card = ModelCard.from_template(data, template_path=str(template or _template_path()), **given)
+    card = ModelCard.from_template(data, template_path=str(template or _template_path()), with_code=with_code, **given)
     check_card(str(card))
     return card
 

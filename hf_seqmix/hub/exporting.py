@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard
 from transformers import PreTrainedTokenizerBase
 from transformers.image_processing_utils import BaseImageProcessor
 
-from ..data.run_folder import write_json
+from ..data.whole_files import write_json
 from ..models.backbone import SeqMixPreTrainedModel
 from .cards import check_card, head_of, plain_card
 from .remote_code import remote_code

@@ -70,6 +70,7 @@ def test_a_card_is_asked_for(script, checkpoint, pushed, capsys, tmp_path):
         ("card.yaml", "a: [", "cannot be read"),
         ("card.md", CARD + "[More Information Needed]", "the card has blanks"),
         ("gone.md", None, "No such file"),
+        ("gone.yaml", None, "there is no "),
     ):
         if content is not None:
             (tmp_path / name).write_text(content)

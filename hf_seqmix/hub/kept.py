@@ -1,0 +1,85 @@
+"""Checkpoints that are kept in this repository, each in a folder with its card: opened by path, pushed with their code."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ..models.backbone import SeqMixPreTrainedModel
+from .cards import build_card
+from .exporting import check_processor
+from .opening import open_checkpoint
+
+__all__ = ["CARD_VALUES", "read_card_values", "render_card", "write_weights"]
+
+CARD_VALUES = "card.yaml"
+"""The file beside the weights with what nobody but the maker knows; the card, README.md, is written from it."""
+
+
+def write_weights(model: SeqMixPreTrainedModel, processor: Any, folder: str | Path) -> Path:
+    """Write the weights, configuration and tokenizer of a checkpoint into its folder, in place of those there.
+
+    The files are written beside the folder and moved in when all are there; other files, such as the card, stay.
+
+    Args:
+        model: of one of the package's families, in the dtype that is to be kept.
+        processor: its tokenizer or image processor; None for none.
+        folder: made if it does not exist.
+
+    Raises:
+        ValueError: for a processor that does not fit the model.
+    """
+    folder = Path(folder)
+    check_processor(model.config, processor)
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        model.save_pretrained(temporary)
+        if processor is not None:
+            processor.save_pretrained(temporary)
+        for path in temporary.iterdir():
+            path.chmod(0o644)
+            os.replace(path, folder / path.name)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return folder
+
+
+def render_card(folder: str | Path, repo_id: str | None = None) -> str:
+    """Return the card of a checkpoint's folder, made from its `card.yaml` and what the model itself says.
+
+    Args:
+        folder: with `card.yaml`, weights and tokenizer.
+        repo_id: the name by which the card says the model is opened; by default the folder, which has no code beside the
+            weights, so that the card says how to push it.
+
+    Raises:
+        ValueError: there is no `card.yaml`, it cannot be read, or it has blanks.
+    """
+    folder = Path(folder)
+    values = read_card_values(folder / CARD_VALUES)
+    model, processor = open_checkpoint(folder)
+    name = repo_id or f"{folder.parent.name}/{folder.name}"
+    return str(build_card(model, processor, name, values, with_code=repo_id is not None))
+
+
+def read_card_values(path: str | Path) -> dict[str, Any]:
+    """Read the values of a card from YAML, of which JSON is a part.
+
+    Raises:
+        ValueError: the file is not there, cannot be read, or holds no mapping.
+    """
+    try:
+        values = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ValueError(
+            f"there is no {path}: it holds the values of the card, such as model_name and results."
+        ) from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise ValueError(f"{path} cannot be read: {error}") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"{path} holds a {type(values).__name__}; it must be a mapping of names to values.")
+    return values
