@@ -20,7 +20,6 @@ import dataclasses
 import json
 import logging
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,7 +45,7 @@ from transformers import (
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.analysis import run_environment
 from hf_seqmix.analysis.plots import plot_loss
-from hf_seqmix.data import explain_write_error, last_complete_checkpoint, prepare_run_folder, write_json
+from hf_seqmix.data import explain_write_error, prepare_run_folder, write_json
 from hf_seqmix.data.labelled import (
     ImageClassification,
     ImageCollator,
@@ -164,14 +163,8 @@ def prepare(arguments: Arguments) -> Run:
     data, training = arguments.data, arguments.training
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:
-            may_continue = arguments.run.resume or training.resume_from_checkpoint is not None
-            folder = prepare_run_folder(
-                arguments.folder, resume=may_continue, overwrite=arguments.run.overwrite_output_dir
-            )
-            if arguments.run.overwrite_output_dir and not may_continue:
-                # Those of an earlier run would be taken for this one's.
-                for checkpoint in folder.glob("checkpoint-*"):
-                    shutil.rmtree(checkpoint)
+            overwrite = arguments.run.overwrite_output_dir
+            prepare_run_folder(arguments.folder, resume=arguments.resume is not None, overwrite=overwrite)
         examples = load_examples(arguments)
         # A few examples need not show every label.
         task = make_task(data, examples["train"])
@@ -188,6 +181,8 @@ def prepare(arguments: Arguments) -> Run:
     if arguments.run.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(arguments.run.early_stopping_patience))
         training.load_best_model_at_end = True
+        # Or a resumed run would count the evaluations without a better one from zero.
+        training.restore_callback_states_from_checkpoint = True
         if training.metric_for_best_model is None or training.metric_for_best_model == "loss":
             training.metric_for_best_model = METRIC_KEYS.get(metrics[0], Path(metrics[0]).stem)
             training.greater_is_better = True
@@ -286,16 +281,13 @@ def write_predictions(run: Run, split: str, output: Any) -> None:
     os.replace(temporary, path)
 
 
-def train_and_save(run: Run) -> dict[str, Any]:
-    """Trains from the start or from the last complete checkpoint, evaluates, and writes the output folder."""
+def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
+    """Trains from the start or from a checkpoint, evaluates, and writes the output folder."""
     arguments, trainer = run.arguments, run.trainer
     folder = run.folder
-    checkpoint = arguments.training.resume_from_checkpoint
-    if checkpoint is None and arguments.run.resume:
-        found = last_complete_checkpoint(folder)
-        checkpoint = str(found) if found else None
-        logger.info(f"Continuing from {checkpoint}" if found else f"No checkpoint in {folder}: starting anew")
-    train = trainer.train(resume_from_checkpoint=checkpoint).metrics
+    seconds = 0.0
+    if checkpoint is None or not trainer.restore_finished(checkpoint):
+        seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     trainer.save_model()
     history = list(trainer.state.log_history)
     evaluations = {split: evaluate_split(run, split) for split in ("validation", "test") if split in run.encoded}
@@ -306,8 +298,8 @@ def train_and_save(run: Run) -> dict[str, Any]:
         **evaluations,
         "train": {
             "examples": len(run.examples["train"]),
-            "loss": train["train_loss"],
-            "seconds": train["train_runtime"],
+            "loss": trainer.mean_train_loss,
+            "seconds": seconds,
         },
         "train_loss_curve": [[entry["step"], entry["loss"]] for entry in history if "loss" in entry],
         "num_updates": trainer.state.global_step,
@@ -349,9 +341,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     try:
         try:
             run = prepare(arguments)
+            checkpoint, line = run.trainer.find_checkpoint(arguments.resume)
         except ValueError as error:
             sys.exit(f"finetune.py: {error}")
-        return train_and_save(run)
+        if line is not None and run.trainer.is_world_process_zero():
+            logger.info(line)
+        return train_and_save(run, checkpoint)
     except Exception as error:
         message = explain_write_error(error, arguments.folder)
         if message is None:

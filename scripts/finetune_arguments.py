@@ -12,6 +12,7 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from hf_seqmix.data import read_recipe, recipe_arguments, without_replaced
 from hf_seqmix.data.labelled import GLUE_TASKS
+from hf_seqmix.data.resumable import LAST
 
 # What on the command line makes other keys of a recipe meaningless: the same said otherwise, or laid out for another length.
 REPLACES = {
@@ -132,7 +133,14 @@ class RunArguments:
         default=False, metadata={"help": "Decay biases and norms too, as torch's optimizers do."}
     )
     save_predictions: bool = field(default=False, metadata={"help": "Write predictions_SPLIT.jsonl."})
-    resume: bool = field(default=False, metadata={"help": "Continue from the last complete checkpoint, if any."})
+    resume: str | None = field(
+        default=None,
+        metadata={
+            "help": "Continue from the newest whole checkpoint, if there is one, or from the one given.",
+            "nargs": "?",
+            "const": LAST,
+        },
+    )
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Write into a folder that is not empty; its checkpoints are deleted."}
     )
@@ -151,6 +159,11 @@ class Arguments:
     def folder(self) -> Path:
         """Where the run writes."""
         return Path(self.training.output_dir or "trainer_output")
+
+    @property
+    def resume(self) -> str | None:
+        """What to continue from."""
+        return self.run.resume or self.training.resume_from_checkpoint
 
     @property
     def reads_images(self) -> bool:

@@ -20,7 +20,7 @@ from transformers import (
     set_seed,
 )
 
-from hf_seqmix.data import build_tokenizer, config_from_overrides, parse_overrides
+from hf_seqmix.data import build_tokenizer, config_from_overrides, parse_overrides, whole_files
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
 
@@ -51,12 +51,13 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
     model, training = arguments.model, arguments.training
     if model.model_type is not None:
         own = training.local_process_index == 0
-        if (arguments.folder / "tokenizer_config.json").is_file() and (arguments.run.resume or not own):
+        if (arguments.folder / "tokenizer_config.json").is_file() and (arguments.resume or not own):
             return AutoTokenizer.from_pretrained(arguments.folder)
     if model.tokenizer is not None:
         tokenizer = build_tokenizer(model.tokenizer, texts)
         if model.model_type is not None:
-            tokenizer.save_pretrained(arguments.folder)
+            with whole_files(arguments.folder, last="tokenizer_config.json") as aside:
+                tokenizer.save_pretrained(aside)
         return tokenizer
     try:
         return AutoTokenizer.from_pretrained(model.model, trust_remote_code=model.trust_remote_code)

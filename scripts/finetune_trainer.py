@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 from finetune_arguments import Arguments
-from transformers import Trainer
+
+from hf_seqmix.data.resumable import ResumableTrainer
 
 
-class FinetuningTrainer(Trainer):
+class FinetuningTrainer(ResumableTrainer):
     """A `Trainer` whose schedule may be laid out for another length than the run's, and that may decay all parameters.
 
     Args:

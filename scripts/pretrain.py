@@ -7,7 +7,8 @@
     accelerate launch scripts/pretrain.py ...
 
 A recipe holds the same arguments in a file; what is given on the command line overrides it. The output folder gets the
-model and its tokenizer, checkpoints, results.json and loss.png. `--resume` continues an interrupted run.
+model and its tokenizer, checkpoints, results.json and loss.png. `--resume` continues an interrupted run from its newest
+whole checkpoint, `--resume PATH` from that one.
 """
 
 import dataclasses
@@ -28,8 +29,6 @@ from transformers import (
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    Trainer,
-    TrainerState,
     TrainingArguments,
     default_data_collator,
     set_seed,
@@ -47,7 +46,6 @@ from hf_seqmix.data import (
     corpus_metrics,
     explain_write_error,
     hold_out,
-    last_complete_checkpoint,
     load_corpus,
     mask_blocks,
     pack_for_evaluation,
@@ -57,9 +55,11 @@ from hf_seqmix.data import (
     read_recipe,
     recipe_arguments,
     total_bytes,
+    whole_files,
     without_replaced,
     write_json,
 )
+from hf_seqmix.data.resumable import LAST, ResumableTrainer
 
 # More than enough to learn a vocabulary from; a stream has no end to wait for.
 STREAMED_TOKENIZER_DOCUMENTS = 10_000
@@ -144,10 +144,17 @@ class RunArguments:
     weight_decay_on_all_parameters: bool = field(
         default=False, metadata={"help": "Decay biases and norms too, as fairseq does."}
     )
-    resume: bool = field(
-        default=False, metadata={"help": "Continue from the last complete checkpoint, if there is one."}
+    resume: str | None = field(
+        default=None,
+        metadata={
+            "help": "Continue from the newest whole checkpoint, if there is one, or from the one given.",
+            "nargs": "?",
+            "const": LAST,
+        },
     )
-    overwrite_output_dir: bool = field(default=False, metadata={"help": "Write into a folder that is not empty."})
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Write into a folder that is not empty; its checkpoints are deleted."}
+    )
 
 
 @dataclass
@@ -164,8 +171,13 @@ class Arguments:
         """Where the run is written to."""
         return Path(str(self.training.output_dir))
 
+    @property
+    def resume(self) -> str | None:
+        """What to continue from."""
+        return self.run.resume or self.training.resume_from_checkpoint
 
-class PretrainingTrainer(Trainer):
+
+class PretrainingTrainer(ResumableTrainer):
     """A `Trainer` that can decay all parameters, as the published recipes do."""
 
     def __init__(self, *args: Any, weight_decay_on_all_parameters: bool = False, **kwargs: Any) -> None:
@@ -253,13 +265,14 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
     training = arguments.training
     saved = arguments.folder / "tokenizer_config.json"
     own = training.local_process_index == 0
-    if saved.is_file() and (arguments.run.resume or not own):
+    if saved.is_file() and (arguments.resume or not own):
         return AutoTokenizer.from_pretrained(arguments.folder)
     texts = (row["text"] for row in documents)
     if arguments.data.streaming:
         texts = (row["text"] for row in documents.take(STREAMED_TOKENIZER_DOCUMENTS))
     tokenizer = build_tokenizer(arguments.data.tokenizer, texts, mask_token=arguments.model.objective == "masked")
-    tokenizer.save_pretrained(arguments.folder)
+    with whole_files(arguments.folder, last=saved.name) as aside:
+        tokenizer.save_pretrained(aside)
     return tokenizer
 
 
@@ -368,9 +381,9 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
     training = arguments.training
     set_length(arguments)
     with training.main_process_first(desc="preparing the data"):
-        if training.local_process_index == 0:
-            may_continue = arguments.run.resume or training.resume_from_checkpoint is not None
-            prepare_run_folder(arguments.folder, resume=may_continue, overwrite=arguments.run.overwrite_output_dir)
+        if training.process_index == 0:  # or other machines would find what this one has begun to write
+            overwrite = arguments.run.overwrite_output_dir
+            prepare_run_folder(arguments.folder, resume=arguments.resume is not None, overwrite=overwrite)
         train, validation = load_documents(arguments.data)
         tokenizer = load_tokenizer(arguments, train)
         train, validation, num_bytes = build_blocks(arguments, tokenizer, train, validation)
@@ -396,27 +409,12 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
     )
 
 
-def restore_finished(trainer: PretrainingTrainer, checkpoint: str) -> tuple[int, bool]:
-    """The step of a checkpoint, and whether it is the last one, in which case the trainer is put into its state.
-
-    The library would train one update too many. A run may be killed between its last checkpoint and its results.
-    """
-    state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
-    target = trainer.args.max_steps if trainer.args.max_steps > 0 else state.max_steps
-    if state.global_step < target:
-        return state.global_step, False
-    trainer.state = state
-    model: Any = trainer.model
-    model.load_state_dict(type(model).from_pretrained(checkpoint).state_dict())
-    return state.global_step, True
-
-
-def results_of(arguments: Arguments, trainer: Trainer, seconds: float, first_step: int) -> dict[str, Any]:
+def results_of(arguments: Arguments, trainer: PretrainingTrainer, seconds: float) -> dict[str, Any]:
     """Everything there is to know about a finished run, ready for JSON."""
     history = trainer.state.log_history
     losses = [[entry["step"], entry["loss"]] for entry in history if "loss" in entry]
     evaluations = [entry for entry in history if "eval_token_loss" in entry]
-    updates = trainer.state.global_step - first_step
+    updates = trainer.state.global_step - trainer.first_step
     model: Any = trainer.model
     return {
         "evaluation": {k.removeprefix("eval_"): v for k, v in evaluations[-1].items()} if evaluations else None,
@@ -440,20 +438,16 @@ def results_of(arguments: Arguments, trainer: Trainer, seconds: float, first_ste
     }
 
 
-def train_and_save(arguments: Arguments, trainer: PretrainingTrainer) -> dict[str, Any]:
-    """Trains from the start or from the last complete checkpoint, evaluates, and writes the output folder."""
+def train_and_save(arguments: Arguments, trainer: PretrainingTrainer, checkpoint: str | None = None) -> dict[str, Any]:
+    """Trains from the start or from a checkpoint, evaluates, and writes the output folder."""
     folder = arguments.folder
-    checkpoint = arguments.training.resume_from_checkpoint
-    if checkpoint is None and arguments.run.resume:
-        found = last_complete_checkpoint(folder)
-        checkpoint = str(found) if found else None
-        logger.warning(f"Continuing from {checkpoint}" if found else f"No checkpoint in {folder}: starting anew")
-    first_step, is_finished = restore_finished(trainer, checkpoint) if checkpoint else (0, False)
-    seconds = 0.0 if is_finished else trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
+    seconds = 0.0
+    if checkpoint is None or not trainer.restore_finished(checkpoint):
+        seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     trainer.save_model()
     if trainer.eval_dataset is not None:
         trainer.evaluate()
-    results = results_of(arguments, trainer, seconds, first_step)
+    results = results_of(arguments, trainer, seconds)
     if trainer.is_world_process_zero():
         write_json(folder / "results.json", results)
         # The exact loss of evaluations, not the mean over batches that the library logs.
@@ -474,9 +468,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     try:
         try:
             trainer = prepare(arguments)
+            checkpoint, line = trainer.find_checkpoint(arguments.resume)
         except ValueError as error:
             sys.exit(f"pretrain.py: {error}")
-        return train_and_save(arguments, trainer)
+        if line is not None and trainer.is_world_process_zero():
+            logger.warning(line)
+        return train_and_save(arguments, trainer, checkpoint)
     except Exception as error:
         message = explain_write_error(error, arguments.folder)
         if message is None:

@@ -1,5 +1,6 @@
 """Text corpora, tokenizers, packing and yardsticks, as `datasets` objects (needs the extra `train`)."""
 
+from .checkpoints import choose_checkpoint, fault_of, last_complete_checkpoint
 from .compression import bits_per_byte_gzip, bits_per_byte_xz
 from .corpora import hold_out, load_corpus
 from .masking import ReproducibleMaskingCollator, mask_blocks
@@ -8,11 +9,12 @@ from .packing import pack_for_evaluation, pack_for_training, total_bytes
 from .recall import associative_recall, lagged_copy
 from .recipes import config_from_overrides, parse_overrides, read_recipe, recipe_arguments, without_replaced
 from .repetition import rare_word_repetition
-from .run_folder import explain_write_error, last_complete_checkpoint, prepare_run_folder, write_json
+from .run_folder import explain_write_error, prepare_run_folder
 from .scoring import block_scores, corpus_metrics
 from .separation_tasks import SEPARATION_TASKS, SeparationTask, separation_dataset, separation_task
 from .stdlib_corpus import python_stdlib
 from .tokenization import build_tokenizer, count_bytes, token_bytes, train_bpe
+from .whole_files import whole_files, write_json
 
 __all__ = [
     "SEPARATION_TASKS",
@@ -25,10 +27,12 @@ __all__ = [
     "bits_per_byte_xz",
     "block_scores",
     "build_tokenizer",
+    "choose_checkpoint",
     "config_from_overrides",
     "corpus_metrics",
     "count_bytes",
     "explain_write_error",
+    "fault_of",
     "hold_out",
     "lagged_copy",
     "last_complete_checkpoint",
@@ -47,6 +51,7 @@ __all__ = [
     "token_bytes",
     "total_bytes",
     "train_bpe",
+    "whole_files",
     "without_replaced",
     "write_json",
 ]

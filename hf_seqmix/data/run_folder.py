@@ -1,19 +1,15 @@
-"""The folder a training run writes: what may be there before, what survives a crash, and JSON in it."""
+"""The folder a training run writes: what may be there before, and what a full disk leaves."""
 
 import errno
-import json
-import math
-import os
-import re
+import shutil
 import tempfile
-import zipfile
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
-__all__ = ["explain_write_error", "last_complete_checkpoint", "prepare_run_folder", "write_json"]
+from .checkpoints import last_complete_checkpoint, saved_checkpoints
+
+__all__ = ["explain_write_error", "prepare_run_folder"]
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
@@ -25,7 +21,8 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
     Args:
         folder: where the run will write.
         resume: the folder may hold an interrupted run.
-        overwrite: the folder may hold anything; nothing is deleted, files of the same name are replaced.
+        overwrite: the folder may hold anything; files of the same name will be replaced. Unless the run is resumed, the
+            checkpoints and the results.json of an earlier one are deleted: they would be taken for this one's.
 
     Raises:
         ValueError: if the folder holds files and neither `resume` nor `overwrite` is given, if it is a file, or if it
@@ -43,37 +40,15 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(4096))
+        if overwrite and not resume:
+            for checkpoint in saved_checkpoints(folder):
+                shutil.rmtree(checkpoint)
+            (folder / "results.json").unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
             f"The output folder {folder} cannot be written to: {error.strerror}. Make room or give another --output-dir."
         ) from error
     return folder
-
-
-def last_complete_checkpoint(folder: str | Path) -> Path | None:
-    """
-    The newest `checkpoint-STEP` of a run that was written to its end, or None.
-
-    A kill or a full disk may leave a newest one without its last file or with files cut short; those are passed over.
-    """
-    found = []
-    for path in Path(folder).glob("checkpoint-*"):
-        match = re.fullmatch(r"checkpoint-(\d+)", path.name)
-        if match and path.is_dir():
-            found.append((int(match[1]), path))
-    return next((path for _, path in sorted(found, reverse=True) if _is_complete(path)), None)
-
-
-def _is_complete(checkpoint: Path) -> bool:
-    try:
-        json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))  # the Trainer writes it last
-        for weights in checkpoint.glob("*.safetensors"):
-            with safe_open(weights, framework="pt"):  # refuses a file shorter than its header says
-                pass
-    except (OSError, ValueError, SafetensorError):
-        return False
-    # torch writes zip archives, whose directory is their end.
-    return all(zipfile.is_zipfile(path) for path in (*checkpoint.glob("*.pt"), *checkpoint.glob("*.pth")))
 
 
 def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
@@ -92,25 +67,3 @@ def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
         else "No checkpoint had been written."
     )
     return f"A file could not be written; is the disk full or read-only? The system says: {text}. {left}"
-
-
-def write_json(path: str | Path, payload: Any) -> None:
-    """Writes JSON to a temporary file and renames it, so that `path` is whole or untouched; NaN and infinity become null."""
-    path = Path(path)
-    text = json.dumps(_finite(payload), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text(text, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

@@ -18,6 +18,8 @@ from .remote_code import remote_code
 
 __all__ = ["export"]
 
+_OF_THIS_MACHINE = frozenset(["is_local", "local_files_only", "name_or_path"])
+
 
 def export(
     model: SeqMixPreTrainedModel,
@@ -62,8 +64,7 @@ def export(
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         model.save_pretrained(temporary, max_shard_size=max_shard_size)
-        if processor is not None:
-            processor.save_pretrained(temporary)
+        save_processor(processor, temporary)
         for name, source in code.files.items():
             (temporary / name).write_text(source, encoding="utf-8")
         _add_auto_map(temporary / "config.json", {**code.auto_map, **code.processor_map})
@@ -76,6 +77,17 @@ def export(
         shutil.rmtree(temporary, ignore_errors=True)
         raise
     return folder
+
+
+def save_processor(processor: Any, folder: Path) -> None:
+    """Write a tokenizer or image processor, without what it remembers of how it was opened on this machine."""
+    if processor is None:
+        return
+    processor.save_pretrained(folder)
+    settings = folder / "tokenizer_config.json"
+    if settings.exists():
+        values = json.loads(settings.read_text(encoding="utf-8"))
+        write_json(settings, {name: value for name, value in values.items() if name not in _OF_THIS_MACHINE})
 
 
 def check_processor(config: Any, processor: Any) -> None:

@@ -1,52 +1,14 @@
-"""The output folder: refused when used, checkpoints cut short passed over, JSON whole or untouched."""
+"""The output folder: refused when used, cleared of an earlier run on request; what a full disk leaves is explained."""
 
 import errno
-import json
-import os
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_seqmix.data import explain_write_error, last_complete_checkpoint, prepare_run_folder, write_json
-
-
-def write_checkpoint(folder: Path, step: int) -> Path:
-    checkpoint = folder / f"checkpoint-{step}"
-    checkpoint.mkdir(parents=True)
-    save_file({"weight": torch.arange(1000.0)}, checkpoint / "model.safetensors")
-    torch.save({"state": torch.arange(1000.0)}, checkpoint / "optimizer.pt")
-    (checkpoint / "trainer_state.json").write_text('{"global_step": 1}')
-    return checkpoint
-
-
-def cut(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda folder: cut(folder / "model.safetensors"),
-        lambda folder: cut(folder / "optimizer.pt"),
-        lambda folder: cut(folder / "trainer_state.json"),
-        lambda folder: (folder / "trainer_state.json").unlink(),
-        lambda folder: (folder / "model.safetensors").write_bytes(b""),
-    ],
-)
-def test_checkpoints_cut_short_are_passed_over(tmp_path: Path, damage) -> None:
-    older, newer = (write_checkpoint(tmp_path, step) for step in (900, 1000))
-    (tmp_path / "checkpoint-best").mkdir()
-    assert last_complete_checkpoint(tmp_path) == newer
-    damage(newer)
-    assert last_complete_checkpoint(tmp_path) == older
-    damage(older)
-    assert last_complete_checkpoint(tmp_path) is None
-
-
-def test_no_folder_has_no_checkpoint(tmp_path: Path) -> None:
-    assert last_complete_checkpoint(tmp_path / "none") is None
+from hf_seqmix.data import explain_write_error, prepare_run_folder, write_json
+from tests.data.checkpoint_folder import write_checkpoint
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
@@ -60,6 +22,16 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     prepare_run_folder(folder, resume=True)
     prepare_run_folder(folder, overwrite=True)
     assert (folder / "model.safetensors").read_bytes() == b"x"
+
+
+def test_overwriting_deletes_what_would_be_taken_for_the_new_run(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 5)
+    for name in ("results.json", "notes.txt", "checkpoint-best"):
+        (tmp_path / name).write_text("x")
+    prepare_run_folder(tmp_path, resume=True, overwrite=True)
+    assert len(list(tmp_path.iterdir())) == 4
+    prepare_run_folder(tmp_path, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "checkpoint-best"}
 
 
 def test_a_file_or_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,14 +79,3 @@ def test_errors_of_the_libraries_writers_are_known(tmp_path: Path) -> None:
     assert len(messages) == 3
     assert all(message and "could not be written" in message for message in messages)
     assert not (tmp_path / "results.json").exists()
-
-
-def test_json_is_whole_or_untouched(tmp_path: Path) -> None:
-    path = tmp_path / "results.json"
-    write_json(path, {"loss": [1.5, float("nan"), float("inf")], 3: ("\u20ac", None, True)})
-    assert json.loads(path.read_text(encoding="utf-8")) == {"loss": [1.5, None, None], "3": ["\u20ac", None, True]}
-    before = path.read_bytes()
-    with pytest.raises(TypeError):
-        write_json(path, {"a": object()})
-    assert path.read_bytes() == before
-    assert [file.name for file in tmp_path.iterdir()] == ["results.json"]

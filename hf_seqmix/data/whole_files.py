@@ -1,0 +1,71 @@
+"""Files that are whole or not there: written beside their place, then renamed."""
+
+import json
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["whole_files", "write_json"]
+
+
+def write_json(path: str | Path, payload: Any) -> None:
+    """Writes JSON to a temporary file and renames it, so that `path` is whole or untouched; NaN and infinity become null."""
+    path = Path(path)
+    text = json.dumps(_finite(payload), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut leaves the name without the content
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+@contextmanager
+def whole_files(folder: str | Path, *, last: str) -> Iterator[Path]:
+    """
+    A folder to write into, whose files move to `folder` once all of them are written.
+
+    A kill before that leaves `folder` as it was, but for a hidden subfolder that the next call on this machine clears.
+
+    Args:
+        folder: where the files shall be.
+        last: pattern of the names without which the others are not taken for finished; they move last. Files in `folder`
+            of such names that were not written again are then deleted: what is left of a model in more files than this
+            one would be read in its place.
+    """
+    folder = Path(folder)
+    temporary = folder / f".unfinished-{platform.node()}"  # machines that share a disk each write their own
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    try:
+        yield temporary
+        written = sorted(temporary.iterdir(), key=lambda path: (path.match(last), path.name))
+        for path in written:
+            target = folder / path.name
+            if target.is_dir():
+                shutil.rmtree(target)
+            path.replace(target)
+        names = {path.name for path in written}
+        for path in folder.glob(last):
+            if names and path.name not in names and path.is_file():
+                path.unlink()
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
