@@ -10,7 +10,7 @@ import yaml
 
 from ..models.backbone import SeqMixPreTrainedModel
 from .cards import build_card
-from .exporting import check_processor
+from .exporting import check_processor, save_processor
 from .opening import open_checkpoint
 
 __all__ = ["CARD_VALUES", "read_card_values", "render_card", "write_weights"]
@@ -38,8 +38,7 @@ def write_weights(model: SeqMixPreTrainedModel, processor: Any, folder: str | Pa
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
         model.save_pretrained(temporary)
-        if processor is not None:
-            processor.save_pretrained(temporary)
+        save_processor(processor, temporary)
         for path in temporary.iterdir():
             path.chmod(0o644)
             os.replace(path, folder / path.name)

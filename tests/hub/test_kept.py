@@ -1,0 +1,67 @@
+import json
+
+import pytest
+import torch
+import yaml
+
+from hf_seqmix.hub import open_checkpoint
+from hf_seqmix.hub.kept import render_card, write_weights
+from tests.ecosystem.tiny import tiny_model, tiny_tokenizer
+from tests.hub.test_cards import VALUES
+
+
+@pytest.fixture
+def folder(tmp_path):
+    folder = tmp_path / "model_cards" / "ipa"
+    write_weights(tiny_model("ipa").to(torch.bfloat16), tiny_tokenizer(), folder)
+    (folder / "card.yaml").write_text(yaml.safe_dump(VALUES))
+    return folder
+
+
+def test_weights_come_back_and_other_files_stay(folder, tmp_path):
+    kept, tokenizer = open_checkpoint(folder)
+    torch.testing.assert_close(kept.state_dict(), tiny_model("ipa").to(torch.bfloat16).state_dict(), rtol=0, atol=0)
+    write_weights(tiny_model("ipa", seed=1), tokenizer, folder)
+    again, tokenizer = open_checkpoint(folder)
+    assert again.dtype == torch.float32 and (folder / "card.yaml").exists()
+    assert tokenizer("x = 1").input_ids == tiny_tokenizer()("x = 1").input_ids
+    assert [path.name for path in folder.parent.iterdir()] == ["ipa"]
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    assert not {"is_local", "local_files_only", "name_or_path"} & set(settings)
+
+
+def test_interrupted_writing_leaves_what_was_there(folder, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    model = tiny_model("ipa", seed=1)
+
+    def full(*_, **__):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(type(tiny_tokenizer()), "save_pretrained", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_weights(model, tiny_tokenizer(), folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["ipa"]
+
+
+def test_card_of_a_folder_says_how_to_push_it(folder):
+    card = render_card(folder)
+    assert "python scripts/push.py model_cards/ipa --repo-id USER/NAME" in card
+    assert 'from_pretrained("model_cards/ipa")' in card and "trust_remote_code" not in card
+    pushed = render_card(folder, "someone/ipa")
+    assert 'from_pretrained("someone/ipa", trust_remote_code=True)' in pushed and "push.py" not in pushed
+
+
+def test_wrong_values_are_named(folder):
+    for content, message in (("a: [", "cannot be read"), ("- 1", "holds a list"), ("model_name: X", "the card lacks")):
+        (folder / "card.yaml").write_text(content)
+        with pytest.raises(ValueError, match=message):
+            render_card(folder)
+    (folder / "card.yaml").unlink()
+    with pytest.raises(ValueError, match="it holds the values of the card"):
+        render_card(folder)
+
+
+def test_tokenizer_of_another_model_is_refused(folder):
+    with pytest.raises(ValueError, match="it is not the model's"):
+        write_weights(tiny_model("tnn", vocab_size=40), tiny_tokenizer(), folder)
