@@ -1,0 +1,147 @@
+"""Fine-tunes a checkpoint on conversations with TRL's `SFTTrainer`, and shows an answer before and after.
+
+    python scripts/examples/sft.py runs/tnn --output-dir runs/tnn-sft
+    python scripts/examples/sft.py runs/tnn --train-file chats.jsonl --packing --lora-rank 8 --output-dir runs/tnn-sft
+
+Each line of the file is an example as TRL takes it: {"messages": [...]}, {"prompt": ..., "completion": ...} or {"text": ...}.
+Without a file, the model learns six answers about Python. Needs trl, and peft for --lora-rank.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Trainer
+from trl import SFTConfig, SFTTrainer
+
+# Importing the package registers its families with the Auto classes.
+import hf_seqmix
+
+QUESTIONS = {
+    "How long is a list x?": "len(x)",
+    "How is a file opened?": "open(path)",
+    "How is a loop written?": "for x in y:",
+    "How is a function defined?": "def f(x):",
+    "How are numbers added?": "x + y",
+    "How is an error raised?": "raise ValueError",
+}
+
+
+class ModelLossTrainer(SFTTrainer):
+    """An `SFTTrainer` that trains on the loss of the model itself.
+
+    TRL computes the loss from the last hidden states and `lm_head.weight`. So it sees neither a copy head, which mixes
+    another distribution with that one, nor what mixers add to the loss (the penalty of soft degrees).
+    """
+
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """Return the model's loss, as the library's `Trainer` does."""
+        inputs = {**inputs, "use_cache": False}
+        return Trainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
+
+
+def trainer_class(model: PreTrainedModel) -> type[SFTTrainer]:
+    """Return TRL's own trainer, or that of the model's loss where TRL's loss is another."""
+    auxiliary_loss = getattr(model, "auxiliary_loss", lambda: None)()
+    has_own_loss = getattr(model, "copy_head", None) is not None or auxiliary_loss is not None
+    return ModelLossTrainer if has_own_loss else SFTTrainer
+
+
+def load_examples(train_file: str | None) -> Dataset:
+    """Read the training examples, or make the questions above into some."""
+    if train_file is not None:
+        return load_dataset("json", data_files=train_file, split="train")
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": question}],
+                "completion": [{"role": "assistant", "content": answer}],
+            }
+            for question, answer in QUESTIONS.items()
+        ]
+    )
+
+
+def answer(model: Any, tokenizer: Any, question: str) -> str:
+    """Let the model answer, with the likeliest token at each place."""
+    messages = [{"role": "user", "content": question}]
+    inputs = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=True
+    ).to(model.device)
+    with torch.no_grad():
+        output = model.eval().generate(
+            **inputs, max_new_tokens=24, do_sample=False, pad_token_id=tokenizer.pad_token_id
+        )
+    return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Train as the command line says; returns the losses and answers that are printed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
+    parser.add_argument("--train-file", help="JSON lines; see above")
+    parser.add_argument("--output-dir", default="runs/sft")
+    parser.add_argument("--max-steps", type=int, default=60)
+    parser.add_argument("--learning-rate", type=float, default=3e-3)
+    parser.add_argument("--batch-size", type=int, default=6)
+    parser.add_argument(
+        "--max-length", type=int, help="of an example, or of a packed row; by default the model's context"
+    )
+    parser.add_argument("--packing", action="store_true", help="several examples to a row, each read alone")
+    parser.add_argument("--lora-rank", type=int, help="train low-rank adapters of this rank, not the weights")
+    parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
+    arguments = parser.parse_args(argv)
+
+    tokenizer = AutoTokenizer.from_pretrained(arguments.checkpoint)
+    model = AutoModelForCausalLM.from_pretrained(arguments.checkpoint, dtype=torch.float32)
+    if tokenizer.chat_template is None:
+        tokenizer.chat_template = (Path(__file__).parent / "chat_template.jinja").read_text(encoding="utf-8")
+    peft_config = None
+    if arguments.lora_rank is not None:
+        from peft import LoraConfig
+
+        # Not `modules_to_save`: TRL's loss reads the weights of the output layer, which stay as they are.
+        peft_config = LoraConfig(r=arguments.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM")
+
+    question = next(iter(QUESTIONS))
+    before = answer(model, tokenizer, question)
+    trainer = trainer_class(model)(
+        model,
+        SFTConfig(
+            arguments.output_dir,
+            max_steps=arguments.max_steps,
+            learning_rate=arguments.learning_rate,
+            per_device_train_batch_size=arguments.batch_size,
+            max_length=arguments.max_length or model.config.max_position_embeddings,
+            packing=arguments.packing,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            use_cpu=arguments.use_cpu,
+            bf16=not arguments.use_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
+            disable_tqdm=not sys.stderr.isatty(),
+        ),
+        train_dataset=load_examples(arguments.train_file),
+        processing_class=tokenizer,
+        peft_config=peft_config,
+    )
+    trainer.train()
+    trainer.save_model()
+    tokenizer.save_pretrained(arguments.output_dir)
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    after = answer(trainer.model, tokenizer, question)
+
+    print(f"hf_seqmix {hf_seqmix.__version__}, {model.config.model_type}, trained by {type(trainer).__name__}")
+    print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f} in {len(losses)} steps; saved in {arguments.output_dir}")
+    print(f"{question}\n   before: {before!r}\n   after:  {after!r}")
+    return {"losses": losses, "before": before, "after": after}
+
+
+if __name__ == "__main__":
+    main()
