@@ -1,0 +1,74 @@
+"""Scores a checkpoint with the lm-evaluation-harness, by default on three small tasks that need no network.
+
+    python scripts/examples/harness.py runs/tnn
+    python scripts/examples/harness.py runs/tnn --include-path my_tasks --tasks my_task --limit 100
+
+The tasks of lm_eval_task/ say how such a task is written: a choice between continuations of code, the bits per byte of
+texts, and code that is continued until the line ends. The harness's own tasks (--tasks lambada_openai) are there, too; their
+data comes from the Hub. A folder written by scripts/push.py or `hf_seqmix.hub.export` is also read by the harness's own
+command, where hf_seqmix is not installed:
+
+    lm_eval --model hf --model_args pretrained=FOLDER,trust_remote_code=True --include_path scripts/examples/lm_eval_task \\
+        --tasks python_choice
+
+Needs lm-eval.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lm_eval
+import torch
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from lm_eval.utils import make_table
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+# Importing the package registers its families with the Auto classes.
+import hf_seqmix
+
+TASKS = Path(__file__).parent / "lm_eval_task"
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Score as the command line says; returns the results of the harness, task by task."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
+    parser.add_argument("--tasks", nargs="+", help="by default those of --include-path")
+    parser.add_argument("--include-path", default=str(TASKS), help="folder of task files")
+    parser.add_argument("--limit", type=int, help="examples of each task")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--max-length", type=int, help="tokens of context; by default the model's")
+    arguments = parser.parse_args(argv)
+
+    own = TaskManager(include_path=arguments.include_path, include_defaults=False)
+    known = set(arguments.tasks or own.all_tasks) <= set(own.all_tasks)
+    manager = own if known else TaskManager(include_path=arguments.include_path)
+    model = AutoModelForCausalLM.from_pretrained(arguments.checkpoint).eval()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    scored = HFLM(
+        pretrained=model.to(device),
+        tokenizer=AutoTokenizer.from_pretrained(arguments.checkpoint),
+        batch_size=arguments.batch_size,
+        max_length=arguments.max_length,
+        device=device,
+    )
+    results = lm_eval.simple_evaluate(
+        scored,
+        tasks=arguments.tasks or sorted(own.all_tasks),
+        task_manager=manager,
+        limit=arguments.limit,
+        bootstrap_iters=0,
+    )
+    assert results is not None
+    print(
+        f"hf_seqmix {hf_seqmix.__version__}: {arguments.checkpoint}, {model.config.model_type}, context {scored.max_length}"
+    )
+    print(make_table(results))
+    return results["results"]
+
+
+if __name__ == "__main__":
+    main()
