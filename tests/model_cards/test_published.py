@@ -1,0 +1,120 @@
+"""The checkpoints that are kept here: they open, their cards are up to date and run as written, and they beat a baseline."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+from hf_seqmix.analysis import evaluate_language_model
+from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
+from hf_seqmix.data import ByteNGram, load_corpus
+from hf_seqmix.hub import check_repository, open_checkpoint
+from hf_seqmix.hub.kept import read_card_values, render_card
+from tests.hub.hub_server import HubServer
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = sorted(path.parent for path in (ROOT / "model_cards").glob("*/config.json"))
+SAMPLE = 16_000  # bytes of held-out text
+
+each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+
+
+def test_every_family_has_one():
+    families = {check_repository(folder).model_type for folder in FOLDERS}
+    assert families == {"tnn", "fd_tnn", "ski_tnn", "ipa", "poly_transformer"}
+
+
+@each_folder
+def test_weights_are_small_and_the_card_is_up_to_date(folder):
+    model, tokenizer = open_checkpoint(folder)
+    assert model.dtype == torch.bfloat16 and len(tokenizer) <= model.config.vocab_size
+    assert all(path.stat().st_size <= 4 * 2**20 for path in folder.iterdir())
+    assert (folder / "README.md").read_text(encoding="utf-8") == render_card(folder)
+    assert not (folder / "training_args.bin").exists()
+
+
+@each_folder
+def test_card_runs_as_written(folder, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    [example] = re.findall(r"```python\n(.*?)```", card, flags=re.DOTALL)
+    names: dict[str, object] = {}
+    exec(compile(example, str(folder), "exec"), names)
+    assert {"tokenizer", "model"} <= names.keys()
+    for command in re.findall(r"```bash\n(.*?)```", card, flags=re.DOTALL):
+        script, *arguments = command.split()[1:]
+        assert (ROOT / script).is_file()
+        for argument in arguments:
+            if argument.startswith(("model_cards/", "scripts/")):
+                assert (ROOT / argument).exists(), argument
+
+
+@pytest.fixture(scope="module")
+def corpus():
+    texts = load_corpus("embedded:python-stdlib")
+    sample, left = [], SAMPLE
+    for text in texts["test"]["text"]:
+        sample.append(text[:left])
+        left -= len(sample[-1])
+        if left <= 0:
+            break
+    return sample, ByteNGram(5).fit(texts["train"]["text"])
+
+
+@each_folder
+def test_it_beats_the_five_gram_on_held_out_text(folder, corpus):
+    texts, ngram = corpus
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if check_repository(folder).is_causal:
+        model = AutoModelForCausalLM.from_pretrained(folder)
+        [score] = evaluate_language_model(model, tokenizer, texts, context_lengths=[256], progress=False)
+        assert score.bits_per_byte < ngram.bits_per_byte(texts)
+    else:
+        model = AutoModelForMaskedLM.from_pretrained(folder)
+        blocks = mask_documents(tokenizer, texts, context_length=128)
+        score = evaluate_masked_model(model, tokenizer, blocks, context_length=128, progress=False)
+        assert score.bits_per_byte < ngram_bits_per_byte(ngram, texts, blocks)
+
+
+def test_claimed_results_beat_the_claimed_baselines():
+    for folder in FOLDERS:
+        for result in read_card_values(folder / "card.yaml")["results"]:
+            higher_is_better = "accuracy" in result["metric"]
+            for baseline in result.get("baselines", {}).values():
+                assert (result["value"] > baseline) if higher_is_better else (result["value"] < baseline)
+
+
+OPEN = """
+import sys
+sys.modules["hf_seqmix"] = None
+import torch, transformers
+name, auto_class, result = sys.argv[1:]
+model = getattr(transformers, auto_class).from_pretrained(name, trust_remote_code=True)
+tokenizer = transformers.AutoTokenizer.from_pretrained(name, trust_remote_code=True)
+torch.save(model(**tokenizer("def main(x):", return_tensors="pt")).logits.detach(), result)
+"""
+
+
+@pytest.mark.slow
+@each_folder
+def test_pushed_and_loaded_back_from_a_hub(folder, tmp_path):
+    with HubServer() as hub:
+        environment = {**os.environ, **hub.environment(tmp_path / "home")}
+        push = [sys.executable, str(ROOT / "scripts" / "push.py"), str(folder), "--repo-id", f"someone/{folder.name}"]
+        done = subprocess.run(push, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        pushed = hub.repositories[f"someone/{folder.name}"].files
+        assert b"trust_remote_code=True" in pushed["README.md"] and "model.safetensors" in pushed
+        model, tokenizer = open_checkpoint(folder)
+        auto_class = "AutoModelForCausalLM" if model.config.is_causal else "AutoModelForMaskedLM"
+        command = [sys.executable, "-c", OPEN, f"someone/{folder.name}", auto_class, str(tmp_path / "logits.pt")]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stderr
+        assert not hub.unknown, hub.unknown
+    logits = torch.load(tmp_path / "logits.pt", weights_only=True)
+    assert torch.equal(logits, model(**tokenizer("def main(x):", return_tensors="pt")).logits)
