@@ -185,7 +185,10 @@ def test_decay_on_all_parameters(pretrain: ModuleType, text: Path, tmp_path: Pat
     assert undecayed("--weight-decay-on-all-parameters") == 0
 
 
-@pytest.mark.parametrize("recipe", sorted((SCRIPTS / "recipes").glob("*.yaml")), ids=lambda path: path.stem)
+RECIPES = [*(SCRIPTS / "recipes").glob("*.yaml"), *(SCRIPTS / "recipes" / "python-2m").glob("*.yaml")]
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES), ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_recipe_is_read_and_its_model_built(pretrain: ModuleType, recipe: Path, tmp_path: Path) -> None:
     text = [] if "dataset:" in recipe.read_text(encoding="utf-8") else ["--train-file", "a.txt"]
     arguments = pretrain.parse_arguments(["--recipe", str(recipe), "--output-dir", str(tmp_path), *text, *QUIET])
