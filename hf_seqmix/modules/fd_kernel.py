@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from ..ops.backend import route
 from ..ops.hilbert import causal_taps, two_sided_taps
 from ..ops.spectral_product import response_suits
-from ..ops.toeplitz_product import is_traced
 from .position_encoder import RelativePositionEncoder
 
 __all__ = ["FREQUENCY_INPUTS", "FrequencyKernel"]
@@ -102,7 +102,7 @@ class FrequencyKernel(nn.Module):
             (2, channels, M + 1) as `response_matmul` takes it; None when causal, when lags are cut off, when the grid is shorter or much longer
             than the input, and under tracing, whose operator takes taps.
         """
-        unsuited = self.is_causal or self.max_lag is not None or is_traced(values)
+        unsuited = self.is_causal or self.max_lag is not None or route(values) != "eager"
         if unsuited or not response_suits(length, self.max_length):
             return None
         return self._evaluate(values.device)
@@ -118,7 +118,7 @@ class FrequencyKernel(nn.Module):
             (channels, length) when causal, else (channels, 2 length - 1).
         """
         response = self._evaluate(device)
-        taps = causal_taps(response) if self.is_causal else two_sided_taps(torch.complex(*response))
+        taps = causal_taps(response) if self.is_causal else two_sided_taps(*response)
         last = self.max_length
         reach = last if self.max_lag is None else min(self.max_lag, last)
         origin = 0 if self.is_causal else last  # where lag 0 stands

@@ -1,5 +1,6 @@
 """Pure functions of tensors; plain torch is the definition."""
 
+from .backend import real_valued
 from .hilbert import causal_taps, two_sided_taps
 from .piecewise import piecewise_column, piecewise_column_dense
 from .polynomial import linear_attention
@@ -15,6 +16,7 @@ __all__ = [
     "piecewise_column",
     "piecewise_column_dense",
     "polynomial_product",
+    "real_valued",
     "short_conv",
     "ski_matmul",
     "ski_matmul_dense",

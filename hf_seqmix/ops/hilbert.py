@@ -8,6 +8,7 @@ import math
 import torch
 from torch import Tensor
 
+from .backend import route
 from .fft_conv import impulse_response
 
 __all__ = ["causal_taps", "hilbert_transform_dense", "two_sided_taps"]
@@ -33,13 +34,16 @@ def causal_taps(response: Tensor) -> Tensor:
     last = _last_lag(response)
     if response.is_complex():
         raise ValueError("the response of a causal kernel is given by its real part, got a complex tensor.")
-    taps = impulse_response(response, 2 * last)[..., : last + 1]
+    if route(response) == "real":
+        taps = _even_part(response)
+    else:
+        taps = impulse_response(response, 2 * last)[..., : last + 1]
     lags = torch.arange(last + 1, device=response.device)
     # The mirror image of c folds onto the lags that have one.
     return taps * torch.where((lags == 0) | (lags == last), 1, 2).to(taps.dtype)
 
 
-def two_sided_taps(response: Tensor) -> Tensor:
+def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
     """Return the bidirectional kernel with the given complex frequency response.
 
     c = irfft(K, 2M);  k[t] = c[t] and k[-t] = c[2M - t] for 0 <= t < M. The grid cannot tell lag M from lag -M, which
@@ -48,6 +52,7 @@ def two_sided_taps(response: Tensor) -> Tensor:
 
     Args:
         response: (channels, M + 1), complex, or real for an even kernel; its imaginary part at 0 and pi has no effect.
+        imaginary: (channels, M + 1), its imaginary part, where `response` is the real part alone.
 
     Returns:
         (channels, 2M + 1), lags -M to M.
@@ -56,9 +61,55 @@ def two_sided_taps(response: Tensor) -> Tensor:
         ValueError: for a response with fewer than two frequencies.
     """
     last = _last_lag(response)
+    if route(response) == "real":
+        return _two_sided_by_cosines(response, imaginary)
+    if imaginary is not None:
+        response = torch.complex(response, imaginary)
     taps = impulse_response(response, 2 * last)
     edge = taps[..., last : last + 1] / 2
     return torch.cat([edge, taps[..., last + 1 :], taps[..., :last], edge], dim=-1)
+
+
+def _two_sided_by_cosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
+    """`two_sided_taps` without complex numbers, O(M^2)."""
+    last = response.shape[-1] - 1
+    if response.is_complex():
+        response, imaginary = response.real, response.imag
+    even = _even_part(response)
+    odd = torch.zeros_like(even) if imaginary is None else _odd_part(imaginary)
+    past, future = even - odd, even + odd  # c[t] and c[-t]
+    edge = even[..., last:] / 2
+    return torch.cat([edge, future[..., 1:last].flip(-1), past[..., :last], edge], dim=-1)
+
+
+def _even_part(response: Tensor) -> Tensor:
+    """Return c[t] = (R[0] + (-1)^t R[M]) / 2M + sum_(0 < q < M) R[q] cos(pi q t / M) / M, (channels, M + 1), O(M^2)."""
+    last = response.shape[-1] - 1
+    bins = torch.arange(last + 1, device=response.device)
+    weights = torch.where((bins == 0) | (bins == last), 1, 2).to(response.dtype) / (2 * last)
+    # Autocast would multiply in half precision.
+    with torch.autocast(response.device.type, enabled=False):
+        return (response * weights) @ _cosines(bins.unsqueeze(1) * bins, 2 * last, response.dtype)
+
+
+def _odd_part(imaginary: Tensor) -> Tensor:
+    """Return sum_(0 < q < M) I[q] sin(pi q t / M) / M, (channels, M + 1), O(M^2)."""
+    last = imaginary.shape[-1] - 1
+    bins = torch.arange(last + 1, device=imaginary.device)
+    # A quarter of a period after the cosine.
+    sines = _cosines(2 * bins.unsqueeze(1) * bins - last, 4 * last, imaginary.dtype)
+    with torch.autocast(imaginary.device.type, enabled=False):
+        return imaginary @ sines / last
+
+
+def _cosines(steps: Tensor, period: int, dtype: torch.dtype) -> Tensor:
+    """Return cos(2 pi s / period) of whole numbers s, to the rounding of `dtype`.
+
+    Angles are reduced in whole numbers, and the cosine is taken as a sine of an angle from -pi / 2 to pi / 2, which is small
+    where the result is.
+    """
+    distance = ((steps + period // 2) % period - period // 2).abs()  # 0 to period / 2
+    return torch.sin((period - 4 * distance).to(dtype) * (math.pi / (2 * period)))
 
 
 def hilbert_transform_dense(response: Tensor) -> Tensor:

@@ -196,8 +196,11 @@ def token_layout(
 def _pads_last(mask: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
     """Return `gather`, `gathered` and `scatter` that move each row's real tokens to its front, in order."""
     batch, length = mask.shape
-    gather = (~mask).to(torch.uint8).argsort(dim=1, stable=True)  # (batch, length)
-    scatter = gather.argsort(dim=1)
+    positions = torch.arange(length, device=mask.device)
+    counted = mask.long().cumsum(dim=1)  # real tokens up to each position
+    # Counted, not sorted: a position's place is unique.
+    scatter = torch.where(mask, counted - 1, counted[:, -1:] + positions - counted)  # (batch, length)
+    gather = torch.zeros_like(scatter).scatter(1, scatter, positions.expand(batch, length))
     offsets = torch.arange(batch, device=mask.device).unsqueeze(1) * length
     return (gather + offsets,), (mask.gather(1, gather),), scatter + offsets
 

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backend import route
 from .operator import define_operator
 from .piecewise_problem import ColumnProblem
 from .piecewise_product import column_gradients, column_product
-from .toeplitz_product import is_traced
 
 __all__ = ["KERNEL_NORMS", "piecewise_column", "piecewise_column_dense"]
 
@@ -83,7 +83,10 @@ def piecewise_column(
     tensors = (query, key, value, bias, coupling, mix, query_positions, key_positions, visible, key_mask)
     _check(tensors, kernel_norm, causal, absolute_positions)
     options = (kernel_norm, float(scale), causal, absolute_positions)
-    if is_traced(query) or is_traced(key):
+    chosen = route(query, key)
+    if chosen == "real":
+        return _plain(*tensors, *options)
+    if chosen == "operator":
         return _column(*tensors, *options)
     if query.numel() == 0 or key.shape[2] == 0 or value.numel() == 0:
         return value.new_zeros((*query.shape[:3], value.shape[3])) + sum(
@@ -199,6 +202,43 @@ def _compute(*arguments: Any) -> Tensor:
     # Autocast would take the logits down to half precision.
     with torch.autocast(query.device.type, enabled=False):
         return column_product(ColumnProblem(*arguments))
+
+
+def _plain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    coupling: Tensor | None,
+    mix: Tensor | None,
+    query_positions: Tensor | None,
+    key_positions: Tensor | None,
+    visible: Tensor | None,
+    key_mask: Tensor | None,
+    kernel_norm: str,
+    scale: float,
+    causal: bool,
+    absolute_positions: int,
+) -> Tensor:
+    """The definition in the precision that is promised, with ordinary operations: O(n^2) in memory."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast(query.device.type, enabled=False):
+        return piecewise_column_dense(
+            query.to(dtype),
+            key.to(dtype),
+            value.to(dtype),
+            None if bias is None else bias.to(dtype),
+            None if coupling is None else coupling.to(dtype),
+            None if mix is None else mix.to(dtype),
+            kernel_norm=kernel_norm,
+            scale=scale,
+            causal=causal,
+            absolute_positions=absolute_positions,
+            key_mask=key_mask,
+            query_positions=query_positions,
+            key_positions=key_positions,
+            visible=visible,
+        ).to(value.dtype)
 
 
 def _compute_gradients(upstream: Tensor, *arguments: Any) -> list[Tensor | None]:

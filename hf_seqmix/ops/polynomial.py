@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .backend import route
 from .operator import define_operator
-from .toeplitz_product import is_traced
 
 __all__ = ["FORMS", "linear_attention", "outer_sum", "running_sum", "signed_power"]
 
@@ -59,9 +59,9 @@ def linear_attention(
     with torch.autocast(q.device.type, enabled=False):
         if not causal:
             return torch.einsum("bthc,bhcd->bthd", q, _plus(outer_sum(k, v), state))
-        traced = is_traced(q)
+        chosen = route(q)
         # A step of decoding is one query in compiled graphs, too; other lengths are not looked at there.
-        short = q.shape[1] == 1 or (not traced and q.shape[1] <= LOOP_CHUNK)
+        short = q.shape[1] <= 1 or (chosen == "eager" and q.shape[1] <= LOOP_CHUNK)
         if form == "parallel" or (form == "chunked" and short):
             return _parallel(q, k, v, state)
         earlier = k.shape[1] - q.shape[1]
@@ -70,10 +70,10 @@ def linear_attention(
             k, v = k[:, earlier:], v[:, earlier:]
         if form == "recurrent":
             return _recurrent(q, k, v, state)
-        if traced:
+        if chosen == "operator":
             return _operator(q, k, v, state, False)
-        if q.device.type != "cpu" or forward_ad._current_level >= 0:
-            return _vectorised(q, k, v, state)
+        if chosen == "real" or q.device.type != "cpu" or forward_ad._current_level >= 0:
+            return _vectorised(q, k, v, state, symbolic=chosen == "real")
         return _CausalSum.apply(q, k, v, state, False)
 
 
@@ -108,7 +108,7 @@ def running_sum(x: Tensor, start: Tensor | None = None, *, causal: bool = True, 
     if not causal or length == 1:
         total = x.sum(dim=1, keepdim=True)
     else:
-        plain = is_traced(x) or x.ndim == 2 or x.device.type != "cpu" or x.shape[1] <= VECTOR_CHUNK
+        plain = route(x) != "eager" or x.ndim == 2 or x.device.type != "cpu" or x.shape[1] <= VECTOR_CHUNK
         total = x.cumsum(dim=1) if plain else _chunked_sum(x)
         total = total if length is None else total[:, x.shape[1] - length :]
     return total if start is None else total + start.unsqueeze(1)
@@ -163,22 +163,29 @@ def _recurrent(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
     return torch.stack(outputs, dim=1) if outputs else v[:, :0]
 
 
-def _vectorised(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
-    """The chunked form over all chunks at once."""
+def _vectorised(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, symbolic: bool = False) -> Tensor:
+    """The chunked form over all chunks at once; `symbolic` for graphs that serve any length."""
     length, size = q.shape[1], VECTOR_CHUNK
-    pad = -length % size
+    # Never one alone, on whose number a traced graph would insist.
+    chunks = length // size + 2 if symbolic else -(-length // size)
 
     def split(x: Tensor) -> Tensor:
         """(batch, length, heads, width) -> (batch, heads, chunks, size, width)."""
-        x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, pad)) if pad else x
-        return x.unflatten(1, (x.shape[1] // size, size)).permute(0, 3, 1, 2, 4)
+        if symbolic:  # gathered, since a tracer cannot prove that pads fill the chunks
+            place = torch.arange(chunks, device=x.device).unsqueeze(1) * size + torch.arange(size, device=x.device)
+            x = x[:, place.clamp(max=length - 1)].masked_fill((place >= length)[..., None, None], 0)
+        else:
+            x = torch.nn.functional.pad(x, (0, 0, 0, 0, 0, chunks * size - length)).unflatten(1, (chunks, size))
+        return x.permute(0, 3, 1, 2, 4)
 
     query, key, value = split(q), split(k), split(v)
     contributions = key.transpose(-1, -2) @ value  # (batch, heads, chunks, width, values)
     first = torch.zeros_like(contributions[:, :, :1]) if state is None else state.unsqueeze(2)
     before = torch.cat([first, contributions], dim=2).cumsum(dim=2)[:, :, :-1]
     y = torch.tril(query @ key.transpose(-1, -2)) @ value + query @ before
-    return y.permute(0, 2, 3, 1, 4).flatten(1, 2)[:, :length]
+    y = y.permute(0, 2, 3, 1, 4)
+    place = torch.arange(length, device=q.device)
+    return y[:, place // size, place % size] if symbolic else y.flatten(1, 2)[:, :length]
 
 
 def _chunked_sum(x: Tensor) -> Tensor:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .backend import route
 from .fft_conv import compute_dtype
 from .toeplitz import toeplitz_matmul, toeplitz_matrix
-from .toeplitz_product import is_traced
 
 __all__ = [
     "InducingGrid",
@@ -59,8 +59,9 @@ class InducingGrid(NamedTuple):
 
     def points(self, length: int) -> int:
         """Return how many points the tokens 0 to length - 1 meet, for a length of at least 1."""
-        cells = -(-(length - 1) * (self.num_points - 1) // (self.max_length - 1))
-        return cells + 1 if self.degree == 1 else max(cells + 2, 4)
+        # Rounded up by adding, not by negating twice: other runtimes divide negative numbers towards zero.
+        cells = ((length - 1) * (self.num_points - 1) + self.max_length - 2) // (self.max_length - 1)
+        return cells + 1 if self.degree == 1 else torch.sym_max(cells + 2, 4)
 
     def weights(self, length: int, dtype: torch.dtype, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Return the nonzero entries of W.
@@ -92,6 +93,14 @@ def interpolation_matrix(length: int, grid: InducingGrid, dtype: torch.dtype = t
     return matrix.scatter_(1, columns, weights)[:, :points]
 
 
+def _dense(length: int, grid: InducingGrid, like: Tensor) -> Tensor:
+    """Build W as `interpolation_matrix` does, but by comparing, which other runtimes do where they do not scatter."""
+    first, weights = grid.weights(length, like.dtype, like.device)
+    columns = torch.arange(grid.points(length), device=like.device) - first.unsqueeze(-1)  # (length, points)
+    parts = (torch.where(columns == k, weights[:, k : k + 1], 0) for k in range(grid.degree + 1))
+    return sum(parts, start=weights.new_zeros(()))
+
+
 def interpolate(values: Tensor, length: int, grid: InducingGrid) -> Tensor:
     """Interpolate from the inducing points to the tokens: y[b, c, i] = sum_j W[i, j] z[b, c, j], in O(length).
 
@@ -104,7 +113,11 @@ def interpolate(values: Tensor, length: int, grid: InducingGrid) -> Tensor:
         (batch, channels, length) in the dtype of `values`, channels contiguous.
     """
     _check_points(values, length, grid)
-    if is_traced(values):
+    chosen = route(values)
+    if chosen == "real":
+        with torch.autocast(values.device.type, enabled=False):
+            return values @ _dense(length, grid, values).t()
+    if chosen == "operator":
         first, weights = grid.weights(length, values.dtype, values.device)
         terms = (values[..., _capped(first + k, values)] * weights[:, k] for k in range(grid.degree + 1))
         return sum(terms, start=values.new_zeros(()))
@@ -121,9 +134,13 @@ def interpolate_adjoint(x: Tensor, grid: InducingGrid) -> Tensor:
     Returns:
         (batch, channels, grid.points(length)), in float32 (float64 for float64 `x`).
     """
-    if is_traced(x):
+    chosen = route(x)
+    if chosen != "eager":
         length = x.shape[-1]
         x = x.to(compute_dtype(x.dtype))
+        if chosen == "real":
+            with torch.autocast(x.device.type, enabled=False):
+                return x @ _dense(length, grid, x)
         first, weights = grid.weights(length, x.dtype, x.device)
         values = x.new_zeros((*x.shape[:-1], grid.points(length)))
         for k in range(grid.degree + 1):

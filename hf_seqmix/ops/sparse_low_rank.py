@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .backend import route
 from .fft_conv import compute_dtype
 from .short_conv import convolve, short_conv, weight_gradient
 from .ski import InducingGrid, add_interpolated, interpolate_adjoint, ski_matmul
 from .toeplitz import toeplitz_matmul
-from .toeplitz_product import is_traced, toeplitz_gradients
+from .toeplitz_product import toeplitz_gradients
 
 __all__ = ["sparse_low_rank_matmul"]
 
@@ -37,7 +38,7 @@ def sparse_low_rank_matmul(x: Tensor, taps: Tensor, kernel: Tensor, grid: Induci
         ValueError: for shapes that do not fit.
     """
     dtype = compute_dtype(x.dtype)
-    plain = is_traced(x) or x.dtype != dtype or taps.dtype != dtype or kernel.dtype != dtype
+    plain = route(x) != "eager" or x.dtype != dtype or taps.dtype != dtype or kernel.dtype != dtype
     fits = x.ndim == 3 and taps.ndim == 2 and taps.shape[0] == x.shape[1] and taps.shape[1] % 2 == 1 and x.numel() > 0
     if plain or not fits or kernel.shape != (x.shape[1], 2 * grid.points(x.shape[-1]) - 1):
         return short_conv(x, taps) + ski_matmul(x, kernel, grid)

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from .backend import route
 from .fft_conv import compute_dtype
-from .toeplitz_product import is_traced, toeplitz_product
+from .toeplitz_product import toeplitz_product
 
 __all__ = ["toeplitz_matmul", "toeplitz_matmul_dense", "toeplitz_matrix", "toeplitz_step"]
 
@@ -33,8 +34,7 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
         NotImplementedError: under forward-mode differentiation, which is not supported.
     """
     _check(x, kernel, causal)
-    traced = is_traced(x)
-    if not traced:
+    if route(x) == "eager":
         _refuse_forward_mode(x, kernel)
     kernel = kernel.to(compute_dtype(x.dtype))
     if x.numel() == 0:
