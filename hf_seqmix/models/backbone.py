@@ -104,6 +104,8 @@ class SeqMixPreTrainedModel(PicklableCapture, ShapesFirst, PreTrainedModel):
     supports_gradient_checkpointing = True
     _no_split_modules = ["SeqMixBlock"]
     _skip_keys_device_placement = ["past_key_values"]
+    # Small networks of a lag or a frequency, in which rounded weights move every tap: quantisation leaves them out, too.
+    _keep_in_fp32_modules = [r".+\.kernel\.encoder"]
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": SeqMixBlock}
