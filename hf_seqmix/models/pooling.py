@@ -41,7 +41,8 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str | No
         return (total / real.sum(dim=1).clamp(min=1)).to(hidden_states.dtype)
     positions = torch.arange(length, device=mask.device)
     if pooling == "last":
-        index = torch.where(mask, positions, -1).amax(dim=1) % length
+        last = torch.where(mask, positions, -1).amax(dim=1)
+        index = torch.where(last < 0, length - 1, last)
     else:
         index = torch.where(mask, positions, length - 1).amin(dim=1)
     return hidden_states[torch.arange(batch, device=mask.device), index]
