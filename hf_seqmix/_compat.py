@@ -3,9 +3,12 @@
 The cache and mask tables below were renamed several times within 5.x; everything else uses public names.
 """
 
+import json
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, DynamicLayer, StaticLayer
@@ -18,6 +21,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 __all__ = [
+    "DamageNamed",
     "DynamicLayer",
     "PicklableCapture",
     "ShapesFirst",
@@ -50,6 +54,38 @@ class PicklableCapture:
         if len(kept) < len(hooks):
             state["_forward_hooks"] = type(hooks)(kept)
         return state
+
+
+class DamageNamed:
+    """Says which weights file cannot be read, where the library only passes on what is wrong with it."""
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Loads a model as `PreTrainedModel.from_pretrained` does; a `ValueError` names a weights file that is damaged."""
+        name = pretrained_model_name_or_path
+        try:
+            return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
+        except (SafetensorError, json.JSONDecodeError) as error:
+            file = _damaged_file(Path(str(name)) / (kwargs.get("subfolder") or ""))
+            if file is None and isinstance(error, json.JSONDecodeError):
+                raise  # of another file, which the library names
+            raise ValueError(
+                f"the weights file {file or f'of {name}'} is cut short or damaged ({error}). Write or download it again; the run that "
+                "wrote it can go on from a checkpoint."
+            ) from error
+
+
+def _damaged_file(folder: Path) -> Path | None:
+    for path in sorted(folder.glob("*.safetensors*")):
+        try:
+            if path.suffix == ".json":
+                json.loads(path.read_text(encoding="utf-8"))
+                continue
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, ValueError):
+            return path
+    return None
 
 
 class ShapesFirst:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 # Importing the package registers its families with the Auto classes.
-from hf_seqmix.data import ByteNGram, build_tokenizer, load_corpus
+from hf_seqmix.data import ByteNGram, build_tokenizer, fault_of_files, load_corpus
 
 
 def common_arguments() -> argparse.ArgumentParser:
@@ -127,8 +128,9 @@ def open_model(
             else AutoTokenizer.from_pretrained(name, trust_remote_code=arguments.trust_remote_code)
         )
         return load(name, dtype=arguments.dtype, trust_remote_code=arguments.trust_remote_code), tokenizer
-    except OSError as error:
-        raise ValueError(str(error)) from error
+    except (OSError, ValueError, SafetensorError) as error:
+        # The libraries do not say which of a model's files is cut short.
+        raise ValueError(fault_of_files(name) or str(error)) from error
 
 
 def first_bytes(texts: Iterable[str], limit: int) -> list[str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from finetune_arguments import Arguments
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -20,7 +21,7 @@ from transformers import (
     set_seed,
 )
 
-from hf_seqmix.data import build_tokenizer, config_from_overrides, parse_overrides, whole_files
+from hf_seqmix.data import build_tokenizer, config_from_overrides, fault_of_files, parse_overrides, whole_files
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
 
@@ -119,8 +120,10 @@ def load_model(
             else:
                 # Weights are trained in float32, whatever they were saved in; --bf16 computes in less.
                 model = auto.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust, **task_fields)
-        except OSError as error:
-            raise ValueError(str(error)) from error
+        except (OSError, ValueError, SafetensorError) as error:
+            # The libraries do not say which of a model's files is cut short.
+            fault = fault_of_files(name)
+            raise ValueError(f"{name}: {fault}" if fault else str(error)) from error
     if tokenizer is not None:
         add_padding(model, tokenizer)
     return model

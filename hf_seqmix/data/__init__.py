@@ -1,6 +1,6 @@
 """Text corpora, tokenizers, packing and yardsticks, as `datasets` objects (needs the extra `train`)."""
 
-from .checkpoints import choose_checkpoint, fault_of, last_complete_checkpoint
+from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
 from .compression import bits_per_byte_gzip, bits_per_byte_xz
 from .corpora import hold_out, load_corpus
 from .masking import ReproducibleMaskingCollator, mask_blocks
@@ -33,6 +33,7 @@ __all__ = [
     "count_bytes",
     "explain_write_error",
     "fault_of",
+    "fault_of_files",
     "hold_out",
     "lagged_copy",
     "last_complete_checkpoint",

@@ -17,6 +17,7 @@ from .whole_files import write_json
 __all__ = [
     "choose_checkpoint",
     "fault_of",
+    "fault_of_files",
     "last_complete_checkpoint",
     "open_checkpoint_folder",
     "remove_old_checkpoints",
@@ -81,12 +82,12 @@ def fault_of(checkpoint: str | Path) -> str | None:
     if not checkpoint.is_dir():
         return "there is no such folder"
     if not (checkpoint / MANIFEST).exists():
-        return _fault_of_formats(checkpoint) or _missing(checkpoint)
+        return fault_of_files(checkpoint) or _missing(checkpoint)
     manifest = _read_object(checkpoint / MANIFEST)
     if isinstance(manifest, str):
         return manifest
     if manifest.get("complete") is not True:
-        detail = _fault_of_formats(checkpoint) or _missing(checkpoint) or "other files may be missing"
+        detail = fault_of_files(checkpoint) or _missing(checkpoint) or "other files may be missing"
         return f"its writing was interrupted: {detail}"
     return _fault_by_manifest(checkpoint, manifest.get("files")) or _missing(checkpoint)
 
@@ -147,8 +148,10 @@ def _digest(path: Path) -> str:
         return f"it cannot be read: {error.strerror}"
 
 
-def _fault_of_formats(checkpoint: Path) -> str | None:
-    for path in sorted(checkpoint.iterdir()):
+def fault_of_files(folder: str | Path) -> str | None:
+    """The first file of a checkpoint or saved model that cannot be read, and why; None if there is none, or no folder."""
+    folder = Path(folder)
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.suffix == ".json" and isinstance(content := _read_json(path), str):
             return content
         try:

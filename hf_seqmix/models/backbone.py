@@ -10,7 +10,14 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from .._compat import PicklableCapture, ShapesFirst, attends, capture_outputs, merge_with_config_defaults
+from .._compat import (
+    DamageNamed,
+    PicklableCapture,
+    ShapesFirst,
+    attends,
+    capture_outputs,
+    merge_with_config_defaults,
+)
 from ..cache import past_length
 from ..modules.glu import GatedLinearUnit
 from ..modules.norms import MaskedBatchNorm, build_norm
@@ -95,7 +102,7 @@ class PositionEmbedding(nn.Embedding):
     """A table of learned positions: unlike token embeddings, not scaled."""
 
 
-class SeqMixPreTrainedModel(PicklableCapture, ShapesFirst, PreTrainedModel):
+class SeqMixPreTrainedModel(PicklableCapture, DamageNamed, ShapesFirst, PreTrainedModel):
     """What every model of the zoo tells the library about itself, and how weights are drawn."""
 
     config: SeqMixConfig

@@ -1,6 +1,7 @@
 import importlib
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -243,6 +244,17 @@ def test_bad_text_file(script, checkpoints, text_file, tmp_path, content, messag
         text_file.write_bytes(content)
     with pytest.raises(SystemExit, match=message):
         script.main(arguments(checkpoints, text_file, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("model", ["a/last", "tnn"])
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer_config.json"])
+def test_a_file_cut_short_is_named(script, checkpoints, text_file, tmp_path, model, name):
+    shutil.copytree(checkpoints / model, tmp_path / "cut")
+    os.truncate(tmp_path / "cut" / name, 100)
+    with pytest.raises(SystemExit, match="not evaluated completely"):
+        script.main(arguments(tmp_path, text_file, tmp_path / "out", models=("cut",)))
+    saved = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert name in saved["failures"]["cut"]
 
 
 def test_bad_arguments(script, checkpoints, text_file, tmp_path, capsys):
