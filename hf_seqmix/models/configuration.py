@@ -10,6 +10,7 @@ from transformers import PreTrainedConfig
 
 from .checks import check_activation, check_choice, check_range
 from .limits import check_extra_fields, check_sizes
+from .tensor_parallel import GLU_PLAN, tensor_parallel_plan
 
 __all__ = ["ImageShape", "SeqMixConfig", "before_first_config"]
 
@@ -213,6 +214,29 @@ class SeqMixConfig(PreTrainedConfig):
     def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
         """Say what a layer of this family keeps if its configuration sets `fields`; a family whose fields matter extends it."""
         return cls.cache_layer_type
+
+    @property
+    def mixer_tp_plan(self) -> dict[str, str] | None:
+        """How tensor parallelism splits the layers of a mixer, by their names in it; None for a mixer that stays whole."""
+        return None
+
+    @property
+    def feed_forward_tp_plan(self) -> dict[str, str]:
+        """How tensor parallelism splits the layers of the feed-forward, by their names in it."""
+        return dict(GLU_PLAN)
+
+    @property
+    def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
+        """How tensor parallelism splits the backbone, as the library asks for it; follows the fields unless it is set."""
+        if "base_model_tp_plan" in vars(self):
+            return vars(self)["base_model_tp_plan"]
+        mixers = [self.mixer_config(name).mixer_tp_plan for name in sorted(set(self.layer_mixers))]
+        return tensor_parallel_plan(mixers, self.feed_forward_tp_plan, has_tokens=self.image_shape is None)
+
+    @base_model_tp_plan.setter
+    def base_model_tp_plan(self, plan: dict[str, str]) -> None:
+        if plan != self.base_model_tp_plan:  # older releases set what they have read
+            vars(self)["base_model_tp_plan"] = plan
 
     @property
     def num_attention_heads(self) -> int:

@@ -74,6 +74,8 @@ class SeqMixForCausalLM(SeqMixHead):
     """Language model: the logits at each position are for the next token."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
     shifts_labels = True
 
     def __init__(self, config: SeqMixConfig) -> None:
@@ -157,6 +159,8 @@ class SeqMixForMaskedLM(SeqMixHead):
     """Masked language model: the logits at each position are for the token that was there."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+    _tp_plan = {"transform.dense": "colwise_gather_output", "lm_head": "colwise_gather_output"}
+    _fsdp_plan = {"lm_head": "keep_full_weight"}
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)

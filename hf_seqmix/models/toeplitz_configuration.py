@@ -73,6 +73,18 @@ class ToeplitzConfig(SeqMixConfig):
         return {"activation": self.hidden_act, "grid_size": self.mixing_grid}
 
     @property
+    def mixer_tp_plan(self) -> dict[str, str]:
+        """Channels are mixed each alone, so that every device mixes its own, with kernels of its own."""
+        axes = ("operator",) if self.mixing_grid is None else ("operator.row_operator", "operator.column_operator")
+        kernels = {f"{axis}.{name}": style for axis in axes for name, style in self.kernel_tp_plan.items()}
+        return {"u_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise", **kernels}
+
+    @property
+    def kernel_tp_plan(self) -> dict[str, str]:
+        """How tensor parallelism splits an operator, by names in it, so that a device has the kernels of its channels."""
+        return {}
+
+    @property
     def mixing_grid(self) -> tuple[int, int] | None:
         """(height, width) of the grid that a mixer of two dimensions mixes; None where it mixes sequences."""
         image = self.image_shape
@@ -148,6 +160,11 @@ class EncodedToeplitzConfig(ToeplitzConfig):
             "norm_eps": self.norm_eps,
             "kernel_max_lag": self.kernel_max_lag,
         }
+
+    @property
+    def kernel_tp_plan(self) -> dict[str, str]:
+        """The last layer of the encoder has an output for each channel."""
+        return {"kernel.encoder.out_proj": "colwise"}
 
     def check_architecture(self) -> None:
         """Check the shared fields and those of the encoder."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from ..cache import past_length
 from ..ops.masking import TokenLayout, attention_bias, real_positions, token_layout
+from .sharding import split_heads
 
 __all__ = ["SoftmaxAttention", "rotate"]
 
@@ -100,10 +101,11 @@ class SoftmaxAttention(nn.Module):
             hidden_states = layout.zero_pads(hidden_states)
         if position_ids is None:
             position_ids = real_positions(layout.key_mask, batch, length, past, hidden_states.device)
-        heads = (batch, length, self.num_heads, self.head_dim)
-        query = rotate(self.q_proj(hidden_states).view(heads).transpose(1, 2), position_ids, self.rope_theta)
-        key = rotate(self.k_proj(hidden_states).view(heads).transpose(1, 2), position_ids, self.rope_theta)
-        value = self.v_proj(hidden_states).view(heads).transpose(1, 2)
+        query, key, value = (
+            split_heads(projection(hidden_states), self.head_dim).transpose(1, 2)
+            for projection in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        query, key = rotate(query, position_ids, self.rope_theta), rotate(key, position_ids, self.rope_theta)
         if past_key_values is not None:
             if not self.is_causal:
                 raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")

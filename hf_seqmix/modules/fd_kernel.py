@@ -9,6 +9,7 @@ from ..ops.backend import route
 from ..ops.hilbert import causal_taps, two_sided_taps
 from ..ops.spectral_product import response_suits
 from .position_encoder import RelativePositionEncoder
+from .sharding import own_part
 
 __all__ = ["FREQUENCY_INPUTS", "FrequencyKernel"]
 
@@ -86,7 +87,8 @@ class FrequencyKernel(nn.Module):
         values = self.encoder(omega.cos() if self.frequency_input == "cosine" else omega)
         if self.is_causal:
             return values
-        parts = values.unflatten(0, (2, -1))
+        # Of 2 channels rows, real parts first, a device's would not be those of its channels: the encoder puts out all.
+        parts = own_part(values.unflatten(0, (2, -1)), self.encoder.out_proj.weight, dim=1)
         if self.frequency_input == "cosine":
             parts = parts * torch.stack([torch.ones_like(omega), omega.sin()]).unsqueeze(1)
         return parts

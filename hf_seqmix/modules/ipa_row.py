@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .sharding import number_of_devices, own_part
+
 __all__ = ["OutputLinear", "PiecewiseRow", "draw_linear"]
 
 
@@ -74,5 +76,10 @@ class PiecewiseRow(nn.Module):
         logits = self.gate_proj(hidden_states)
         gates = torch.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
         units = self.up_proj(hidden_states)
-        gates = (gates * self.num_centers).to(units.dtype).unsqueeze(-1)
-        return self.down_proj((units.unflatten(-1, (self.num_centers, -1)) * gates).flatten(-2))
+        gates = (gates * self.num_centers).to(units.dtype)
+        weight = self.up_proj.weight
+        if self.num_centers % number_of_devices(weight):
+            # A device has parts of blocks: a gate for each unit.
+            gates = gates.repeat_interleave(self.up_proj.out_features // self.num_centers, dim=-1)
+        gates = own_part(gates, weight, dim=-1)
+        return self.down_proj((units.unflatten(-1, (gates.shape[-1], -1)) * gates.unsqueeze(-1)).flatten(-2))

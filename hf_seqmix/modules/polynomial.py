@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -173,8 +174,9 @@ class PolynomialMixer(nn.Module):
             y = self._mix(factors, layout.mask)
         else:
             flag = torch.ones_like(factors[0][..., :1])
-            packed = layout.mix(self._mix_row, torch.cat([*factors, flag], dim=-1))
-            y = packed.unflatten(-1, (self.num_heads, -1))
+            mix_row = partial(self._mix_row, widths=[factor.shape[-1] for factor in factors])
+            packed = layout.mix(mix_row, torch.cat([*factors, flag], dim=-1))
+            y = packed.unflatten(-1, (-1, self.groups[0].head_dim))
         if self.normalization == "rms":
             y = self.norm(y, layout.mask).flatten(2)
         else:
@@ -204,17 +206,18 @@ class PolynomialMixer(nn.Module):
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
-    def _mix_row(self, rows: Tensor) -> Tensor:
+    def _mix_row(self, rows: Tensor, widths: list[int]) -> Tensor:
         """`_mix` for all factors side by side, and a flag of real tokens, in one tensor: what a layout moves about."""
-        widths = [group.num_heads * group.head_dim for group in self.groups for _ in group.factors]
         *factors, flag = rows.split([*widths, 1], dim=-1)
         return self._mix(factors, flag[..., 0]).flatten(2)
 
     def _continue(self, factors: list[Tensor], layout: TokenLayout, past_key_values: Any) -> Tensor:
         """`_mix` after the tokens that a cache holds the sums and the last rows of; adds these tokens to it."""
         sums, recent = read_sums(past_key_values, self.layer_idx)
-        row_widths = [group.row_width for group in self.groups]
-        sum_widths = [group.sum_width for group in self.groups]
+        own = self._of_groups(factors)
+        heads = [of_group[0].shape[-1] // group.head_dim for group, of_group in zip(self.groups, own, strict=True)]
+        row_widths = [group.row_width(number) for group, number in zip(self.groups, heads, strict=True)]
+        sum_widths = [group.sum_width(number) for group, number in zip(self.groups, heads, strict=True)]
         own_sums: Sequence[Tensor | None] = (
             [None] * len(row_widths) if sums is None else sums.split(sum_widths, dim=-1)
         )
@@ -222,8 +225,8 @@ class PolynomialMixer(nn.Module):
             [None] * len(row_widths) if recent is None else recent.split(row_widths, dim=-1)
         )
         parts, rows = [], []
-        for group, own, before, last in zip(self.groups, self._of_groups(factors), own_sums, own_recent, strict=True):
-            y, new = group.mix(own, layout.mask, True, self.degree_weights, before, last)
+        for group, of_group, before, last in zip(self.groups, own, own_sums, own_recent, strict=True):
+            y, new = group.mix(of_group, layout.mask, True, self.degree_weights, before, last)
             parts.append(y)
             rows.append(group.pack_rows(new))
 

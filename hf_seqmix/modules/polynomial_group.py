@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from ..ops.polynomial import signed_power
 from ..ops.polynomial_product import polynomial_product, row_kinds, row_widths, sum_rows, sum_widths
 from .factor_linear import FactorLinear
+from .sharding import split_heads
 
 __all__ = ["LowRankLinear", "PolynomialGroup"]
 
@@ -76,9 +77,14 @@ class PolynomialGroup(nn.Module):
             else:
                 self.factors.append(FactorLinear(hidden_size, channels, bias=use_bias))
         self.kinds = row_kinds(number, degree_form)
-        self.row_widths = [width for kind in self.kinds for width in row_widths(kind, channels)]
-        self.sum_widths = [sum_widths(kind, num_heads, head_dim) for kind in self.kinds]
-        self.row_width, self.sum_width = sum(self.row_widths), sum(self.sum_widths)
+
+    def row_width(self, heads: int) -> int:
+        """Return how many numbers a token has in packed rows of so many heads."""
+        return sum(width for kind in self.kinds for width in row_widths(kind, heads * self.head_dim))
+
+    def sum_width(self, heads: int) -> int:
+        """Return how many numbers the packed sums of so many heads have."""
+        return sum(sum_widths(kind, heads, self.head_dim) for kind in self.kinds)
 
     def project(self, hidden_states: Tensor) -> list[Tensor]:
         """Return the factors, each (batch, length, num_heads * head_dim), for (batch, length, hidden_size)."""
@@ -103,15 +109,15 @@ class PolynomialGroup(nn.Module):
             real: (batch, length), nonzero at real tokens; None when all are.
             causal: whether a token sees no later ones.
             weights: (3,), of the degrees of a soft one.
-            sums: (batch, sum_width), what `fold` returned for the tokens before; None for none.
-            recent: (batch, steps, row_width), rows of further tokens before; None for none.
+            sums: (batch, sum_width(heads)), what `fold` returned for the tokens before; None for none.
+            recent: (batch, steps, row_width(heads)), rows of further tokens before; None for none.
 
         Returns:
-            (batch, length, num_heads, head_dim) in float32 (float64), and the rows, as `pack_rows` takes them.
+            (batch, length, heads, head_dim) in float32 (float64), heads being as many as the factors have channels for (all,
+            or those of this device), and the rows, as `pack_rows` takes them.
         """
-        heads = (self.num_heads, self.head_dim)
         product = polynomial_product(
-            [factor.unflatten(-1, heads) for factor in factors],
+            [split_heads(factor, self.head_dim) for factor in factors],
             self.degree_form,
             real=real,
             causal=causal,
@@ -122,25 +128,27 @@ class PolynomialGroup(nn.Module):
         return product.y, product.rows
 
     def pack_rows(self, rows: list[Rows]) -> Tensor:
-        """Lay what the stages add up side by side, (batch, length, row_width) in float32 (float64)."""
+        """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
         parts = [part.flatten(2) if part.ndim > 2 else part.unsqueeze(-1) for stage in rows for part in stage]
         dtype = torch.promote_types(parts[0].dtype, torch.float32)
         return torch.cat([part.to(dtype) for part in parts], dim=-1)
 
     def fold(self, rows: Tensor) -> Tensor:
-        """Return what packed rows, (batch, steps, row_width), add to the sums, (batch, sum_width)."""
+        """Return what packed rows, (batch, steps, row_width), add to the sums, (batch, sum_width), of as many heads."""
         return torch.cat([total.reshape(len(rows), -1) for total in sum_rows(self._unpack_rows(rows))], dim=-1)
 
     def _unpack_rows(self, rows: Tensor) -> list[Rows]:
-        real, *rest = rows.split(self.row_widths, dim=-1)
-        parts = [real[..., 0], *(part.unflatten(-1, (self.num_heads, self.head_dim)) for part in rest)]
+        number = sum(len(row_widths(kind, self.head_dim)) for kind in self.kinds[1:])
+        parts = [rows[..., 0], *rows[..., 1:].unflatten(-1, (number, -1, self.head_dim)).unbind(-3)]
         ends = [0]
         for kind in self.kinds:
             ends.append(ends[-1] + (2 if kind == "pair" else 1))
         return [tuple(parts[start:end]) for start, end in pairwise(ends)]
 
     def _unpack_sums(self, sums: Tensor) -> list[Tensor]:
-        count, *rest = sums.split(self.sum_widths, dim=-1)
-        heads = (self.num_heads, self.head_dim)
-        shapes = [heads if kind == "mean" else (*heads, self.head_dim) for kind in self.kinds[1:]]
-        return [count[:, 0], *(part.unflatten(-1, shape) for part, shape in zip(rest, shapes, strict=True))]
+        a_head = [sum_widths(kind, 1, self.head_dim) for kind in self.kinds[1:]]
+        heads = (sums.shape[-1] - 1) // sum(a_head)
+        rest = sums[:, 1:].split([heads * width for width in a_head], dim=-1)
+        shape = (heads, self.head_dim)
+        shapes = [shape if kind == "mean" else (*shape, self.head_dim) for kind in self.kinds[1:]]
+        return [sums[:, 0], *(part.unflatten(-1, shape) for part, shape in zip(rest, shapes, strict=True))]

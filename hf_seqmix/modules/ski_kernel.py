@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from .sharding import own_values
+
 __all__ = ["InverseTimeWarpKernel"]
 
 
@@ -63,7 +65,8 @@ class InverseTimeWarpKernel(nn.Module):
             # Hat functions: linear between neighbouring knots, and from the first knot down to 0 at x = 0.
             hats = (1 - (knot - places.unsqueeze(-1)).abs()).clamp(min=0)  # (r, points)
             past = (lags >= 0).to(dtype)
-            return self.past_knots.to(dtype) @ (hats * past) + self.future_knots.to(dtype) @ (hats * (1 - past))
+            before, after = own_values(self.past_knots).to(dtype), own_values(self.future_knots).to(dtype)
+            return before @ (hats * past) + after @ (hats * (1 - past))
 
     def extra_repr(self) -> str:
         return f"channels={self.past_knots.shape[0]}, num_knots={self.num_knots}, decay={self.decay:.6g}"

@@ -9,6 +9,7 @@ from transformers import initialization as init
 from ..ops.masking import TokenLayout
 from ..ops.ski import InducingGrid
 from ..ops.sparse_low_rank import sparse_low_rank_matmul
+from .sharding import own_values
 from .ski_kernel import InverseTimeWarpKernel
 
 __all__ = ["SKIOperator"]
@@ -68,7 +69,7 @@ class SKIOperator(nn.Module):
                 points = self.grid.points(rows.shape[1])
                 shortened = taps[:, most - points : most + points - 1]
             x = rows.transpose(1, 2)  # (rows, channels, length), channels contiguous as the products want them
-            return sparse_low_rank_matmul(x, self.conv_weight, shortened, self.grid).transpose(1, 2)
+            return sparse_low_rank_matmul(x, own_values(self.conv_weight), shortened, self.grid).transpose(1, 2)
 
         return layout.mix(operation, values, align=True)
 

@@ -32,6 +32,11 @@ class FDTNNConfig(EncodedToeplitzConfig):
     frequency_input: str = "cosine"
     rpe_activation: str = "silu"
 
+    @property
+    def kernel_tp_plan(self) -> dict[str, str]:
+        """As in the other families; but a complex response has two outputs for each channel, which are split later."""
+        return {"kernel.encoder.out_proj": "colwise" if self.is_causal else "colwise_gather_output"}
+
     def check_architecture(self) -> None:
         """Check the shared fields and the input."""
         super().check_architecture()

@@ -49,6 +49,11 @@ class AttentionConfig(SeqMixConfig):
         """Channels of a head."""
         return self.hidden_size // self.num_heads
 
+    @property
+    def mixer_tp_plan(self) -> dict[str, str]:
+        """Heads attend each alone."""
+        return {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
+
     def check_architecture(self) -> None:
         """Check the shared fields, the heads and the base."""
         super().check_architecture()

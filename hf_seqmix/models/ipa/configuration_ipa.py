@@ -110,6 +110,19 @@ class IPAConfig(SeqMixConfig):
         # Pairs of tokens are kept beside those of the first mixer: a cache has no more layers than the model.
         return ["seqmix_pairs", *layers[1:]] if self.copy_head else layers
 
+    @property
+    def mixer_tp_plan(self) -> dict[str, str] | None:
+        """Kernels are normalised over all centres, so that each device has them all: only the projections are split."""
+        if self.coupling in ("separable", "full"):
+            return None  # maps of their own for each position
+        names = ["v_proj"] if self.kernel_type == "static" else ["q_proj", "k_proj", "v_proj"]
+        return {**dict.fromkeys(names, "colwise_gather_output"), "o_proj": "rowwise_split_input"}
+
+    @property
+    def feed_forward_tp_plan(self) -> dict[str, str]:
+        """Units are split, and each device takes the gates of its own."""
+        return {"up_proj": "colwise", "down_proj": "rowwise"}
+
     def check_architecture(self) -> None:
         """Check the shared fields and those of IPA."""
         super().check_architecture()

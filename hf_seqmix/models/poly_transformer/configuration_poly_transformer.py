@@ -7,6 +7,7 @@ from huggingface_hub.dataclasses import strict
 
 from ..checks import check_choice, check_range
 from ..configuration import SeqMixConfig
+from ..tensor_parallel import GLU_PLAN, gathered_plan
 
 __all__ = ["PolyTransformerConfig"]
 
@@ -87,6 +88,26 @@ class PolyTransformerConfig(SeqMixConfig):
     def head_dim(self) -> int:
         """Channels of a head."""
         return self.hidden_size // self.num_attention_heads
+
+    @property
+    def mixer_tp_plan(self) -> dict[str, str]:
+        """Heads are multiplied each alone, unless heads of several degrees, or parameters of all heads, are among them.
+
+        Then only the projections are split. Those of a fractional degree stay whole: one of them is two layers.
+        """
+        plan = {"groups.*.factors.*": "colwise", "o_proj": "rowwise"}
+        degrees = [self.degrees_of(layer) for layer in range(self.num_hidden_layers)]
+        alone = self.mixing == "content" and self.degree_form != "soft" and self.normalization in ("rms", "none")
+        if not alone or any(len(set(of_layer)) > 1 for of_layer in degrees):
+            plan = gathered_plan(plan)
+        if any(degree != int(degree) for of_layer in degrees for degree in of_layer):
+            plan = {"o_proj": "rowwise_split_input"}
+        return plan
+
+    @property
+    def feed_forward_tp_plan(self) -> dict[str, str]:
+        """That of the gated linear unit, if there is one."""
+        return dict(GLU_PLAN) if self.feed_forward == "glu" else {}
 
     def degrees_of(self, layer_idx: int) -> list[float | int]:
         """Return the degree of each head of a layer."""

@@ -35,6 +35,11 @@ class SKITNNConfig(ToeplitzConfig):
     interpolation: str = "linear"
     decay: float | int | list[float | int] | None = None
 
+    @property
+    def kernel_tp_plan(self) -> dict[str, str]:
+        """Taps and knots have a row for each channel."""
+        return dict.fromkeys(("conv_weight", "kernel.past_knots", "kernel.future_knots"), "colwise")
+
     def check_architecture(self) -> None:
         """Check the shared fields, the direction, the points, the convolution and the decay."""
         if self.is_causal:
