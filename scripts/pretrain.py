@@ -39,6 +39,7 @@ from transformers.trainer_utils import IntervalStrategy
 from hf_seqmix.analysis.plots import plot_loss
 from hf_seqmix.analysis.report import run_environment
 from hf_seqmix.data import (
+    EndlessStream,
     ReproducibleMaskingCollator,
     block_scores,
     build_tokenizer,
@@ -387,6 +388,9 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
         train, validation = load_documents(arguments.data)
         tokenizer = load_tokenizer(arguments, train)
         train, validation, num_bytes = build_blocks(arguments, tokenizer, train, validation)
+    if arguments.data.streaming:
+        train = EndlessStream(train, training.dataloader_num_workers, training.dataloader_prefetch_factor)
+        training.dataloader_num_workers, training.dataloader_prefetch_factor = 0, None
     if validation is None:
         logger.warning("The stream has no validation split: nothing is evaluated. Name one with --validation-file.")
         training.eval_strategy = IntervalStrategy.NO

@@ -13,12 +13,14 @@ from .run_folder import explain_write_error, prepare_run_folder
 from .scoring import block_scores, corpus_metrics
 from .separation_tasks import SEPARATION_TASKS, SeparationTask, separation_dataset, separation_task
 from .stdlib_corpus import python_stdlib
+from .streaming import EndlessStream
 from .tokenization import build_tokenizer, count_bytes, token_bytes, train_bpe
 from .whole_files import whole_files, write_json
 
 __all__ = [
     "SEPARATION_TASKS",
     "ByteNGram",
+    "EndlessStream",
     "ReproducibleMaskingCollator",
     "SeparationTask",
     "associative_recall",
