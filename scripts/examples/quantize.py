@@ -1,0 +1,83 @@
+"""Weights of a checkpoint in int8, by torchao: a quarter of the memory of float32 for each linear layer, on any device.
+
+    pip install "hf-seqmix[train]" torchao
+    python scripts/examples/quantize.py runs/tnn --output runs/tnn-int8 --prompt "import "
+
+The folder that is written opens with `from_pretrained` as any other, where torchao is installed. Embeddings, the output layer
+and the small networks that make kernels keep their precision.
+"""
+
+import argparse
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torchao.quantization import Int8WeightOnlyConfig
+from transformers import PreTrainedModel, TorchAoConfig
+
+from hf_seqmix.hub import open_checkpoint
+
+
+def stored_bytes(tensor: Tensor) -> int:
+    """Return the bytes of a tensor, of a quantised one those of its parts."""
+    if not hasattr(tensor, "__tensor_flatten__"):
+        return tensor.nbytes
+    names, _ = tensor.__tensor_flatten__()
+    return sum(stored_bytes(getattr(tensor, name)) for name in names)
+
+
+def megabytes(model: PreTrainedModel) -> float:
+    """Return the megabytes of a model's weights."""
+    return sum(map(stored_bytes, model.parameters())) / 1e6
+
+
+@torch.no_grad()
+def difference(model: PreTrainedModel, smaller: PreTrainedModel, ids: Tensor) -> float:
+    """Return the root mean square of the difference of the logits, relative to theirs."""
+    expected = model(ids).logits.float()
+    change = smaller(ids).logits.float() - expected
+    return float(change.square().mean().sqrt() / expected.square().mean().sqrt())
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a folder, or a repository on the Hub, of a language model")
+    parser.add_argument("--output", metavar="FOLDER", help="where the quantised model goes; nowhere by default")
+    parser.add_argument("--prompt", help="text to go on from; a model without a past, of masks, does not generate")
+    parser.add_argument("--max-new-tokens", type=int, default=32, help="tokens to generate")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Quantise as the command line says."""
+    logging.getLogger("torchao").setLevel(logging.ERROR)
+    arguments = build_parser().parse_args(argv)
+    model, tokenizer = open_checkpoint(arguments.checkpoint)
+    smaller = (
+        type(model)
+        .from_pretrained(
+            arguments.checkpoint, quantization_config=TorchAoConfig(Int8WeightOnlyConfig()), dtype=model.dtype
+        )
+        .eval()
+    )
+    print(f"weights: {megabytes(smaller):.1f} MB instead of {megabytes(model):.1f} MB")
+    length = min(model.config.max_position_embeddings, 128)
+    ids = torch.randint(model.config.vocab_size, (4, length), generator=torch.Generator().manual_seed(0))
+    print(f"logits differ by {difference(model, smaller, ids):.2%} on random tokens")
+    if arguments.prompt is not None and tokenizer is not None and smaller.can_generate():
+        inputs = tokenizer(arguments.prompt, return_tensors="pt")
+        new = smaller.generate(
+            inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=arguments.max_new_tokens
+        )
+        print(tokenizer.decode(new[0], skip_special_tokens=True))
+    if arguments.output is not None:
+        smaller.save_pretrained(arguments.output)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(arguments.output)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
