@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from accelerate.utils import broadcast_object_list
-from transformers import Trainer, TrainerCallback, TrainerState
-from transformers.trainer_utils import TrainOutput
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import IntervalStrategy, TrainOutput
 
 from .checkpoints import (
     choose_checkpoint,
@@ -45,6 +45,7 @@ class ResumableTrainer(Trainer):
         self._checkpoint: Path | None = None
         self._loss_before = 0.0
         self.add_callback(_RestoreLoss(self))
+        self.add_callback(_SaveLast())
 
     def find_checkpoint(self, wish: str | None) -> tuple[str | None, str | None]:
         """
@@ -187,6 +188,27 @@ class _RestoreLoss(TrainerCallback):
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
         self.trainer.restore_loss()
+
+
+class _SaveLast(TrainerCallback):
+    """
+    Saves after what else is due at the end of an epoch.
+
+    The library saves every so many steps as soon as the last step of an epoch is done, and only then logs and evaluates, if
+    that is due once an epoch; a run resumed from there would do neither.
+    """
+
+    def __init__(self) -> None:
+        self.is_due = False
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        at_end = control.should_training_stop or float(state.epoch or 0).is_integer()
+        if control.should_save and at_end and IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy):
+            control.should_save, self.is_due = False, True
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        control.should_save = control.should_save or self.is_due
+        self.is_due = False
 
 
 def _read_loss(checkpoint: str | Path) -> dict[str, Any]:

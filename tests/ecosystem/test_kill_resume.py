@@ -65,6 +65,13 @@ VARIANTS = {
             *("--save-strategy", "steps", "--save-steps", "3", "--eval-strategy", "steps", "--eval-steps", "3"),
         ],
     ),
+    "epochs": (
+        "finetune",
+        [
+            *(*FINETUNE, "--save-strategy", "steps", "--save-steps", "3", "--gradient-accumulation-steps", "2"),
+            *("--save-total-limit", "2", "--logging-steps", "2", "--learning-rate", "1e-3"),
+        ],
+    ),
     # The best of its epochs is not the last, and the run ends before its length.
     "early-stopping": ("finetune", [*FINETUNE, "--num-train-epochs", "9", "--early-stopping-patience", "2"]),
 }
