@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..ops.masking import TokenLayout
+from ..ops.running_max import running_max
 
 __all__ = ["CopyHead", "copy_pairs"]
 
@@ -32,7 +33,7 @@ def copy_pairs(input_ids: Tensor, layout: TokenLayout, last: Tensor | None = Non
     place = torch.arange(length, device=input_ids.device).expand_as(input_ids)
     marked = place if layout.mask is None else torch.where(layout.mask, place, -1)
     # Where the last real token before each place stands, -1 where there is none.
-    before = nn.functional.pad(marked.cummax(dim=1).values, (1, 0), value=-1)[:, :length]
+    before = nn.functional.pad(running_max(marked), (1, 0), value=-1)[:, :length]
     previous = input_ids.gather(1, before.clamp(min=0))
     earlier = torch.full_like(input_ids[:, :1], -1) if last is None else last.unsqueeze(1)
     previous = torch.where(before < 0, earlier, previous)
