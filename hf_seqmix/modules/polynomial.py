@@ -15,6 +15,7 @@ from ..ops.polynomial_product import DEGREE_FORMS
 from .factor_linear import FactorLinear
 from .norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
 from .polynomial_group import PolynomialGroup
+from .sharding import whole_values
 from .static_mixing import STATIC_MIXINGS, build_static_operator
 
 __all__ = ["MIXINGS", "NORMALIZATIONS", "PolynomialMixer"]
@@ -120,7 +121,7 @@ class PolynomialMixer(nn.Module):
         """(3,) weights of degrees 2, 3 and 4 of a soft degree, which sum to 1; None for a fixed one."""
         if self.degree_logits is None:
             return None
-        logits = self.degree_logits
+        logits = whole_values(self.degree_logits)  # the auxiliary loss is computed after the forward pass
         return logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(dim=0)
 
     @property

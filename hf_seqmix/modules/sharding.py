@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 if torch.distributed.is_available():
-    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-__all__ = ["is_split", "number_of_devices", "own_part", "own_values", "split_heads"]
+__all__ = ["is_split", "number_of_devices", "own_part", "own_values", "split_heads", "whole_values"]
 
 
 def is_split(weight: Tensor) -> bool:
@@ -28,6 +28,20 @@ def number_of_devices(weight: Tensor) -> int:
 def own_values(weight: Tensor) -> Tensor:
     """Return the channels of a weight that this device has, (its channels, ...)."""
     return weight.to_local() if is_split(weight) else weight  # type: ignore[attr-defined]
+
+
+def whole_values(parameter: Tensor) -> Tensor:
+    """Return all of a parameter for use outside its layer's forward pass, where `fully_shard` keeps it in pieces.
+
+    Its gradient is the mean of those of all devices, as `fully_shard` makes it of others.
+    """
+    if not torch.distributed.is_available() or not isinstance(parameter, DTensor):
+        return parameter
+    mesh = parameter.device_mesh
+    whole = parameter.full_tensor(grad_placements=[Partial()] * mesh.ndim)
+    if whole.requires_grad:
+        whole.register_hook(lambda gradient: gradient / mesh.size())
+    return whole
 
 
 def own_part(x: Tensor, weight: Tensor, dim: int) -> Tensor:
