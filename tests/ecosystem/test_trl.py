@@ -2,6 +2,9 @@
 
 import copy
 import importlib.util
+import json
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +15,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from hf_seqmix.hub import export
 from tests.ecosystem.tiny import CAUSAL, TEXT, tiny_model, tiny_tokenizer
 from tests.tolerances import relative_error
 
@@ -24,6 +28,22 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.gradient_checkpointing.* is deprecated:FutureWarning"),
 ]
 
+ONE_UPDATE = {
+    "max_steps": 1,
+    "learning_rate": 0.1,
+    "lr_scheduler_type": "constant",
+    "optim": "sgd",
+    "max_grad_norm": 0.0,
+    "per_device_train_batch_size": 12,
+    "max_length": 64,
+    "bf16": False,
+    "logging_steps": 1,
+    "save_strategy": "no",
+    "report_to": "none",
+    "use_cpu": True,
+    "disable_tqdm": True,
+}
+
 
 @pytest.fixture
 def settings(tmp_path):
@@ -32,22 +52,7 @@ def settings(tmp_path):
     def make(kind: str = "SFTConfig", **options: Any) -> Any:
         import trl
 
-        shared = {
-            "max_steps": 1,
-            "learning_rate": 0.1,
-            "lr_scheduler_type": "constant",
-            "optim": "sgd",
-            "max_grad_norm": 0.0,
-            "per_device_train_batch_size": 12,
-            "max_length": 64,
-            "bf16": False,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "report_to": "none",
-            "use_cpu": True,
-            "disable_tqdm": True,
-        }
-        return getattr(trl, kind)(str(tmp_path / "run"), **{**shared, **options})
+        return getattr(trl, kind)(str(tmp_path / "run"), **{**ONE_UPDATE, **options})
 
     return make
 
@@ -247,6 +252,42 @@ def test_preferences(settings, model_type, tmp_path):
     assert losses(trainer)[0] == pytest.approx(torch.tensor(2.0).log().item(), abs=1e-3)
     assert losses(trainer)[-1] < 0.9 * losses(trainer)[0]
     assert abs(margins[0]) < 1e-3 < margins[-1]
+
+
+ELSEWHERE = """
+import json, sys
+sys.modules["hf_seqmix"] = None  # cannot be imported
+import datasets, peft, trl
+given = json.load(open("given.json"))
+trainer = trl.SFTTrainer(
+    given["folder"],
+    trl.SFTConfig("run", trust_remote_code=True, **given["settings"]),
+    train_dataset=datasets.Dataset.from_dict({"text": given["texts"]}),
+    peft_config=peft.LoraConfig(**given["adapters"]),
+)
+trainer.train()
+json.dump([entry["loss"] for entry in trainer.state.log_history if "loss" in entry], open("losses.json", "w"))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", CAUSAL)
+def test_an_exported_folder_is_trained_where_the_package_is_not(settings, model_type, tmp_path):
+    """With adapters, by its path and its own code, in another process: the same losses as here."""
+    import peft
+    from trl import SFTTrainer
+
+    folder = str(tmp_path / "repository")
+    export(tiny_model(model_type), tiny_tokenizer(), folder)
+    adapters = {"r": 2, "target_modules": "all-linear", "task_type": "CAUSAL_LM"}
+    options = {"max_steps": 3, "packing": True}
+    given = {"folder": folder, "settings": {**ONE_UPDATE, **options}, "adapters": adapters}
+    (tmp_path / "given.json").write_text(json.dumps({**given, "texts": list(texts()["text"])}))
+    done = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    here = SFTTrainer(folder, settings(**options), train_dataset=texts(), peft_config=peft.LoraConfig(**adapters))
+    here.train()
+    assert json.loads((tmp_path / "losses.json").read_text()) == pytest.approx(losses(here), rel=1e-5)
 
 
 # -- losses of which TRL sees a part only ----------------------------------------------------------------------------
