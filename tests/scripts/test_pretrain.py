@@ -110,8 +110,10 @@ def test_bits_per_byte_of_the_saved_model(pretrain: ModuleType, text: Path, tmp_
         ["--objective", "masked"],
         ["--streaming", "--shuffle-buffer-size", "50"],
         ["--respect-documents", "--gradient-accumulation-steps", "2"],
+        # A pass is less than three updates.
+        ["--streaming", "--block-size", "200", "--gradient-accumulation-steps", "2"],
     ],
-    ids=["causal", "masked", "streaming", "documents"],
+    ids=["causal", "masked", "streaming", "documents", "passes"],
 )
 def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(
     pretrain: ModuleType, text: Path, tmp_path: Path, variant: list[str]
