@@ -13,8 +13,8 @@ one of
     {"replace": PATTERN}                    just before a finished file is renamed to such a path
     {"remove": PATTERN}                     with half of the files of such a folder removed
 
-and `seen` is where each rank writes a digest of every batch that it trains on. With `--run` it handles one request given
-as an argument in this very process, for torchrun.
+and `seen` is where each rank writes a digest of every batch that it trains on. A request given as an argument is handled
+in this very process, for torchrun.
 """
 
 import hashlib
@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
-LIMIT = 180.0
+LIMIT = 300.0
 """Seconds after which what still runs counts as hanging."""
 
 
@@ -202,8 +202,8 @@ def handle(request: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     sys.path.insert(0, str(SCRIPTS))
-    if sys.argv[1:2] == ["--run"]:
-        sys.exit(run(json.loads(sys.argv[2]), int(os.environ.get("RANK", "0"))))
+    if len(sys.argv) == 2:
+        sys.exit(run(json.loads(sys.argv[1]), int(os.environ.get("RANK", "0"))))
     for script in ("pretrain", "finetune"):
         importlib.import_module(script)
     for line in sys.stdin:

@@ -121,13 +121,14 @@ def log(run: Path, rank: int = 0) -> str:
 
 
 def batches(run: Path, rank: int = 0) -> list[str]:
-    return Path(f"{run}.seen.{rank}").read_text(encoding="utf-8").splitlines()
+    path = Path(f"{run}.seen.{rank}")
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def outcome(run: Path) -> Outcome:
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     evaluation = results.get("evaluation") or results["validation"]
-    timing = {"runtime", "samples_per_second", "steps_per_second"}
+    timing = {"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
     evaluation = {key: value for key, value in evaluation.items() if key not in timing}
     evaluation["mean train loss"] = results.get("train", {}).get("loss")
     return Outcome(results["train_loss_curve"], evaluation, (run / "model.safetensors").read_bytes())
@@ -288,3 +289,44 @@ def test_two_processes_killed_in_a_checkpoint(
     said = "checkpoint-3; passed over checkpoint-6: its writing was interrupted: "
     kill = {"write": f"checkpoint-6/{name}", "share": 0.5}
     check(runs, tmp_path / "run", variant, said, "--save-total-limit", "1", ranks=2, killed=killed, kill=kill)
+
+
+@pytest.mark.slow
+def test_two_processes_are_refused_together(runs: Runs, tmp_path: Path) -> None:
+    """What the first process finds out, all of them hear; none waits for one that has given up."""
+    run = tmp_path / "run"
+    kill = {"write": "checkpoint-3/optimizer.pt", "share": 0.5}
+    assert runs.request("causal", run, ranks=2, kill=kill, killed=[0]) == [KILLED, 1]
+    assert runs.request("causal", run, "--resume", ranks=2) == [1, 1]
+    for rank in (0, 1):
+        assert "checkpoint-3: its writing was interrupted: optimizer.pt is cut short" in log(run, rank)
+        assert "Start anew with --overwrite-output-dir" in log(run, rank)
+    assert runs.request("causal", run, ranks=2) == [1, 1]
+    assert "is not empty. Continue its run with --resume" in log(run)
+    assert runs.request("causal", run, "--overwrite-output-dir", ranks=2) == [0, 0], log(run)
+    assert outcome(run) == runs.uninterrupted("causal", 2)[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [[0], [1], [0, 1]], ids=["first", "second", "both"])
+@pytest.mark.parametrize(
+    "kill", [{"step": 8}, {"write": "checkpoint-6/rng_state_", "share": 0.5}], ids=["step", "write"]
+)
+def test_under_torchrun(runs: Runs, tmp_path: Path, kill: dict[str, Any], killed: list[int]) -> None:
+    """`torchrun` sees that a process is gone, stops the other and ends with an error; then the same command with --resume."""
+    whole, _ = runs.uninterrupted("causal", 2)
+    run = tmp_path / "run"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(DRIVER)]
+    argv = [*PRETRAIN, *QUIET, "--train-file", str(runs.folder / "text.jsonl"), "--output-dir", str(run)]
+    environment = {**os.environ, "HF_HOME": str(runs.folder / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+
+    def launch(*more: str, **request: Any) -> int:
+        request = {"script": "pretrain", "argv": [*argv, *more], "log": f"{run}.log", **request}
+        command = [*torchrun, json.dumps(request)]
+        return subprocess.run(command, env=environment, capture_output=True, timeout=240, check=False).returncode
+
+    assert launch(kill=kill, killed=killed) == 1
+    assert not (run / "results.json").exists()
+    assert launch("--resume") == 0, log(run)
+    assert f"Continuing from {run / 'checkpoint-3'}" in log(run)
+    assert outcome(run) == whole
