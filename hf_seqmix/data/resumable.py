@@ -150,6 +150,11 @@ class ResumableTrainer(Trainer):
             seal_checkpoint(checkpoint, num_processes=self.args.world_size)
             best = self.state.best_model_checkpoint
             remove_old_checkpoints(run_folder, limit, newest=checkpoint, best=best)
+        if self.args.push_to_hub:
+            super()._push_from_checkpoint(str(checkpoint))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """The library calls this while the checkpoint has no seal; it is pushed afterwards."""
 
     def _total_so_far(self, unlogged: list[float]) -> float:
         return self._loss_before + self._total_loss_scalar + sum(unlogged) / len(unlogged)

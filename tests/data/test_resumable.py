@@ -190,6 +190,17 @@ def test_the_end_of_an_epoch_is_saved_after_its_evaluation(tmp_path: Path) -> No
     assert names(tmp_path) == {"checkpoint-3", "checkpoint-6", "checkpoint-9"}
 
 
+def test_what_is_pushed_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed = []
+    monkeypatch.setattr(
+        Trainer, "_push_from_checkpoint", lambda self, folder: pushed.append((folder, fault_of(folder)))
+    )
+    run = trainer(tmp_path, max_steps=2)
+    run.args.push_to_hub = True
+    run.train()
+    assert pushed == [(str(tmp_path / "checkpoint-2"), None)]
+
+
 def test_checkpoints_of_the_library_are_taken_up(tmp_path: Path) -> None:
     trainer(tmp_path, Trainer).train()
     run = trainer(tmp_path)
