@@ -2,6 +2,8 @@
 
 import tempfile
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,28 @@ from .exporting import export
 from .verification import verify
 
 __all__ = ["Pushed", "push"]
+
+# What belongs to a model and would be read with, or in place of, what is uploaded if it stayed there: a single weight file
+# goes before the index of a sharded one, an adapter is put on top, a tokenizer is taken for the model's.
+_OF_A_MODEL = (
+    *("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.h5", "*.msgpack", "*.py"),
+    *(
+        "config.json",
+        "generation_config.json",
+        "adapter_config.json",
+        "preprocessor_config.json",
+        "processor_config.json",
+    ),
+    *(
+        "tokenizer*",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.*",
+        "merges.txt",
+        "*.model",
+        "chat_template.*",
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,9 @@ def push(
 ) -> Pushed:
     """Export a model, verify the export where hf_seqmix cannot be imported, and upload it.
 
+    Weights, code and tokenizer that were there before and are not written again are deleted in the same commit; other
+    files, and folders, stay.
+
     Args:
         model: of one of the package's families.
         processor: its tokenizer or image processor; None for none.
@@ -72,10 +99,13 @@ def push(
             return Pushed(repo_id, files, report)
         api = HfApi(token=token)
         api.create_repo(repo_id, private=private, exist_ok=True)
+        held = api.list_repo_files(repo_id, revision=revision)
+        stale = [name for name in held if any(fnmatchcase(name, kind) for kind in _OF_A_MODEL) and "/" not in name]
         commit = api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
             revision=revision,
+            delete_patterns=[escape(name) for name in stale if name not in files],
             commit_message=commit_message or f"Upload {type(model).__name__}",
         )
         return Pushed(repo_id, files, report, commit.commit_url)

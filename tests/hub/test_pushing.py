@@ -1,5 +1,7 @@
 """Pushing over HTTP to a small Hub on the loopback interface, and opening what was pushed from there."""
 
+import copy
+import functools
 import json
 import os
 import subprocess
@@ -9,9 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from huggingface_hub import HfApi
 
-from hf_seqmix.hub import VerificationError, check_repository, push
-from tests.hub.hub_server import HubServer
+from hf_seqmix.hub import VerificationError, check_repository, open_checkpoint, push
+from tests.hub.hub_server import TOKEN, HubServer
 from tests.hub.test_cards import VALUES
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -86,6 +89,57 @@ def test_push_and_open_from_there(exported, hub, tmp_path):
     assert torch.equal(logits, model(ids).logits) and ids.tolist() == [tokenizer("x = 1")["input_ids"]]
     assert check_repository(snapshot).model_type == "tnn"
     assert json.loads(Path(snapshot, "config.json").read_text())["architectures"] == ["TNNForCausalLM"]
+
+
+# huggingface_hub uploads large files by an argument that its HTTP client has renamed
+uploads = pytest.mark.filterwarnings("ignore:Use 'content=<...>' to upload raw bytes:DeprecationWarning")
+
+
+@pytest.fixture
+def here(hub, monkeypatch):
+    """This process as a client of the small Hub; what is pushed counts as verified."""
+    for name, value in (
+        ("HF_HUB_OFFLINE", False),
+        ("HF_HUB_DISABLE_XET", True),
+        ("HF_HUB_DISABLE_PROGRESS_BARS", True),
+    ):
+        monkeypatch.setattr(f"huggingface_hub.constants.{name}", value)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    client = functools.partial(HfApi, endpoint=hub.endpoint)
+    monkeypatch.setattr("hf_seqmix.hub.pushing.HfApi", client)
+    monkeypatch.setattr("hf_seqmix.hub.pushing.verify", lambda *_, **__: {"heads": {}})
+    return client(token=TOKEN)
+
+
+@uploads
+@pytest.mark.parametrize("sizes", [("5GB", "8KB"), ("8KB", "5GB"), ("8KB", "20KB")], ids=str)
+def test_nothing_of_an_older_push_stays_in_force(exported, hub, here, tmp_path, sizes):
+    """A single weight file would be read before the index of a new push in several."""
+    _, model, tokenizer = exported["tnn"]
+    name = f"someone/again-{'-'.join(sizes)}"
+    older = copy.deepcopy(model)
+    with torch.no_grad():
+        older.lm_head.weight += 1
+    push(older, tokenizer, name, card=CARD, max_shard_size=sizes[0], token=TOKEN)
+    others = {"notes.md": b"mine", "examples/run.py": b"mine", "onnx/model.safetensors": b"mine"}
+    left = {
+        "pytorch_model.bin": b"old",
+        "adapter_config.json": b"{}",
+        "modeling_[old].py": b"old",
+        "tf_model.h5": b"old",
+    }
+    for path, content in {**others, **left}.items():
+        here.upload_file(path_or_fileobj=content, path_in_repo=path, repo_id=name)
+    number = len(hub.repositories[name].commits)
+    pushed = push(model, None, name, card=CARD, max_shard_size=sizes[1], token=TOKEN)
+    files = hub.repositories[name].files
+    assert len(hub.repositories[name].commits) == number + 1 and not hub.unknown
+    assert set(files) == {*pushed.files, *others, ".gitattributes"}
+    for path in pushed.files:
+        (tmp_path / path).write_bytes(files[path])
+    opened, tokenizer = open_checkpoint(tmp_path)
+    assert torch.equal(opened.lm_head.weight, model.lm_head.weight) and tokenizer is None
+    assert check_repository(tmp_path).model_type == "tnn"
 
 
 class NoHub:
