@@ -16,6 +16,7 @@ def blocks(language: str) -> list[str]:
 
 def test_python_examples_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    Path("model_cards").symlink_to(README.parent / "model_cards")
     examples = blocks("python")
     assert len(examples) >= 4
     exec(compile("\n".join(examples), str(README), "exec"), {})
