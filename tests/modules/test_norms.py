@@ -12,6 +12,8 @@ from hf_seqmix.modules.norms import (
     build_norm,
     calibrate_static_norms,
 )
+from hf_seqmix.ops import real_valued
+from tests.tolerances import assert_close
 
 
 def test_simple_rms_norm_is_the_published_form_on_ordinary_input():
@@ -115,3 +117,14 @@ def test_unknown_norms_are_refused():
         build_norm("rms", 4, 1e-6)
     x = torch.randn(2, 3, 4)
     assert build_norm("none", 4, 1e-6)(x) is x
+
+
+def test_the_form_for_other_runtimes_is_the_same_norm():
+    for eps in (1e-6, 1e-8, 1e-12, 0.0):
+        for scale in (1.0, 1e-4, 1e-7):
+            x = scale * torch.randn(3, 5, 7)
+            expected = SimpleRMSNorm(eps)(x)
+            with real_valued():
+                assert_close(SimpleRMSNorm(eps)(x), expected)
+    with real_valued():
+        assert not SimpleRMSNorm(1e-12)(torch.zeros(2, 7)).any()

@@ -1,0 +1,52 @@
+"""A checkpoint as one file of ONNX, for any batch and length, compared with what torch computes.
+
+    pip install "hf-seqmix[train]" onnx onnxscript onnxruntime
+    python scripts/examples/export_onnx.py runs/tnn --output runs/tnn.onnx
+
+Inputs are input_ids and attention_mask (a model of images: pixel_values), outputs those of the checkpoint's head. The graph
+keeps no cache: it scores, fills masks and classifies; to generate, use the model itself.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hf_seqmix.hub import open_checkpoint
+from hf_seqmix.hub.onnx import export_onnx
+from hf_seqmix.hub.verification import VerificationError
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", help="a folder, or a repository on the Hub")
+    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="such as model.onnx; replaced")
+    parser.add_argument("--max-length", type=int, metavar="TOKENS", help="for models whose positions are numbered")
+    parser.add_argument(
+        "--tolerance", type=float, default=1e-4, help="largest difference, relative to an output's size"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Export as the command line says; returns 0, or 2 with one line about what is wrong."""
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    arguments = build_parser().parse_args(argv)
+    try:
+        model, _ = open_checkpoint(arguments.checkpoint)
+        difference = export_onnx(
+            model, arguments.output, max_length=arguments.max_length, tolerance=arguments.tolerance
+        )
+    except (ImportError, ValueError, VerificationError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    size = sum(file.stat().st_size for file in arguments.output.parent.glob(f"{arguments.output.name}*"))
+    print(f"{arguments.output}: {size / 1e6:.1f} MB")
+    print(f"onnxruntime differs from torch by at most {difference:.1e} of an output's root mean square")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,213 @@
+"""One ONNX graph for any batch and length, computed by onnxruntime."""
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, PreTrainedModel
+
+from hf_seqmix.hub import onnx as hub_onnx
+from hf_seqmix.hub.onnx import export_onnx, onnx_difference
+from hf_seqmix.hub.verification import VerificationError
+from hf_seqmix.ops import real_valued
+from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
+from tests.tolerances import MODEL_TOLERANCE, TOLERANCE, relative_error
+
+pytestmark = [
+    pytest.mark.ecosystem("onnx", "onnxscript", "onnxruntime"),
+    # the converter and what it is built of call parts of each other and of torch that are on their way out
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
+]
+
+EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "export_onnx.py"
+SIZES = [
+    (1, 1),
+    (3, 1),
+    (1, 2),
+    (1, 13),
+    (3, 37),
+    (2, 64),
+    (1, 131),
+]  # beyond the 64 positions of the configuration, too
+IMAGES: dict[str, Any] = {"image_size": [6, 4], "patch_size": 2, "num_channels": 1, "is_causal": False}
+
+
+def sharpened(model_type: str, suffix: str, **overrides: Any) -> PreTrainedModel:
+    """A model whose kernels are as uneven as trained ones, and which embeds the token 0 as nothing at all."""
+    model = tiny_model(model_type, suffix, **overrides).eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if ".kernel." in name or "relative_bias" in name:
+                parameter.mul_(2)
+        if suffix != "ForImageClassification":
+            model.get_input_embeddings().weight[0] = 0
+    return model
+
+
+def padded(batch: int, length: int, side: str) -> torch.Tensor:
+    mask = torch.ones(batch, length, dtype=torch.long)
+    if side != "none" and length > 3:
+        for row in range(batch):
+            mask[row, : row + 2] = 0
+    return mask.flip(-1) if side == "right" else mask
+
+
+@pytest.mark.parametrize("model_type", EVERY)
+def test_every_family(model_type: str, tmp_path: Path) -> None:
+    import onnx
+    from onnxruntime import InferenceSession
+
+    model = sharpened(model_type, "ForCausalLM" if model_type in CAUSAL else "ForMaskedLM")
+    path = tmp_path / "new" / "model.onnx"
+    assert export_onnx(model, path) < MODEL_TOLERANCE[torch.float32]
+    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
+    graph = onnx.load(path).graph
+    assert {node.domain for node in graph.node} == {""}
+    assert [tuple(d.dim_param for d in x.type.tensor_type.shape.dim) for x in graph.input] == [("batch", "length")] * 2
+
+    session = InferenceSession(str(path))
+    for batch, length in SIZES:
+        for side in ("none", "left", "right"):
+            mask = padded(batch, length, side)
+            ids = torch.randint(300, mask.shape)
+            ids[0, -1] = 0
+            with torch.no_grad():
+                expected = model(ids, attention_mask=mask).logits
+            (logits,) = session.run(None, {"input_ids": ids.numpy(), "attention_mask": mask.numpy()})
+            real = mask.bool()
+            error = relative_error(torch.from_numpy(logits)[real], expected[real])
+            assert error < TOLERANCE[torch.float32], (batch, length, side, error)
+
+
+# A head or an option each, and whether positions are numbered.
+VARIANTS: list[tuple[str, str, dict[str, Any], bool]] = [
+    ("tnn", "Model", {}, False),
+    ("tnn", "ForMaskedLM", {"kernel_max_lag": 9, "norm_type": "batch", "norm_position": "post"}, False),
+    ("tnn", "ForSequenceClassification", {"classifier_pooling": "last"}, False),
+    ("tnn", "ForSequenceClassification", {"is_causal": False, "num_segments": 2}, False),
+    ("tnn", "ForTokenClassification", {"position_embedding_type": "sinusoidal"}, False),
+    ("tnn", "ForQuestionAnswering", {"is_causal": False}, False),
+    ("tnn", "ForCausalLM", {"position_embedding_type": "learned"}, True),
+    ("tnn", "ForImageClassification", {**IMAGES, "mixing_dimensions": 2}, False),
+    ("fd_tnn", "ForMaskedLM", {}, False),
+    ("fd_tnn", "ForMaskedLM", {"frequency_input": "cosine", "kernel_max_lag": 9}, False),
+    ("ski_tnn", "ForSequenceClassification", {"interpolation": "cubic"}, False),
+    ("ski_tnn", "ForImageClassification", IMAGES, False),
+    ("ipa", "ForMaskedLM", {}, False),
+    (
+        "ipa",
+        "ForCausalLM",
+        {"kernel_type": "rbf", "kernel_norm": "prod", "coupling": "toeplitz", "token_shift": 3},
+        False,
+    ),
+    ("ipa", "ForCausalLM", {"kernel_type": "static", "kernel_norm": "mix"}, False),
+    ("ipa", "ForCausalLM", {"kernel_type": "separable"}, False),
+    ("ipa", "ForCausalLM", {"copy_head": True, "kernel_norm": "j"}, False),
+    ("ipa", "ForCausalLM", {"coupling": "absolute_scalar"}, True),
+    ("ipa", "ForCausalLM", {"coupling": "separable"}, True),
+    ("poly_transformer", "ForCausalLM", {"degree": 2}, False),
+    ("poly_transformer", "ForCausalLM", {"degree": 4, "degree_form": "soft"}, False),
+    ("poly_transformer", "ForCausalLM", {"degree": 2.718}, False),
+    ("poly_transformer", "ForMaskedLM", {"degree": 5}, False),
+    ("poly_transformer", "ForCausalLM", {"mixing": "toeplitz"}, False),
+    ("seqmix_hybrid", "ForMaskedLM", {}, False),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model_type", "suffix", "overrides", "numbered"), VARIANTS)
+def test_heads_and_options(
+    model_type: str, suffix: str, overrides: dict[str, Any], numbered: bool, tmp_path: Path
+) -> None:
+    layers = {} if model_type == "seqmix_hybrid" else {"num_hidden_layers": 1}
+    model = sharpened(model_type, suffix, **layers, **overrides)
+    export_onnx(model, tmp_path / "model.onnx", max_length=64 if numbered else None, tolerance=1e-5)
+
+
+def test_a_vector_of_zeros_is_normalised(tmp_path: Path) -> None:
+    """The converter drops the addition of an epsilon of 1e-8 or less, and what follows divides by zero."""
+    from onnxruntime import InferenceSession
+
+    model = sharpened("poly_transformer", "ForCausalLM", num_hidden_layers=1, use_bias=False, norm_eps=1e-8)
+    export_onnx(model, tmp_path / "model.onnx")
+    ids = torch.zeros(2, 5, dtype=torch.long)
+    ids[1, 2:] = 7
+    inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    session = InferenceSession(str(tmp_path / "model.onnx"))
+    (logits,) = session.run(None, {name: x.numpy() for name, x in inputs.items()})
+    with torch.no_grad():
+        assert relative_error(torch.from_numpy(logits), model(**inputs).logits) < TOLERANCE[torch.float32]
+
+
+def test_half_precision_and_training_mode_are_left_as_they_are(tmp_path: Path) -> None:
+    model = tiny_model("poly_transformer", num_hidden_layers=1, hidden_dropout=0.3).to(torch.bfloat16).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert export_onnx(model, tmp_path / "model.onnx") < 1e-4
+    assert model.training and model.dtype == torch.bfloat16
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_graph_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("poly_transformer", num_hidden_layers=1).eval()
+    path = tmp_path / "model.onnx"
+    path.write_text("an older one")
+    for found in (0.5, float("nan")):
+        monkeypatch.setattr(hub_onnx, "onnx_difference", lambda *args, found=found, **kwargs: found)
+        with pytest.raises(VerificationError, match="differs from torch"):
+            export_onnx(model, path)
+        assert path.read_text() == "an older one" and list(tmp_path.iterdir()) == [path]
+    monkeypatch.undo()
+    assert export_onnx(model, path, tolerance=None) == 0
+    assert onnx_difference(model, path) < 1e-4
+    with torch.no_grad():
+        model.lm_head.weight.mul_(1.01)
+    assert onnx_difference(model, path) > 1e-3
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_model("tnn")
+    with pytest.raises(ValueError, match=r"is a folder.*model\.onnx"):
+        export_onnx(model, tmp_path)
+    small = {
+        "vocab_size": 9,
+        "hidden_size": 4,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 1,
+        "intermediate_size": 4,
+    }
+    with pytest.raises(ValueError, match="not a class of the package's families"):
+        export_onnx(BertModel(BertConfig(**small)), tmp_path / "model.onnx")  # type: ignore[arg-type]
+    monkeypatch.setattr(hub_onnx, "find_spec", lambda name: None if name == "onnxruntime" else name)
+    with pytest.raises(ImportError, match="pip install onnxruntime"):
+        export_onnx(model, tmp_path / "model.onnx")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_librarys_exporter() -> None:
+    """It traces first and converts afterwards, so it is told beforehand."""
+    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+
+    model = sharpened("ski_tnn", "ForSequenceClassification", num_hidden_layers=1)
+    mask = padded(2, 9, "left")
+    inputs = {"input_ids": torch.randint(300, mask.shape), "attention_mask": mask}
+    with real_valued():
+        exported = OnnxExporter().export(model, inputs, OnnxConfig(dynamic=True))
+    for batch, length in ((3, 13), (1, 31)):
+        mask = padded(batch, length, "right")
+        inputs = {"input_ids": torch.randint(300, mask.shape), "attention_mask": mask}
+        with torch.no_grad():
+            expected = model(**inputs).logits
+        assert relative_error(exported(**inputs).logits, expected) < TOLERANCE[torch.float32]
+
+
+def test_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiny_model("poly_transformer", num_hidden_layers=1).save_pretrained(tmp_path / "model")
+    main = runpy.run_path(str(EXAMPLE))["main"]
+    path = tmp_path / "model.onnx"
+    assert main([str(tmp_path / "model"), "--output", str(path)]) == 0
+    assert path.exists() and "differs from torch by at most" in capsys.readouterr().out
+    assert main([str(tmp_path / "model"), "--output", str(tmp_path)]) == 2
+    assert "is a folder" in capsys.readouterr().err
