@@ -208,10 +208,16 @@ def head_of(model: SeqMixPreTrainedModel) -> str:
         for suffix, cls in family_of(model.config).classes.items():
             if type(model) is cls and suffix in AUTO_CLASSES:
                 return suffix
-    raise ValueError(
-        f"{type(model).__module__}.{type(model).__name__} is not a class of the package's families: open the model with "
-        "hf_seqmix imported, and merge adapters first."
-    )
+    kind = type(model)
+    if hasattr(model, "_orig_mod"):
+        advice = "it was made by torch.compile, so give the model that was compiled (._orig_mod)."
+    elif hasattr(model, "peft_config"):
+        advice = "merge its adapters first (merge_and_unload())."
+    elif isinstance(model, SeqMixPreTrainedModel):
+        advice = "a subclass has code that would not go with it, so load the weights into the package's own class."
+    else:
+        advice = "open the model with hf_seqmix imported."
+    raise ValueError(f"{kind.__module__}.{kind.__name__} is not a class of the package's families: {advice}")
 
 
 def _template_path() -> Path:

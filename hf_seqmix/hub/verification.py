@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import os
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from torch import Tensor
 
 from ..models.auto import AUTO_CLASSES
 from ..models.backbone import SeqMixPreTrainedModel
+from .cards import head_of
 from .checking import check_repository
-from .clean_load import generate, outputs
+from .clean_load import aligned, generate, outputs
 from .remote_code import family_of
 
 __all__ = ["VerificationError", "verify", "verify_all"]
@@ -27,7 +29,16 @@ _TEXT = "def main(x): return x + 1"
 
 
 class VerificationError(RuntimeError):
-    """An exported repository does not open, or does not compute what the model computes."""
+    """An exported repository does not open, or does not compute what the model computes.
+
+    Args:
+        message: what is wrong.
+        results: of each repository its report, or what is wrong with it.
+    """
+
+    def __init__(self, message: str, results: Sequence[dict[str, Any] | str] = ()) -> None:
+        super().__init__(message)
+        self.results = list(results)
 
 
 def verify(
@@ -42,7 +53,7 @@ def verify(
 ) -> dict[str, Any]:
     """Open an exported repository in another process, in which hf_seqmix cannot be imported, by every head of its family.
 
-    The model's own head and its backbone must give the same values, bit for bit, and generate the same tokens; other heads
+    The model's own head and its backbone must give the same tensors, bit for bit, and generate the same tokens; other heads
     must open and compute something finite, or refuse the configuration as they do here.
 
     Args:
@@ -51,14 +62,15 @@ def verify(
         processor: its tokenizer or image processor; None for none.
         python: the interpreter; another one than this process's may round otherwise, see `tolerance`.
         train: whether to take a training step, too, save, and open what was saved.
-        tolerance: largest difference of an output allowed.
+        tolerance: largest difference of an output allowed, 0 or more.
         timeout: seconds.
 
     Returns:
         What was checked: versions, and a line for each head.
 
     Raises:
-        ValueError: if `check_repository` finds something wrong with the files.
+        ValueError: if `check_repository` finds something wrong with the files, or for a model that is not of one of the
+            package's families.
         VerificationError: with what the other process said last.
     """
     exported = [(folder, model, processor)]
@@ -76,14 +88,21 @@ def verify_all(
     """Do as `verify` does for several repositories, in one and the same process.
 
     Args:
-        exported: (folder, model, processor) of each; the rest as for `verify`.
+        exported: (folder, model, processor) of each; the rest as for `verify`, the time for all together.
+
+    Raises:
+        VerificationError: its `results` hold the reports of those that did stand alone.
     """
-    for folder, _, _ in exported:
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    if not is_number or not math.isfinite(tolerance) or tolerance < 0:
+        raise ValueError(f"tolerance is {tolerance!r}; it must be a finite number, 0 or more.")
+    for folder, model, _ in exported:
+        head_of(model)
         check_repository(folder)
     results = _open_elsewhere(exported, python, {"train": train, "tolerance": tolerance}, timeout)
     failures = [result for result in results if isinstance(result, str)]
     if failures:
-        raise VerificationError("not all stands alone without hf_seqmix:\n" + "\n".join(failures))
+        raise VerificationError("not all stands alone without hf_seqmix:\n" + "\n".join(failures), results)
     return [result for result in results if not isinstance(result, str)]
 
 
@@ -103,7 +122,7 @@ def _open_elsewhere(
         environment = {**os.environ, "HF_MODULES_CACHE": str(Path(work, "modules")), "HF_HUB_OFFLINE": "1"}
         command = [str(python), "-I", str(_SCRIPT), *(str(place / "plan.json") for place in places)]
         try:
-            done = subprocess.run(
+            process = subprocess.run(
                 command,
                 cwd=work,
                 env=environment,
@@ -112,9 +131,9 @@ def _open_elsewhere(
                 timeout=timeout,
                 stdin=subprocess.DEVNULL,
             )
-        except subprocess.TimeoutExpired as error:
-            names = ", ".join(str(folder) for folder, _, _ in exported)
-            raise VerificationError(f"{names} did not open within {timeout:g} s without hf_seqmix.") from error
+            ending = f"the process ended with {process.returncode}: {process.stderr.strip()[-4000:]}"
+        except subprocess.TimeoutExpired:
+            ending = f"did not open within {timeout:g} s without hf_seqmix."
         except OSError as error:
             raise ValueError(f"{python} cannot be run: {error.strerror}.") from error
         results: list[dict[str, Any] | str] = []
@@ -124,15 +143,16 @@ def _open_elsewhere(
             elif (place / "failure.txt").exists():
                 results.append(f"{folder}: {(place / 'failure.txt').read_text(encoding='utf-8').strip()[-4000:]}")
             else:
-                results.append(f"{folder}: the process ended with {done.returncode}: {done.stderr.strip()[-4000:]}")
+                results.append(f"{folder}: {ending}")
         return results
 
 
 def _plan(folder: Path, model: SeqMixPreTrainedModel, processor: Any, place: Path) -> dict[str, Any]:
     """Write down, in a folder, what another process is to compare."""
-    own_head = next(name for name, cls in _classes(model).items() if type(model) is cls)
+    own_head = AUTO_CLASSES[head_of(model)].__name__
     tensors = _expected(model, own_head, processor)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / "expected.safetensors")
+    expectations = _expectations(model)
     text = _TEXT if processor is not None and model.config.image_shape is None else None
     return {
         "folder": str(folder),
@@ -140,7 +160,8 @@ def _plan(folder: Path, model: SeqMixPreTrainedModel, processor: Any, place: Pat
         "expected": str(place / "expected.safetensors"),
         "report": str(place / "report.json"),
         "threads": torch.get_num_threads(),
-        "heads": _expectations(model),
+        "heads": {name: "refused" if is_refusal else found for name, (is_refusal, found) in expectations.items()},
+        "refusals": {name: found for name, (is_refusal, found) in expectations.items() if is_refusal},
         "own_head": own_head,
         "text": text,
         "ids": None if text is None else processor(text)["input_ids"],
@@ -152,25 +173,28 @@ def _classes(model: SeqMixPreTrainedModel) -> dict[str, type]:
     return {AUTO_CLASSES[suffix].__name__: cls for suffix, cls in classes.items() if suffix in AUTO_CLASSES}
 
 
-def _expectations(model: SeqMixPreTrainedModel) -> dict[str, str]:
-    """Say of each `Auto` class whether it must give the same, open, or refuse the configuration."""
+def _expectations(model: SeqMixPreTrainedModel) -> dict[str, tuple[bool, str]]:
+    """Say of each `Auto` class whether it must refuse the configuration, and how; or give what is "equal", or open."""
     found = {}
     for name, cls in _classes(model).items():
         try:
             with torch.device("meta"):
                 cls(model.config)
-        except ValueError:
-            found[name] = "refused"
+        except ValueError as error:
+            found[name] = (True, str(error))
         else:
-            found[name] = "equal" if type(model) is cls or name == "AutoModel" else "opens"
+            found[name] = (False, "equal" if type(model) is cls or name == "AutoModel" else "opens")
     return found
 
 
 @torch.no_grad()
 def _expected(model: SeqMixPreTrainedModel, own_head: str, processor: Any) -> dict[str, Tensor]:
     """Return inputs, and what the model and its backbone give for them on the CPU."""
-    if model.training or model.device.type != "cpu":
-        model = copy.deepcopy(model).cpu().eval()
+    weights = [*model.parameters(), *model.buffers()]
+    if model.training or any(
+        weight.device.type != "cpu" or weight.data_ptr() % 64 or not weight.is_contiguous() for weight in weights
+    ):
+        model = aligned(copy.deepcopy(model).cpu().eval())
     config, generator = model.config, torch.Generator().manual_seed(0)
     image = config.image_shape
     if image is not None:
@@ -184,12 +208,12 @@ def _expected(model: SeqMixPreTrainedModel, own_head: str, processor: Any) -> di
         inputs = {"input_ids": ids, "attention_mask": mask}
     tensors = {f"input.{name}": value for name, value in inputs.items()}
     backbone = model if own_head == "AutoModel" else model.model
-    tensors["output.AutoModel"] = outputs(backbone, inputs)
-    tensors[f"output.{own_head}"] = outputs(model, inputs)
-    if own_head == "AutoModelForCausalLM":
-        kept = copy.deepcopy(model.generation_config)
-        tensors["generated"] = generate(model, inputs["input_ids"][:1, :4])
-        model.generation_config = kept
+    for head, part in {"AutoModel": backbone, own_head: model}.items():
+        tensors |= {f"output.{head}.{name}": value.clone() for name, value in outputs(part, inputs).items()}
+    if own_head == "AutoModelForCausalLM" and config.max_position_embeddings > 1:
+        prompt = inputs["input_ids"][:1, : min(4, config.max_position_embeddings - 1)].clone()
+        tensors["prompt"] = prompt
+        tensors["generated"] = generate(model, prompt, min(12, config.max_position_embeddings))
     if image is not None and processor is not None:
         height, width = (size + 5 for size in image.image_size)
         pixels = torch.randint(0, 256, (height, width, 3), generator=generator, dtype=torch.uint8)

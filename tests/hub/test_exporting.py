@@ -137,7 +137,7 @@ def test_what_cannot_be_exported_is_refused(model, tmp_path, exported):
         export(empty, None, tmp_path / "a")
     with pytest.raises(ValueError, match="the card has blanks"):
         export(model, None, tmp_path / "a", card="---\nlicense: mit\n---\n\n# X\n\n[More Information Needed]\n")
-    with pytest.raises(ValueError, match="merge adapters first"):
+    with pytest.raises(ValueError, match="open the model with hf_seqmix imported"):
         export(torch.nn.Linear(1, 1), None, tmp_path / "a")
     assert not list(tmp_path.iterdir())
 
