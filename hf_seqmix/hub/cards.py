@@ -198,7 +198,7 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "unnamed"
 
 
-def head_of(model: SeqMixPreTrainedModel) -> str:
+def head_of(model: Any) -> str:
     """Return the end of the name of a model's class: its head, or "Model".
 
     Raises:
