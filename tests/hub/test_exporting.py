@@ -15,10 +15,13 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 from transformers.dynamic_module_utils import get_class_from_dynamic_module
+from transformers.image_processing_utils import BaseImageProcessor
 
+import hf_seqmix.models.mixers
 from hf_seqmix import FDTNNConfig, FDTNNForImageClassification, SeqMixImageProcessor, TNNConfig, TNNForCausalLM
 from hf_seqmix.data import train_bpe
-from hf_seqmix.hub import export
+from hf_seqmix.hub import check_repository, export
+from hf_seqmix.models.mixers import MIXERS, register_mixer
 from tests.hub.conftest import TEXT
 from tests.markers import needs_no_torchvision
 
@@ -131,6 +134,12 @@ def test_what_cannot_be_exported_is_refused(model, tmp_path, exported):
     )
     with pytest.raises(ValueError, match="this is a model of images"):
         export(images, PreTrainedTokenizerFast(tokenizer_object=small._tokenizer), tmp_path / "a")
+    with pytest.raises(ValueError, match="this is a model of images, but the processor is a BaseImageProcessor"):
+        export(images, BaseImageProcessor(), tmp_path / "a")
+    with pytest.raises(ValueError, match=r"channels \(8, 8, 3\), but the model reads \(4, 4, 3\)"):
+        export(images, exported["fd_tnn"].processor, tmp_path / "a")
+    with pytest.raises(ValueError, match=r"channels \(4, 4, 1\), but the model reads \(4, 4, 3\)"):
+        export(images, SeqMixImageProcessor.for_model(images.config, num_channels=1), tmp_path / "a")
     with torch.device("meta"):
         empty = TNNForCausalLM(TNNConfig(**TEXT))
     with pytest.raises(ValueError, match="weights are not in memory"):
@@ -139,6 +148,118 @@ def test_what_cannot_be_exported_is_refused(model, tmp_path, exported):
         export(model, None, tmp_path / "a", card="---\nlicense: mit\n---\n\n# X\n\n[More Information Needed]\n")
     with pytest.raises(ValueError, match="open the model with hf_seqmix imported"):
         export(torch.nn.Linear(1, 1), None, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+def adapted(model):
+    from peft import LoraConfig
+
+    model.add_adapter(LoraConfig(target_modules=["o_proj"], r=2))
+
+
+def adapted_inside(model):
+    from peft import LoraConfig, get_peft_model
+
+    get_peft_model(model, LoraConfig(target_modules=["o_proj"], r=2))
+
+
+def foreign_mixer(model):
+    model.model.layers[1].mixer = torch.nn.Linear(16, 16)
+
+
+def foreign_registration(model):
+    register_mixer("tnn", TNNConfig, lambda config, layer_idx: torch.nn.Linear(16, 16))
+    model.model.layers[0].mixer = torch.nn.Linear(16, 16)
+
+
+def untied(model):
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight + 1)
+
+
+class Packed(torch.Tensor):
+    """Stands for the weights of a quantised model."""
+
+
+def packed(model):
+    weight = model.model.layers[0].mixer.o_proj.weight
+    model.model.layers[0].mixer.o_proj.weight = torch.nn.Parameter(weight.detach().as_subclass(Packed))
+
+
+@pytest.mark.ecosystem("peft")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (adapted, "the model has adapters: merge them first"),
+        (adapted_inside, "the model has adapters: merge them first"),
+        (foreign_mixer, r"layers\.1\.mixer is a torch\.nn\.modules\.linear\.Linear, so the model is not"),
+        (foreign_registration, "the mixer 'tnn' was registered from outside the package"),
+        (untied, "lm_head.weight is not model.embed_tokens.weight, though tie_word_embeddings is True"),
+        (lambda model: setattr(model.config, "vocab_size", 32), r"has shape \(300, 16\), and by the configuration"),
+        (packed, r"the model is quantised or split over devices \(.*o_proj.weight is a Packed\)"),
+        (
+            lambda model: setattr(model.config, "quantization_config", {"quant_method": "x"}),
+            r"the model is quantised or split over devices \(the configuration says so\)",
+        ),
+    ],
+    ids=["add_adapter", "peft", "module", "registered", "untied", "config", "packed", "quantised"],
+)
+def test_what_would_not_open_again_is_refused(model, tmp_path, monkeypatch, change, message):
+    monkeypatch.setattr("hf_seqmix.models.mixers.MIXERS", MIXERS.copy())
+    monkeypatch.setattr("hf_seqmix.hub.exporting.MIXERS", hf_seqmix.models.mixers.MIXERS)
+    change(model)
+    with pytest.raises(ValueError, match=message):
+        export(model, None, tmp_path / "a")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.ecosystem("peft")
+def test_merged_adapters_are_exported(model, tmp_path):
+    from peft import LoraConfig, get_peft_model
+
+    merged = get_peft_model(model, LoraConfig(target_modules=["o_proj"], r=2)).merge_and_unload()
+    assert (export(merged, None, tmp_path / "a") / "model.safetensors").is_file()
+
+
+def test_what_other_tools_put_into_a_configuration_is_left_out(model, tmp_path):
+    known = json.loads((export(model, None, tmp_path / "a") / "config.json").read_text())
+    for name, value in (
+        ("unsloth_version", "1"),
+        ("tokenizer_class", "X"),
+        ("task_specific_params", {}),
+        ("finetuning_task", "x"),
+        ("prefix", "x"),
+        ("attn_implementation", "sdpa"),
+        ("_name_or_path", "/somewhere/here"),
+    ):
+        setattr(model.config, name, value)
+    folder = export(model, None, tmp_path / "b")
+    assert json.loads((folder / "config.json").read_text()) == known
+    assert check_repository(folder).model_type == "tnn"
+
+
+def test_what_the_check_refuses_is_not_exported(model, tmp_path, monkeypatch):
+    def refuse(folder):
+        raise ValueError("something is wrong")
+
+    monkeypatch.setattr("hf_seqmix.hub.checking.check_repository", refuse)
+    with pytest.raises(ValueError, match="something is wrong"):
+        export(model, None, tmp_path / "a" / "b" / "c")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("folder", ["", ".", "..", "x/..", "../here", "/", None, 5], ids=str)
+def test_folders_that_cannot_be_made_are_refused(model, tmp_path, monkeypatch, folder):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(ValueError, match=r"is the current one, or one around it|it must be the name of a folder"):
+        export(model, None, folder)
+    assert [path.name for path in tmp_path.rglob("*")] == ["here"]
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5, None, "", "0GB", "-5GB", "GB", "5XB", "5", "nanGB"], ids=repr)
+def test_sizes_of_weight_files_that_are_none_are_refused(model, tmp_path, size):
+    with pytest.raises(ValueError, match=r"max_shard_size is .*; it must be a number of bytes above 0"):
+        export(model, None, tmp_path / "p" / "q", max_shard_size=size)
     assert not list(tmp_path.iterdir())
 
 
