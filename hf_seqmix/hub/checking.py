@@ -1,32 +1,37 @@
-"""Is a repository what it says, and safe to open? Read from its files alone, before anything is built or allocated."""
+"""Is a repository what it says, and safe to open? Read from its files, before a model is built or memory taken for weights."""
 
 import dataclasses
-import json
+import os
 import re
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub.utils import validate_repo_id
+from tokenizers import Tokenizer
+from transformers import AutoImageProcessor, AutoTokenizer
 
 from ..models.auto import AUTO_CLASSES, FAMILIES
 from ..models.configuration import SeqMixConfig
-from .remote_code import family_of
-from .safetensors_header import read_header
+from .exporting import check_processor
+from .remote_code import remote_code
+from .repository_files import check_names, is_present, read_any_json, read_json, refuse_adapters, require_file
+from .weight_files import check_weights, weight_headers
 
-__all__ = ["check_repo_id", "check_repository"]
+__all__ = ["check_checkpoint", "check_repo_id", "check_repository", "describe", "open_processor"]
 
-_MAX_JSON = 64 * 2**20
-_PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npy", ".npz", ".joblib")
-_DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "I64": torch.int64,
-}
 # What the library writes beside the fields of a configuration.
 _LIBRARY_FIELDS = {"model_type", "transformers_version", "auto_map", "architectures", "dtype", "_name_or_path"}
+_DERIVED_FIELDS = {"num_labels", "id2label", "label2id"}
+_OBJECTS = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer_config.json",
+    "preprocessor_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
+# What the library may read of a checkpoint.
+_READ = (".json", ".safetensors", ".jinja", ".txt", ".model")
 
 
 def check_repo_id(repo_id: str) -> str:
@@ -43,15 +48,21 @@ def check_repo_id(repo_id: str) -> str:
     return repo_id
 
 
-def check_repository(folder: str | Path) -> SeqMixConfig:
-    """Check the files of a repository against each other; nothing is run, built in memory, or unpickled.
+def check_repository(folder: str | Path, *, own_code: bool = False) -> SeqMixConfig:
+    """Check the files of a repository against each other; no code of it is run, nothing unpickled, no weight read.
 
     The configuration must be one of the package's, without fields that it does not know; the weight files must be whole,
-    and hold the tensors of the model that the configuration describes, of those shapes; the tokenizer must not have ids
-    beyond the vocabulary; no name may point outside the folder.
+    and hold the tensors of the model that the configuration describes, of those shapes; the tokenizer or image processor
+    must open, and the tokenizer have no ids beyond the vocabulary. There may be no other weights and no adapter, and only
+    kinds of files that a repository has; no name may point outside the folder.
+
+    What is in its `*.py` files is not judged, unless `own_code` asks for that: a repository may come from another version
+    of the package. So a checked repository is safe to open with hf_seqmix imported, which ignores them, but with
+    `trust_remote_code=True` and without hf_seqmix only as far as its author is trusted.
 
     Args:
         folder: with config.json and *.safetensors.
+        own_code: whether the `*.py` files must be, letter for letter, those that this version of the package writes.
 
     Returns:
         The configuration.
@@ -59,161 +70,159 @@ def check_repository(folder: str | Path) -> SeqMixConfig:
     Raises:
         ValueError: saying which file is wrong, and how.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise ValueError(f"{folder} is not a folder.")
-    _check_files(folder)
-    fields = _read_json(folder / "config.json")
-    config = _check_config(folder, fields)
-    _check_auto_map(folder, fields)
-    _check_weights(folder, fields, config)
-    _check_tokenizer(folder, config)
+    folder = _existing(folder)
+    names = check_names(folder)
+    refuse_adapters(folder)
+    config, fields = _read_config(folder)
+    _refuse_unknown_fields(config, fields)
+    _check_json(folder, names)
+    headers = weight_headers(folder)
+    unnamed = [name for name in names if name.endswith(".safetensors") and name not in headers]
+    if unnamed:
+        raise ValueError(
+            f"{unnamed[0]} holds weights that are not the model's, which is in {', '.join(headers)[:80]}."
+        )
+    check_weights(headers, fields, config)
+    if config.image_shape is None:
+        _check_tokenizer_file(folder, config)
+    open_processor(folder, config)
+    if own_code:
+        _check_own_code(folder, names, config)
     return config
 
 
-def _check_files(folder: Path) -> None:
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink():
-            if not path.resolve().is_file():
-                raise ValueError(f"{name} is a link to a folder or to nothing; a repository holds files.")
-            # The Hub's local cache links every file to where its content lies.
-            if "blobs" not in path.resolve().parts:
-                raise ValueError(f"{name} is a link to {path.resolve()}; a repository holds files.")
-        if path.suffix.lower() in _PICKLES:
-            raise ValueError(f"{name} may run code when it is read; weights belong into *.safetensors files.")
+def check_checkpoint(folder: str | Path) -> SeqMixConfig:
+    """Check what is opened of a saved model, as `check_repository` does; files that are not opened may be any.
+
+    So a checkpoint of a training run passes, with its optimiser's state, and one whose configuration has fields of other
+    tools.
+
+    Raises:
+        ValueError: saying which file is wrong, and how.
+    """
+    folder = _existing(folder)
+    refuse_adapters(folder)
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(_READ) and not (folder / name).is_dir():
+            require_file(folder / name)
+        if name in _OBJECTS:
+            read_json(folder / name)
+    config, fields = _read_config(folder)
+    if fields.get("quantization_config") is not None:
+        raise ValueError("config.json: the weights are quantised; open them by the model's own from_pretrained.")
+    check_weights(weight_headers(folder), fields, config)
+    if config.image_shape is None:
+        _check_tokenizer_file(folder, config)
+    return config
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > _MAX_JSON:
-            raise ValueError(f"{path.name} has {path.stat().st_size:,} bytes; at most {_MAX_JSON:,} are read.")
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path.name} cannot be read: {error.strerror}.") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
-        raise ValueError(f"{path.name} is not JSON: {error}.") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path.name} holds a {type(content).__name__}; it must be an object.")
-    return content
+def _existing(folder: str | Path) -> Path:
+    if not isinstance(folder, (str, os.PathLike)) or not os.path.isdir(folder):
+        raise ValueError(f"{folder} is not a folder.")
+    return Path(folder)
 
 
-def _check_config(folder: Path, fields: dict[str, Any]) -> SeqMixConfig:
+def _read_config(folder: Path) -> tuple[SeqMixConfig, dict[str, Any]]:
+    fields = read_json(folder / "config.json")
     known = {family.config_class.model_type: family.config_class for family in FAMILIES}
     model_type = fields.get("model_type")
     if not isinstance(model_type, str) or model_type not in known:
         raise ValueError(
             f"config.json: model_type is {model_type!r}; it must be one of {', '.join(map(repr, known))}."
         )
-    config_class = known[model_type]
-    properties = {"num_labels", "id2label", "label2id"}
-    unknown = sorted(
-        set(fields) - {field.name for field in dataclasses.fields(config_class)} - _LIBRARY_FIELDS - properties
-    )
-    if unknown:
-        raise ValueError(f"config.json: {', '.join(unknown)}: a {model_type!r} configuration has no such fields.")
+    if not isinstance(fields.get("auto_map", {}), dict):
+        raise ValueError(f"config.json: auto_map is a {type(fields['auto_map']).__name__}; it must be an object.")
     try:
-        config = config_class.from_dict(dict(fields))
-    except Exception as error:
-        raise ValueError(f"config.json: {error}") from error
-    return config
+        return known[model_type].from_dict(dict(fields)), fields
+    except Exception as error:  # of the library, which does not look at all that it reads
+        raise ValueError(f"config.json: {describe(error)}") from error
 
 
-def _check_auto_map(folder: Path, fields: dict[str, Any]) -> None:
-    auto_map = fields.get("auto_map")
-    if auto_map is None:
-        return
+def _refuse_unknown_fields(config: SeqMixConfig, fields: dict[str, Any]) -> None:
+    own = {field.name for field in dataclasses.fields(config)}
+    unknown = sorted(set(fields) - own - _LIBRARY_FIELDS - _DERIVED_FIELDS)
+    if unknown:
+        raise ValueError(
+            f"config.json: {', '.join(unknown)}: a {config.model_type!r} configuration has no such fields."
+        )
+
+
+def _check_json(folder: Path, names: list[str]) -> None:
+    """Read every JSON file, and check the code that it names."""
+    for name in names:
+        if not name.endswith(".json") or name == "tokenizer.json":
+            continue
+        content = read_json(folder / name) if name in _OBJECTS else read_any_json(folder / name)
+        if not isinstance(content, dict) or "auto_map" not in content:
+            continue
+        if name == "tokenizer_config.json":
+            raise ValueError(f"{name} has an auto_map: the package's models need no tokenizer with code of its own.")
+        _check_auto_map(folder, name, content["auto_map"])
+
+
+def _check_auto_map(folder: Path, name: str, auto_map: Any) -> None:
     if not isinstance(auto_map, dict):
-        raise ValueError(f"config.json: auto_map is a {type(auto_map).__name__}; it must be an object.")
+        raise ValueError(f"{name}: auto_map is a {type(auto_map).__name__}; it must be an object.")
     allowed = {"AutoConfig", "AutoImageProcessor", *(cls.__name__ for cls in AUTO_CLASSES.values())}
-    for name, reference in auto_map.items():
-        if name not in allowed or not isinstance(reference, str) or not re.fullmatch(r"\w+\.\w+", reference, re.ASCII):
+    for key, reference in auto_map.items():
+        if key not in allowed or not isinstance(reference, str) or not re.fullmatch(r"\w+\.\w+", reference, re.ASCII):
             raise ValueError(
-                f"config.json: auto_map has {name!r}: {reference!r}; it must name a class in a file of this repository, "
+                f"{name}: auto_map has {key!r}: {reference!r}; it must name a class in a file of this repository, "
                 "'file.Class'."
             )
-        if not (folder / (reference.split(".")[0] + ".py")).is_file():
-            raise ValueError(f"config.json: auto_map names {reference.split('.')[0]}.py, which is not there.")
+        if not is_present(folder, reference.split(".")[0] + ".py"):
+            raise ValueError(f"{name}: auto_map names {reference.split('.')[0]}.py, which is not there.")
 
 
-def _check_weights(folder: Path, fields: dict[str, Any], config: SeqMixConfig) -> None:
-    found: dict[str, tuple[str, tuple[int, ...]]] = {}
-    for file in _weight_files(folder):
-        for name, (dtype, shape) in read_header(folder / file).items():
-            if name in found:
-                raise ValueError(f"{file}: the tensor {name!r} is in another weight file, too.")
-            found[name] = (dtype, shape)
-    layers = {int(match[1]) for name in found if (match := re.match(r"(?:model\.)?layers\.(\d+)\.", name))}
-    if len(layers) != config.num_blocks:
-        raise ValueError(f"the weights have {len(layers)} blocks, but config.json describes {config.num_blocks}.")
-    expected, tied = _expected_tensors(fields, config)
-    for name, shape in expected.items():
-        if name not in found and name not in tied:
-            raise ValueError(f"the weights lack {name!r}, which the model of config.json has.")
-        if name in found and found[name][1] != shape:
-            raise ValueError(
-                f"the tensor {name!r} has shape {list(found[name][1])}, but by config.json it has {list(shape)}."
-            )
-    extra = sorted(set(found) - set(expected))
-    if extra:
-        raise ValueError(f"the weights have {extra[0]!r}, which the model of config.json does not have.")
-    odd = sorted({dtype for dtype, _ in found.values()} - set(_DTYPES))
-    if odd:
-        raise ValueError(f"the weights have tensors of type {', '.join(odd)}; known are {', '.join(_DTYPES)}.")
+def _check_own_code(folder: Path, names: list[str], config: SeqMixConfig) -> None:
+    files = remote_code(config).files
+    for name in names:
+        if name.endswith(".py") and (folder / name).read_bytes() != files.get(name, "").encode():
+            raise ValueError(f"{name} is not what this version of hf_seqmix writes for such a model.")
 
 
-def _weight_files(folder: Path) -> list[str]:
-    index = folder / "model.safetensors.index.json"
-    if not index.exists():
-        if not (folder / "model.safetensors").is_file():
-            raise ValueError("there are no weights: neither model.safetensors nor model.safetensors.index.json.")
-        return ["model.safetensors"]
-    weight_map = _read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise ValueError(f"{index.name}: weight_map is missing or empty.")
-    files = sorted({str(file) for file in weight_map.values()})
-    for file in files:
-        if PurePosixPath(file).name != file or "\\" in file or not file.endswith(".safetensors"):
-            raise ValueError(f"{index.name} names {file!r}; it must be a *.safetensors file of this folder.")
-        if not (folder / file).is_file():
-            raise ValueError(f"{index.name} names {file}, which is not there.")
-    for file in files:
-        listed = {name for name, place in weight_map.items() if place == file}
-        if listed != set(read_header(folder / file)):
-            raise ValueError(f"{file} does not hold the tensors that {index.name} says.")
-    return files
-
-
-def _expected_tensors(fields: dict[str, Any], config: SeqMixConfig) -> tuple[dict[str, tuple[int, ...]], set[str]]:
-    """Return the tensors of the model that a configuration describes, and which of them need not be stored."""
-    classes = {cls.__name__: cls for cls in family_of(config).classes.values()}
-    architectures = fields.get("architectures")
-    name = architectures[0] if isinstance(architectures, list) and len(architectures) == 1 else None
-    if not isinstance(name, str) or name not in classes:
-        raise ValueError(f"config.json: architectures is {architectures!r}; it must name one of {', '.join(classes)}.")
-    with torch.device("meta"):
-        model = classes[name](config)
-    tensors = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    return tensors, set(getattr(model, "all_tied_weights_keys", {}) or {})
-
-
-def _check_tokenizer(folder: Path, config: SeqMixConfig) -> None:
-    settings = folder / "tokenizer_config.json"
-    if settings.exists() and "auto_map" in _read_json(settings):
-        raise ValueError(
-            "tokenizer_config.json has an auto_map: the package's models need no tokenizer with code of its own."
-        )
-    path = folder / "tokenizer.json"
-    if not path.exists() or config.image_shape is not None:
+def _check_tokenizer_file(folder: Path, config: SeqMixConfig) -> None:
+    if not is_present(folder, "tokenizer.json"):
         return
-    content = _read_json(path)
-    vocabulary = (content.get("model") or {}).get("vocab") if isinstance(content.get("model"), dict) else None
-    ids = list(vocabulary.values()) if isinstance(vocabulary, dict) else list(range(len(vocabulary or [])))
-    ids += [token.get("id") for token in content.get("added_tokens") or [] if isinstance(token, dict)]
-    if not all(isinstance(number, int) for number in ids):
-        raise ValueError("tokenizer.json has ids that are not integers.")
-    largest = max(ids, default=-1)
-    if largest >= config.vocab_size or min(ids, default=0) < 0:
+    content = read_json(folder / "tokenizer.json")
+    try:
+        vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab(with_added_tokens=True)
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of its Rust code is no Exception
+        raise ValueError(f"tokenizer.json is no tokenizer: {error}.") from error
+    # Added tokens are numbered anew when they are read, whatever their ids in the file.
+    largest = max([*vocabulary.values(), *(token["id"] for token in content.get("added_tokens") or [])], default=-1)
+    if largest >= config.vocab_size:
         raise ValueError(
             f"tokenizer.json has ids up to {largest}, but vocab_size is {config.vocab_size}: it is not the model's tokenizer."
         )
+
+
+def open_processor(folder: Path, config: SeqMixConfig) -> Any:
+    """Open the tokenizer of a model of text, or the image processor of one of images, without code of its own.
+
+    Files beside tokenizer.json may add tokens to it, so that only the opened one shows its ids.
+
+    Returns:
+        The processor; None where there are no settings of one.
+
+    Raises:
+        ValueError: if it cannot be opened, or does not fit the model.
+    """
+    reads_images = config.image_shape is not None
+    settings = "preprocessor_config.json" if reads_images else "tokenizer_config.json"
+    if not is_present(folder, settings):
+        return None
+    auto_class: Any = AutoImageProcessor if reads_images else AutoTokenizer
+    try:
+        processor = auto_class.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        check_processor(config, processor)
+    except Exception as error:  # of the library, which does not look at all that it reads
+        raise ValueError(f"the processor of {settings} cannot be opened: {describe(error)}") from error
+    return processor
+
+
+def describe(error: Exception) -> str:
+    """Say what an error of the library says, with its kind where that alone would mean little."""
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

@@ -3,20 +3,27 @@
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.utils import EntryNotFoundError
-from transformers import AutoConfig, AutoImageProcessor, AutoTokenizer
-from transformers.utils import cached_file
+from huggingface_hub import snapshot_download
 
 from ..models.backbone import SeqMixPreTrainedModel
-from .remote_code import family_of
+from .checking import check_checkpoint, describe, open_processor
+from .repository_files import read_json
+from .weight_files import model_class
 
 __all__ = ["open_checkpoint"]
+
+# What may be read, at the top of a repository; no code, and nothing that is unpickled.
+_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
+_IN_FOLDERS = ["*/*"]
 
 
 def open_checkpoint(
     name: str | Path, *, revision: str | None = None, dtype: str = "auto"
 ) -> tuple[SeqMixPreTrainedModel, Any]:
     """Open a checkpoint by the class that wrote it, and its tokenizer or image processor.
+
+    The files are checked first, see `check_checkpoint`. Code that lies beside them is not run, and nobody asked whether
+    it may be; nothing is unpickled; no weight is drawn anew or left out.
 
     Args:
         name: a folder, or a repository on the Hub.
@@ -27,26 +34,43 @@ def open_checkpoint(
         The model in evaluation mode, and its processor; None where there are no files of one.
 
     Raises:
-        ValueError: for a checkpoint that was not written by a class of the package.
+        ValueError: for a checkpoint that was not written by a class of the package, or is not whole, naming the file.
     """
     name = str(name)
-    config = AutoConfig.from_pretrained(name, revision=revision)
-    classes: dict[str, Any] = {cls.__name__: cls for cls in family_of(config).classes.values()}
-    architectures = config.architectures or []
-    if len(architectures) != 1 or architectures[0] not in classes:
-        raise ValueError(f"{name}: architectures is {architectures!r}; it must name one of {', '.join(classes)}.")
-    model = classes[architectures[0]].from_pretrained(name, revision=revision, dtype=dtype)
-    reads_images = config.image_shape is not None
-    settings, auto_class = (
-        ("preprocessor_config.json", AutoImageProcessor) if reads_images else ("tokenizer_config.json", AutoTokenizer)
-    )
-    has_processor = _has_file(name, settings, revision)
-    return model.eval(), auto_class.from_pretrained(name, revision=revision) if has_processor else None
-
-
-def _has_file(name: str, file: str, revision: str | None) -> bool:
     try:
-        found = cached_file(name, file, revision=revision, _raise_exceptions_for_missing_entries=False)
-    except EntryNotFoundError:
-        return False
-    return found is not None
+        if Path(name).is_dir():
+            return _open_folder(Path(name), dtype)
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_FILES, ignore_patterns=_IN_FOLDERS))
+        model, processor = _open_folder(folder, dtype)
+    except Exception as error:  # of the libraries, too, which do not look at all that they read
+        raise ValueError(f"{name} cannot be opened: {describe(error)}") from error
+    model.name_or_path = model.config.name_or_path = name  # not where its files were put on this machine
+    return model, processor
+
+
+def _open_folder(folder: Path, dtype: str) -> tuple[SeqMixPreTrainedModel, Any]:
+    config = check_checkpoint(folder)
+    cls = model_class(read_json(folder / "config.json"), config)
+    place = str(folder)
+    model, loading = cls.from_pretrained(
+        place,
+        dtype=dtype,
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    _check_loading(model, loading)
+    return model.eval(), open_processor(folder, config)
+
+
+def _check_loading(model: SeqMixPreTrainedModel, loading: dict[str, Any]) -> None:
+    tied = getattr(model, "all_tied_weights_keys", None) or {}
+    missing = sorted(name for name in loading["missing_keys"] if name not in tied)
+    for names, what in (
+        (missing, "lack"),
+        (sorted(loading["unexpected_keys"]), "have, as no part of the model,"),
+        (sorted(name for name, *_ in loading["mismatched_keys"]), "have of another shape"),
+    ):
+        if names:
+            raise ValueError(f"the weights {what} {', '.join(names[:3])}{', ...' if names[3:] else ''}.")

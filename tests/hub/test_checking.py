@@ -120,6 +120,19 @@ def test_weight_files_that_are_cut_short_or_no_weight_files(tmp_path):
         {"a": {**entry, "shape": [10**30]}},
         {"a": entry, "b": entry},
         {"a": {**entry, "dtype": "X8"}},
+        {"a": {**entry, "more": 1}},
+        {"a": {**entry, "shape": [2**63]}},
+        {"a": entry, "__metadata__": [1]},
+        {"a": entry, "__metadata__": {"format": 5}},
+        json.dumps({"a": entry}).encode("utf-16"),
+        b" " + json.dumps({"a": entry}).encode(),
+        b'{"__metadata__": {}, '
+        + json.dumps({"a": entry}).encode()[1:-1]
+        + b", "
+        + json.dumps({"a": entry}).encode()[1:],
+        b"[" * 2**21,
+        b"{" + b" " * 2**25 + b"}",
+        b'{"a": ' + b"9" * 5000 + b"}",
     ):
         write_header(path, wrong, bytes(8))
         with pytest.raises(ValueError, match=r"x\.safetensors"):
@@ -138,7 +151,7 @@ def test_weights_of_other_shapes_names_and_types(folder):
         ({**tensors, name: tensors[name][..., :-1].contiguous()}, "has shape"),
         ({key: value for key, value in tensors.items() if key != name}, f"lack '{name}'"),
         ({**tensors, "extra": torch.ones(1)}, "have 'extra', which the model"),
-        ({**tensors, name: tensors[name].to(torch.int32)}, "tensors of type I32"),
+        ({**tensors, name: tensors[name].to(torch.int32)}, "is of type I32; the model's own is torch.float32"),
         (
             {key: value for key, value in tensors.items() if ".layers.1." not in key},
             "1 blocks, but config.json describes 2",
@@ -160,10 +173,11 @@ def test_weights_of_other_shapes_names_and_types(folder):
 )
 def test_an_index_that_points_elsewhere(folder, place):
     index = {"weight_map": {"model.embed_tokens.weight": place}}
+    (folder / "model.safetensors").rename(folder / "one.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match="names"):
         check_repository(folder)
-    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "model.safetensors"}}')
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {"a": "one.safetensors"}}')
     with pytest.raises(ValueError, match="does not hold the tensors"):
         check_repository(folder)
 
@@ -177,24 +191,151 @@ def test_a_tokenizer_of_another_model(folder):
         check_repository(folder)
     content["added_tokens"][-1]["id"] = "300"
     path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="not integers"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is no tokenizer"):
         check_repository(folder)
     (folder / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["a.B", null]}}')
     with pytest.raises(ValueError, match=r"tokenizer_config\.json has an auto_map"):
         check_repository(folder)
 
 
-def test_files_that_run_code_and_links_out_of_the_folder(folder, tmp_path):
-    (folder / "optimizer.pt").write_bytes(b"")
-    with pytest.raises(ValueError, match=r"optimizer\.pt may run code"):
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("tokenizer.json", {"added_tokens": 5}, r"tokenizer\.json is no tokenizer"),
+        ("tokenizer.json", {"added_tokens": {"a": {"id": 10**6}}}, r"tokenizer\.json is no tokenizer"),
+        ("tokenizer.json", {"model": {"vocab": 5}}, r"tokenizer\.json is no tokenizer"),
+        ("tokenizer.json", {"model": "x"}, r"tokenizer\.json is no tokenizer"),
+        ("tokenizer.json", {"model": None}, r"tokenizer\.json is no tokenizer"),
+        ("tokenizer_config.json", {"extra_special_tokens": {f"t{i}": f"<e{i}>" for i in range(60)}}, "has ids up to"),
+        (
+            "tokenizer_config.json",
+            {"added_tokens_decoder": {str(i): {"content": f"<e{i}>"} for i in range(999, 1060)}},
+            "has ids up to",
+        ),
+        ("tokenizer_config.json", {"tokenizer_class": 5}, r"tokenizer_config\.json cannot be opened"),
+        ("generation_config.json", "[", r"generation_config\.json is not JSON"),
+        ("generation_config.json", "[]", r"generation_config\.json holds a list"),
+        (
+            "generation_config.json",
+            " " * 2**20 + "{}",
+            r"generation_config\.json has 1,048,578 bytes; at most 1,048,576",
+        ),
+        ("results.json", "[" * 2**22, r"results\.json is not JSON: it has more than"),
+        (
+            "preprocessor_config.json",
+            '{"auto_map": {"AutoImageProcessor": "evil/x--a.B"}}',
+            "'evil/x--a.B'; it must name",
+        ),
+        (
+            "other_config.json",
+            '{"auto_map": {"AutoProcessor": "modeling_tnn.B"}}',
+            r"other_config\.json: auto_map has",
+        ),
+        ("config.json", '{"vocab_size": ' + "9" * 5000 + "}", r"config\.json is not JSON: Exceeds the limit"),
+        ("custom_generate/generate.py", "", r"custom_generate/generate\.py is code in a folder of its own"),
+        ("x.gguf", "", r"x\.gguf is of a kind that has no place here"),
+        ("sub/x.so", "", r"sub/x\.so is of a kind"),
+        ("model.pt2", "", r"model\.pt2 is of a kind"),
+        ("optimizer.pt", "", r"optimizer\.pt may run code"),
+        ("adapter_config.json", "{}", r"adapter_config\.json: an adapter beside the weights"),
+        ("adapter_model.safetensors", "", r"adapter_model\.safetensors: an adapter beside the weights"),
+        ("sub/model.safetensors", "", r"sub/model\.safetensors holds weights that are not the model's"),
+    ],
+)
+def test_files_that_have_no_place_or_are_broken(folder, name, change, message):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    if isinstance(change, dict):
+        change = json.dumps({**json.loads(path.read_text()), **change})
+    path.write_text(change)
+    with pytest.raises(ValueError, match=message):
         check_repository(folder)
-    (folder / "optimizer.pt").unlink()
-    (tmp_path / "secret").write_text("x")
-    os.symlink(tmp_path / "secret", folder / "notes.txt")
-    with pytest.raises(ValueError, match=r"notes\.txt is a link to"):
+
+
+def test_what_a_repository_may_have(folder):
+    for name in ("LICENSE", ".gitattributes", "loss.png", "chat_template.jinja", "results.json"):
+        (folder / name).write_text("[1]")
+    for name in (".git", ".cache/huggingface"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "index").write_bytes(b"")
+    assert check_repository(folder, own_code=True).model_type == "tnn"
+    (folder / "modeling_tnn.py").write_text("import os; os.system('id')")
+    check_repository(folder)  # may be that of another version: not looked at, and so it says
+    with pytest.raises(ValueError, match=r"modeling_tnn\.py is not what this version"):
+        check_repository(folder, own_code=True)
+
+
+def test_weights_beside_those_that_are_opened(folder):
+    tensors = load_file(folder / "model.safetensors")
+    save_file(tensors, folder / "a.safetensors", {"format": "pt"})
+    with pytest.raises(ValueError, match=r"a\.safetensors holds weights that are not the model's"):
         check_repository(folder)
-    with pytest.raises(ValueError, match="is not a folder"):
-        check_repository(folder / "config.json")
+    index = {"weight_map": dict.fromkeys(tensors, "a.safetensors")}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"there are both model\.safetensors and model\.safetensors\.index\.json"):
+        check_repository(folder)
+    (folder / "model.safetensors").unlink()
+    assert check_repository(folder).model_type == "tnn"
+    for odd in (5, None, ["x"], "x" * 5000 + ".safetensors", "mod\0el.safetensors", ".safetensors"):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": odd}}))
+        with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json names"):
+            check_repository(folder)
+
+
+def test_integers_where_the_model_has_numbers(folder):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        save_file({**tensors, "model.embed_tokens.weight": tensors["model.embed_tokens.weight"].to(dtype)}, path)
+        with pytest.raises(ValueError, match="of type"):
+            check_repository(folder)
+
+
+def test_links_and_what_is_no_file(folder, tmp_path):
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "blobs" / "secret").write_text("x")
+    (tmp_path / "blobs" / "0123456789abcdef").write_text("x")
+    for target in ("secret", "0123456789abcdef", "gone", ""):
+        os.symlink(tmp_path / "blobs" / target, folder / "notes.txt")
+        with pytest.raises(ValueError, match=r"notes\.txt is a link to"):
+            check_repository(folder)
+        (folder / "notes.txt").unlink()
+    os.symlink(folder / "b.txt", folder / "a.txt")
+    os.symlink(folder / "a.txt", folder / "b.txt")
+    with pytest.raises(ValueError, match=r"a\.txt is a link to"):
+        check_repository(folder)
+    (folder / "a.txt").unlink()
+    (folder / "b.txt").unlink()
+    for name in ("config.json", "tokenizer.json", "model.safetensors", "README.md"):
+        kept = (folder / name).read_bytes()
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+        with pytest.raises(ValueError, match=f"{name} is a pipe, a device"):
+            check_repository(folder)
+        (folder / name).unlink()
+        (folder / name).write_bytes(kept)
+    for no_folder in (folder / "config.json", None, 0, "\0", "x" * 5000, tmp_path / "gone"):
+        with pytest.raises(ValueError, match="is not a folder"):
+            check_repository(no_folder)
+
+
+def test_the_links_of_the_hubs_cache(folder, tmp_path):
+    snapshot, blobs = tmp_path / "models--a--b" / "snapshots" / "0f", tmp_path / "models--a--b" / "blobs"
+    snapshot.parent.mkdir(parents=True)
+    folder.rename(snapshot)
+    blobs.mkdir()
+    (snapshot / "model.safetensors").rename(blobs / "0123456789abcdef")
+    os.symlink("../../blobs/0123456789abcdef", snapshot / "model.safetensors")
+    assert check_repository(snapshot).model_type == "tnn"
+    for target in ("../../blobs/secret", "../../blobs/../0123456789abcdef", "../0f/config.json"):
+        os.symlink(target, snapshot / "notes.txt")
+        with pytest.raises(ValueError, match=r"notes\.txt is a link to"):
+            check_repository(snapshot)
+        (snapshot / "notes.txt").unlink()
+    os.symlink("0123456789abcdef", blobs / "fedcba98")
+    os.symlink("../../blobs/fedcba98", snapshot / "notes.txt")
+    with pytest.raises(ValueError, match=r"notes\.txt is a pipe, a device, or a link"):
+        check_repository(snapshot)
 
 
 @pytest.mark.parametrize(
