@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from huggingface_hub import ModelCard
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
+from safetensors import SafetensorError
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.hub import build_card, check_card, check_repo_id, export, open_checkpoint, push
@@ -24,6 +26,10 @@ from hf_seqmix.hub.verification import VerificationError
 from hf_seqmix.models.backbone import SeqMixPreTrainedModel
 
 logger = logging.getLogger("push")
+
+# Beside the first three: of what reads a checkpoint, and of a Hub that does not answer, which are the HTTP client's own.
+_ERRORS: tuple[type[BaseException], ...] = (ValueError, OSError, RuntimeError, StrictDataclassError, SafetensorError)
+_ERRORS += (HfHubHTTPError.__mro__[1],)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,13 +49,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--max-shard-size", default="5GB", help="of a weight file")
     parser.add_argument("--revision", help="of the checkpoint, where it is a repository")
-    parser.add_argument("--to-revision", metavar="BRANCH", help="to push to; main by default")
+    parser.add_argument("--to-revision", metavar="BRANCH", help="to push to; main by default, else made if need be")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.0,
+        help="largest difference of an output that counts as equal; 0 by default",
+    )
     parser.add_argument("--message", help="of the commit")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Push as the command line says; returns 0, or 2 with one line about what is wrong."""
+    """Push as the command line says; returns 0, or 2 with a line about what is wrong, more of a failed verification."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     arguments = build_parser().parse_args(argv)
@@ -69,9 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             revision=arguments.to_revision,
             commit_message=arguments.message,
             max_shard_size=arguments.max_shard_size,
+            tolerance=arguments.tolerance,
         )
-    except (ValueError, OSError, VerificationError) as error:
+    except VerificationError as error:
         print(f"push.py: {error}", file=sys.stderr)
+        return 2
+    except _ERRORS as error:
+        print(f"push.py: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
         return 2
     for name, result in pushed.report["heads"].items():
         logger.info("%s: %s", name, result)

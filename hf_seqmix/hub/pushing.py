@@ -67,6 +67,7 @@ def push(
     revision: str | None = None,
     commit_message: str | None = None,
     max_shard_size: int | str = "5GB",
+    tolerance: float = 0.0,
     token: str | bool | None = None,
 ) -> Pushed:
     """Export a model, verify the export where hf_seqmix cannot be imported, and upload it.
@@ -81,24 +82,29 @@ def push(
         card: a finished model card, see `build_card`.
         private: whether a new repository is private; by default as the account has it.
         dry_run: stop before the Hub is asked for anything.
-        revision: branch to upload to; "main" by default.
+        revision: branch to upload to, made of "main" if it does not exist; "main" by default.
         commit_message: of the upload.
         max_shard_size: bytes of a weight file.
+        tolerance: largest difference of an output that the verification allows.
         token: of the account; by default the one that `hf auth login` keeps.
 
     Raises:
-        ValueError: for a name that is none, a card with blanks, or what `export` refuses.
+        ValueError: for a name that is none, no card or one with blanks, or what `export` refuses.
         VerificationError: if the export does not stand alone. Nothing is uploaded then.
     """
     check_repo_id(repo_id)
+    if card is None:
+        raise ValueError("card is None, and a model is not published without one: make it by build_card.")
     with tempfile.TemporaryDirectory() as work:
         folder = export(model, processor, Path(work, repo_id.split("/")[1]), card=card, max_shard_size=max_shard_size)
-        report = verify(folder, model, processor)
+        report = verify(folder, model, processor, tolerance=tolerance)
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         if dry_run:
             return Pushed(repo_id, files, report)
         api = HfApi(token=token)
         api.create_repo(repo_id, private=private, exist_ok=True)
+        if revision is not None and not revision.startswith("refs/"):
+            api.create_branch(repo_id, branch=revision, exist_ok=True)
         held = api.list_repo_files(repo_id, revision=revision)
         stale = [name for name in held if any(fnmatchcase(name, kind) for kind in _OF_A_MODEL) and "/" not in name]
         commit = api.upload_folder(

@@ -1,6 +1,6 @@
 """A small Hub on the loopback interface: enough of its endpoints for uploading and downloading models, kept in memory.
 
-Repositories have one branch, "main". Writing needs a token, and so does reading what is private. Large files go by Git LFS;
+Branches begin as copies of "main". Writing needs a token, and so does reading what is private. Large files go by Git LFS;
 of xet, which replaces it, there is no server to be had, so clients have to switch it off (HF_HUB_DISABLE_XET=1).
 """
 
@@ -20,10 +20,11 @@ USER = "someone"
 
 @dataclass
 class Repository:
-    """Files by path, and every commit's files by the commit's hash."""
+    """Files by path, and every commit's files by the commit's hash; `commits`, `files` and `sha` are those of "main"."""
 
     private: bool = False
     commits: list[tuple[str, str, dict[str, bytes]]] = field(default_factory=list)
+    branches: dict[str, list[tuple[str, str, dict[str, bytes]]]] = field(default_factory=dict)
 
     @property
     def files(self) -> dict[str, bytes]:
@@ -33,20 +34,24 @@ class Repository:
     def sha(self) -> str:
         return self.commits[-1][0]
 
-    def commit(self, message: str, files: dict[str, bytes]) -> str:
+    def commit(self, message: str, files: dict[str, bytes], branch: str = "main") -> str:
         parts = [
             message,
             str(len(self.commits)),
             *(f"{path} {git_hash(data)}" for path, data in sorted(files.items())),
         ]
         sha = hashlib.sha1("\n".join(parts).encode()).hexdigest()
-        self.commits.append((sha, message, files))
+        self.branches.get(branch, self.commits).append((sha, message, files))
         return sha
 
     def at(self, revision: str) -> tuple[str, dict[str, bytes]] | None:
         if revision in ("main", "refs/heads/main"):
             return self.sha, self.files
-        return next(((sha, files) for sha, _, files in self.commits if sha == revision), None)
+        if revision in self.branches:
+            sha, _, files = self.branches[revision][-1]
+            return sha, files
+        commits = [commit for branch in (self.commits, *self.branches.values()) for commit in branch]
+        return next(((sha, files) for sha, _, files in commits if sha == revision), None)
 
 
 class HubServer:
@@ -164,6 +169,13 @@ class Handler(BaseHTTPRequestHandler):
             branch = {"name": "main", "ref": "refs/heads/main", "targetCommit": found[1]}
             self.json({"branches": [branch], "tags": [], "converts": []})
 
+    def create_branch(self, repo_id: str, branch: str) -> None:
+        if self.authorized() and (found := self.find(repo_id, "main")):
+            if branch == "main" or branch in found[0].branches:
+                return self.error(409, "Conflict", f"the branch {branch} exists")
+            found[0].branches[branch] = list(found[0].commits)
+            self.json({})
+
     def tree(self, repo_id: str, revision: str, folder: str | None) -> None:
         found = self.find(repo_id, revision)
         if found:
@@ -227,7 +239,7 @@ class Handler(BaseHTTPRequestHandler):
                 files.pop(path, None)
             else:
                 return self.error(400, "BadRequest", f"unknown {key}")
-        sha = repository.commit(message, files)
+        sha = repository.commit(message, files, revision)
         self.json(
             {
                 "success": True,
@@ -346,6 +358,7 @@ ROUTES = [
     ("GET", f"/api/models/{_ID}()?", lambda self, repo_id, _: self.info(repo_id, None)),
     ("GET", f"/api/models/{_ID}/revision/(.+)", Handler.info),
     ("GET", f"/api/models/{_ID}/refs", Handler.refs),
+    ("POST", f"/api/models/{_ID}/branch/([^/]+)", Handler.create_branch),
     ("GET", f"/api/models/{_ID}/tree/([^/]+)(?:/(.+))?", Handler.tree),
     ("POST", f"/api/models/{_ID}/paths-info/([^/]+)", Handler.paths_info),
     ("POST", f"/api/models/{_ID}/preupload/([^/]+)", Handler.preupload),

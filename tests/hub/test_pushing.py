@@ -142,6 +142,19 @@ def test_nothing_of_an_older_push_stays_in_force(exported, hub, here, tmp_path, 
     assert check_repository(tmp_path).model_type == "tnn"
 
 
+@uploads
+def test_a_branch_is_made(exported, hub, here):
+    _, model, _ = exported["tnn"]
+    name = "someone/branches"
+    push(model, None, name, card=CARD, token=TOKEN)
+    for number, revision in enumerate(("trial", "trial", "main")):
+        pushed = push(model, None, name, card=f"{CARD}{number}\n", revision=revision, token=TOKEN)
+        assert pushed.url is not None
+    repository = hub.repositories[name]
+    assert list(repository.branches) == ["trial"] and not hub.unknown
+    assert repository.at("trial")[1]["README.md"].endswith(b"1\n") and repository.files["README.md"].endswith(b"2\n")
+
+
 class NoHub:
     """Stands for the client of the Hub where nothing may be asked of it."""
 
@@ -158,7 +171,7 @@ def test_a_dry_run_asks_nothing_of_the_hub(exported, no_hub, monkeypatch):
     _, model, tokenizer = exported["tnn"]
     seen = []
 
-    def verify(folder, *_):
+    def verify(folder, *_, **__):
         seen.append(check_repository(folder).model_type)
         return {"heads": {}}
 
@@ -170,7 +183,7 @@ def test_a_dry_run_asks_nothing_of_the_hub(exported, no_hub, monkeypatch):
 
 
 def test_nothing_is_uploaded_that_does_not_stand_alone(exported, no_hub, monkeypatch):
-    def verify(*_):
+    def verify(*_, **__):
         raise VerificationError("it does not open")
 
     monkeypatch.setattr("hf_seqmix.hub.pushing.verify", verify)
@@ -187,3 +200,5 @@ def test_names_with_path_tricks_are_refused_first(exported, no_hub, name):
 def test_a_card_with_blanks_is_refused_first(exported, no_hub):
     with pytest.raises(ValueError, match="the card has blanks"):
         push(exported["tnn"].model, None, "someone/x", card=CARD + "[More Information Needed]\n")
+    with pytest.raises(ValueError, match="a model is not published without one"):
+        push(exported["tnn"].model, None, "someone/x", card=None)

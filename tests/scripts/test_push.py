@@ -2,10 +2,12 @@
 
 import importlib.util
 import json
+import socket
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from huggingface_hub import HfApi
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 
@@ -44,12 +46,17 @@ def test_options_reach_the_push(script, checkpoint, pushed, tmp_path):
     (checkpoint / "README.md").write_text(CARD)
     export = tmp_path / "export"
     arguments = [str(checkpoint), "--repo-id", "a/b", "--private", "--dry-run", "--dtype", "bfloat16"]
-    assert script.main([*arguments, "--export-dir", str(export), "--to-revision", "x", "--message", "m"]) == 0
+    assert (
+        script.main(
+            [*arguments, "--export-dir", str(export), "--to-revision", "x", "--message", "m", "--tolerance", "1e-6"]
+        )
+        == 0
+    )
     ((model, processor, repo_id, options),) = pushed
     assert type(model) is TNNForCausalLM and str(model.dtype) == "torch.bfloat16" and not model.training
     assert processor is None and repo_id == "a/b" and str(options["card"]).strip() == CARD.strip()
     assert options["private"] is True and options["dry_run"] and options["revision"] == "x"
-    assert options["commit_message"] == "m"
+    assert options["commit_message"] == "m" and options["tolerance"] == 1e-6
     assert (export / "modeling_tnn.py").is_file()
 
 
@@ -86,3 +93,48 @@ def test_a_checkpoint_that_is_none_is_refused(script, pushed, capsys, tmp_path, 
     assert script.main([str(checkpoint), "--repo-id", "a/b"]) == 2
     assert "architectures is ['BertModel']; it must name one of" in capsys.readouterr().err
     assert not pushed
+
+
+def one_line(capsys):
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith("push.py: ")
+    return line
+
+
+def test_a_damaged_checkpoint_is_refused_in_a_line(script, pushed, capsys, checkpoint):
+    (checkpoint / "README.md").write_text(CARD)
+    command = [str(checkpoint), "--repo-id", "a/b", "--dry-run"]
+    weights = (checkpoint / "model.safetensors").read_bytes()
+    (checkpoint / "model.safetensors").write_bytes(weights[:999])
+    assert script.main(command) == 2
+    assert one_line(capsys)
+    (checkpoint / "model.safetensors").write_bytes(weights)
+    config = json.loads((checkpoint / "config.json").read_text())
+    (checkpoint / "config.json").write_text(json.dumps({**config, "hidden_size": "16"}))
+    assert script.main(command) == 2
+    assert "hidden_size" in one_line(capsys)
+    assert not pushed
+
+
+def test_a_hub_that_does_not_answer_is_named_in_a_line(script, capsys, checkpoint, monkeypatch):
+    (checkpoint / "README.md").write_text(CARD)
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setattr(script, "push", lambda *_, **__: HfApi(endpoint=endpoint, token="hf_x").create_repo("a/b"))
+        assert script.main([str(checkpoint), "--repo-id", "a/b"]) == 2
+    assert "refused" in one_line(capsys)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, OSError, ValueError])
+def test_errors_of_pushing_are_one_line(script, capsys, checkpoint, monkeypatch, kind):
+    (checkpoint / "README.md").write_text(CARD)
+
+    def fail(*_, **__):
+        raise kind("it went wrong")
+
+    monkeypatch.setattr(script, "push", fail)
+    assert script.main([str(checkpoint), "--repo-id", "a/b"]) == 2
+    assert one_line(capsys) == "push.py: it went wrong"
