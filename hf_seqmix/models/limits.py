@@ -11,11 +11,11 @@ _LARGEST_NUMBER = 2**31
 _LARGEST = {
     "hidden_size": 2**20,
     "intermediate_size": 2**24,
-    "num_hidden_layers": 4096,
+    "num_hidden_layers": 1024,
     "num_labels": 2**16,
     "expand_ratio": 2**10,
     "rpe_hidden_size": 2**20,
-    "rpe_num_layers": 128,
+    "rpe_num_layers": 64,
     "image_size": 2**16,
     "num_channels": 2**16,
     "num_attention_heads": 1024,
@@ -32,6 +32,10 @@ _LARGEST = {
 }
 """Far above any use, and small enough that a model can be built without weights in no time and without overflow."""
 _LONGEST_LIST = 4096
+_MOST_NUMBERS = 2**50
+"""Of one tensor; from 2^63 bytes on PyTorch counts wrong."""
+_MOST_PARTS = 2**12
+"""Layers within the layers of a model: more take minutes to build, though they may be small."""
 
 # What the library takes without a look.
 _TYPES: dict[str, type] = {
@@ -39,6 +43,7 @@ _TYPES: dict[str, type] = {
     "label2id": dict,
     "per_layer_config": dict,
     "quantization_config": dict,
+    "rope_parameters": dict,
     "rope_scaling": dict,
     "attn_implementation": str,
     "_attn_implementation": str,
@@ -65,6 +70,62 @@ def check_sizes(fields: Mapping[str, Any]) -> None:
         for number in values:
             if isinstance(number, (int, float)) and abs(number) > largest and abs(number) != math.inf:
                 raise ValueError(f"{field} is {_short(number)}; it must be at most {largest}.")
+    _check_products(fields)
+
+
+def _check_products(fields: Mapping[str, Any]) -> None:
+    """Refuse sizes that are allowed each alone, but together make a tensor or a model beyond any."""
+    squared = fields.get("coupling") == "absolute_scalar" or fields.get("mixing") == "triangular"
+    factors = [
+        ["max_position_embeddings", "max_position_embeddings", "num_centers", "num_attention_heads"]
+        if squared
+        else [],
+        ["max_position_embeddings", "num_centers", "rank", "hidden_size"]
+        if fields.get("coupling") == "separable"
+        else ["num_centers", "rank", "hidden_size"],
+        ["num_centers", "kernel_rank", "hidden_size"],
+        [
+            "patch_size",
+            *(["patch_size"] if _is_number(fields.get("patch_size")) else []),
+            "num_channels",
+            "hidden_size",
+        ],
+    ]
+    for names in factors:
+        if math.prod(_size(fields.get(name)) for name in names) > _MOST_NUMBERS:
+            given = ", ".join(
+                f"{name} {fields[name]}" for name in dict.fromkeys(names) if fields.get(name) is not None
+            )
+            raise ValueError(f"{given} together make a tensor of more than 2^50 numbers: choose smaller sizes.")
+    layers = _size(fields.get("num_hidden_layers"))
+    for name, parts in (
+        ("rpe_num_layers", layers * _size(fields.get("rpe_num_layers"))),
+        ("degree", layers * _factors([fields.get("degree")])),
+        ("layer_degrees", _factors(fields.get("layer_degrees"))),
+        ("head_degrees", layers * _factors(fields.get("head_degrees"), distinct=True)),
+    ):
+        if parts > _MOST_PARTS:
+            raise ValueError(
+                f"num_hidden_layers is {layers}, and with {name} that makes {parts:,} layers within layers; at most "
+                f"{_MOST_PARTS:,} are allowed."
+            )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
+
+
+def _size(value: Any) -> int | float:
+    """Return a size as a factor: that of an area where there are two, 1 where there is none."""
+    if isinstance(value, (list, tuple)):
+        return math.prod(number for number in value if _is_number(number))
+    return value if _is_number(value) else 1
+
+
+def _factors(degrees: Any, distinct: bool = False) -> int:
+    """Return how many projections polynomials of some degrees have; heads of one degree share theirs."""
+    numbers = [degree for degree in degrees if _is_number(degree)] if isinstance(degrees, (list, tuple)) else []
+    return sum(math.ceil(degree) for degree in (set(numbers) if distinct else numbers))
 
 
 def check_extra_fields(config_class: Any, fields: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_seqmix import IPAConfig, SeqMixHybridConfig, TNNConfig
+from hf_seqmix import IPAConfig, PolyTransformerConfig, SeqMixHybridConfig, TNNConfig
 from hf_seqmix.models.auto import FAMILIES
 
 SIZES = st.one_of(st.integers(-2, 40), st.sampled_from([2**15, 2**20, 2**24, 2**31, 2**70, -(10**30), 10**400]))
@@ -137,7 +137,7 @@ def test_no_configuration_does_harm(drawn, data):
     ("fields", "message"),
     [
         ({"hidden_size": 10**400}, "hidden_size is a number of 1329 bits; it must be at most 1048576"),
-        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be at most 4096"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000; it must be at most 1024"),
         ({"expand_ratio": 1e308}, r"expand_ratio is 1e\+308; it must be at most 1024"),
         ({"image_size": [2**40, 1], "is_causal": False}, "image_size is 1099511627776"),
         ({"num_labels": 10**12}, "num_labels is 1000000000000; it must be at most 65536"),
@@ -168,6 +168,76 @@ def test_sizes_are_checked_before_anything_is_computed_from_them():
         IPAConfig(num_centers=100000)
     with pytest.raises(ValueError, match=r"mixer_configs\['tnn'\]: rpe_num_layers is 1000000"):
         SeqMixHybridConfig(mixer_types=["tnn"], mixer_configs={"tnn": {"rpe_num_layers": 10**6}})
+
+
+MANY = [2 + (i % 62) + (i // 62) / 100 for i in range(1024)]
+
+
+@pytest.mark.parametrize(
+    ("config_class", "fields", "message"),
+    [
+        (TNNConfig, {"num_hidden_layers": 256, "rpe_num_layers": 64}, "rpe_num_layers that makes 16,384 layers"),
+        (TNNConfig, {"num_hidden_layers": 1025}, "it must be at most 1024"),
+        (PolyTransformerConfig, {"degree": 64, "num_hidden_layers": 65}, "degree that makes 4,160 layers"),
+        (
+            PolyTransformerConfig,
+            {"layer_degrees": [64] * 65, "num_hidden_layers": 65},
+            "layer_degrees that makes 4,160",
+        ),
+        (
+            PolyTransformerConfig,
+            {"head_degrees": MANY, "num_attention_heads": 1024, "hidden_size": 1024},
+            "head_degrees that makes",
+        ),
+        (
+            PolyTransformerConfig,
+            {"mixing": "triangular", "max_position_embeddings": 2**31 - 1},
+            "2147483647, num_atten",
+        ),
+        (
+            IPAConfig,
+            {"coupling": "absolute_scalar", "max_position_embeddings": 2**31 - 1},
+            "2147483647, num_centers 8",
+        ),
+        (
+            IPAConfig,
+            {"rank": 2**20, "num_centers": 2**16, "coupling": "separable", "max_position_embeddings": 2**20},
+            "max_position_embeddings 1048576, num_centers 65536, rank 1048576",
+        ),
+        (IPAConfig, {"rank": 2**20, "num_centers": 2**16, "hidden_size": 2**20}, "num_centers 65536, rank 1048576"),
+        (
+            TNNConfig,
+            {
+                "image_size": 2**16,
+                "patch_size": 2**16,
+                "num_channels": 2**16,
+                "hidden_size": 2**20,
+                "is_causal": False,
+            },
+            "patch_size 65536, num_channels 65536, hidden_size 1048576 together make a tensor of more than",
+        ),
+        (
+            TNNConfig,
+            {"image_size": 2**16, "patch_size": [2**16, 2**15], "num_channels": 2**16, "is_causal": False},
+            r"patch_size \[65536, 32768\]",
+        ),
+        (
+            SeqMixHybridConfig,
+            {"mixer_types": ["tnn"] * 256, "mixer_configs": {"tnn": {"rpe_num_layers": 64}}},
+            "16,384",
+        ),
+    ],
+)
+def test_sizes_that_are_too_large_together(config_class, fields, message):
+    with pytest.raises(ValueError, match=message):
+        config_class(**fields)
+
+
+def test_large_sizes_that_models_have():
+    TNNConfig(num_hidden_layers=1000, max_position_embeddings=2**31, hidden_size=2**14, vocab_size=2**20)
+    PolyTransformerConfig(num_hidden_layers=96, head_degrees=[2, 3, 4, 5, 6, 7, 8, 2.5], num_attention_heads=8)
+    PolyTransformerConfig(mixing="triangular", max_position_embeddings=2**17)
+    IPAConfig(coupling="separable", max_position_embeddings=2**17, hidden_size=2**14, num_centers=128)
 
 
 def test_other_extra_fields_are_kept_as_the_library_does():
