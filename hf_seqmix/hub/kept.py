@@ -1,6 +1,5 @@
 """Checkpoints that are kept in this repository, each in a folder with its card: opened by path, pushed with their code."""
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -11,6 +10,7 @@ import yaml
 from ..models.backbone import SeqMixPreTrainedModel
 from .cards import build_card
 from .exporting import check_processor, save_processor
+from .model_files import belongs_to_model
 from .opening import open_checkpoint
 
 __all__ = ["CARD_VALUES", "read_card_values", "render_card", "write_weights"]
@@ -22,7 +22,8 @@ CARD_VALUES = "card.yaml"
 def write_weights(model: SeqMixPreTrainedModel, processor: Any, folder: str | Path) -> Path:
     """Write the weights, configuration and tokenizer of a checkpoint into its folder, in place of those there.
 
-    The files are written beside the folder and moved in when all are there; other files, such as the card, stay.
+    A new folder is written beside it, the files that belong to no model, such as the card, are copied there, and the two
+    change places; so a folder never holds files of two models, and what fails leaves it as it was.
 
     Args:
         model: of one of the package's families, in the dtype that is to be kept.
@@ -32,19 +33,41 @@ def write_weights(model: SeqMixPreTrainedModel, processor: Any, folder: str | Pa
     Raises:
         ValueError: for a processor that does not fit the model.
     """
-    folder = Path(folder)
     check_processor(model.config, processor)
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    place = Path(folder).resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))
+    new, old = temporary / "new", temporary / "old"
     try:
-        model.save_pretrained(temporary)
-        save_processor(processor, temporary)
-        for path in temporary.iterdir():
+        new.mkdir()
+        model.save_pretrained(new)
+        save_processor(processor, new)
+        for path in new.iterdir():
             path.chmod(0o644)
-            os.replace(path, folder / path.name)
+        if place.exists():
+            _copy_others(place, new)
+        try:
+            if place.exists():
+                place.replace(old)
+            new.replace(place)
+        except BaseException:
+            if old.exists():
+                old.replace(place)
+            raise
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-    return folder
+        if place.exists() or not old.exists():
+            shutil.rmtree(temporary, ignore_errors=True)
+    return Path(folder)
+
+
+def _copy_others(old: Path, new: Path) -> None:
+    """Copy what belongs to no model."""
+    for path in old.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            shutil.copytree(path, new / path.name, symlinks=True)
+        elif not belongs_to_model(path.name):
+            shutil.copy2(path, new / path.name, follow_symlinks=False)
+    shutil.copymode(old, new)
 
 
 def render_card(folder: str | Path, repo_id: str | None = None) -> str:
@@ -77,6 +100,8 @@ def read_card_values(path: str | Path) -> dict[str, Any]:
         raise ValueError(
             f"there is no {path}: it holds the values of the card, such as model_name and results."
         ) from error
+    except RecursionError as error:
+        raise ValueError(f"{path} cannot be read: its values are nested too deeply.") from error
     except (ValueError, yaml.YAMLError) as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict):

@@ -2,7 +2,6 @@
 
 import tempfile
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
 from typing import Any
@@ -12,31 +11,10 @@ from huggingface_hub import HfApi, ModelCard
 from ..models.backbone import SeqMixPreTrainedModel
 from .checking import check_repo_id
 from .exporting import export
+from .model_files import belongs_to_repository
 from .verification import verify
 
 __all__ = ["Pushed", "push"]
-
-# What belongs to a model and would be read with, or in place of, what is uploaded if it stayed there: a single weight file
-# goes before the index of a sharded one, an adapter is put on top, a tokenizer is taken for the model's.
-_OF_A_MODEL = (
-    *("*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", "*.h5", "*.msgpack", "*.py"),
-    *(
-        "config.json",
-        "generation_config.json",
-        "adapter_config.json",
-        "preprocessor_config.json",
-        "processor_config.json",
-    ),
-    *(
-        "tokenizer*",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.*",
-        "merges.txt",
-        "*.model",
-        "chat_template.*",
-    ),
-)
 
 
 @dataclass(frozen=True)
@@ -106,12 +84,12 @@ def push(
         if revision is not None and not revision.startswith("refs/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         held = api.list_repo_files(repo_id, revision=revision)
-        stale = [name for name in held if any(fnmatchcase(name, kind) for kind in _OF_A_MODEL) and "/" not in name]
+        stale = [name for name in held if belongs_to_repository(name) and name not in files]
         commit = api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
             revision=revision,
-            delete_patterns=[escape(name) for name in stale if name not in files],
+            delete_patterns=[escape(name) for name in stale],
             commit_message=commit_message or f"Upload {type(model).__name__}",
         )
         return Pushed(repo_id, files, report, commit.commit_url)

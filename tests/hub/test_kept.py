@@ -44,6 +44,39 @@ def test_interrupted_writing_leaves_what_was_there(folder, monkeypatch):
     assert [path.name for path in folder.parent.iterdir()] == ["ipa"]
 
 
+def test_a_failure_at_the_last_step_leaves_what_was_there(folder, monkeypatch):
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    replace = type(folder).replace
+
+    def fail(path, target):
+        if path.name == "new":
+            raise OSError("Input/output error")
+        return replace(path, target)
+
+    monkeypatch.setattr(type(folder), "replace", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        write_weights(tiny_model("ipa", seed=1), None, folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["ipa"]
+
+
+def test_nothing_of_the_model_before_stays(folder):
+    """Its tokenizer would be taken for the new model's, and its single weight file be read before an index."""
+    (folder / "figures").mkdir()
+    for name in ("README.md", "figures/loss.png", "evaluate.py"):
+        (folder / name).write_text("mine")
+    for name in ("model-00001-of-00002.safetensors", "model.safetensors.index.json", "pytorch_model.bin"):
+        (folder / name).write_text("old")
+    folder.chmod(0o750)
+    write_weights(tiny_model("ipa", seed=1, vocab_size=50), None, folder)
+    model, tokenizer = open_checkpoint(folder)
+    assert tokenizer is None and model.config.vocab_size == 50
+    files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    new = {"config.json", "generation_config.json", "model.safetensors"}
+    assert files == {*new, "README.md", "figures/loss.png", "evaluate.py", "card.yaml"}
+    assert (folder / "figures" / "loss.png").read_text() == "mine" and folder.stat().st_mode & 0o777 == 0o750
+
+
 def test_card_of_a_folder_says_how_to_push_it(folder):
     card = render_card(folder)
     assert "python scripts/push.py model_cards/ipa --repo-id USER/NAME" in card
@@ -53,7 +86,12 @@ def test_card_of_a_folder_says_how_to_push_it(folder):
 
 
 def test_wrong_values_are_named(folder):
-    for content, message in (("a: [", "cannot be read"), ("- 1", "holds a list"), ("model_name: X", "the card lacks")):
+    for content, message in (
+        ("a: [", "cannot be read"),
+        ("[" * 3000, "nested too deeply"),
+        ("- 1", "holds a list"),
+        ("model_name: X", "the card lacks"),
+    ):
         (folder / "card.yaml").write_text(content)
         with pytest.raises(ValueError, match=message):
             render_card(folder)
