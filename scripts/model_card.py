@@ -14,6 +14,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
+
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.hub import open_checkpoint
 from hf_seqmix.hub.kept import CARD_VALUES, render_card, write_weights
@@ -46,8 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             temporary.write_text(card, encoding="utf-8")
             temporary.replace(arguments.folder / "README.md")
             print(f"{arguments.folder / 'README.md'}: written")
-    except (ValueError, OSError) as error:
-        print(f"model_card.py: {error}", file=sys.stderr)
+    except (ValueError, OSError, StrictDataclassError, SafetensorError) as error:
+        print(f"model_card.py: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     return 0
 

@@ -1,11 +1,13 @@
 """Model cards: what the model itself says, what its maker has to say, and nothing left blank."""
 
+import math
 import re
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..models.auto import AUTO_CLASSES
@@ -35,6 +37,8 @@ REQUIRED_VALUES = (
 _RESULT_VALUES = ("task", "dataset", "metric", "value", "command")
 _OPTIONAL_RESULT_VALUES = ("baselines", "note", "task_type", "dataset_type", "metric_type")
 _OPTIONAL_VALUES = ("paper", "citation", "usage", "datasets", "metrics", "tags", "base_model")
+_LISTS = ("language", "limits", "datasets", "metrics", "tags", "base_model")  # all but limits may be one text, too
+_TEXTS = tuple(name for name in (*REQUIRED_VALUES, "paper", "citation", "usage") if name not in (*_LISTS, "results"))
 _PIPELINES = {
     "ForCausalLM": "text-generation",
     "ForMaskedLM": "fill-mask",
@@ -81,7 +85,7 @@ def build_card(
             if all_values.get(name)
         },
         library_name="transformers",
-        tags=list(dict.fromkeys(["hf_seqmix", model.config.model_type, *(values.get("tags") or [])])),
+        tags=list(dict.fromkeys(["hf_seqmix", model.config.model_type, *_as_list(values.get("tags"))])),
         eval_results=[_eval_result(result, all_values["pipeline_tag"]) for result in values["results"]],
     )
     # What the template needs, and not what the metadata says already.
@@ -133,24 +137,45 @@ def plain_card(model: SeqMixPreTrainedModel, processor: Any = None) -> ModelCard
 def check_card(text: str) -> None:
     """Refuse a card with blanks or without metadata.
 
+    A blank is "[More Information Needed]", or TODO, TBD or FIXME where something should stand: alone in a line or the cell of
+    a table, or before a colon; in a sentence, or in code, it is a word.
+
     Raises:
-        ValueError: naming the section of each blank.
+        ValueError: naming the section of each blank, or what is wrong with the metadata.
     """
-    if not re.match(r"\s*---\n.*?\n---", text, flags=re.DOTALL):
+    block = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(?:\n|$)", text, flags=re.DOTALL)
+    if not block:
         raise ValueError("the card has no metadata: it must begin with a block of YAML between two lines of '---'.")
-    section, blanks = "the metadata", []
-    for line in text.splitlines():
-        if line.startswith("#"):
+    try:
+        metadata = yaml.safe_load(block[1])
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise ValueError(f"the metadata of the card is not YAML: {' '.join(str(error).split())}.") from error
+    if not isinstance(metadata, dict):
+        raise ValueError(f"the metadata of the card is a {type(metadata).__name__}; it must map names to values.")
+    blanks = [f"the metadata: {line.strip()[:80]}" for line in block[1].splitlines() if _has_blank(line, key=True)]
+    section, in_code = "its beginning", False
+    for line in text[block.end() :].splitlines():
+        if line.lstrip().startswith("```"):
+            in_code = not in_code
+        elif line.startswith("#") and not in_code:
             section = repr(line.lstrip("# "))
-        if BLANK in line or re.search(r"\b(TODO|TBD|FIXME)\b", line):
+        if BLANK in line or (not in_code and _has_blank(line)):
             blanks.append(f"{section}: {line.strip()[:80]}")
     if blanks:
         raise ValueError("the card has blanks; say what belongs there:\n  " + "\n  ".join(blanks))
 
 
+def _has_blank(line: str, key: bool = False) -> bool:
+    """Whether a line, past its key or marks, or a cell of a table, says that something is still to be written."""
+    if key:
+        line = re.sub(r"^[\s-]*[\w-]+:\s", "", line)
+    cells = [cell.strip(" \t-*>#.!'\"") for cell in line.split("|")]
+    return BLANK in line or any(re.fullmatch(r"(TODO|TBD|FIXME)(\s*:.*)?", cell) for cell in cells)
+
+
 def _check_values(values: Mapping[str, Any], facts: Mapping[str, Any], all_values: Mapping[str, Any]) -> None:
     known = {*REQUIRED_VALUES, *_OPTIONAL_VALUES, *facts, "repo_id"}
-    unknown = sorted(set(values) - known)
+    unknown = sorted(str(name) for name in set(values) - known)
     if unknown:
         raise ValueError(f"the card has no place for {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
     required = [name for name in REQUIRED_VALUES if name != "language" or facts["processor_class"] == "AutoTokenizer"]
@@ -160,20 +185,48 @@ def _check_values(values: Mapping[str, Any], facts: Mapping[str, Any], all_value
         raise ValueError(
             f"results of a card is {results!r}; it must be a list of mappings with {', '.join(_RESULT_VALUES)}."
         )
+    _check_types(values)
     for number, result in enumerate(results):
         blanks += [f"results[{number}].{name}" for name in _RESULT_VALUES if _is_blank(result.get(name))]
-        odd = sorted(set(result) - {*_RESULT_VALUES, *_OPTIONAL_RESULT_VALUES})
+        odd = sorted(str(name) for name in set(result) - {*_RESULT_VALUES, *_OPTIONAL_RESULT_VALUES})
         if odd:
             raise ValueError(f"results[{number}] of the card has no place for {', '.join(odd)}.")
-        value = result.get("value")
-        if not _is_blank(value) and (isinstance(value, bool) or not isinstance(value, (int, float))):
-            raise ValueError(f"results[{number}].value of the card is {value!r}; it must be a number.")
-    limits = all_values.get("limits")
-    is_list = isinstance(limits, (list, tuple)) and not any(_is_blank(limit) for limit in limits)
-    if not _is_blank(limits) and not is_list:
-        raise ValueError(f"limits of a card is {limits!r}; it must be a list of sentences.")
+        _check_result(f"results[{number}]", result)
     if blanks:
         raise ValueError(f"the card lacks {', '.join(blanks)}: a card with blanks is not finished.")
+
+
+def _check_types(values: Mapping[str, Any]) -> None:
+    for name in _TEXTS:
+        if not isinstance(values.get(name) or "", str) or isinstance(values.get(name), bool):
+            raise ValueError(f"{name} of the card is {values[name]!r}; it must be text, in YAML in quotes if need be.")
+    for name in _LISTS:
+        value = values.get(name)
+        if value is None or (isinstance(value, str) and (name != "limits" or _is_blank(value))):
+            continue
+        if not isinstance(value, (list, tuple)) or not all(
+            isinstance(entry, str) and entry.strip() for entry in value
+        ):
+            kind = (
+                "a list of sentences" if name == "limits" else "text or a list of texts, in YAML in quotes if need be"
+            )
+            raise ValueError(f"{name} of a card is {value!r}; it must be {kind}.")
+
+
+def _check_result(where: str, result: Mapping[str, Any]) -> None:
+    value = result.get("value")
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and -math.inf < value < math.inf
+    if not _is_blank(value) and not is_number:
+        raise ValueError(f"{where}.value of the card is {value!r}; it must be a number.")
+    for name in {*_RESULT_VALUES, *_OPTIONAL_RESULT_VALUES} - {"value", "baselines"}:
+        if not isinstance(result.get(name) or "", str) or isinstance(result.get(name), bool):
+            raise ValueError(f"{where}.{name} of the card is {result[name]!r}; it must be text.")
+    if not isinstance(result.get("baselines") or {}, Mapping):
+        raise ValueError(f"{where}.baselines of the card is {result['baselines']!r}; it must map names to figures.")
+
+
+def _as_list(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value or [])
 
 
 def _is_blank(value: Any) -> bool:

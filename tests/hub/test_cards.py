@@ -92,8 +92,27 @@ def test_several_at_once_and_parts_of_results_are_named(exported):
         ),
         ({"limits": "none"}, "limits of a card is 'none'; it must be a list of sentences"),
         ({"model_description": "TODO: say more"}, "the card has blanks"),
+        ({1: "x"}, "has no place for 1; known are"),
+        ({"tags": 5}, "tags of a card is 5; it must be text or a list of texts"),
+        ({"tags": ["x", True]}, r"tags of a card is \['x', True\]; it must be"),
+        ({"language": False}, "language of a card is False; it must be text or a list of texts, in YAML in quotes"),
+        ({"language": ["en", False]}, r"language of a card is .*; it must be text"),
+        ({"license": False}, "license of the card is False; it must be text"),
+        ({"model_name": 5}, "model_name of the card is 5; it must be text"),
+        ({"limits": [{"x": "y"}]}, r"limits of a card is .*; it must be a list of sentences"),
+        ({"results": [{**VALUES["results"][0], 1: 1}]}, r"results\[0\] of the card has no place for 1"),
+        (
+            {"results": [{**VALUES["results"][0], "value": float("nan")}]},
+            "value of the card is nan; it must be a number",
+        ),
+        (
+            {"results": [{**VALUES["results"][0], "value": float("inf")}]},
+            "value of the card is inf; it must be a number",
+        ),
+        ({"results": [{**VALUES["results"][0], "dataset": 5}]}, "dataset of the card is 5; it must be text"),
+        ({"results": [{**VALUES["results"][0], "baselines": [1]}]}, r"baselines of the card is \[1\]; it must map"),
     ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+    ids=lambda value: str(next(iter(value))) if isinstance(value, dict) else "",
 )
 def test_values_that_do_not_fit_are_refused(exported, values, message):
     _, model, tokenizer = exported["tnn"]
@@ -106,6 +125,34 @@ def test_blanks_of_a_finished_card_are_named_by_their_section():
         check_card("# X\n")
     with pytest.raises(ValueError, match=r"'Limits': \[More Information Needed\]\n  'Results': TBD"):
         check_card("---\nlicense: mit\n---\n# X\n## Limits\n[More Information Needed]\n## Results\nTBD\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("---\na: [\n---\n# X\n", "is not YAML"),
+        ("---\n- a\n---\n# X\n", "is a list; it must map"),
+        ("---\n" + "[" * 3000 + "\n---\n# X\n", "is not YAML"),
+        ("---\nlicense: TODO\n---\n# X\n", "the metadata: license: TODO"),
+        ("---\nlicense: mit\n---\n# X\n| Licence | TBD |\n", "'X': . Licence . TBD"),
+        ("---\nlicense: mit\n---\n# X\n- TODO: say more\n", "'X': - TODO"),
+        ("---\nlicense: mit\n---\n# X\n```\n[More Information Needed]\n```\n", "'X': .More"),
+        ("---\nlicense: mit\n---\n## TODO\n", "'TODO'"),
+    ],
+)
+def test_finished_cards_that_are_none(text, message):
+    with pytest.raises(ValueError, match=message):
+        check_card(text)
+
+
+def test_a_word_of_the_data_is_no_blank():
+    check_card("---\nlicense: mit\n---\n# X\nIt finds comments that begin with TODO.\n```python\n# TODO\n```\n")
+
+
+def test_one_tag_is_a_tag(exported):
+    _, model, tokenizer = exported["tnn"]
+    card = build_card(model, tokenizer, "someone/x", {**VALUES, "tags": "vision", "language": "no"})
+    assert card.data.tags == ["hf_seqmix", "tnn", "vision"] and ModelCard(str(card)).data.language == "no"
 
 
 def test_facts_of_every_kind(exported):
