@@ -111,15 +111,16 @@ def onnx_difference(model: SeqMixPreTrainedModel, path: str | Path, *, max_lengt
         max_length: longest input to try.
 
     Returns:
-        The largest absolute difference at a real token over the root mean square of what torch computes; NaN where either
-        has one.
+        The largest absolute difference at a real token over the root mean square of what torch computes for all inputs; NaN
+        where either has one.
     """
     from onnxruntime import InferenceSession
 
     session = InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
     wrapped = _Outputs(model)
-    worst = torch.zeros(())
+    furthest = dict.fromkeys(names, torch.zeros((), dtype=torch.float64))
+    seen: dict[str, list[Tensor]] = {name: [] for name in names}
     for inputs in _trials(model.config, max_length):
         expected = wrapped.outputs(*inputs.values())
         found = session.run(names, {name: x.numpy() for name, x in inputs.items()})
@@ -128,10 +129,12 @@ def onnx_difference(model: SeqMixPreTrainedModel, path: str | Path, *, max_lengt
             mask = inputs.get("attention_mask")
             if mask is not None and exact.shape[: mask.ndim] == mask.shape:  # a value for each token
                 actual, exact = actual[mask.bool()], exact[mask.bool()]
-            scale = exact.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
             # Of two numbers this keeps NaN, which Python's own would lose.
-            worst = torch.maximum(worst, ((actual - exact).abs().max() / scale).to(worst.dtype))
-    return float(worst)
+            furthest[name] = torch.maximum(furthest[name], (actual - exact).abs().max())
+            seen[name].append(exact.flatten())
+    # The size of an output is that over all inputs: a single score may be near zero.
+    scales = {name: torch.cat(parts).square().mean().sqrt() for name, parts in seen.items()}
+    return float(torch.stack([furthest[name] / scales[name] for name in names]).max())
 
 
 class _Outputs(nn.Module):
