@@ -219,7 +219,7 @@ def open_processor(folder: Path, config: SeqMixConfig) -> Any:
         processor = auto_class.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
         check_processor(config, processor)
     except Exception as error:  # of the library, which does not look at all that it reads
-        raise ValueError(f"the processor of {settings} cannot be opened: {describe(error)}") from error
+        raise ValueError(f"{settings}: {describe(error)}") from error
     return processor
 
 

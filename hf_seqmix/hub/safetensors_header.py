@@ -57,8 +57,10 @@ def read_header(path: str | Path) -> Header:
 
 
 def _tensors(text: bytes) -> dict[str, tuple[str, tuple[int, ...], int, int]]:
-    if not text.startswith(b"{") or text.count(b"[") + text.count(b"{") > _MOST_BRACKETS:
-        raise ValueError(f"it must be an object of at most {_MOST_BRACKETS:,} lists and objects")
+    if not text.startswith(b"{"):
+        raise ValueError("it is no object")
+    if text.count(b"[") + text.count(b"{") > _MOST_BRACKETS:
+        raise ValueError(f"it has more than {_MOST_BRACKETS:,} lists and objects")
     # Decoded here: the json module would also take UTF-16.
     header = json.loads(text.decode("utf-8"), object_pairs_hook=_without_doubles)
     metadata = header.pop("__metadata__", {})

@@ -112,8 +112,10 @@ def _check_blocks(found: Header, config: SeqMixConfig) -> None:
     for name, entry in found.items():
         if match := re.match(r"((?:model\.)?layers\.(0|[1-9]\d{0,5})\.)", name):
             blocks.setdefault(int(match[2]), (match[1], {}))[1][name] = entry
-    if sorted(blocks) != list(range(config.num_blocks)):
+    if len(blocks) != config.num_blocks:
         raise ValueError(f"the weights have {len(blocks)} blocks, but config.json describes {config.num_blocks}.")
+    if max(blocks) != len(blocks) - 1:
+        raise ValueError(f"the weights have blocks {_short(sorted(blocks))[1:-1]}; they must be numbered from 0 on.")
     for number, (prefix, header) in sorted(blocks.items()):
         block = SeqMixBlock(config, number)
         _compare(header, {prefix + name: tensor for name, tensor in block.state_dict().items()}, set())

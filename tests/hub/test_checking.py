@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from hf_seqmix.hub import check_repo_id, check_repository
+from hf_seqmix.hub import check_repo_id, check_repository, weight_files
 from hf_seqmix.hub.safetensors_header import read_header
 
 
@@ -212,7 +212,7 @@ def test_a_tokenizer_of_another_model(folder):
             {"added_tokens_decoder": {str(i): {"content": f"<e{i}>"} for i in range(999, 1060)}},
             "has ids up to",
         ),
-        ("tokenizer_config.json", {"tokenizer_class": 5}, r"tokenizer_config\.json cannot be opened"),
+        ("tokenizer_config.json", {"tokenizer_class": 5}, r"tokenizer_config\.json: AttributeError"),
         ("generation_config.json", "[", r"generation_config\.json is not JSON"),
         ("generation_config.json", "[]", r"generation_config\.json holds a list"),
         (
@@ -280,6 +280,34 @@ def test_weights_beside_those_that_are_opened(folder):
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": odd}}))
         with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json names"):
             check_repository(folder)
+
+
+def test_no_more_is_built_than_a_file_holds(folder, monkeypatch):
+    """Tensors without numbers cost a file nothing, so that they must not make blocks."""
+    built = []
+    block = weight_files.SeqMixBlock
+    monkeypatch.setattr(
+        weight_files, "SeqMixBlock", lambda config, number: built.append(number) or block(config, number)
+    )
+    entry = {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}
+    write_header(folder / "model.safetensors", {f"model.layers.{i}.x": entry for i in range(1000)})
+    change_config(folder, num_hidden_layers=1000)
+    with pytest.raises(ValueError, match=r"the weights lack 'model\.layers\.0\."):
+        check_repository(folder)
+    assert built == [0]
+    write_header(folder / "model.safetensors", {f"model.layers.{i}.x": entry for i in (0, 2)})
+    change_config(folder, num_hidden_layers=2)
+    with pytest.raises(ValueError, match="the weights have blocks 0, 2"):
+        check_repository(folder)
+
+
+def test_a_model_too_large_for_pytorch(folder, monkeypatch):
+    def fail(*_):
+        raise RuntimeError("Storage size calculation overflowed")
+
+    monkeypatch.setattr(weight_files, "SeqMixBlock", fail)
+    with pytest.raises(ValueError, match=r"config\.json describes a model too large to be built: Storage"):
+        check_repository(folder)
 
 
 def test_integers_where_the_model_has_numbers(folder):
