@@ -96,6 +96,8 @@ def test_the_trainer_compiles(model_type: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+# the taps of FD-TNN come from a transform within the graph, which is called and not fused
+@pytest.mark.filterwarnings("ignore:Torchinductor does not support code generation for complex:UserWarning")
 @pytest.mark.parametrize("model_type", EVERY)
 def test_the_default_compiler(model_type: str) -> None:
     """With code generated and built, forward and backward."""
