@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
 
 from ..models.backbone import SeqMixPreTrainedModel
 from .checking import check_checkpoint, describe, open_processor
@@ -12,9 +13,9 @@ from .weight_files import model_class
 
 __all__ = ["open_checkpoint"]
 
-# What may be read, at the top of a repository; no code, and nothing that is unpickled.
-_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "tokenizer.model"]
-_IN_FOLDERS = ["*/*"]
+# What may be read of a repository: no code, and nothing that is unpickled; weights only at its top.
+_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
+_OTHER_WEIGHTS = ["*/*.safetensors"]
 
 
 def open_checkpoint(
@@ -40,8 +41,12 @@ def open_checkpoint(
     try:
         if Path(name).is_dir():
             return _open_folder(Path(name), dtype)
-        folder = Path(snapshot_download(name, revision=revision, allow_patterns=_FILES, ignore_patterns=_IN_FOLDERS))
+        folder = Path(
+            snapshot_download(name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_WEIGHTS)
+        )
         model, processor = _open_folder(folder, dtype)
+    except HFValidationError as error:
+        raise ValueError(f"{name} cannot be opened: it is neither a folder nor the name of a repository.") from error
     except Exception as error:  # of the libraries, too, which do not look at all that they read
         raise ValueError(f"{name} cannot be opened: {describe(error)}") from error
     model.name_or_path = model.config.name_or_path = name  # not where its files were put on this machine

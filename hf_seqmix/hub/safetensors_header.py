@@ -5,6 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError, safe_open
+
 from .repository_files import require_file
 
 __all__ = ["Header", "read_header"]
@@ -53,6 +55,11 @@ def read_header(path: str | Path) -> Header:
         raise ValueError(
             f"{path.name} is cut short or too long: it has {size:,} bytes, by its header {8 + length + end:,}."
         )
+    try:
+        with safe_open(path, framework="pt"):
+            pass
+    except SafetensorError as error:
+        raise ValueError(f"{path.name} is refused by safetensors: {error}.") from error
     return {name: (dtype, shape) for name, (dtype, shape, _, _) in tensors.items()}
 
 

@@ -123,6 +123,7 @@ def test_weight_files_that_are_cut_short_or_no_weight_files(tmp_path):
         {"a": {**entry, "more": 1}},
         {"a": {**entry, "shape": [2**63]}},
         {"a": entry, "__metadata__": [1]},
+        b'{"__metadata__": {"a": "\\ud800"}, ' + json.dumps({"a": entry}).encode()[1:],
         {"a": entry, "__metadata__": {"format": 5}},
         json.dumps({"a": entry}).encode("utf-16"),
         b" " + json.dumps({"a": entry}).encode(),
