@@ -136,9 +136,11 @@ def outputs(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def generate(model: Any, prompt: torch.Tensor, length: int) -> torch.Tensor:
-    """Continue a prompt up to a length, greedily; the model's own settings of generation are set aside meanwhile."""
+    """Continue a prompt up to a length, greedily; other settings of the model's generation are set aside meanwhile."""
     kept, new_tokens = model.generation_config, length - prompt.shape[1]
-    model.generation_config = transformers.GenerationConfig(max_new_tokens=new_tokens, do_sample=False, pad_token_id=0)
+    model.generation_config = transformers.GenerationConfig(
+        max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, use_cache=kept.use_cache
+    )
     try:
         return model.generate(prompt, attention_mask=torch.ones_like(prompt))
     finally:
