@@ -44,6 +44,8 @@ def check_repo_id(repo_id: str) -> str:
         raise ValueError(
             f"the name of a repository is {repo_id!r}; it must be 'user/name', of letters, digits, '-', '_', '.'."
         )
+    if repo_id.lower().endswith((".git", ".ipynb")) or repo_id.split("/")[0] in ("datasets", "models", "spaces"):
+        raise ValueError(f"the name of a repository is {repo_id!r}; the Hub has another meaning for such a name.")
     validate_repo_id(repo_id)  # its error is a ValueError
     return repo_id
 

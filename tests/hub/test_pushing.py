@@ -191,7 +191,9 @@ def test_nothing_is_uploaded_that_does_not_stand_alone(exported, no_hub, monkeyp
         push(exported["tnn"].model, None, "someone/x", card=CARD)
 
 
-@pytest.mark.parametrize("name", ["../../etc/x", "/home/x", "a/../b", "a\\b/c", "no-user", "a/b/c"])
+@pytest.mark.parametrize(
+    "name", ["../../etc/x", "/home/x", "a/../b", "a\\b/c", "no-user", "a/b/c", "a/b.GIT", "a/b.ipynb", "datasets/x"]
+)
 def test_names_with_path_tricks_are_refused_first(exported, no_hub, name):
     with pytest.raises(ValueError, match="the name of a repository is"):
         push(exported["tnn"].model, None, name, card=CARD)
