@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.ecosystem
+
 DRIVER = Path(__file__).with_name("kill_driver.py")
 KILLED = -9
 
