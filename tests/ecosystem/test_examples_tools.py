@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import json
+import os
 import re
 from pathlib import Path
 from types import ModuleType
@@ -163,7 +164,9 @@ def test_the_harness_reads_an_exported_folder_by_its_own_command(tmp_path):
         f" '--output_path', '{tmp_path / 'results'}']\n"
         "cli_evaluate()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=600, cwd=tmp_path)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "python_choice" in done.stdout
     (written,) = (tmp_path / "results").rglob("results_*.json")

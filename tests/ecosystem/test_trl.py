@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -283,7 +284,9 @@ def test_an_exported_folder_is_trained_where_the_package_is_not(settings, model_
     options = {"max_steps": 3, "packing": True}
     given = {"folder": folder, "settings": {**ONE_UPDATE, **options}, "adapters": adapters}
     (tmp_path / "given.json").write_text(json.dumps({**given, "texts": list(texts()["text"])}))
-    done = subprocess.run([sys.executable, "-c", ELSEWHERE], cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
+    command = [sys.executable, "-c", ELSEWHERE]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     here = SFTTrainer(folder, settings(**options), train_dataset=texts(), peft_config=peft.LoraConfig(**adapters))
     here.train()

@@ -1,5 +1,6 @@
 """One export of each kind of model, shared by the tests of a session."""
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
+from transformers.utils.hub import HF_MODULES_CACHE
 
 from hf_seqmix import (
     FDTNNConfig,
@@ -84,6 +86,10 @@ def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Where the library copies the code of repositories to; one folder, since it imports from the first it was given."""
     folder = tmp_path_factory.mktemp("modules")
     with pytest.MonkeyPatch.context() as patch:
+        # Another test may have made the library look in the user's own folder, where other repositories have these names.
+        elsewhere = os.path.realpath(HF_MODULES_CACHE)
         patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
-        patch.setattr("sys.path", [*sys.path])
+        patch.setattr("sys.path", [path for path in sys.path if os.path.realpath(path) != elsewhere])
+        for name in [name for name in sys.modules if name.partition(".")[0] == "transformers_modules"]:
+            patch.delitem(sys.modules, name)
         yield folder
