@@ -12,6 +12,8 @@ from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 # Importing the package registers its families with the Auto classes.
+from hf_seqmix import __version__
+from hf_seqmix.analysis import markdown_table
 from hf_seqmix.data import ByteNGram, build_tokenizer, fault_of_files, load_corpus
 
 
@@ -131,6 +133,44 @@ def open_model(
     except (OSError, ValueError, SafetensorError) as error:
         # The libraries do not say which of a model's files is cut short.
         raise ValueError(fault_of_files(name) or str(error)) from error
+
+
+def describe_text(arguments: argparse.Namespace, texts: Sequence[str]) -> dict[str, Any]:
+    """What was scored, for the report."""
+    return {
+        "source": source_of(arguments),
+        "sha256": text_hash(texts),
+        "documents": len(texts),
+        "bytes": sum(len(text.encode("utf-8")) for text in texts),
+    }
+
+
+def text_hash(texts: Sequence[str]) -> str:
+    """SHA-256 of the documents."""
+    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+
+
+def common_key(arguments: argparse.Namespace, model: str, texts: Sequence[str]) -> dict[str, Any]:
+    """What every score of a model depends on."""
+    return {
+        "benchmark": arguments.benchmark,
+        "version": __version__,
+        "model": model,
+        "files": [fingerprint(Path(name)) for name in (model, arguments.tokenizer) if name],
+        "tokenizer": arguments.tokenizer,
+        "text": text_hash(texts),
+        "dtype": arguments.dtype,
+    }
+
+
+def write_table(folder: Path, text: dict[str, Any], rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
+    """Writes the table to standard output and results.md, under a line that says what was scored, which is returned."""
+    plural = "s" if text["documents"] != 1 else ""
+    title = f"{text['source']}: {text['bytes']:,} bytes in {text['documents']:,} document{plural}"
+    table = f"{title}\n\n{markdown_table(rows, columns)}\n"
+    print(table)
+    (folder / "results.md").write_text(table, encoding="utf-8")
+    return title
 
 
 def first_bytes(texts: Iterable[str], limit: int) -> list[str]:

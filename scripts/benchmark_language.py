@@ -1,8 +1,6 @@
 """The benchmark `language-modeling` of run_benchmarks.py: bits per byte of causal models at several context lengths."""
 
 import argparse
-import hashlib
-import json
 import logging
 from pathlib import Path
 from typing import Any
@@ -11,22 +9,21 @@ import torch
 from benchmark_inputs import (
     add_text_arguments,
     common_arguments,
+    common_key,
     default_device,
-    fingerprint,
+    describe_text,
     fit_ngram,
     load_texts,
     open_model,
     short_names,
-    source_of,
+    write_table,
 )
 from transformers import AutoModelForCausalLM, set_seed
 
-from hf_seqmix import __version__
 from hf_seqmix.analysis import (
     LanguageModelScore,
     ResultLog,
     iter_language_model_scores,
-    markdown_table,
     run_environment,
 )
 from hf_seqmix.analysis.plots import plot_context_lengths, plot_positions
@@ -86,7 +83,6 @@ def run_language_modeling(arguments: argparse.Namespace) -> dict[str, Any]:
     if lengths[0] < 1:
         raise ValueError(f"--context-lengths must be positive; given {lengths[0]}.")
     texts = load_texts(arguments)
-    text_hash = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
     ngrams = fit_ngram(arguments)
     log = ResultLog(arguments.output_dir / "results.jsonl")
     names = short_names(arguments.models)
@@ -94,7 +90,7 @@ def run_language_modeling(arguments: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
     for model, name in zip(arguments.models, names, strict=True):
-        keys = {length: result_key(arguments, model, text_hash, length) for length in lengths}
+        keys = {length: result_key(arguments, model, texts, length) for length in lengths}
         if arguments.overwrite:
             for key in keys.values():
                 log.forget(key)
@@ -114,10 +110,9 @@ def run_language_modeling(arguments: argparse.Namespace) -> dict[str, Any]:
 
     references = {name: measure(texts) for name, measure in COMPRESSORS.items()} if arguments.compressors else {}
     references |= {name: ngram.bits_per_byte(texts) for name, ngram in ngrams.items()}
-    num_bytes = sum(len(text.encode("utf-8")) for text in texts)
     report = {
         "benchmark": arguments.benchmark,
-        "text": {"source": source_of(arguments), "sha256": text_hash, "documents": len(texts), "bytes": num_bytes},
+        "text": describe_text(arguments, texts),
         "references": {name: {"bits_per_byte": value} for name, value in references.items()},
         "results": rows,
         "failures": failures,
@@ -130,16 +125,10 @@ def run_language_modeling(arguments: argparse.Namespace) -> dict[str, Any]:
     return report
 
 
-def result_key(arguments: argparse.Namespace, model: str, text_hash: str, context_length: int) -> dict[str, Any]:
+def result_key(arguments: argparse.Namespace, model: str, texts: list[str], context_length: int) -> dict[str, Any]:
     """Everything that a score depends on."""
     return {
-        "benchmark": arguments.benchmark,
-        "version": __version__,
-        "model": model,
-        "files": [fingerprint(Path(name)) for name in (model, arguments.tokenizer) if name],
-        "tokenizer": arguments.tokenizer,
-        "text": text_hash,
-        "dtype": arguments.dtype,
+        **common_key(arguments, model, texts),
         "context_length": context_length,
         "stride": arguments.stride or context_length,
         "set_context_length": arguments.context_length,
@@ -190,13 +179,7 @@ def score_model(
 def write_language_modeling_report(folder: Path, report: dict[str, Any]) -> None:
     """The table, on standard output and as a file, and the plots."""
     rows = [*report["results"], *({"model": name, **values} for name, values in report["references"].items())]
-    text = report["text"]
-    title = (
-        f"{text['source']}: {text['bytes']:,} bytes in {text['documents']:,} document{'s'[: text['documents'] != 1]}"
-    )
-    table = f"{title}\n\n{markdown_table(rows, TABLE)}\n"
-    print(table)
-    (folder / "results.md").write_text(table, encoding="utf-8")
+    title = write_table(folder, report["text"], rows, TABLE)
 
     scores: dict[str, list[LanguageModelScore]] = {}
     configured: dict[str, int] = {}

@@ -1,29 +1,26 @@
 """The benchmark `masked-language-modeling` of run_benchmarks.py: how well masked models fill gaps in held-out text."""
 
 import argparse
-import hashlib
-import json
 import logging
-from pathlib import Path
 from typing import Any
 
 import torch
 from benchmark_inputs import (
     add_text_arguments,
     common_arguments,
+    common_key,
     default_device,
-    fingerprint,
+    describe_text,
     fit_ngram,
     load_texts,
     load_training_texts,
     open_model,
     short_names,
-    source_of,
+    write_table,
 )
 from transformers import AutoModelForMaskedLM, set_seed
 
-from hf_seqmix import __version__
-from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
+from hf_seqmix.analysis import ResultLog, run_environment
 from hf_seqmix.analysis.masked_modeling import (
     check_masking,
     evaluate_masked_model,
@@ -70,7 +67,6 @@ def run_masked_language_modeling(arguments: argparse.Namespace) -> dict[str, Any
     """
     check_masking(arguments.context_length, arguments.share)
     texts = load_texts(arguments)
-    text_hash = hashlib.sha256(json.dumps(texts).encode()).hexdigest()
     ngrams = fit_ngram(arguments)
     train = load_training_texts(arguments) if ngrams else []
     log = ResultLog(arguments.output_dir / "results.jsonl")
@@ -78,7 +74,7 @@ def run_masked_language_modeling(arguments: argparse.Namespace) -> dict[str, Any
     rows: list[dict[str, Any]] = []
     failures: dict[str, str] = {}
     for model, name in zip(arguments.models, short_names(arguments.models), strict=True):
-        key = result_key(arguments, model, text_hash)
+        key = result_key(arguments, model, texts)
         if arguments.overwrite:
             log.forget(key)
         if log.get(key) is None:
@@ -95,12 +91,7 @@ def run_masked_language_modeling(arguments: argparse.Namespace) -> dict[str, Any
 
     report = {
         "benchmark": arguments.benchmark,
-        "text": {
-            "source": source_of(arguments),
-            "sha256": text_hash,
-            "documents": len(texts),
-            "bytes": sum(len(text.encode("utf-8")) for text in texts),
-        },
+        "text": describe_text(arguments, texts),
         "results": rows,
         "failures": failures,
         "seed": arguments.seed,
@@ -108,20 +99,17 @@ def run_masked_language_modeling(arguments: argparse.Namespace) -> dict[str, Any
     }
     write_json(arguments.output_dir / "results.json", report)
     if rows:
-        write_report(arguments.output_dir, report)
+        table = []
+        for row in rows:
+            table += [{**row, "baseline": None}, *({"model": row["model"], **other} for other in row["baselines"])]
+        write_table(arguments.output_dir, report["text"], table, TABLE)
     return report
 
 
-def result_key(arguments: argparse.Namespace, model: str, text_hash: str) -> dict[str, Any]:
+def result_key(arguments: argparse.Namespace, model: str, texts: list[str]) -> dict[str, Any]:
     """Everything that a score depends on."""
     return {
-        "benchmark": arguments.benchmark,
-        "version": __version__,
-        "model": model,
-        "files": [fingerprint(Path(name)) for name in (model, arguments.tokenizer) if name],
-        "tokenizer": arguments.tokenizer,
-        "text": text_hash,
-        "dtype": arguments.dtype,
+        **common_key(arguments, model, texts),
         "context_length": arguments.context_length,
         "share": arguments.share,
         "seed": arguments.seed,
@@ -168,17 +156,3 @@ def score_model(
         "device": str(device),
         "environment": run_environment(),
     }
-
-
-def write_report(folder: Path, report: dict[str, Any]) -> None:
-    """The table, on standard output and as a file."""
-    rows = []
-    for row in report["results"]:
-        rows += [{**row, "baseline": None}, *({"model": row["model"], **baseline} for baseline in row["baselines"])]
-    text = report["text"]
-    title = (
-        f"{text['source']}: {text['bytes']:,} bytes in {text['documents']:,} document{'s'[: text['documents'] != 1]}"
-    )
-    table = f"{title}\n\n{markdown_table(rows, TABLE)}\n"
-    print(table)
-    (folder / "results.md").write_text(table, encoding="utf-8")
