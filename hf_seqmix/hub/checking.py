@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub.utils import validate_repo_id
 from tokenizers import Tokenizer
-from transformers import AutoImageProcessor, AutoTokenizer
+from transformers import AutoTokenizer
 
 from ..models.auto import AUTO_CLASSES, FAMILIES
 from ..models.configuration import SeqMixConfig
@@ -216,13 +216,28 @@ def open_processor(folder: Path, config: SeqMixConfig) -> Any:
     settings = "preprocessor_config.json" if reads_images else "tokenizer_config.json"
     if not is_present(folder, settings):
         return None
-    auto_class: Any = AutoImageProcessor if reads_images else AutoTokenizer
+    processor: Any
     try:
-        processor = auto_class.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        if reads_images:
+            # Some releases want torchvision for the Auto class, which the package's own processor does without.
+            from ..models.image_processing import SeqMixImageProcessor  # needs Pillow
+
+            _check_processor_type(read_json(folder / settings))
+            processor = SeqMixImageProcessor.from_pretrained(str(folder), local_files_only=True)
+        else:
+            processor = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
         check_processor(config, processor)
     except Exception as error:  # of the library, which does not look at all that it reads
         raise ValueError(f"{settings}: {describe(error)}") from error
     return processor
+
+
+def _check_processor_type(settings: dict[str, Any]) -> None:
+    kind = settings.get("image_processor_type")
+    if kind != "SeqMixImageProcessor":
+        raise ValueError(
+            f"image_processor_type is {kind!r}; the package's models read images by SeqMixImageProcessor."
+        )
 
 
 def describe(error: Exception) -> str:

@@ -235,7 +235,9 @@ class SeqMixConfig(PreTrainedConfig):
 
     @base_model_tp_plan.setter
     def base_model_tp_plan(self, plan: dict[str, str]) -> None:
-        if plan != self.base_model_tp_plan:  # older releases set what they have read
+        own = self.base_model_tp_plan
+        # Older releases set what they have read, and add an embedding even where there is none.
+        if plan not in (own, {**(own or {}), "embed_tokens": "embedding_rowwise"}):
             vars(self)["base_model_tp_plan"] = plan
 
     @property

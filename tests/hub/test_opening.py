@@ -171,3 +171,14 @@ def test_a_repository_on_the_hub(folder, monkeypatch, tmp_path):
     (folder / "adapter_config.json").write_text("{}")
     with pytest.raises(ValueError, match=r"someone/tnn cannot be opened: adapter_config\.json"):
         open_checkpoint("someone/tnn")
+
+
+def test_settings_of_another_image_processor_are_refused(exported, tmp_path):
+    folder = tmp_path / "repository"
+    shutil.copytree(exported["fd_tnn"].folder, folder)
+    settings = json.loads((folder / "preprocessor_config.json").read_text())
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({**settings, "image_processor_type": "ViTImageProcessor"})
+    )
+    with pytest.raises(ValueError, match="image_processor_type is 'ViTImageProcessor'"):
+        open_checkpoint(folder)
