@@ -5,6 +5,8 @@ of this device alone, a block of whole heads or single channels. What lies betwe
 mixer must be cut to the same block. Without tensor parallelism all of this returns its input.
 """
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor
 
@@ -14,7 +16,7 @@ if torch.distributed.is_available():
 __all__ = ["is_split", "number_of_devices", "own_part", "own_values", "split_heads", "whole_values"]
 
 
-def is_split(weight: Tensor) -> bool:
+def is_split(weight: Tensor) -> "TypeGuard[DTensor]":
     """Whether a weight (channels, ...) is split along its channels, so that this device has some of them."""
     # A weight that `fully_shard` keeps in pieces is whole while its layer is called, and no such tensor.
     return torch.distributed.is_available() and isinstance(weight, DTensor) and weight.placements == (Shard(0),)
@@ -22,12 +24,12 @@ def is_split(weight: Tensor) -> bool:
 
 def number_of_devices(weight: Tensor) -> int:
     """Return among how many devices a weight is split; 1 if it is not."""
-    return weight.device_mesh.size() if is_split(weight) else 1  # type: ignore[attr-defined]
+    return weight.device_mesh.size() if is_split(weight) else 1
 
 
 def own_values(weight: Tensor) -> Tensor:
     """Return the channels of a weight that this device has, (its channels, ...)."""
-    return weight.to_local() if is_split(weight) else weight  # type: ignore[attr-defined]
+    return weight.to_local() if is_split(weight) else weight
 
 
 def whole_values(parameter: Tensor) -> Tensor:
@@ -56,7 +58,7 @@ def own_part(x: Tensor, weight: Tensor, dim: int) -> Tensor:
     """
     if not is_split(weight):
         return x
-    whole = DTensor.from_local(x, weight.device_mesh, [Replicate()], run_check=False)  # type: ignore[attr-defined]
+    whole = DTensor.from_local(x, weight.device_mesh, [Replicate()], run_check=False)
     return whole.redistribute(placements=[Shard(dim % x.ndim)]).to_local()
 
 

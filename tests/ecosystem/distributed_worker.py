@@ -169,7 +169,7 @@ def generated(model: PreTrainedModel) -> list[list[int]] | None:
         return None
     prompts = torch.stack([row["input_ids"][:5] for row in rows()[:2]])
     # Not to the end, which is no token of these models' own.
-    return model.eval().generate(prompts, max_new_tokens=8, do_sample=False, use_cache=True).tolist()  # type: ignore[operator]
+    return model.eval().generate(prompts, max_new_tokens=8, do_sample=False, use_cache=True).tolist()
 
 
 def split(model: nn.Module) -> dict[str, Any]:

@@ -179,7 +179,7 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
         "intermediate_size": 4,
     }
     with pytest.raises(ValueError, match="not a class of the package's families"):
-        export_onnx(BertModel(BertConfig(**small)), tmp_path / "model.onnx")  # type: ignore[arg-type]
+        export_onnx(BertModel(BertConfig(**small)), tmp_path / "model.onnx")
     monkeypatch.setattr(hub_onnx, "find_spec", lambda name: None if name == "onnxruntime" else name)
     with pytest.raises(ImportError, match="pip install onnxruntime"):
         export_onnx(model, tmp_path / "model.onnx")
