@@ -13,6 +13,9 @@ import torch
 import transformers
 
 transformers.utils.logging.disable_progress_bar()
+if not torch.cuda.is_available():
+    # Kernels run in Triton's interpreter, which has to be chosen before anything imports Triton.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(autouse=True)
