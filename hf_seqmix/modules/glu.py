@@ -3,6 +3,8 @@
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from .gate import activate_and_gate
+
 __all__ = ["GatedLinearUnit"]
 
 
@@ -26,4 +28,5 @@ class GatedLinearUnit(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Map (batch, length, hidden_size) to the same shape, each position alone."""
-        return self.down_proj(self.activation(self.gate_proj(hidden_states)) * self.up_proj(hidden_states))
+        gate = self.gate_proj(hidden_states)
+        return self.down_proj(activate_and_gate(self.activation, gate, self.up_proj(hidden_states)))

@@ -7,6 +7,7 @@ from transformers.activations import ACT2FN
 
 from ..cache import past_length
 from ..ops.masking import TokenLayout, token_layout
+from .gate import activate_and_gate
 
 __all__ = ["GatedToeplitzUnit"]
 
@@ -57,6 +58,7 @@ class GatedToeplitzUnit(nn.Module):
         batch, length = hidden_states.shape[:2]
         past = past_length(past_key_values, self.layer_idx)
         layout = token_layout(attention_mask, batch, length, past_length=past, **kwargs)
-        gate = self.activation(self.u_proj(hidden_states))
+        gate = self.u_proj(hidden_states)
         values = self.activation(self.v_proj(hidden_states))
-        return self.o_proj(gate * self.operator(values, layout, past_key_values))
+        mixed = self.operator(values, layout, past_key_values)
+        return self.o_proj(activate_and_gate(self.activation, gate, mixed))

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ..ops.backend import route
+from ..ops.rms_norm import rms_normalize
 
 __all__ = [
     "NORM_TYPES",
@@ -38,12 +38,7 @@ class SimpleRMSNorm(nn.Module):
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Normalise (..., channels) over the channels; `mask` is not needed."""
-        x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        square = x.square().mean(dim=-1, keepdim=True)
-        if self.eps > 0 and route(x) == "real":
-            # In units of eps: converters drop the addition of a number so small, and a zero vector becomes NaN.
-            return (x * (torch.rsqrt(square / self.eps + 1) * self.eps**-0.5)).to(hidden_states.dtype)
-        return (x * torch.rsqrt(square + self.eps)).to(hidden_states.dtype)
+        return rms_normalize(hidden_states, self.eps)
 
     def extra_repr(self) -> str:
         return f"eps={self.eps}"

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
+from ..ops.layout import transposed
 from .norms import SeqMixLayerNorm, SimpleRMSNorm
 
 __all__ = ["Float32Linear", "RelativePositionEncoder"]
@@ -69,4 +70,4 @@ class RelativePositionEncoder(nn.Module):
             z = self.in_proj(coordinates.to(self.dtype).unsqueeze(-1))  # (points, hidden_size)
             for layer in self.layers:
                 z = layer(self.activation(self.hidden_norm(z)))
-            return self.out_proj(self.activation(self.out_norm(z))).transpose(0, 1).contiguous()
+            return transposed(self.out_proj(self.activation(self.out_norm(z))))

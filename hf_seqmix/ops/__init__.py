@@ -1,6 +1,8 @@
 """Pure functions of tensors; plain torch is the definition."""
 
-from .backend import real_valued
+from .backend import forced, real_valued
+from .crossovers import use_crossovers
+from .gated_toeplitz import gated_toeplitz_matmul
 from .hilbert import causal_taps, two_sided_taps
 from .piecewise import piecewise_column, piecewise_column_dense
 from .polynomial import linear_attention
@@ -12,6 +14,8 @@ from .toeplitz import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, t
 __all__ = [
     "InducingGrid",
     "causal_taps",
+    "forced",
+    "gated_toeplitz_matmul",
     "linear_attention",
     "piecewise_column",
     "piecewise_column_dense",
@@ -25,4 +29,5 @@ __all__ = [
     "toeplitz_matrix",
     "toeplitz_step",
     "two_sided_taps",
+    "use_crossovers",
 ]

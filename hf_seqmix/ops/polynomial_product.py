@@ -6,7 +6,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from .causal_sum import multiplies_halves
 from .polynomial import linear_attention, outer_sum, running_sum
+from .running_product import running_product
 
 __all__ = ["DEGREE_FORMS", "Product", "polynomial_product", "row_kinds", "row_widths", "sum_rows", "sum_widths"]
 
@@ -67,18 +69,18 @@ def polynomial_product(
     if degree_form == "soft":
         assert weights is not None and degree == 4
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
-        first, second = factors[0] * stages.average(factors[1]), stages.average(factors[3])
+        first, second = stages.average(factors[0], factors[1]), stages.average(factors[0], factors[3])
         # Linear attention is linear in its queries: one sum serves degrees 3 and 4.
-        y = weights[0] * first + stages.attend(factors[0] * (weights[1] + weights[2] * second), factors[1], factors[2])
+        y = weights[0] * first + stages.attend(weights[1] * factors[0] + weights[2] * second, factors[1], factors[2])
     elif degree == 2:
-        y = factors[0] * stages.average(factors[1])
+        y = stages.average(factors[0], factors[1])
     else:
         value = factors[2]
         for j in range((degree - 1) // 2 - 1, 0, -1):
             value = stages.attend(factors[2 * j + 1], factors[2 * j + 2], value)
         query, even = factors[0], degree % 2 == 0
         if even and degree_form == "cumsum":
-            query = query * stages.average(factors[-1])
+            query = stages.average(query, factors[-1], narrow=True)
         y = stages.attend(query, factors[1], value)
         if even and degree_form == "gate":
             y = factors[-1] * y
@@ -130,32 +132,34 @@ class _Stages:
         dtype = torch.promote_types(like.dtype, torch.float32)
         if real is None:
             real = torch.ones(like.shape[:2], dtype=dtype, device=like.device)
-        count = self._sum(real.to(dtype))
-        self.count = count.clamp(min=1)[:, :, None, None]  # (batch, length or 1, 1, 1)
+        real = real.to(dtype)
+        start, before = self._past((real,))
+        seen = real if before is None else torch.cat([before[0].to(dtype), real], dim=1)
+        # (batch, length or 1)
+        self.share = running_sum(seen, start, causal=causal, length=self.length).clamp(min=1).reciprocal()
 
-    def average(self, x: Tensor) -> Tensor:
-        """C(x), (batch, length or 1, heads, width)."""
-        return self._sum(x) / self.count
+    def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
+        """query * C(x), (batch, length, heads, width); in the dtype of the factors if `narrow` and kernels round to it anyway."""
+        start, before = self._past((x,))
+        if before is not None:
+            start = running_sum(before[0], start, causal=False)[:, 0]
+        if not self.causal:
+            return query * (running_sum(x, start, causal=False) * self.share[:, :, None, None])
+        narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(query)
+        return running_product(query, x, start, self.share, torch.bfloat16 if narrow else None)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """A(query, key, value), (batch, length, heads, width)."""
-        state, recent = self._past()
-        self.rows.append((key, value))
+        state, recent = self._past((key, value))
         if recent is not None:
             key, value = (
                 torch.cat([old.to(new.dtype), new], dim=1) for old, new in zip(recent, (key, value), strict=True)
             )
-        query = query / (self.count * query.shape[-1] ** 0.5)
-        return linear_attention(query, key, value, state, causal=self.causal, form=self.form)
+        scale = self.share / query.shape[-1] ** 0.5
+        return linear_attention(query, key, value, state, causal=self.causal, form=self.form, scale=scale)
 
-    def _sum(self, x: Tensor) -> Tensor:
-        start, recent = self._past()
-        self.rows.append((x,))
-        if recent is not None:
-            x = torch.cat([recent[0].to(x.dtype), x], dim=1)
-        return running_sum(x, start, causal=self.causal, length=self.length if recent is not None else None)
-
-    def _past(self) -> tuple[Tensor | None, Rows | None]:
-        """Return the sum and the recent rows of the next stage."""
+    def _past(self, rows: Rows) -> tuple[Tensor | None, Rows | None]:
+        """Note what the next stage adds up; return its sum and its recent rows of the past."""
         stage = len(self.rows)
+        self.rows.append(rows)
         return None if self.sums is None else self.sums[stage], None if self.recent is None else self.recent[stage]

@@ -89,6 +89,7 @@ def weight_gradient(g: Tensor, x: Tensor, taps: int) -> Tensor:
     blocks = -(-length // most)
     size = -(-length // (blocks * _SEGMENT)) * _SEGMENT  # positions of a block, all nearly as long
     rows = max(1, min(batch, most // (size + reach)))  # sequences of a block
+    rows = -(-batch // -(-batch // rows))  # as many in each, but for the last
     # Several sequences stand end to end: zeros between them keep what belongs to the next out of the sums.
     stride = size if rows == 1 else size + reach
     g_block = x.new_empty((channels, rows * stride), dtype=dtype)

@@ -6,7 +6,7 @@ small dense block times (tokens, channels) is work a matrix library does at full
 linear layers leave them; in shape they are second, as everywhere in `ops`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -19,12 +19,17 @@ from .toeplitz import toeplitz_matmul, toeplitz_matrix
 __all__ = [
     "InducingGrid",
     "add_interpolated",
+    "collected",
     "interpolate",
     "interpolate_adjoint",
+    "interpolation_blocks",
     "interpolation_matrix",
     "ski_matmul",
     "ski_matmul_dense",
 ]
+
+Block = tuple[slice, slice, Tensor]
+"""Of W: the tokens and the points that it couples, and their weights, (tokens, points)."""
 
 # A block of W then has about 16 columns: narrower ones leave the multipliers idle, wider ones multiply zeros.
 _CELLS_AT_ONCE = 16
@@ -149,12 +154,22 @@ def interpolate_adjoint(x: Tensor, grid: InducingGrid) -> Tensor:
     return _InterpolateAdjoint.apply(x, grid)
 
 
-def add_interpolated(out: Tensor, values: Tensor, grid: InducingGrid) -> Tensor:
+def add_interpolated(out: Tensor, values: Tensor, blocks: Sequence[Block]) -> Tensor:
     """Add `interpolate(values, length, grid)` to `out`, (batch, channels, length), in place and without derivatives."""
     rows, target = values.transpose(1, 2).contiguous(), out.transpose(1, 2)
-    for tokens, points, matrix in _blocks(out.shape[-1], grid, values.dtype, values.device):
+    for tokens, points, matrix in blocks:
         target[:, tokens].baddbmm_(matrix.expand(len(rows), -1, -1), rows[:, points])
     return out
+
+
+def collected(x: Tensor, points: int, blocks: Sequence[Block]) -> Tensor:
+    """Compute `interpolate_adjoint(x, grid)` with grid.points(length) points, without derivatives."""
+    dtype = compute_dtype(x.dtype)
+    rows = x.transpose(1, 2)  # (batch, length, channels)
+    out = x.new_zeros((x.shape[0], points, x.shape[1]), dtype=dtype)
+    for tokens, some, matrix in blocks:
+        out[:, some].baddbmm_(matrix.t().expand(len(rows), -1, -1), rows[:, tokens].to(dtype))
+    return out.transpose(1, 2)
 
 
 def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
@@ -208,8 +223,8 @@ def _capped(columns: Tensor, values: Tensor) -> Tensor:
     return columns.clamp(max=values.shape[-1] - 1)
 
 
-def _blocks(length: int, grid: InducingGrid, dtype: torch.dtype, device: torch.device) -> Iterator[Any]:
-    """Yield the band of W in blocks: (tokens, points, matrix) as two slices and (tokens, points) numbers."""
+def interpolation_blocks(length: int, grid: InducingGrid, dtype: torch.dtype, device: torch.device) -> list[Block]:
+    """Return the band of W in blocks."""
     first, weights = grid.weights(length, dtype, device)
     total, cells, tokens = grid.points(length), grid.num_points - 1, grid.max_length - 1
     # The first point of each token's block, which cubic weights of its first cell need to begin one point earlier.
@@ -218,15 +233,16 @@ def _blocks(length: int, grid: InducingGrid, dtype: torch.dtype, device: torch.d
     # All blocks in one go: on short inputs building each apart costs as much as multiplying by it.
     band = torch.zeros(length, _CELLS_AT_ONCE + 2 * grid.degree, dtype=dtype, device=device)
     band.scatter_(1, (first - low).unsqueeze(-1) + torch.arange(grid.degree + 1, device=device), weights)
-    start = 0
+    start, blocks = 0, []
     for cell in range(0, total, _CELLS_AT_ONCE):
         stop = min(-(-(cell + _CELLS_AT_ONCE) * tokens // cells), length)  # the first token of the next group
         if stop == start:
             break
         begin = cell if grid.degree == 1 else max(cell - 1, 0)
         width = min(band.shape[1], total - begin)
-        yield slice(start, stop), slice(begin, begin + width), band[start:stop, :width]
+        blocks.append((slice(start, stop), slice(begin, begin + width), band[start:stop, :width]))
         start = stop
+    return blocks
 
 
 class _Interpolate(torch.autograd.Function):
@@ -236,7 +252,7 @@ class _Interpolate(torch.autograd.Function):
         batch, channels, _ = values.shape
         rows = values.transpose(1, 2).contiguous()  # (batch, points, channels)
         out = rows.new_empty((batch, length, channels))
-        for tokens, points, matrix in _blocks(length, grid, values.dtype, values.device):
+        for tokens, points, matrix in interpolation_blocks(length, grid, values.dtype, values.device):
             # Into its place: beta 0 ignores what the empty memory holds, NaN included.
             out[:, tokens].baddbmm_(matrix.expand(batch, -1, -1), rows[:, points], beta=0)
         return out.transpose(1, 2)
@@ -249,15 +265,9 @@ class _Interpolate(torch.autograd.Function):
 class _InterpolateAdjoint(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, grid: InducingGrid) -> Tensor:
-        ctx.grid, ctx.dtype = grid, x.dtype
-        dtype = compute_dtype(x.dtype)
-        batch, channels, length = x.shape
-        rows = x.transpose(1, 2)  # (batch, length, channels)
-        out = x.new_zeros((batch, grid.points(length), channels), dtype=dtype)
-        for tokens, points, matrix in _blocks(length, grid, dtype, x.device):
-            out[:, points].baddbmm_(matrix.t().expand(batch, -1, -1), rows[:, tokens].to(dtype))
-        ctx.length = length
-        return out.transpose(1, 2)
+        length = x.shape[-1]
+        ctx.grid, ctx.dtype, ctx.length = grid, x.dtype, length
+        return collected(x, grid.points(length), interpolation_blocks(length, grid, compute_dtype(x.dtype), x.device))
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .backend import route
+from .backend import implementation, kernel_module, route
 from .fft_conv import compute_dtype
+from .fused_ski import fused_ski, fused_suits, traced_ski
 from .short_conv import convolve, short_conv, weight_gradient
-from .ski import InducingGrid, add_interpolated, interpolate_adjoint, ski_matmul
-from .toeplitz import toeplitz_matmul
-from .toeplitz_product import toeplitz_gradients
+from .ski import InducingGrid, add_interpolated, collected, interpolation_blocks, ski_matmul
+from .toeplitz_product import toeplitz_gradients, toeplitz_product
 
 __all__ = ["sparse_low_rank_matmul"]
 
@@ -37,36 +37,94 @@ def sparse_low_rank_matmul(x: Tensor, taps: Tensor, kernel: Tensor, grid: Induci
     Raises:
         ValueError: for shapes that do not fit.
     """
-    dtype = compute_dtype(x.dtype)
-    plain = route(x) != "eager" or x.dtype != dtype or taps.dtype != dtype or kernel.dtype != dtype
-    fits = x.ndim == 3 and taps.ndim == 2 and taps.shape[0] == x.shape[1] and taps.shape[1] % 2 == 1 and x.numel() > 0
-    if plain or not fits or kernel.shape != (x.shape[1], 2 * grid.points(x.shape[-1]) - 1):
+    traced = route(x)
+    if traced == "operator" and x.device.type == "cuda" and _fit(x, taps, kernel, grid):
+        return traced_ski(x, taps, kernel, grid)
+    if traced != "eager" or not _fit(x, taps, kernel, grid):
+        return short_conv(x, taps) + ski_matmul(x, kernel, grid)
+    if fused_suits(x, taps, kernel):
+        return fused_ski(x, taps, kernel, grid)
+    length, dtype = x.shape[-1], compute_dtype(x.dtype)
+    chosen = implementation("ski", x, length)
+    if chosen == "native" and kernel_module("native").serves(x, taps, kernel, points=grid.points(length)):
+        differentiated = torch.is_grad_enabled() and (x.requires_grad or taps.requires_grad or kernel.requires_grad)
+        return (_Native.apply if differentiated else _native_product)(x, taps, kernel, grid)
+    if x.dtype != dtype or taps.dtype != dtype or kernel.dtype != dtype:
         return short_conv(x, taps) + ski_matmul(x, kernel, grid)
     return _SparseLowRank.apply(x, taps, kernel, grid)
+
+
+def _fit(x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> bool:
+    if x.ndim != 3 or taps.ndim != 2 or taps.shape[0] != x.shape[1] or taps.shape[1] % 2 == 0 or x.numel() == 0:
+        return False
+    return kernel.shape == (x.shape[1], 2 * grid.points(x.shape[-1]) - 1)
+
+
+def _differentiable_gradients(
+    ctx: Any, g: Tensor, x: Tensor, taps: Tensor, kernel: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Return what a backward pass returns, from the two parts, which can be differentiated again."""
+    needs = ctx.needs_input_grad
+    wanted = [t for t, needed in zip((x, taps, kernel), needs, strict=False) if needed]
+    y = short_conv(x, taps) + ski_matmul(x, kernel, ctx.grid)
+    found = iter(torch.autograd.grad(y, wanted, g, create_graph=True))
+    return *(next(found) if needed else None for needed in needs[:3]), None
 
 
 class _SparseLowRank(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-        collected = interpolate_adjoint(x, grid).contiguous()
-        ctx.save_for_backward(x, taps, kernel, collected)
+        length = x.shape[-1]
+        blocks = interpolation_blocks(length, grid, x.dtype, x.device)
+        inducing = collected(x, grid.points(length), blocks).contiguous()
+        ctx.save_for_backward(x, taps, kernel, inducing)
         ctx.grid = grid
-        return add_interpolated(convolve(x, taps), toeplitz_matmul(collected, kernel, causal=False), grid)
+        return add_interpolated(convolve(x, taps), toeplitz_product(inducing, kernel, False), blocks)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        x, taps, kernel, collected = ctx.saved_tensors
+        x, taps, kernel, inducing = ctx.saved_tensors
         needs = ctx.needs_input_grad
-        if torch.is_grad_enabled():  # to be differentiated again: by the two parts
-            wanted = [t for t, needed in zip((x, taps, kernel), needs, strict=False) if needed]
-            y = short_conv(x, taps) + ski_matmul(x, kernel, ctx.grid)
-            found = iter(torch.autograd.grad(y, wanted, g, create_graph=True))
-            return *(next(found) if needed else None for needed in needs[:3]), None
+        if torch.is_grad_enabled():
+            return _differentiable_gradients(ctx, g, x, taps, kernel)
         dtaps = weight_gradient(g, x, taps.shape[1]) if needs[1] else None
         dx = dkernel = None
         if needs[0] or needs[2]:
-            upstream = interpolate_adjoint(g, ctx.grid).contiguous()
-            dcollected, dkernel = toeplitz_gradients(upstream, collected, kernel, False)
+            blocks = interpolation_blocks(x.shape[-1], ctx.grid, x.dtype, x.device)
+            upstream = collected(g, inducing.shape[-1], blocks).contiguous()
+            dinducing, dkernel = toeplitz_gradients(upstream, inducing, kernel, False)
             if needs[0]:
-                dx = add_interpolated(convolve(g, taps.flip(-1)), dcollected, ctx.grid)
+                dx = add_interpolated(convolve(g, taps.flip(-1)), dinducing, blocks)
         return dx, dtaps, dkernel if needs[2] else None, None
+
+
+def _native_product(x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
+    y: Tensor = kernel_module("native").ski_forward(x.float(), taps.float(), kernel.float(), grid)
+    return y.to(x.dtype)
+
+
+class _Native(torch.autograd.Function):
+    """The kernel in C, which works in float32 and keeps its arguments only."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
+        ctx.save_for_backward(x, taps, kernel)
+        ctx.grid = grid
+        return _native_product(x, taps, kernel, grid)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+        x, taps, kernel = saved = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        if torch.is_grad_enabled():
+            return _differentiable_gradients(ctx, g, x, taps, kernel)
+        native = kernel_module("native")
+        if not (needs[1] or needs[2]):
+            return (
+                native.ski_forward(g.float(), taps.float(), kernel.float(), ctx.grid, transposed=True).to(x.dtype),
+                None,
+                None,
+                None,
+            )
+        found = native.ski_backward(g.float(), x.float(), taps.float(), kernel.float(), ctx.grid)
+        return *(d.to(t.dtype) if needed else None for d, t, needed in zip(found, saved, needs, strict=False)), None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .fft_conv import channel_blocks, circular_product, compute_dtype, cross_spectrum, fast_length, spectrum
+from .layout import channels_adjacent, positions_adjacent, write_channels
 
 __all__ = ["response_matmul", "response_suits"]
 
@@ -67,11 +68,12 @@ class _ResponseProduct(torch.autograd.Function):
         batch, channels, length = x.shape
         size = 2 * (response.shape[-1] - 1)
         block = channel_blocks(batch, channels, size, response.dtype, x.device)
-        out = torch.empty_like(x, memory_format=torch.contiguous_format)
+        out = _empty_like(x)
         for start in range(0, channels, block):
             c = slice(start, start + block)
-            x_spectrum = spectrum(x[:, c], size, response.dtype)
-            out[:, c] = circular_product(x_spectrum, _joined(response, c, size), size)[..., :length]
+            x_spectrum = spectrum(positions_adjacent(x[:, c], response.dtype), size, response.dtype)
+            y = circular_product(x_spectrum, _joined(response, c, size), size)
+            write_channels(out[:, c], y[..., :length])
         return out
 
     @staticmethod
@@ -96,7 +98,7 @@ class _ResponseGradient(torch.autograd.Function):
         out = torch.empty((2, channels, last + 1), dtype=dtype, device=x.device)
         for start in range(0, channels, block):
             c = slice(start, start + block)
-            g_spectrum, x_spectrum = (spectrum(t[:, c], 2 * last, dtype) for t in (g, x))
+            g_spectrum, x_spectrum = (spectrum(positions_adjacent(t[:, c], dtype), 2 * last, dtype) for t in (g, x))
             _write_response(out[:, c], cross_spectrum(g_spectrum, x_spectrum))
         return out
 
@@ -112,15 +114,23 @@ def _both_gradients(g: Tensor, x: Tensor, response: Tensor) -> tuple[Tensor, Ten
     dtype = response.dtype
     size = 2 * (response.shape[-1] - 1)
     block = channel_blocks(batch, channels, size, dtype, x.device)
-    dx = torch.empty_like(g, memory_format=torch.contiguous_format)
+    dx = _empty_like(g)
     dresponse = torch.empty_like(response, memory_format=torch.contiguous_format)
     for start in range(0, channels, block):
         c = slice(start, start + block)
-        g_spectrum = spectrum(g[:, c], size, dtype)
-        _write_response(dresponse[:, c], cross_spectrum(g_spectrum, spectrum(x[:, c], size, dtype)))
+        g_spectrum = spectrum(positions_adjacent(g[:, c], dtype), size, dtype)
+        x_spectrum = spectrum(positions_adjacent(x[:, c], dtype), size, dtype)
+        _write_response(dresponse[:, c], cross_spectrum(g_spectrum, x_spectrum))
         conjugate = _joined(response, c, size).conj_physical_()
-        dx[:, c] = circular_product(g_spectrum, conjugate, size)[..., :length]
+        write_channels(dx[:, c], circular_product(g_spectrum, conjugate, size)[..., :length])
     return dx, dresponse
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """Room for what has the shape of x: laid out as x is on a CPU where its channels are adjacent, else contiguous."""
+    return torch.empty_like(
+        x, memory_format=torch.preserve_format if channels_adjacent(x) else torch.contiguous_format
+    )
 
 
 def _write_response(out: Tensor, total: Tensor) -> None:

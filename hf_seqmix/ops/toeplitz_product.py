@@ -6,7 +6,9 @@ the argument it is the derivative in, is closed under differentiation of any ord
 
 The operator has two faces over one computation: a `torch.library` operator, opaque to `torch.compile` and `torch.export`,
 while tracing, and an `autograd.Function` otherwise, which costs less to call: at length 128 the first took a sixth of the
-whole product. `backend.py` says which; where it says neither, the product is a convolution.
+whole product. `backend.py` says which; where it says neither, the product is a convolution. Within both, the computation has
+several implementations of one result, by transforms of torch (`toeplitz_fft.py`) and by Triton (`kernels`), of which
+`backend.implementation` picks one when the product runs.
 """
 
 from collections.abc import Callable
@@ -16,9 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .backend import route
-from .fft_conv import channel_blocks, circular_product, compute_dtype, correlate, fast_length, spectrum
+from .backend import implementation, kernel_module, route
+from .fft_conv import compute_dtype
 from .operator import define_operator
+from .toeplitz_fft import fft_gradients, fft_product, right_angle_gradients, right_angle_partial
 
 __all__ = ["toeplitz_gradients", "toeplitz_product"]
 
@@ -59,75 +62,59 @@ def _partial(first: Tensor, second: Tensor, wrt: str, causal: bool) -> Tensor:
     """
     if torch.is_grad_enabled():
         return _Product.apply(first, second, wrt, causal)
-    return _compute_product(first, second, wrt, causal)
+    return _compute_product(first, second, wrt, causal, keep_layout=True)
 
 
 def toeplitz_gradients(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Return the "input" and the "kernel" derivative together, transforming `g` once for both."""
     if torch.is_grad_enabled():
         return _Gradients.apply(g, x, kernel, causal)
-    return _compute_gradients(g, x, kernel, causal)
+    return _compute_gradients(g, x, kernel, causal, keep_layout=True)
 
 
-def _compute_product(first: Tensor, second: Tensor, wrt: str, causal: bool) -> Tensor:
-    batch, channels, length = first.shape
-    dtype = compute_dtype(first.dtype)
-    fft_length = fast_length(2 * length - 1)
-    block = channel_blocks(batch, channels, fft_length, dtype, first.device)
-    if wrt == "kernel":
-        out = first.new_empty((channels, length if causal else 2 * length - 1), dtype=dtype)
-    else:
-        out = torch.empty_like(first, memory_format=torch.contiguous_format)
-    for start in range(0, channels, block):
-        c = slice(start, start + block)
-        spectrum_c = spectrum(first[:, c], fft_length, dtype)
+def _compute_product(first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layout: bool = False) -> Tensor:
+    """`_partial` without a derivative, by the implementation that suits the call.
+
+    With `keep_layout` transforms on a CPU leave the channels of a result side by side where those of `first` are, as linear
+    layers have them; an operator of `torch.library` promises one layout instead.
+    """
+    chosen = _implementation(first, causal)
+    if chosen == "tiles":
+        tiles = kernel_module("toeplitz_tiles")
         if wrt == "kernel":
-            correlation = correlate(spectrum_c, spectrum(second[:, c], fft_length, dtype), fft_length)
-            _write_taps(out[c], correlation, length, causal)
-        else:
-            taps = _kernel_spectrum(second[c], wrt, causal, fft_length)
-            out[:, c] = _crop(circular_product(spectrum_c, taps, fft_length), length, causal)
-    return out
+            return tiles.toeplitz_tiles_kernel_gradient(first, second, causal)
+        return tiles.toeplitz_tiles(first, second, causal, transpose=wrt == "input")
+    if chosen == "monarch":
+        monarch = kernel_module("monarch")
+        if wrt == "kernel":
+            return monarch.monarch_kernel_gradient(first, second, causal)
+        return monarch.monarch_product(first, second, causal, transpose=wrt == "input")
+    if chosen == "right_angle":
+        return right_angle_partial(first, second, wrt)
+    return fft_product(first, second, wrt, causal, keep_layout)
 
 
-def _compute_gradients(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    batch, channels, length = x.shape
-    dtype = compute_dtype(x.dtype)
-    fft_length = fast_length(2 * length - 1)
-    block = channel_blocks(batch, channels, fft_length, dtype, x.device)
-    dx = torch.empty_like(g, memory_format=torch.contiguous_format)
-    dkernel = torch.empty_like(kernel, memory_format=torch.contiguous_format)
-    for start in range(0, channels, block):
-        c = slice(start, start + block)
-        g_spectrum = spectrum(g[:, c], fft_length, dtype)
-        x_spectrum = spectrum(x[:, c], fft_length, dtype)
-        _write_taps(dkernel[c], correlate(g_spectrum, x_spectrum, fft_length), length, causal)
-        taps = _kernel_spectrum(kernel[c], "input", causal, fft_length)
-        dx[:, c] = _crop(circular_product(g_spectrum, taps, fft_length), length, causal)
-    return dx, dkernel
+def _compute_gradients(
+    g: Tensor, x: Tensor, kernel: Tensor, causal: bool, keep_layout: bool = False
+) -> tuple[Tensor, Tensor]:
+    chosen = _implementation(x, causal)
+    if chosen == "tiles":
+        tiles = kernel_module("toeplitz_tiles")
+        dx = tiles.toeplitz_tiles(g, kernel, causal, transpose=True)
+        return dx, tiles.toeplitz_tiles_kernel_gradient(g, x, causal)
+    if chosen == "monarch":
+        return kernel_module("monarch").monarch_gradients(g, x, kernel, causal)
+    if chosen == "right_angle":
+        return right_angle_gradients(g, x, kernel)
+    return fft_gradients(g, x, kernel, causal, keep_layout)
 
 
-def _kernel_spectrum(kernel: Tensor, wrt: str, causal: bool, fft_length: int) -> Tensor:
-    """Spectrum of the taps that make the product a plain convolution, or, for the transpose, its mirror image."""
-    transpose = wrt == "input"
-    if causal:
-        taps = spectrum(kernel, fft_length, kernel.dtype, scaled=True)
-        return taps.conj_physical_() if transpose else taps
-    return spectrum(kernel.flip(-1) if transpose else kernel, fft_length, kernel.dtype, scaled=True)
-
-
-def _crop(full: Tensor, length: int, causal: bool) -> Tensor:
-    # Bidirectional taps are stored from lag -(n - 1), which delays the convolution by n - 1 samples.
-    return full[..., :length] if causal else full[..., length - 1 : 2 * length - 1]
-
-
-def _write_taps(out: Tensor, correlation: Tensor, length: int, causal: bool) -> None:
-    if causal:
-        out.copy_(correlation[..., :length])
-    else:
-        out[..., length - 1 :] = correlation[..., :length]
-        if length > 1:
-            out[..., : length - 1] = correlation[..., -(length - 1) :]
+def _implementation(x: Tensor, causal: bool) -> str:
+    length = x.shape[-1]
+    chosen = implementation("toeplitz_causal" if causal else "toeplitz_bidirectional", x, length)
+    if chosen == "monarch" and not kernel_module("monarch").monarch_suits(length, x.dtype, x.device):
+        return "right_angle" if causal else "fft"  # a row is more than a program of this device holds
+    return chosen
 
 
 def _backward_formulas(
@@ -182,7 +169,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> Tensor:
         _save_product(ctx, args, None)
-        return _compute_product(*args)
+        first, second, wrt, causal = args
+        return _compute_product(first, second, wrt, causal, keep_layout=True)
 
     backward = staticmethod(_eager_product_backward)
 
@@ -191,7 +179,8 @@ class _Gradients(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> tuple[Tensor, Tensor]:
         _save_gradients(ctx, args, None)
-        return _compute_gradients(*args)
+        g, x, kernel, causal = args
+        return _compute_gradients(g, x, kernel, causal, keep_layout=True)
 
     backward = staticmethod(_eager_gradients_backward)
 

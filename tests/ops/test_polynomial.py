@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from hf_seqmix.ops import linear_attention, polynomial
+from hf_seqmix.ops import causal_sum, linear_attention, polynomial, polynomial_product, running_product
 from hf_seqmix.ops.polynomial import FORMS, outer_sum, running_sum, signed_power
 from tests.tolerances import assert_close
 
@@ -48,7 +48,7 @@ def test_the_forms_agree_to_twelve_digits(length, poisoned_empty):
     q, k, v, state = make(length)
     scale = length**0.5
     forms = [linear_attention(q, k, v, state, form=form) / scale for form in FORMS]
-    vectorised = polynomial._vectorised(q, k, v, state) / scale
+    vectorised = causal_sum.causal_sum_vectorised(q, k, v, state) / scale
     for other in (*forms[1:], vectorised):
         assert (other - forms[0]).abs().max() < 1e-12
 
@@ -82,6 +82,7 @@ def test_gradients_of_the_forms_agree(length, poisoned_empty):
 
 def test_gradients_by_finite_differences(monkeypatch):
     monkeypatch.setattr(polynomial, "LOOP_CHUNK", 2)
+    monkeypatch.setattr(causal_sum, "LOOP_CHUNK", 2)
     q, k, v, state = (x[:1].requires_grad_() for x in make(5))
     assert torch.autograd.gradcheck(linear_attention, (q, k, v, state))
     assert torch.autograd.gradgradcheck(linear_attention, (q, k, v, state))
@@ -132,19 +133,127 @@ def test_one_graph_for_all_lengths():
 
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("with_state", [False, True])
-def test_the_operator_is_sound(with_state, reverse):
+def test_the_operators_are_sound(with_state, reverse):
     a, b, c, state = (x.requires_grad_() for x in make(37))
-    torch.library.opcheck(polynomial._operator, (a, b, c, state if with_state else None, reverse))
+    outer, inner = torch.rand(2, 37, dtype=torch.float64), torch.rand(2, 37, dtype=torch.float64)
+    factors = (outer, inner) if with_state else (None, None)
+    dtype = torch.float64
+    torch.library.opcheck(causal_sum._operator, (a, b, c, state if with_state else None, *factors, reverse, dtype))
+    pair = (a, make(37)[2].requires_grad_(), b, c, *factors, reverse, dtype, dtype)
+    torch.library.opcheck(causal_sum._pair_operator, pair)
+    p, x, z = torch.randn(3, 2, 37, 3, dtype=torch.float64).unbind()
+    for tensor in (p, x, z):
+        tensor.requires_grad_()
+    start = torch.randn(2, 3, dtype=torch.float64) if with_state else None
+    optional = (None, x, None) if with_state else (p, x, z)
+    torch.library.opcheck(running_product._operator, (*optional, start, *factors, reverse, dtype))
 
 
-def test_reverse_sums_of_all_chunks_at_once():
-    """What other devices than the CPU compute, in both directions."""
-    a, b, c, state = make(97)
-    for flip in (False, True):
-        expected = polynomial._causal_sum(a, b, c, state, flip)
-        turned = [x.flip(1) if flip else x for x in (a, b, c)]
-        actual = polynomial._vectorised(*turned, state)
-        assert_close(actual.flip(1) if flip else actual, expected)
+def dense(
+    a: Tensor, b: Tensor, c: Tensor, state: Tensor | None, outer: Tensor, inner: Tensor, reverse: bool
+) -> Tensor:
+    """The sum with the matrix of all products, masked."""
+    query, key, value = a.transpose(1, 2), (b * inner[:, :, None, None]).transpose(1, 2), c.transpose(1, 2)
+    scores = query @ key.mT
+    y = (scores.triu() if reverse else scores.tril()) @ value
+    y = y if state is None else y + query @ state
+    return y.transpose(1, 2) * outer[:, :, None, None]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 64, 97])
+def test_factors_of_positions_and_both_directions(length, reverse, batch, poisoned_empty):
+    """On the CPU one chunk after another, elsewhere all at once; a pair is two sums."""
+    a, b, c, state = (x[:batch] for x in make(length))
+    d = torch.randn_like(c)
+    outer, inner = torch.rand(2, batch, length, dtype=torch.float64)
+    dtype = torch.float64
+    for start in (None, state):
+        expected = dense(a, b, c, start, outer, inner, reverse)
+        assert_close(causal_sum._compute(a, b, c, start, outer, inner, reverse, dtype), expected)
+        scaled = b * inner[:, :, None, None]
+        at_once = causal_sum.causal_sum_vectorised(a, scaled, c, start, reverse) * outer[:, :, None, None]
+        assert_close(at_once, expected)
+    y, z = causal_sum._compute_pair(a, d, b, c, outer, inner, reverse, dtype, torch.float32)
+    assert_close(y, dense(a, b, c, None, outer, inner, reverse))
+    assert z.dtype == torch.float32
+    assert_close(z, dense(d, c, b, None, outer, inner, reverse))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("length", [1, 31, 32, 33, 97])
+def test_running_products_of_both_kinds(length, reverse, poisoned_empty):
+    p, x, z = torch.randn(3, 2, length, 5, dtype=torch.float64)
+    outer, inner = torch.rand(2, 2, length, dtype=torch.float64)
+    start = torch.randn(2, 5, dtype=torch.float64)
+    for first, last, begin in ((p, z, start), (None, z, None), (p, None, start)):
+        terms = (x if last is None else x * last) * inner.unsqueeze(-1)
+        sums = terms.flip(1).cumsum(1).flip(1) if reverse else terms.cumsum(1)
+        sums = sums if begin is None else sums + begin.unsqueeze(1)
+        expected = (sums if first is None else sums * first) * outer.unsqueeze(-1)
+        arguments = (first, x, last, begin, outer, inner, reverse, torch.float64)
+        assert_close(running_product._compute(*arguments), expected)
+        assert_close(running_product._at_once(*arguments), expected)
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_second_derivatives_of_sums_with_factors(monkeypatch, traced):
+    monkeypatch.setattr(causal_sum, "LOOP_CHUNK", 2)
+    monkeypatch.setattr(running_product, "LOOP_CHUNK", 2)
+    q, k, v, state = (x[:1].requires_grad_() for x in make(5))
+    scale = torch.rand(1, 5, dtype=torch.float64)
+    assert torch.autograd.gradgradcheck(lambda *x: causal_sum.causal_sum(*x, scale, traced=traced), (q, k, v, state))
+    assert torch.autograd.gradcheck(lambda *x: causal_sum.causal_sum(*x, scale, traced=traced), (q, k, v, state))
+    function = running_product._operator if traced else running_product._RunningProduct.apply
+    p, x = torch.randn(2, 1, 5, 3, dtype=torch.float64).requires_grad_()
+    start = torch.randn(1, 3, dtype=torch.float64, requires_grad=True)
+    arguments = (p, x, start)
+    call = lambda p, x, start: function(p, x, None, start, scale, None, False, torch.float64)  # noqa: E731
+    assert torch.autograd.gradcheck(call, arguments)
+    assert torch.autograd.gradgradcheck(call, arguments)
+
+
+def test_transforms_of_a_whole_product():
+    factors = torch.randn(4, 3, 2, 40, 2, 4, dtype=torch.float64)
+
+    def energy(factors: Tensor) -> Tensor:
+        return polynomial_product(list(factors)).y.square().sum()
+
+    by_rows = torch.func.vmap(torch.func.grad(energy), in_dims=1, out_dims=1)(factors)
+    expected = torch.stack([torch.func.grad(energy)(factors[:, i]) for i in range(3)], dim=1)
+    assert_close(by_rows, expected)
+    tangent = torch.randn_like(factors[:, 0])
+    _, along = torch.func.jvp(energy, (factors[:, 0],), (tangent,))
+    assert along.item() == pytest.approx((expected[:, 0] * tangent).sum().item())
+
+
+def test_a_scale_that_is_learned_gets_its_gradient():
+    q, k, v, state = make(40)
+    scale = torch.rand(2, 40, dtype=torch.float64, requires_grad=True)
+    gradients = [
+        torch.autograd.grad(linear_attention(q, k, v, state, form=form, scale=scale).square().sum(), scale)[0]
+        for form in FORMS
+    ]
+    for other in gradients[1:]:
+        assert_close(other, gradients[0])
+
+
+@pytest.mark.parametrize(("degree", "degree_form"), [(3, "cumsum"), (4, "cumsum"), (4, "gate")])
+def test_nothing_is_saved_but_the_factors(degree, degree_form):
+    """In their own dtype: no copies in float32, no sums."""
+    factors = [torch.randn(1, 200, 2, 8).bfloat16().requires_grad_() for _ in range(degree)]
+    held: dict[int, Tensor] = {}
+
+    def hold(x: Tensor) -> Tensor:
+        return held.setdefault(x.data_ptr(), x)
+
+    with torch.autograd.graph.saved_tensors_hooks(hold, lambda x: x):
+        y = polynomial_product(factors, degree_form).y
+    own = {x.data_ptr() for x in factors}
+    rest = sum(x.nbytes for address, x in held.items() if address not in own)
+    # The query of degree 4, or what is gated, in float32; and two numbers a position.
+    assert rest <= (y.nbytes if degree == 4 else 0) + 2 * 4 * 200
 
 
 @pytest.mark.parametrize("length", LENGTHS)

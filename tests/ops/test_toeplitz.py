@@ -5,7 +5,14 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from hf_seqmix.ops import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, toeplitz_product, toeplitz_step
+from hf_seqmix.ops import (
+    toeplitz_fft,
+    toeplitz_matmul,
+    toeplitz_matmul_dense,
+    toeplitz_matrix,
+    toeplitz_product,
+    toeplitz_step,
+)
 from tests.tolerances import assert_close, relative_error
 
 LENGTHS = (1, 2, 3, 4, 7, 16, 17, 31, 64, 97, 128, 251)
@@ -82,7 +89,7 @@ def test_non_contiguous_inputs(causal):
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_many_blocks_of_channels(monkeypatch, causal):
-    monkeypatch.setattr(toeplitz_product, "channel_blocks", lambda *_: 3)
+    monkeypatch.setattr(toeplitz_fft, "channel_blocks", lambda *_: 3)
     x, kernel = make(11, causal, channels=7)
     upstream = torch.randn(2, 7, 11, dtype=torch.float64)
     for ours, exact in zip(

@@ -1,0 +1,100 @@
+"""The two torch implementations of the Toeplitz product, at every short length and at long ones, forward and backward."""
+
+import pytest
+import torch
+from scipy.signal import fftconvolve
+from torch import Tensor
+
+from hf_seqmix.ops import forced, toeplitz_matmul, toeplitz_matmul_dense
+from tests.tolerances import assert_close
+
+FORMS = [("fft", True), ("right_angle", True), ("fft", False)]
+LONG = [307, 512, 1009, 1024, 2039, 2048, 4093, 4096, 8191, 8192, 16381, 16384]
+
+
+def forms(name: str, causal: bool):
+    return forced(**{"toeplitz_causal" if causal else "toeplitz_bidirectional": name})
+
+
+def results(x: Tensor, kernel: Tensor, upstream: Tensor, causal: bool) -> tuple[Tensor, ...]:
+    x, kernel = x.detach().requires_grad_(), kernel.detach().requires_grad_()
+    y = toeplitz_matmul(x, kernel, causal)
+    return (y.detach(), *torch.autograd.grad(y, (x, kernel), upstream))
+
+
+@pytest.mark.parametrize(("name", "causal"), FORMS)
+@pytest.mark.parametrize("first", range(1, 300, 20))
+def test_every_length_to_300(name, causal, first, poisoned_empty):
+    for length in range(first, first + 20):
+        x, upstream = torch.randn(2, 1, 2, length, dtype=torch.float64)
+        kernel = torch.randn(2, length if causal else 2 * length - 1, dtype=torch.float64)
+        a, b = x.clone().requires_grad_(), kernel.clone().requires_grad_()
+        y = toeplitz_matmul_dense(a, b, causal)
+        exact = (y.detach(), *torch.autograd.grad(y, (a, b), upstream))
+        with forms(name, causal):
+            for dtype in (torch.float64, torch.float32):
+                ours = results(x.to(dtype), kernel.to(dtype), upstream.to(dtype), causal)
+                for actual, expected in zip(ours, exact, strict=True):
+                    assert_close(actual, expected, dtype)
+
+
+@pytest.mark.parametrize(("name", "causal"), FORMS)
+@pytest.mark.parametrize("length", LONG)
+def test_long_primes_and_powers_of_two(name, causal, length, poisoned_empty):
+    x, upstream = torch.randn(2, 2, 1, length, dtype=torch.float64)
+    kernel = torch.randn(1, length if causal else 2 * length - 1, dtype=torch.float64)
+
+    def convolve(a: Tensor, b: Tensor) -> Tensor:
+        """The full convolution over the last dimension, by another library."""
+        return torch.from_numpy(fftconvolve(a.numpy(), b.numpy(), axes=-1))
+
+    first = 0 if causal else length - 1  # place of lag 0 among the taps
+    y = convolve(x, kernel.expand(2, 1, -1))[..., first : first + length]
+    last = kernel.shape[-1] - 1 - first
+    dx = convolve(upstream, kernel.flip(-1).expand(2, 1, -1))[..., last : last + length]
+    dkernel = convolve(upstream, x.flip(-1)).sum(dim=0)[:, length - 1 - first :]
+    for dtype in (torch.float64, torch.float32):
+        with forms(name, causal):
+            ours = results(x.to(dtype), kernel.to(dtype), upstream.to(dtype), causal)
+        for actual, expected in zip(ours, (y, dx, dkernel), strict=True):
+            assert_close(actual, expected, dtype)
+
+
+@pytest.mark.parametrize("length", [1, 2, 5, 7])
+def test_right_angle_derivatives_of_any_order(length):
+    x = torch.randn(2, 2, length, dtype=torch.float64, requires_grad=True)
+    kernel = torch.randn(2, length, dtype=torch.float64, requires_grad=True)
+    with forced(toeplitz_causal="right_angle"):
+        assert torch.autograd.gradcheck(toeplitz_matmul, (x, kernel))
+        assert torch.autograd.gradgradcheck(toeplitz_matmul, (x, kernel))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("name", "causal"), FORMS)
+def test_half_precision(name, causal, dtype):
+    x, upstream = torch.randn(2, 2, 3, 131, dtype=dtype)
+    kernel = torch.randn(3, 131 if causal else 261)
+    a, b = x.double().requires_grad_(), kernel.double().requires_grad_()
+    y = toeplitz_matmul_dense(a, b, causal)
+    exact = (y.detach(), *torch.autograd.grad(y, (a, b), upstream.double()))
+    with forms(name, causal):
+        ours = results(x, kernel, upstream, causal)
+    for actual, expected in zip(ours, exact, strict=True):
+        assert_close(actual, expected, dtype)
+    assert ours[0].dtype == ours[1].dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("name", "causal"), FORMS)
+def test_only_the_input_and_the_kernel_are_kept(name, causal, dtype):
+    x = torch.randn(16, 4, 128, dtype=dtype, requires_grad=True)
+    kernel = torch.randn(4, 128 if causal else 255, requires_grad=True)
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with forms(name, causal), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        toeplitz_matmul(x, kernel, causal)
+    assert sum(kept.values()) == x.numel() * x.itemsize + kernel.numel() * 4
