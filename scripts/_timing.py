@@ -1,13 +1,16 @@
 """What the timing scripts share: a clock, interleaved rounds, fresh processes, peak memory, and reports on disk."""
 
 import argparse
+import itertools
 import json
+import math
+import random
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import get_all_start_methods, get_context
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,6 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.analysis import markdown_table, run_environment
-from hf_seqmix.data import write_json
 
 __all__ = [
     "Clock",
@@ -26,10 +28,15 @@ __all__ = [
     "medians_ms",
     "peak_bytes",
     "relative_error",
+    "saved_bytes",
+    "slope",
     "write_report",
 ]
 
 WARM_UP = 2  # the first rounds allocate and plan
+FEWEST = 3  # rounds of which there is a median
+PROFILES = 5  # attempts at a whole record of allocations
+MARK = 12_345  # bytes, of no tensor
 
 PRIVATE_ARGUMENTS = {"output_dir", "run"}
 
@@ -89,17 +96,34 @@ def forward_backward(
     return once
 
 
-def interleave(candidates: Mapping[str, Timed], rounds: int, clock: Clock) -> dict[str, list[tuple[float, ...]]]:
+def interleave(
+    candidates: Mapping[str, Timed], rounds: int, clock: Clock, budget: float | None = None, drawn: bool = False
+) -> dict[str, list[tuple[float, ...]]]:
     """Run every candidate once a round, in an order that rotates, so that none always meets a warm cache.
 
+    A candidate may suffer from what the one before it left in caches and in the allocator. In a rotation of many that is
+    always the same one; an order drawn anew in each round shares it out.
+
+    Args:
+        candidates: what is measured.
+        rounds: how often, after two rounds that do not count.
+        clock: handed to the candidates.
+        budget: seconds after which no further round begins, once there are three that count; None for no limit.
+        drawn: whether the order is drawn, the same in every run, instead of rotated.
+
     Returns:
-        For each candidate, what it measured in each round after the first two.
+        For each candidate, what it measured in each round that counts.
     """
     names = list(candidates)
     seconds: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+    begin = time.perf_counter()
+    draw = random.Random(0)
     for turn in range(rounds + WARM_UP):
+        if budget is not None and turn >= WARM_UP + FEWEST and time.perf_counter() - begin > budget:
+            break
         first = turn % len(names)
-        for name in [*names[first:], *names[:first]]:
+        order = draw.sample(names, len(names)) if drawn and len(names) > 2 else [*names[first:], *names[:first]]
+        for name in order:
             measured = candidates[name](clock)
             if turn >= WARM_UP:
                 seconds[name].append(measured)
@@ -112,8 +136,14 @@ def medians_ms(rounds: Sequence[tuple[float, ...]]) -> list[float]:
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a module in a new interpreter: the allocator remembers what ran before it in an old one."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as fresh:
+    """Call a function of a module in a process that has run nothing: the allocator remembers what ran before it in an old one.
+
+    Where the system can, it is forked from a server that has imported the packages and no more.
+    """
+    context: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
+    if context.get_start_method() == "forkserver":
+        context.set_forkserver_preload(["hf_seqmix.analysis.figures", "hf_seqmix.models.backbone"])
+    with ProcessPoolExecutor(1, mp_context=context) as fresh:
         return fresh.submit(function, *arguments).result()
 
 
@@ -130,17 +160,63 @@ def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
         function()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
+    for _ in range(PROFILES):
+        changes = _allocations(function)
+        if changes is not None:
+            return max(itertools.accumulate(changes, initial=0))
+    raise RuntimeError(f"the profiler lost the record of allocations {PROFILES} times; run this again on a quieter machine")
+
+
+def _allocations(function: Callable[[], Any]) -> list[int] | None:
+    """Return the bytes taken (or given back, negative) by each allocation of a call in turn; None where the record is partial.
+
+    The profiler drops what lies outside its window, and maps one clock to another when it starts: where the process is
+    interrupted just then, a short call may be dropped in part or whole. A mark of a size of its own on either side tells.
+    """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        torch.empty(MARK, dtype=torch.uint8)
         function()
+        torch.empty(MARK, dtype=torch.uint8)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
-    alive = peak = 0
-    for event in sorted((e for e in events if e.get("name") == "[memory]"), key=lambda e: e["ts"]):
-        alive += event["args"]["Bytes"]
-        peak = max(peak, alive)
-    return peak
+    record = sorted((e for e in events if e.get("name") == "[memory]"), key=lambda event: event["ts"])
+    changes = [event["args"]["Bytes"] for event in record]
+    if changes[:2] != [MARK, -MARK] or changes[-2:] != [MARK, -MARK]:
+        return None
+    return changes[2:-2]
+
+
+def saved_bytes(function: Callable[..., Any], inputs: Sequence[Tensor], own: Sequence[Tensor] = ()) -> int:
+    """Return how many bytes a call keeps for its backward pass, each piece of memory once.
+
+    Args:
+        function: called with the inputs.
+        inputs: tensors, which count where they are kept.
+        own: tensors that do not, such as the parameters of a module.
+    """
+    mine = {tensor.untyped_storage().data_ptr() for tensor in own}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in mine:
+            kept[place] = tensor  # held, so that no other takes its place
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        result = function(*inputs)
+    del result
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def slope(lengths: Sequence[float], values: Sequence[float]) -> float | None:
+    """Return the exponent of a quantity in the length: the slope of its logarithm by least squares; None for one length."""
+    x, y = ([math.log(number) for number in numbers] for numbers in (lengths, values))
+    if len(set(x)) < 2:
+        return None
+    return statistics.linear_regression(x, y).slope
 
 
 def relative_error(actual: Tensor, expected: Tensor) -> float:
@@ -177,8 +253,22 @@ def write_report(
         "arguments": {name: value for name, value in vars(arguments).items() if name not in PRIVATE_ARGUMENTS},
         "environment": environment,
     }
-    write_json(folder / f"{stem}.json", payload | more)
-    temporary = folder / f".{stem}.md.tmp"
-    temporary.write_text(text + "\n", encoding="utf-8")
-    temporary.replace(folder / f"{stem}.md")
+    # Written here, not by hf_seqmix.data, which needs the package datasets: machines lent for a measurement are bare.
+    written = {
+        f"{stem}.json": json.dumps(_finite(payload | more), indent=2, ensure_ascii=False, allow_nan=False),
+        f"{stem}.md": text,
+    }
+    for name, content in written.items():
+        temporary = folder / f".{name}.tmp"
+        temporary.write_text(content + "\n", encoding="utf-8")
+        temporary.replace(folder / name)
     return folder
+
+
+def _finite(value: Any) -> Any:
+    """Put None, which JSON has, for NaN and infinity, which it has not."""
+    if isinstance(value, Mapping):
+        return {str(key): _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
