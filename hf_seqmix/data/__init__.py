@@ -3,6 +3,7 @@
 from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
 from .compression import bits_per_byte_gzip, bits_per_byte_xz
 from .corpora import hold_out, load_corpus
+from .gutenberg import is_gutenberg, strip_gutenberg
 from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
@@ -37,6 +38,7 @@ __all__ = [
     "fault_of",
     "fault_of_files",
     "hold_out",
+    "is_gutenberg",
     "lagged_copy",
     "last_complete_checkpoint",
     "load_corpus",
@@ -51,6 +53,7 @@ __all__ = [
     "recipe_arguments",
     "separation_dataset",
     "separation_task",
+    "strip_gutenberg",
     "token_bytes",
     "total_bytes",
     "train_bpe",
