@@ -26,12 +26,14 @@ def no_network(monkeypatch):
 def test_every_metric_is_listed():
     assert list_metrics() == [
         "accuracy",
+        "accuracy_by_length",
         "bits_per_byte",
         "f1",
         "matthews_correlation",
         "pearson",
         "perplexity",
         "perplexity_by_position",
+        "recall_accuracy",
         "spearman",
         "squad",
     ]
@@ -169,6 +171,7 @@ LABELS = {"predictions": [1, 0], "references": [1, 1]}
 NUMBERS = {"predictions": [1.0, 0.0, 2.0], "references": [1.0, 1.0, 3.0]}
 GOOD = {
     "accuracy": LABELS,
+    "accuracy_by_length": {**LABELS, "lengths": [3, 9]},
     "f1": LABELS,
     "matthews_correlation": LABELS,
     "pearson": NUMBERS,
@@ -176,6 +179,7 @@ GOOD = {
     "bits_per_byte": {"nll": [1.0, 2.0], "num_bytes": [3, 4]},
     "perplexity": {"nll": [1.0, 2.0], "num_tokens": [3, 4]},
     "perplexity_by_position": {"nll": [1.0, 2.0], "positions": [0, 1]},
+    "recall_accuracy": {"predictions": [[1, 2], [3, 4]], "references": [[-100, 2], [3, -100]]},
     "squad": {"predictions": ["a", "b"], "references": [["a"], ["b"]]},
 }
 
@@ -190,7 +194,7 @@ def test_empty_input_and_mismatched_lengths_raise(name):
         load_metric(name).compute(**{first: GOOD[name][first][:1], **{key: GOOD[name][key] for key in others}})
 
 
-@pytest.mark.parametrize("name", [name for name in list_metrics() if name != "squad"])
+@pytest.mark.parametrize("name", [name for name in list_metrics() if name not in ("recall_accuracy", "squad")])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, None])
 def test_numbers_that_are_not_finite_raise(name, bad):
     for key in GOOD[name]:
@@ -198,10 +202,10 @@ def test_numbers_that_are_not_finite_raise(name, bad):
             load_metric(name).compute(**{**GOOD[name], key: [bad, *GOOD[name][key][1:]]})
 
 
-@pytest.mark.parametrize("name", ["accuracy", "f1", "matthews_correlation"])
+@pytest.mark.parametrize("name", ["accuracy", "accuracy_by_length", "f1", "matthews_correlation"])
 def test_probabilities_are_not_taken_for_labels(name):
     with pytest.raises(ValueError, match="integer labels"):
-        load_metric(name).compute(predictions=[0.7, 0.2], references=[1, 0])
+        load_metric(name).compute(**{**GOOD[name], "predictions": [0.7, 0.2]})
 
 
 @pytest.mark.parametrize(
