@@ -300,6 +300,7 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
             "examples": len(run.examples["train"]),
             "loss": trainer.mean_train_loss,
             "seconds": seconds,
+            **trainer.clock.measured(),
         },
         "train_loss_curve": [[entry["step"], entry["loss"]] for entry in history if "loss" in entry],
         "num_updates": trainer.state.global_step,

@@ -430,6 +430,7 @@ def results_of(arguments: Arguments, trainer: PretrainingTrainer, seconds: float
         "num_train_tokens": trainer.state.global_step * tokens_per_update(arguments),
         "tokens_per_second": updates * tokens_per_update(arguments) / seconds if updates else None,
         "train_seconds": seconds,
+        **trainer.clock.measured(),
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
         "arguments": {

@@ -3,10 +3,13 @@
 from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
 from .compression import bits_per_byte_gzip, bits_per_byte_xz
 from .corpora import hold_out, load_corpus
+from .document_pairs import load_document_pairs
 from .gutenberg import is_gutenberg, strip_gutenberg
+from .listops import evaluate_listops, listops
 from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
+from .passage_pairs import load_documents, same_document_pairs
 from .recall import associative_recall, lagged_copy
 from .recipes import config_from_overrides, parse_overrides, read_recipe, recipe_arguments, without_replaced
 from .repetition import rare_word_repetition
@@ -34,6 +37,7 @@ __all__ = [
     "config_from_overrides",
     "corpus_metrics",
     "count_bytes",
+    "evaluate_listops",
     "explain_write_error",
     "fault_of",
     "fault_of_files",
@@ -41,7 +45,10 @@ __all__ = [
     "is_gutenberg",
     "lagged_copy",
     "last_complete_checkpoint",
+    "listops",
     "load_corpus",
+    "load_document_pairs",
+    "load_documents",
     "mask_blocks",
     "pack_for_evaluation",
     "pack_for_training",
@@ -51,6 +58,7 @@ __all__ = [
     "rare_word_repetition",
     "read_recipe",
     "recipe_arguments",
+    "same_document_pairs",
     "separation_dataset",
     "separation_task",
     "strip_gutenberg",

@@ -18,6 +18,7 @@ from .checkpoints import (
     set_aside_later,
     written_by,
 )
+from .step_clock import StepClock
 from .whole_files import whole_files, write_json
 
 __all__ = ["LAST", "ResumableTrainer"]
@@ -46,6 +47,9 @@ class ResumableTrainer(Trainer):
         self._loss_before = 0.0
         self.add_callback(_RestoreLoss(self))
         self.add_callback(_SaveLast())
+        self.clock = StepClock()
+        """How fast the updates of this call were."""
+        self.add_callback(self.clock)
 
     def find_checkpoint(self, wish: str | None) -> tuple[str | None, str | None]:
         """

@@ -1,0 +1,61 @@
+"""How fast a `Trainer` makes its updates, and how much memory that takes."""
+
+import statistics
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+__all__ = ["StepClock"]
+
+
+class StepClock(TrainerCallback):
+    """
+    Measures the updates of a run: from the first forward pass to the optimizer's step, the accelerator waited for.
+
+    Loading data, evaluations and checkpoints are not counted. The median tells of a machine that was busy with something
+    else for a part of the run less than the mean would; a machine that was busy throughout needs to be known.
+    """
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+        self._begin = 0.0
+
+    def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        self._begin = _now()
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        self._seconds.append(_now() - self._begin)
+
+    def measured(self) -> dict[str, Any]:
+        """
+        What was measured in this process, JSON-ready.
+
+        Returns:
+            `steps_per_second`, one over the median seconds of an update, None where none was made; `peak_memory_bytes`, at
+            most allocated on the accelerator, or else resident in the whole process, None where the system does not say; `memory_of`, "device" or "process".
+        """
+        on_device = torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
+        return {
+            "steps_per_second": 1 / statistics.median(self._seconds) if self._seconds else None,
+            "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_device else _peak_resident(),
+            "memory_of": "device" if on_device else "process",
+        }
+
+
+def _now() -> float:
+    if torch.accelerator.is_available():
+        torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
+def _peak_resident() -> int | None:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    # Linux counts kibibytes, macOS bytes.
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

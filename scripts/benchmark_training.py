@@ -1,0 +1,217 @@
+"""What the benchmarks that train share: training runs in processes of their own, resumed, logged, their costs said first."""
+
+import argparse
+import hashlib
+import json
+import logging
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_seqmix import __version__
+from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
+
+SCRIPTS = Path(__file__).resolve().parent
+TRIAL_UPDATES = 5  # timed to tell what a run will cost: the median leaves the first, slow ones out
+_SHORT = f"--max-steps {TRIAL_UPDATES} --eval-strategy no --save-strategy no --load-best-model-at-end false".split()
+TRIALS = {
+    "finetune.py": [*_SHORT, "--max-train-samples", "1000", "--max-eval-samples", "2"],
+    "pretrain.py": [*_SHORT, "--max-eval-blocks", "1"],
+}
+"""What takes the place of the length of a run where only its speed is asked for."""
+
+COSTS = {
+    "run": "run",
+    "updates": "updates:,",
+    "seconds_per_update": "s/update:.3g",
+    "hours": "hours:.2f",
+    "peak_memory_mib": "peak MiB:,.0f",
+}
+
+logger = logging.getLogger("run_benchmarks")
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """One training.
+
+    Attributes:
+        name: as a path below the output folder, such as "listops/fd_tnn/seed-0"; tells the runs apart.
+        script: of this folder, such as "finetune.py"; writes results.json into its `--output-dir` and knows `--resume`.
+        arguments: of that script, but for these two.
+        labels: what its row says besides what was measured, such as task, family and seed.
+        updates: of the training, where it is known beforehand.
+    """
+
+    name: str
+    script: str
+    arguments: tuple[str, ...]
+    labels: Mapping[str, Any]
+    updates: int | None = None
+
+    @property
+    def digest(self) -> str:
+        """Changes with the arguments: a run is never resumed with others."""
+        return hashlib.sha256(json.dumps([self.script, *self.arguments]).encode()).hexdigest()[:8]
+
+    def folder(self, output_dir: Path) -> Path:
+        """Where it writes."""
+        return output_dir / "runs" / f"{self.name}-{self.digest}"
+
+    def key(self, benchmark: str) -> dict[str, Any]:
+        """What its result depends on; the contents of data files are named by whoever makes the arguments."""
+        return {
+            "benchmark": benchmark,
+            "version": __version__,
+            "name": self.name,
+            "script": self.script,
+            "arguments": list(self.arguments),
+        }
+
+    def command(self, output_dir: Path) -> str:
+        """What a user types to do this one alone."""
+        words = ["python", f"scripts/{self.script}", *self.arguments, "--output-dir", str(self.folder(output_dir))]
+        return shlex.join(words)
+
+
+def training_arguments() -> argparse.ArgumentParser:
+    """What every benchmark that trains takes."""
+    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    common.add_argument("--output-dir", type=Path, required=True, help="where runs, results, table and plots go")
+    size = common.add_mutually_exclusive_group()
+    size.add_argument(
+        "--fast",
+        action="store_const",
+        const="fast",
+        dest="size",
+        help="minutes on two cores: shows that everything works, and nothing about the models",
+    )
+    size.add_argument(
+        "--full",
+        action="store_const",
+        const="full",
+        dest="size",
+        help="the published size; says what it costs on this machine before it begins",
+    )
+    common.set_defaults(size="reduced")
+    common.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
+    common.add_argument("--costs", action="store_true", help="only say what the runs would cost on this machine")
+    common.add_argument(
+        "--training-arguments",
+        default="",
+        metavar="ARGUMENTS",
+        help="further arguments of the training script, in one quoted text, such as '--bf16 --use-cpu'",
+    )
+    common.add_argument("--overwrite", action="store_true", help="run again what the output folder already holds")
+    return common
+
+
+def train_all(
+    arguments: argparse.Namespace, runs: Sequence[TrainingRun], measure: Callable[[dict[str, Any]], dict[str, Any]]
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """
+    Train what the output folder does not hold yet.
+
+    Args:
+        arguments: as `training_arguments` reads them, and `benchmark`.
+        runs: in the order of the table.
+        measure: takes from a run's results.json what its row shows.
+
+    Returns:
+        A row for each run that has a result, its labels first; the faults of the others by name.
+
+    Raises:
+        ValueError: two runs have one name, or the log is something else.
+    """
+    names = [run.name for run in runs]
+    if len(set(names)) < len(names):
+        raise ValueError(f"Two runs have one name: {', '.join(sorted({n for n in names if names.count(n) > 1}))}.")
+    log = ResultLog(arguments.output_dir / "results.jsonl")
+    missing = [run for run in runs if arguments.overwrite or log.get(run.key(arguments.benchmark)) is None]
+    if len(missing) < len(runs):
+        logger.info(f"{len(runs) - len(missing)} of {len(runs)} results are there already")
+    if missing and (arguments.size == "full" or arguments.costs):
+        state_costs(arguments, missing)
+    failures: dict[str, str] = {}
+    for number, run in enumerate([] if arguments.costs else missing, start=1):
+        logger.info(f"run {number} of {len(missing)}: {run.name}")
+        folder = run.folder(arguments.output_dir)
+        if arguments.overwrite and folder.is_dir():
+            shutil.rmtree(folder)
+        results = train(run, folder)
+        if isinstance(results, str):
+            failures[run.name] = results
+            logger.error(f"{run.name}: {results}")
+            continue
+        row = {
+            **run.labels,
+            **measure(results),
+            "updates": results["num_updates"],
+            "command": run.command(Path("runs")),
+            "environment": run_environment() | {"command": None},
+        }
+        log.append(run.key(arguments.benchmark), row)
+        # What the row needs is kept; checkpoints of a finished run are dead weight.
+        for checkpoint in folder.glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+    found = [log.get(run.key(arguments.benchmark)) for run in runs]
+    return [row for row in found if row is not None], failures
+
+
+def train(run: TrainingRun, folder: Path, more: Sequence[str] = ()) -> dict[str, Any] | str:
+    """Run the script, its progress on this standard error, and return its results.json, or what went wrong."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [
+        sys.executable,
+        str(SCRIPTS / run.script),
+        *run.arguments,
+        *more,
+        "--output-dir",
+        str(folder),
+        "--resume",
+    ]
+    output = folder / "output.txt"
+    with open(output, "w", encoding="utf-8") as file:
+        done = subprocess.run(command, stdout=file, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"}, check=False)
+    if done.returncode:
+        return f"{run.script} ended with status {done.returncode}; its last words are above, its folder is {folder}"
+    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+
+def state_costs(arguments: argparse.Namespace, runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
+    """Time a few updates of each kind of run, say what all of them take, and return that as rows.
+
+    Runs that differ in their seed alone are timed once. Evaluations are not counted.
+    """
+    rows: list[dict[str, Any]] = []
+    known: dict[str, dict[str, Any]] = {}
+    for run in runs:
+        kind = json.dumps({name: value for name, value in run.labels.items() if name != "seed"})
+        if kind not in known:
+            logger.info(f"timing {TRIAL_UPDATES} updates of {run.name}")
+            folder = arguments.output_dir / "costs" / f"{run.name}-{run.digest}"
+            shutil.rmtree(folder, ignore_errors=True)
+            results = train(run, folder, TRIALS[run.script])
+            shutil.rmtree(folder, ignore_errors=True)
+            known[kind] = {} if isinstance(results, str) else results
+        speed = known[kind].get("train", known[kind])
+        per_second, memory = speed.get("steps_per_second"), speed.get("peak_memory_bytes")
+        seconds = 1 / per_second if per_second else None
+        rows.append(
+            {
+                "run": run.name,
+                "updates": run.updates,
+                "seconds_per_update": seconds,
+                "hours": seconds * run.updates / 3600 if seconds and run.updates else None,
+                "peak_memory_mib": memory / 2**20 if memory else None,
+            }
+        )
+    total = sum(row["hours"] or 0 for row in rows)
+    print(f"{markdown_table(rows, COSTS)}\n\n{total:.1f} hours in all on this machine, evaluations not counted.")
+    return rows
