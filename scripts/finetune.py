@@ -106,15 +106,17 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
 
 
 def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datasets.DatasetDict:
-    """The splits that are used, and of each as many examples as are asked for."""
+    """The splits that are used, and of each as many examples as are asked for.
+
+    They are drawn: files are often sorted by label, and the first thousand reviews of IMDB are all bad ones.
+    """
     limits = {"train": data.max_train_samples, "validation": data.max_eval_samples, "test": data.max_eval_samples}
-    return datasets.DatasetDict(
-        {
-            split: rows.take(min(limits[split] or len(rows), len(rows)))
-            for split, rows in examples.items()
-            if split in limits
-        }
-    )
+    limited = {}
+    for split, limit in limits.items():
+        if split in examples:
+            rows = examples[split]
+            limited[split] = rows if limit is None or limit >= len(rows) else rows.shuffle(seed=0).take(limit)
+    return datasets.DatasetDict(limited)
 
 
 def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
@@ -303,6 +305,11 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
             **trainer.clock.measured(),
         },
         "train_loss_curve": [[entry["step"], entry["loss"]] for entry in history if "loss" in entry],
+        "validation_curve": [
+            {"step": entry["step"], **{k.removeprefix("eval_"): v for k, v in entry.items() if k.startswith("eval_")}}
+            for entry in history
+            if "eval_loss" in entry
+        ],
         "num_updates": trainer.state.global_step,
         "best_checkpoint": trainer.state.best_model_checkpoint,
         "num_parameters": run.model.num_parameters(),

@@ -107,8 +107,8 @@ class DataArguments:
     )
     image_std: list[float] | None = field(default=None, metadata={"help": "What they are then divided by."})
     stride: int = field(default=128, metadata={"help": "Tokens that two windows of a long context share (SQuAD)."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on the first so many examples."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on the first so many examples."})
+    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples, drawn at random, the same in every run."})
+    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples of each split, drawn likewise."})
     metrics: list[str] | None = field(
         default=None, metadata={"help": "Names of metrics or paths of metric scripts, instead of the task's own."}
     )
