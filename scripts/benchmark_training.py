@@ -55,29 +55,39 @@ class TrainingRun:
     labels: Mapping[str, Any]
     updates: int | None = None
 
-    @property
-    def digest(self) -> str:
-        """Changes with the arguments: a run is never resumed with others."""
-        return hashlib.sha256(json.dumps([self.script, *self.arguments]).encode()).hexdigest()[:8]
+    def portable(self, output_dir: Path) -> list[str]:
+        """The arguments without this machine's folders: what results are known by, and what a reader can type."""
+        return [_portable(word, output_dir) for word in self.arguments]
 
     def folder(self, output_dir: Path) -> Path:
-        """Where it writes."""
-        return output_dir / "runs" / f"{self.name}-{self.digest}"
+        """Where it writes; another one for other arguments, so that a run is never resumed with others."""
+        words = json.dumps([self.script, *self.portable(output_dir)])
+        return output_dir / "runs" / f"{self.name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
-    def key(self, benchmark: str) -> dict[str, Any]:
-        """What its result depends on; the contents of data files are named by whoever makes the arguments."""
+    def key(self, benchmark: str, output_dir: Path) -> dict[str, Any]:
+        """What its result depends on."""
         return {
             "benchmark": benchmark,
             "version": __version__,
             "name": self.name,
             "script": self.script,
-            "arguments": list(self.arguments),
+            "arguments": self.portable(output_dir),
         }
 
     def command(self, output_dir: Path) -> str:
         """What a user types to do this one alone."""
-        words = ["python", f"scripts/{self.script}", *self.arguments, "--output-dir", str(self.folder(output_dir))]
+        words = ["python", f"scripts/{self.script}", *self.portable(output_dir), "--output-dir", f"runs/{self.name}"]
         return shlex.join(words)
+
+
+def _portable(word: str, output_dir: Path) -> str:
+    if os.sep not in word:
+        return word
+    path = Path(word)
+    for folder, name in ((output_dir.absolute(), "OUTPUT"), (SCRIPTS, "scripts")):
+        if path.absolute().is_relative_to(folder):
+            return str(Path(name) / path.absolute().relative_to(folder))
+    return f"DATA/{path.parent.name}/{path.name}" if path.is_absolute() else word
 
 
 def training_arguments() -> argparse.ArgumentParser:
@@ -133,7 +143,11 @@ def train_all(
     if len(set(names)) < len(names):
         raise ValueError(f"Two runs have one name: {', '.join(sorted({n for n in names if names.count(n) > 1}))}.")
     log = ResultLog(arguments.output_dir / "results.jsonl")
-    missing = [run for run in runs if arguments.overwrite or log.get(run.key(arguments.benchmark)) is None]
+
+    def key(run: TrainingRun) -> dict[str, Any]:
+        return run.key(arguments.benchmark, arguments.output_dir)
+
+    missing = [run for run in runs if arguments.overwrite or log.get(key(run)) is None]
     if len(missing) < len(runs):
         logger.info(f"{len(runs) - len(missing)} of {len(runs)} results are there already")
     if missing and (arguments.size == "full" or arguments.costs):
@@ -153,14 +167,14 @@ def train_all(
             **run.labels,
             **measure(results),
             "updates": results["num_updates"],
-            "command": run.command(Path("runs")),
-            "environment": run_environment() | {"command": None},
+            "command": run.command(arguments.output_dir),
+            "environment": {name: value for name, value in run_environment().items() if name != "command"},
         }
-        log.append(run.key(arguments.benchmark), row)
+        log.append(key(run), row)
         # What the row needs is kept; checkpoints of a finished run are dead weight.
         for checkpoint in folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-    found = [log.get(run.key(arguments.benchmark)) for run in runs]
+    found = [log.get(key(run)) for run in runs]
     return [row for row in found if row is not None], failures
 
 
@@ -195,7 +209,7 @@ def state_costs(arguments: argparse.Namespace, runs: Sequence[TrainingRun]) -> l
         kind = json.dumps({name: value for name, value in run.labels.items() if name != "seed"})
         if kind not in known:
             logger.info(f"timing {TRIAL_UPDATES} updates of {run.name}")
-            folder = arguments.output_dir / "costs" / f"{run.name}-{run.digest}"
+            folder = arguments.output_dir / "costs" / run.name
             shutil.rmtree(folder, ignore_errors=True)
             results = train(run, folder, TRIALS[run.script])
             shutil.rmtree(folder, ignore_errors=True)

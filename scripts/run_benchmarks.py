@@ -4,6 +4,7 @@
         --text-file held-out.txt --context-lengths 128 256 512 1024 2048 --output-dir runs/compare
     python scripts/run_benchmarks.py masked-language-modeling --model model_cards/ski-tnn-python-2m \\
         --dataset embedded:python-stdlib --ngram 5 --output-dir runs/masked
+    python scripts/run_benchmarks.py lra --task listops --fast --output-dir runs/lra
 
 Each result is written as soon as it is known, and the same command continues where it was interrupted.
 """
@@ -15,6 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmark_language import add_language_modeling
+from benchmark_lra import add_lra
 from benchmark_masked import add_masked_language_modeling
 
 from hf_seqmix.data import explain_write_error, prepare_run_folder
@@ -33,6 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
     benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="benchmark")
     add_language_modeling(benchmarks)
     add_masked_language_modeling(benchmarks)
+    add_lra(benchmarks)
     return parser
 
 
