@@ -59,6 +59,9 @@ from hf_seqmix.data.labelled import (
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.models.backbone import SeqMixPreTrainedModel
 
+# The splits scored at the end; MNLI has two of either.
+EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")
+
 logger = logging.getLogger("finetune")
 
 
@@ -96,11 +99,18 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
         examples = load_labelled(given, header=not data.no_header, cache_dir=data.cache_dir)
     if "train" not in examples:
         raise ValueError(f"There is no training split; there is {', '.join(examples)}.")
+    if data.validation_from_train:
+        if "validation" not in examples:
+            raise ValueError(
+                f"--validation-from-train needs validation data to test on; there is {', '.join(examples)}."
+            )
+        own = {split.replace("validation", "test"): rows for split, rows in examples.items() if "validation" in split}
+        examples = datasets.DatasetDict({"train": examples["train"], **own})
     if "validation" not in examples:
         if len(examples["train"]) < 2:
             raise ValueError("One training example leaves nothing to evaluate on; give more, or --validation-file.")
         parts = examples["train"].train_test_split(data.validation_fraction, seed=arguments.training.seed)
-        logger.info(f"No validation data: {len(parts['test'])} of the training examples are held out")
+        logger.info(f"{len(parts['test'])} of the training examples are held out to evaluate on")
         examples = datasets.DatasetDict({**examples, "train": parts["train"], "validation": parts["test"]})
     return examples
 
@@ -110,7 +120,7 @@ def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datas
 
     They are drawn: files are often sorted by label, and the first thousand reviews of IMDB are all bad ones.
     """
-    limits = {"train": data.max_train_samples, "validation": data.max_eval_samples, "test": data.max_eval_samples}
+    limits = {"train": data.max_train_samples, **dict.fromkeys(EVALUATED, data.max_eval_samples)}
     limited = {}
     for split, limit in limits.items():
         if split in examples:
@@ -292,7 +302,7 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     trainer.save_model()
     history = list(trainer.state.log_history)
-    evaluations = {split: evaluate_split(run, split) for split in ("validation", "test") if split in run.encoded}
+    evaluations = {split: evaluate_split(run, split) for split in EVALUATED if split in run.encoded}
     results = {
         "task": arguments.data.task,
         "model": arguments.model.model or arguments.model.model_type,

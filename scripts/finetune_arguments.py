@@ -87,6 +87,13 @@ class DataArguments:
     validation_fraction: float = field(
         default=0.1, metadata={"help": "Share of the training data held out if there is no validation data."}
     )
+    validation_from_train: bool = field(
+        default=False,
+        metadata={
+            "help": "Hold that share out in any case, and score the data's own validation split as the test data, once at the"
+            " end: for benchmarks such as GLUE, whose test labels are secret."
+        },
+    )
     text_columns: list[str] | None = field(
         default=None, metadata={"help": "One, or two for pairs. Words of a token classification: one (tokens)."}
     )
@@ -107,8 +114,12 @@ class DataArguments:
     )
     image_std: list[float] | None = field(default=None, metadata={"help": "What they are then divided by."})
     stride: int = field(default=128, metadata={"help": "Tokens that two windows of a long context share (SQuAD)."})
-    max_train_samples: int | None = field(default=None, metadata={"help": "Train on so many examples, drawn at random, the same in every run."})
-    max_eval_samples: int | None = field(default=None, metadata={"help": "Evaluate on so many examples of each split, drawn likewise."})
+    max_train_samples: int | None = field(
+        default=None, metadata={"help": "Train on so many examples, drawn at random, the same in every run."}
+    )
+    max_eval_samples: int | None = field(
+        default=None, metadata={"help": "Evaluate on so many examples of each split, drawn likewise."}
+    )
     metrics: list[str] | None = field(
         default=None, metadata={"help": "Names of metrics or paths of metric scripts, instead of the task's own."}
     )
@@ -253,6 +264,8 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("--glue-task is a sequence classification; leave out --task.")
     if data.baseline and data.task != "sequence-classification":
         raise ValueError(f"--baseline {data.baseline} is for sequence classification, not for {data.task}.")
+    if data.validation_from_train and data.test_file is not None:
+        raise ValueError("--validation-from-train makes test data of the validation data; leave out --test-file.")
     if not 0 < data.validation_fraction < 1:
         raise ValueError(f"--validation-fraction must lie between 0 and 1; given {data.validation_fraction}.")
     for option, limit in (("train", data.max_train_samples), ("eval", data.max_eval_samples)):

@@ -24,8 +24,9 @@ class GlueTask:
         metrics: names for `load_metric`.
         folder: the usual name of the task's folder.
         validation: the file that holds the validation data.
+        mismatched: the one that holds MNLI's second validation data, of other sources than its training data.
         columns: of files without a header.
-        hub_text_columns, hub_validation: names in the Hub's copy, where they differ.
+        hub_text_columns, hub_validation, hub_mismatched: names in the Hub's copy, where they differ.
     """
 
     text_columns: tuple[str, ...]
@@ -33,9 +34,11 @@ class GlueTask:
     metrics: tuple[str, ...]
     folder: str
     validation: str = "dev.tsv"
+    mismatched: str | None = None
     columns: tuple[str, ...] | None = None
     hub_text_columns: tuple[str, ...] | None = None
     hub_validation: str = "validation"
+    hub_mismatched: str | None = None
 
 
 GLUE_TASKS = {
@@ -60,8 +63,10 @@ GLUE_TASKS = {
         ("accuracy",),
         "MNLI",
         validation="dev_matched.tsv",
+        mismatched="dev_mismatched.tsv",
         hub_text_columns=("premise", "hypothesis"),
         hub_validation="validation_matched",
+        hub_mismatched="validation_mismatched",
     ),
     "wnli": GlueTask(("sentence1", "sentence2"), "label", ("accuracy",), "WNLI"),
 }
@@ -108,7 +113,7 @@ def load_glue(
     task: str, folder: str | Path | None = None, cache_dir: str | Path | None = None
 ) -> tuple[datasets.DatasetDict, GlueTask]:
     """
-    The train and validation splits of a GLUE task, and the task with the columns of these splits.
+    The train and validation splits of a GLUE task (MNLI: and validation_mismatched), and the task with their columns.
 
     The test splits are left out: their labels are not public.
 
@@ -126,6 +131,8 @@ def load_glue(
     if folder is None:
         loaded = load_labelled(f"nyu-mll/glue:{task}", cache_dir=cache_dir)
         splits = {"train": loaded["train"], "validation": loaded[entry.hub_validation]}
+        if entry.hub_mismatched is not None:
+            splits["validation_mismatched"] = loaded[entry.hub_mismatched]
         texts = entry.hub_text_columns or entry.text_columns
         on_hub = GlueTask(texts, "label", entry.metrics, entry.folder)
         return datasets.DatasetDict(splits), on_hub
@@ -133,6 +140,8 @@ def load_glue(
     if (folder / entry.folder).is_dir():
         folder = folder / entry.folder
     files = {"train": folder / "train.tsv", "validation": folder / entry.validation}
+    if entry.mismatched is not None:
+        files["validation_mismatched"] = folder / entry.mismatched
     splits = load_labelled(files, header=entry.columns is None, columns=entry.columns, cache_dir=cache_dir)
     return splits, entry
 
