@@ -26,6 +26,8 @@ TRIALS = {
 }
 """What takes the place of the length of a run where only its speed is asked for."""
 
+SAME_COST = ("seed", "learning_rate")  # labels that no update takes longer for
+
 COSTS = {
     "run": "run",
     "updates": "updates:,",
@@ -47,6 +49,7 @@ class TrainingRun:
         arguments: of that script, but for these two.
         labels: what its row says besides what was measured, such as task, family and seed.
         updates: of the training, where it is known beforehand.
+        contents: what tells the files that the arguments name from others of the same name, where they may change.
     """
 
     name: str
@@ -54,6 +57,7 @@ class TrainingRun:
     arguments: tuple[str, ...]
     labels: Mapping[str, Any]
     updates: int | None = None
+    contents: Mapping[str, str | None] | None = None
 
     def portable(self, output_dir: Path) -> list[str]:
         """The arguments without this machine's folders: what results are known by, and what a reader can type."""
@@ -61,7 +65,8 @@ class TrainingRun:
 
     def folder(self, output_dir: Path) -> Path:
         """Where it writes; another one for other arguments, so that a run is never resumed with others."""
-        words = json.dumps([self.script, *self.portable(output_dir)])
+        contents = [dict(self.contents)] if self.contents else []
+        words = json.dumps([self.script, *self.portable(output_dir), *contents])
         return output_dir / "runs" / f"{self.name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
     def key(self, benchmark: str, output_dir: Path) -> dict[str, Any]:
@@ -72,6 +77,7 @@ class TrainingRun:
             "name": self.name,
             "script": self.script,
             "arguments": self.portable(output_dir),
+            **({"contents": dict(self.contents)} if self.contents else {}),
         }
 
     def command(self, output_dir: Path) -> str:
@@ -123,7 +129,10 @@ def training_arguments() -> argparse.ArgumentParser:
 
 
 def train_all(
-    arguments: argparse.Namespace, runs: Sequence[TrainingRun], measure: Callable[[dict[str, Any]], dict[str, Any]]
+    arguments: argparse.Namespace,
+    runs: Sequence[TrainingRun],
+    measure: Callable[[dict[str, Any]], dict[str, Any]],
+    planned: Sequence[TrainingRun] | None = None,
 ) -> tuple[list[dict[str, Any]], dict[str, str]]:
     """
     Train what the output folder does not hold yet.
@@ -132,6 +141,8 @@ def train_all(
         arguments: as `training_arguments` reads them, and `benchmark`.
         runs: in the order of the table.
         measure: takes from a run's results.json what its row shows.
+        planned: the runs whose costs are said, where a benchmark trains in several rounds: all of them before the first, none
+            before the others. By default those that are trained now.
 
     Returns:
         A row for each run that has a result, its labels first; the faults of the others by name.
@@ -151,7 +162,7 @@ def train_all(
     if len(missing) < len(runs):
         logger.info(f"{len(runs) - len(missing)} of {len(runs)} results are there already")
     if missing and (arguments.size == "full" or arguments.costs):
-        state_costs(arguments, missing)
+        state_costs(arguments, missing if planned is None else planned)
     failures: dict[str, str] = {}
     for number, run in enumerate([] if arguments.costs else missing, start=1):
         logger.info(f"run {number} of {len(missing)}: {run.name}")
@@ -199,14 +210,16 @@ def train(run: TrainingRun, folder: Path, more: Sequence[str] = ()) -> dict[str,
 
 
 def state_costs(arguments: argparse.Namespace, runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
-    """Time a few updates of each kind of run, say what all of them take, and return that as rows.
+    """Time a few updates of each kind of run, say what all of them take, and return that as rows; nothing if there are no runs.
 
-    Runs that differ in their seed alone are timed once. Evaluations are not counted.
+    Runs that differ in their seed and learning rate alone are timed once. Evaluations are not counted.
     """
+    if not runs:
+        return []
     rows: list[dict[str, Any]] = []
     known: dict[str, dict[str, Any]] = {}
     for run in runs:
-        kind = json.dumps({name: value for name, value in run.labels.items() if name != "seed"})
+        kind = json.dumps({name: value for name, value in run.labels.items() if name not in SAME_COST})
         if kind not in known:
             logger.info(f"timing {TRIAL_UPDATES} updates of {run.name}")
             folder = arguments.output_dir / "costs" / run.name
