@@ -122,7 +122,7 @@ def training_arguments() -> argparse.ArgumentParser:
         "--training-arguments",
         default="",
         metavar="ARGUMENTS",
-        help="further arguments of the training script, in one quoted text, such as '--bf16 --use-cpu'",
+        help="further arguments of the training script, in one text after an equals sign: --training-arguments='--bf16 --use-cpu'",
     )
     common.add_argument("--overwrite", action="store_true", help="run again what the output folder already holds")
     return common

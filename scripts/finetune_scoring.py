@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 
 from hf_seqmix.analysis import markdown_table
-from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent
+from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent, word_overlap
 from hf_seqmix.data.labelled import (
     Classification,
     ImageClassification,
@@ -61,14 +61,14 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
 def baselines(
     task: Task, metrics: Sequence[str], examples: datasets.DatasetDict, split: str, words: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Scores of predictions that know only the training labels, and of a bag of words.
+    """Scores of predictions that know only the training labels, or only words.
 
     Args:
         task: what the data asks for.
         metrics: names for `load_metric`.
         examples: its splits, `train` among them.
         split: which of them is scored.
-        words: whether to fit a bag of words to the training split, too.
+        words: whether to fit a bag of words to the training split, too, and for pairs the words that they share.
     """
     train, rows = examples["train"], examples[split]
     references = task.references(rows, split)
@@ -87,6 +87,9 @@ def baselines(
         texts, held_out = ([list(part[column]) for column in task.text_columns] for part in (train, rows))
         predictions = bag_of_words(texts, labels, held_out, task.problem_type)
         result["bag of words"] = score(task, metrics, predictions, references)
+        if len(texts) == 2 and task.problem_type != "multi_label_classification":
+            predictions = word_overlap(texts, labels, held_out, task.problem_type)
+            result["shared words"] = score(task, metrics, predictions, references)
     return result
 
 

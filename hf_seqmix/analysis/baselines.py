@@ -1,4 +1,4 @@
-"""What a classifier has to beat: the most frequent answer, and a bag of words."""
+"""What a classifier has to beat: the most frequent answer, a bag of words, and for pairs the words that they share."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["bag_of_words", "constant_labels", "most_frequent"]
+__all__ = ["bag_of_words", "constant_labels", "most_frequent", "word_overlap"]
 
 T = TypeVar("T", bound=Hashable)
 
@@ -81,3 +81,41 @@ def bag_of_words(
             OneVsRestClassifier(classifier).fit(features, train[:, varied]).predict(held_out).reshape(-1, len(varied))
         )
     return predictions
+
+
+def word_overlap(
+    train_pairs: Sequence[Sequence[str]], train: np.ndarray, pairs: Sequence[Sequence[str]], problem_type: str
+) -> np.ndarray:
+    """Predictions for pairs of texts from one number each, the cosine of their TF-IDF weights of words.
+
+    A bag of words sees what each text says but not what both say. Logistic regression for classes, least squares for
+    numbers.
+
+    Args:
+        train_pairs, pairs: two columns of texts, to learn from and to predict.
+        train: labels as for `constant_labels`, of one label.
+        problem_type: "single_label_classification" or "regression".
+
+    Returns:
+        Predictions in the form of `train`.
+
+    Raises:
+        ImportError: scikit-learn is not installed.
+        ValueError: there are not two columns, several labels are asked for, or the texts hold no words.
+    """
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LinearRegression, LogisticRegression
+
+    if len(train_pairs) != 2 or len(pairs) != 2 or problem_type == "multi_label_classification":
+        raise ValueError(
+            f"Shared words need two columns of texts and one label; given {len(pairs)} columns and {problem_type}."
+        )
+    vectorizer = TfidfVectorizer(sublinear_tf=True).fit([text for column in train_pairs for text in column])
+
+    def cosines(columns: Sequence[Sequence[str]]) -> np.ndarray:
+        first, second = (vectorizer.transform(column) for column in columns)  # rows of length 1
+        return np.asarray(first.multiply(second).sum(axis=1)).reshape(-1, 1)
+
+    regression = problem_type == "regression"
+    model: Any = LinearRegression() if regression else LogisticRegression(C=1e6, max_iter=1000)
+    return model.fit(cosines(train_pairs), train).predict(cosines(pairs))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent
+from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent, word_overlap
 
 
 def test_most_frequent():
@@ -49,3 +49,23 @@ def test_bag_of_words_tells_two_columns_apart():
         [first, second], np.array([1, 0] * 3), [["good", "bad"], ["bad", "good"]], "single_label_classification"
     )
     assert predictions.tolist() == [1, 0]
+
+
+def test_word_overlap_sees_what_a_bag_of_words_cannot():
+    # Every text stands on each side with each label, so that only the pair tells.
+    words = [f"word{index} other{index}" for index in range(12)]
+    first, second = words * 2, words + words[1:] + words[:1]
+    labels = np.array([1] * 12 + [0] * 12)
+    held_out = [["left right", "word1 word2"], ["right left", "other5 word7"]]
+    predictions = word_overlap([first, second], labels, [first, second], "single_label_classification")
+    assert predictions.tolist() == labels.tolist()
+    bag = bag_of_words([first, second], labels, [first, second], "single_label_classification")
+    assert np.mean(bag == labels) < 0.75
+    assert word_overlap([first, second], labels, held_out, "single_label_classification").tolist() == [0, 0]
+    numbers = word_overlap([first, second], labels * 5.0, [first, second], "regression")
+    assert np.allclose(numbers, labels * 5.0)
+
+
+def test_word_overlap_is_for_pairs():
+    with pytest.raises(ValueError, match="two columns"):
+        word_overlap([["a b"]], np.array([1]), [["a b"]], "single_label_classification")

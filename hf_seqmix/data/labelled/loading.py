@@ -177,12 +177,13 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
 
 
 def _numbered_columns(path: Path, options: Mapping[str, Any]) -> list[str]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        first = next(
-            csv.reader(
-                file, delimiter=options.get("delimiter", ","), quoting=options.get("quoting", csv.QUOTE_MINIMAL)
-            )
-        )
+    quoting = options.get("quoting", csv.QUOTE_MINIMAL)
+    limit = csv.field_size_limit(2**31 - 1)  # the module's own, 131,072 characters, is less than an article may have
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            first = next(csv.reader(file, delimiter=options.get("delimiter", ","), quoting=quoting))
+    finally:
+        csv.field_size_limit(limit)
     return [str(index) for index in range(len(first))]
 
 

@@ -33,6 +33,8 @@ def test_files_without_header(load):
     assert rows.column_names == ["0", "1", "2"] and rows["2"][:] == ["first", "second"]
     named = load("b.csv", "x,1\ny,0\n", header=False, columns=["text", "label"])
     assert named["text"][:] == ["x", "y"]
+    long = load("c.tsv", f"1\t{'word ' * 40_000}\n0\tshort\n", header=False)  # longer than the csv module's limit
+    assert long.column_names == ["0", "1"] and len(long["1"][0]) == 200_000
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet"])
