@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from hf_seqmix import __version__
 from hf_seqmix.analysis import markdown_table
 from hf_seqmix.data import ByteNGram, build_tokenizer, fault_of_files, load_corpus
+
+logger = logging.getLogger("run_benchmarks")
 
 
 def common_arguments() -> argparse.ArgumentParser:
@@ -133,6 +136,15 @@ def open_model(
     except (OSError, ValueError, SafetensorError) as error:
         # The libraries do not say which of a model's files is cut short.
         raise ValueError(fault_of_files(name) or str(error)) from error
+
+
+def prepare_kernels(model: PreTrainedModel, name: str, length: int) -> None:
+    """Sample kernels that live on a grid for so many tokens (`set_context_length`); warn where there are none."""
+    set_context_length = getattr(model, "set_context_length", None)
+    if callable(set_context_length):
+        set_context_length(length)
+    else:
+        logger.warning(f"{name} has no set_context_length: its kernels do not depend on --context-length")
 
 
 def describe_text(arguments: argparse.Namespace, texts: Sequence[str]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from benchmark_inputs import (
     fit_ngram,
     load_texts,
     open_model,
+    prepare_kernels,
     short_names,
     write_table,
 )
@@ -148,11 +149,7 @@ def score_model(
     device = torch.device(arguments.device or default_device())
     model, tokenizer = open_model(arguments, model_name, AutoModelForCausalLM.from_pretrained)
     if arguments.context_length is not None:
-        set_context_length = getattr(model, "set_context_length", None)
-        if callable(set_context_length):
-            set_context_length(arguments.context_length)
-        else:
-            logger.warning(f"{name} has no set_context_length: its kernels do not depend on --context-length")
+        prepare_kernels(model, name, arguments.context_length)
     logger.info(f"{name}: {model.num_parameters():,} parameters, {model.dtype}, {device}")
     scores = iter_language_model_scores(
         model,

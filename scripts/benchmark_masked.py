@@ -15,6 +15,7 @@ from benchmark_inputs import (
     load_texts,
     load_training_texts,
     open_model,
+    prepare_kernels,
     short_names,
     write_table,
 )
@@ -125,11 +126,14 @@ def score_model(
     texts: list[str],
     ngrams: dict[str, ByteNGram],
     train: list[str],
+    kernel_length: int | None = None,
 ) -> dict[str, Any]:
-    """Scores one model, and the baselines on the questions that its tokenizer makes."""
+    """Scores one model, its kernels prepared for `kernel_length` tokens, and the baselines on the same questions."""
     set_seed(arguments.seed)
     device = torch.device(arguments.device or default_device())
     model, tokenizer = open_model(arguments, model_name, AutoModelForMaskedLM.from_pretrained)
+    if kernel_length is not None:
+        prepare_kernels(model, name, kernel_length)
     logger.info(f"{name}: {model.num_parameters():,} parameters, {model.dtype}, {device}")
     options = {"context_length": arguments.context_length, "share": arguments.share, "seed": arguments.seed}
     blocks = mask_documents(tokenizer, texts, **options)
