@@ -5,6 +5,8 @@
     python scripts/run_benchmarks.py masked-language-modeling --model model_cards/ski-tnn-python-2m \\
         --dataset embedded:python-stdlib --ngram 5 --output-dir runs/masked
     python scripts/run_benchmarks.py lra --task listops --fast --output-dir runs/lra
+    python scripts/run_benchmarks.py corpora --corpus python-stdlib --fast --output-dir runs/corpora
+    python scripts/run_benchmarks.py glue --model runs/masked --data-dir glue --random-init --output-dir runs/glue
 
 Each result is written as soon as it is known, and the same command continues where it was interrupted.
 """
@@ -15,6 +17,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from benchmark_corpora import add_corpora
+from benchmark_glue import add_glue
 from benchmark_language import add_language_modeling
 from benchmark_lra import add_lra
 from benchmark_masked import add_masked_language_modeling
@@ -36,6 +40,8 @@ def build_parser() -> argparse.ArgumentParser:
     add_language_modeling(benchmarks)
     add_masked_language_modeling(benchmarks)
     add_lra(benchmarks)
+    add_corpora(benchmarks)
+    add_glue(benchmarks)
     return parser
 
 
