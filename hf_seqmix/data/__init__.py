@@ -10,6 +10,9 @@ from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
 from .passage_pairs import load_documents, same_document_pairs
+from .pathfinder import pathfinder
+from .pathfinder_geometry import PathfinderScene, pathfinder_scenes
+from .pathfinder_settings import PathfinderSettings
 from .recall import associative_recall, lagged_copy
 from .recipes import config_from_overrides, parse_overrides, read_recipe, recipe_arguments, without_replaced
 from .repetition import rare_word_repetition
@@ -25,6 +28,8 @@ __all__ = [
     "SEPARATION_TASKS",
     "ByteNGram",
     "EndlessStream",
+    "PathfinderScene",
+    "PathfinderSettings",
     "ReproducibleMaskingCollator",
     "SeparationTask",
     "associative_recall",
@@ -53,6 +58,8 @@ __all__ = [
     "pack_for_evaluation",
     "pack_for_training",
     "parse_overrides",
+    "pathfinder",
+    "pathfinder_scenes",
     "prepare_run_folder",
     "python_stdlib",
     "rare_word_repetition",

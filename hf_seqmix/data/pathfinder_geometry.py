@@ -1,0 +1,299 @@
+"""Geometry of Pathfinder pictures: dashed contours that bend, keep clear of one another, and carry two markers."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .pathfinder_settings import PathfinderSettings
+
+__all__ = ["PathfinderScene", "pathfinder_scenes"]
+
+_WALKS = 256  # pictures begun together
+_TRIES = 12  # turns drawn before steps are taken back,
+_BACK = 0.5  # probability that no more of them are,
+_PATIENCE = 4  # halved after so many times without getting further
+_ROUNDS = 12  # turns drawn for each step before a picture is given up,
+_DISTRACTOR_ROUNDS = 12  # or a distractor
+_FRUITLESS = 1000  # pictures begun for one that comes to an end before there is an error
+_SHARP = 0.9  # of the largest turn
+_FAR_AWAY = np.array([1e6, 1e6 + 1], dtype=complex)  # where the steps lie that are not taken
+
+# F(x) of the density cos(x)^2 on [-pi/2, pi/2]
+_QUANTILES = np.linspace(-np.pi / 2, np.pi / 2, 1025)
+_CUMULATIVE = 0.5 + _QUANTILES / np.pi + np.sin(2 * _QUANTILES) / (2 * np.pi)
+
+
+@dataclass(frozen=True)
+class PathfinderScene:
+    """The truth of one picture. Places are (x, y) in pixels from the upper left corner of the picture.
+
+    Attributes:
+        settings: of the picture.
+        margin: m.
+        contours: (paddles + 1, 2) joints of each contour; the first two contours are the marked ones.
+        markers: (2, 2) centres of the discs.
+        label: 1 if both markers are on one contour, else 0.
+    """
+
+    settings: PathfinderSettings
+    margin: float
+    contours: Sequence[np.ndarray]
+    markers: np.ndarray
+    label: int
+
+    def paddles(self, contour: int) -> np.ndarray:
+        """(paddles, 2, 2): where each paddle of a contour begins and ends."""
+        joints = self.contours[contour]
+        inset = self.margin / (self.settings.paddle_length + 2 * self.margin) * np.diff(joints, axis=0)
+        return np.stack([joints[:-1] + inset, joints[1:] - inset], axis=1)
+
+
+class _Walks:
+    """Contours of many pictures that grow together, each by a step at a time."""
+
+    def __init__(self, settings: PathfinderSettings, rng: np.random.Generator, margin: np.ndarray) -> None:
+        self.settings, self.rng, self.margin = settings, rng, margin
+        slots = 2 * settings.contour_length + settings.num_distractors * settings.distractor_length
+        # Places are complex numbers x + iy, whose products are cheaper than sums over a last axis of two.
+        self.steps = np.tile(_FAR_AWAY, (len(margin), slots, 1))  # where each step begins and ends
+        self.angles = np.zeros((len(margin), slots))
+
+    def keep(self, rows: np.ndarray) -> None:
+        """Drops all pictures but these."""
+        self.margin, self.steps, self.angles = self.margin[rows], self.steps[rows], self.angles[rows]
+
+    def add(
+        self, rows: np.ndarray, slots: np.ndarray, follows: np.ndarray, tails: np.ndarray, angles: np.ndarray
+    ) -> np.ndarray:
+        """Takes steps where there is room for them, and says where there was.
+
+        Args:
+            rows: (count,) pictures.
+            slots: (count,) numbers of the steps; none after them is taken yet.
+            follows: (count,) numbers of the steps before them, which they touch; their own if there is none.
+            tails: (count,) where their paddles begin.
+            angles: (count,) their directions.
+        """
+        settings, margin = self.settings, self.margin[rows]
+        along = _direction(angles)
+        heads = tails + settings.paddle_length * along
+        begins, ends = tails - margin * along, heads + margin * along
+        free = self._inside(rows, tails, heads)
+        near = np.flatnonzero(free)  # only there the other steps matter
+        others = self.steps[rows[near], : slots.max(initial=0)]
+        distances = _distances(begins[near, None], ends[near, None], others[:, :, 0], others[:, :, 1])
+        touched = np.arange(distances.shape[1]) == follows[near, None]
+        distances[touched] = np.inf
+        free[near] = distances.min(axis=1, initial=np.inf) >= settings.clearance(margin[near])
+        self.steps[rows[free], slots[free]] = np.stack([begins, ends], axis=1)[free]
+        self.angles[rows[free], slots[free]] = angles[free]
+        return free
+
+    def _inside(self, rows: np.ndarray, *places: np.ndarray) -> np.ndarray:
+        low = self.settings.frame(self.margin[rows])
+        high = self.settings.image_size - low
+        inside = [(low <= z.real) & (z.real <= high) & (low <= z.imag) & (z.imag <= high) for z in places]
+        return np.logical_and.reduce(inside)
+
+    def _can_turn(self, rows: np.ndarray, tails: np.ndarray, angles: np.ndarray, more: np.ndarray) -> np.ndarray:
+        """Whether, after a step, the frame leaves room for `more` steps (or enough for a right angle) to one side."""
+        turn, margin = _SHARP * np.pi / (2 * self.settings.continuity), self.margin[rows]
+        sides = []
+        for side in (-turn, turn):
+            inside, angle, along = np.ones(len(rows), dtype=bool), angles, _direction(angles)
+            place = tails + (self.settings.paddle_length + margin) * along
+            for number in range(math.ceil(np.pi / 2 / turn)):
+                angle = angle + side
+                along = _direction(angle)
+                tail, head = place + margin * along, place + (margin + self.settings.paddle_length) * along
+                inside &= self._inside(rows, tail, head) | (number >= more)
+                place = head + margin * along
+            sides.append(inside)
+        return sides[0] | sides[1]
+
+    def grow(self, first: int, last: int, stride: int, rounds: int) -> np.ndarray:
+        """Takes the steps from `first` to `last` (not included), each following on that `stride` before it.
+
+        Turns are drawn until there is room for one; after several in vain, one or more steps are taken back, the more
+        the oftener this has happened.
+
+        Args:
+            first, last: numbers of steps.
+            stride: 1 for a new contour, which begins anywhere; 2 for two contours that take turns and have begun.
+            rounds: turns drawn before a picture is given up.
+
+        Returns:
+            The numbers of the pictures that have all steps; the others have none of them.
+        """
+        settings, rng = self.settings, self.rng
+        begun = stride > 1
+        rows = np.arange(len(self.margin))
+        place, tries = np.full(len(rows), first), np.zeros(len(rows), int)
+        furthest, failures = place.copy(), tries.copy()
+        done = [rows[:0]]
+        for _ in range(rounds):
+            follows = np.where((place == first) & (not begun), place, place - stride)
+            turns = np.interp(rng.random(len(rows)), _CUMULATIVE, _QUANTILES) / settings.continuity
+            angles = self.angles[rows, follows] + turns
+            along = _direction(angles)
+            tails = self.steps[rows, follows, 1] + self.margin[rows] * along
+            if not begun:
+                begins = place == first
+                angles[begins] = rng.uniform(-np.pi, np.pi, size=begins.sum())
+                tails[begins] = _uniform(rng, 0, settings.image_size, begins.sum())
+            open_ahead = self._can_turn(rows, tails, angles, (last - 1 - place) // stride)
+            free = open_ahead.copy()
+            free[open_ahead] = self.add(*(part[open_ahead] for part in (rows, place, follows, tails, angles)))
+            place += free
+            tries = np.where(free, 0, tries + 1)
+            stuck = tries == _TRIES
+            failures = np.where(place > furthest, 0, failures + stuck)
+            furthest = np.maximum(place, furthest)
+            back = stride * rng.geometric(_BACK / (1 + failures / _PATIENCE))
+            place = np.where(stuck, np.maximum(place - back, first), place)
+            tries[stuck] = 0
+            behind = np.arange(first, last) >= place[stuck, None]
+            self.steps[rows[stuck], first:last] = np.where(
+                behind[..., None], _FAR_AWAY, self.steps[rows[stuck], first:last]
+            )
+            going = place < last
+            done.append(rows[~going])
+            rows, place, tries = rows[going], place[going], tries[going]
+            furthest, failures = furthest[going], failures[going]
+            if not len(rows):
+                break
+        self.steps[rows, first:last] = _FAR_AWAY
+        return np.sort(np.concatenate(done))
+
+
+def _direction(angle: np.ndarray) -> np.ndarray:
+    return np.exp(1j * angle)
+
+
+def _uniform(rng: np.random.Generator, low: float, high: float, count: int) -> np.ndarray:
+    return rng.uniform(low, high, size=count) + 1j * rng.uniform(low, high, size=count)
+
+
+def _distances(p: np.ndarray, q: np.ndarray, r: np.ndarray, s: np.ndarray) -> np.ndarray:
+    """Between the line from p to q and the line from r to s."""
+    first, second = q - p, s - r
+    # Turned and shifted, a line lies on the real axis, from 0 to its length.
+    length, other_length = np.abs(first), np.abs(second)
+    r_seen, s_seen = (r - p) * (first.conj() / length), (s - p) * (first.conj() / length)
+    p_seen, q_seen = (p - r) * (second.conj() / other_length), (q - r) * (second.conj() / other_length)
+    crossing = (r_seen.imag * s_seen.imag < 0) & (p_seen.imag * q_seen.imag < 0)
+    nearest = np.minimum(
+        np.minimum(_to_line(r_seen, length), _to_line(s_seen, length)),
+        np.minimum(_to_line(p_seen, other_length), _to_line(q_seen, other_length)),
+    )
+    return np.where(crossing, 0.0, np.sqrt(nearest))
+
+
+def _to_line(point: np.ndarray, length: np.ndarray) -> np.ndarray:
+    """Squared distance from a point to the real axis between 0 and `length`."""
+    along = point.real - np.clip(point.real, 0, length)
+    return along * along + point.imag * point.imag
+
+
+def _marked_contours(settings: PathfinderSettings, rng: np.random.Generator, count: int) -> _Walks:
+    """At most `count` pictures with their two marked contours; those that do not come to an end are left out."""
+    walks = _Walks(settings, rng, rng.choice(np.array(settings.paddle_margins, dtype=float), size=count))
+    # The first contour begins in the middle of the picture, the second beside it.
+    low = min(2 * settings.seed_distance, settings.image_size / 2)
+    first = _uniform(rng, low, settings.image_size - low, count)
+    around = rng.uniform(-np.pi, np.pi, size=count)
+    second = first + settings.seed_distance * _direction(around)
+    for contour, tails in enumerate((first, second)):
+        rows = np.arange(len(walks.margin))
+        slot = np.full(len(rows), contour)
+        free = walks.add(rows, slot, slot, tails, rng.uniform(-np.pi, np.pi, size=len(rows)))
+        walks.keep(rows[free])
+        second = second[free]
+    steps = 2 * settings.contour_length
+    walks.keep(walks.grow(2, steps, 2, rounds=_ROUNDS * steps))
+    tips = _tips(walks)
+    # Whichever of them is marked, the markers are apart.
+    between = np.abs(tips[:, :, None, 0] - tips[:, None, :, 1]).min(axis=(1, 2))
+    walks.keep(np.flatnonzero(between >= 2 * settings.marker_radius + 1))
+    return walks
+
+
+def _tips(walks: _Walks) -> np.ndarray:
+    """(pictures, 2, 2): of each marked contour, where its first paddle begins and its last one ends."""
+    last = 2 * walks.settings.contour_length - 2
+    along = _direction(walks.angles) * walks.margin[:, None]
+    begins = walks.steps[:, :2, 0] + along[:, :2]
+    ends = walks.steps[:, last : last + 2, 1] - along[:, last : last + 2]
+    return np.stack([begins, ends], axis=2)
+
+
+def _add_distractors(walks: _Walks) -> None:
+    """A distractor after the other, each where there is room for it."""
+    length, start = walks.settings.distractor_length, 2 * walks.settings.contour_length
+    for number in range(walks.settings.num_distractors):
+        first = start + number * length
+        walks.grow(first, first + length, 1, rounds=_DISTRACTOR_ROUNDS * length)
+
+
+def _points(places: np.ndarray) -> np.ndarray:
+    return np.stack([places.real, places.imag], axis=-1)
+
+
+def _scenes(walks: _Walks, labels: Sequence[int]) -> list[PathfinderScene]:
+    settings = walks.settings
+    marked, length = 2 * settings.contour_length, settings.distractor_length
+    tips, scenes = _tips(walks), []
+    for steps, margin, ends, label in zip(walks.steps, walks.margin, tips, labels, strict=True):
+        chains = [steps[0:marked:2], steps[1:marked:2]]
+        chains += [steps[slot : slot + length] for slot in range(marked, len(steps), length)]
+        contours = [
+            _points(np.concatenate([chain[:1, 0], chain[:, 1]])) for chain in chains if chain[0, 0] != _FAR_AWAY[0]
+        ]
+        begin = walks.rng.integers(2)
+        end = begin if label else 1 - begin
+        markers = _points(np.stack([ends[begin, 0], ends[end, 1]]))
+        scenes.append(PathfinderScene(settings, float(margin), contours, markers, label))
+    return scenes
+
+
+def pathfinder_scenes(
+    settings: PathfinderSettings, labels: Sequence[int], rng: np.random.Generator
+) -> list[PathfinderScene]:
+    """Random scenes with given labels; their contours do not depend on these.
+
+    A positive marks both ends of one of the two contours, a negative the beginning of one and the end of the other.
+
+    Args:
+        settings: what they look like.
+        labels: of each scene, 1 or 0.
+        rng: what they are drawn from.
+
+    Returns:
+        A scene for each label, in which any two steps, but for those that follow each other, are at least
+        `settings.clearance(margin)` apart.
+
+    Raises:
+        ValueError: a label is neither 0 nor 1, or the pictures have no room for the contours.
+    """
+    if not set(labels) <= {0, 1}:
+        raise ValueError(f"The labels are {sorted(set(labels))}; give 1 for connected, 0 for not.")
+    scenes: list[PathfinderScene] = []
+    begun = done = 1  # of pictures begun so far, how many came to an end
+    while len(scenes) < len(labels):
+        missing = len(labels) - len(scenes)
+        begin = min(_WALKS, math.ceil(1.1 * missing * begun / done))
+        walks = _marked_contours(settings, rng, begin)
+        begun, done = begun + begin, done + len(walks.margin)
+        if begun > _FRUITLESS * done:
+            raise ValueError(
+                f"Pictures of {settings.image_size} pixels have no room for two contours of {settings.contour_length}"
+                f" paddles of length {settings.paddle_length} ({done - 1} of {begun - 1} tries); give larger pictures, or"
+                " fewer or shorter paddles."
+            )
+        chosen = labels[len(scenes) : len(scenes) + len(walks.margin)]
+        walks.keep(np.arange(len(chosen)))
+        _add_distractors(walks)
+        scenes += _scenes(walks, chosen)
+    return scenes
