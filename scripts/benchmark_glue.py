@@ -47,7 +47,7 @@ class Size:
 
 SIZES = {
     "fast": Size((1e-3,), 1, 256, 100, 64, "--max-eval-samples 100"),
-    "reduced": Size((3e-4, 1e-3), 3, 1000, 500, 128),
+    "reduced": Size((5e-4, 1e-3), 3, 1000, 500, 128),
     # Liu et al. 2019 (arXiv 1907.11692), table 10, to which the released code of Qin et al. 2023 (arXiv 2305.04749) defers
     "full": Size((1e-5, 2e-5, 3e-5), 10, None, 5000, 512),
 }
@@ -279,9 +279,14 @@ def measure(results: dict[str, Any]) -> dict[str, Any]:
     """What a row shows of a run's results.json."""
     splits = [split for split in ("test", "test_mismatched") if split in results]
     key = results["arguments"]["training"]["metric_for_best_model"].removeprefix("eval_")
-    hidden = {"examples", "baselines"}
+
+    def figures(split: str) -> dict[str, float | None]:
+        """Of the whole split: those by length are left in the run's folder."""
+        kept = {name: value for name, value in results[split].items() if not isinstance(value, dict)}
+        return {name: value for name, value in kept.items() if name != "examples"}
+
     return {
-        "scores": {split: {k: v for k, v in results[split].items() if k not in hidden} for split in splits},
+        "scores": {split: figures(split) for split in splits},
         "baselines": {split: results[split]["baselines"] for split in splits},
         "held_out": results["validation"][key],
         "held_out_metric": key,
