@@ -10,7 +10,7 @@ from .pathfinder_settings import PathfinderSettings
 
 __all__ = ["PathfinderScene", "pathfinder_scenes"]
 
-_WALKS = 256  # pictures begun together
+_WALKS = 512  # pictures begun together, at most
 _TRIES = 12  # turns drawn before steps are taken back,
 _BACK = 0.5  # probability that no more of them are,
 _PATIENCE = 4  # halved after so many times without getting further
@@ -280,7 +280,7 @@ def pathfinder_scenes(
     if not set(labels) <= {0, 1}:
         raise ValueError(f"The labels are {sorted(set(labels))}; give 1 for connected, 0 for not.")
     scenes: list[PathfinderScene] = []
-    begun = done = 1  # of pictures begun so far, how many came to an end
+    begun, done = 3, 1  # of pictures begun so far, how many came to an end; at first a guess
     while len(scenes) < len(labels):
         missing = len(labels) - len(scenes)
         begin = min(_WALKS, math.ceil(1.1 * missing * begun / done))
@@ -289,7 +289,7 @@ def pathfinder_scenes(
         if begun > _FRUITLESS * done:
             raise ValueError(
                 f"Pictures of {settings.image_size} pixels have no room for two contours of {settings.contour_length}"
-                f" paddles of length {settings.paddle_length} ({done - 1} of {begun - 1} tries); give larger pictures, or"
+                f" paddles of length {settings.paddle_length} ({done - 1} of {begun - 3} tries); give larger pictures, or"
                 " fewer or shorter paddles."
             )
         chosen = labels[len(scenes) : len(scenes) + len(walks.margin)]

@@ -40,8 +40,8 @@ def test_flood_fill_agrees_with_the_labels(scenes: list[PathfinderScene]) -> Non
         assert ndimage.label(raster, structure=np.ones((3, 3)))[1] == len(scene.contours)
 
 
-def test_flood_fill_of_the_picture_itself_with_each_gap_bridged(scenes: list[PathfinderScene]) -> None:
-    # From what is seen: a picture drawn from paddles as points, its gaps closed only between neighbours of one contour.
+def test_flood_fill_of_paddles_and_the_gaps_between_them_agrees_with_the_labels(scenes: list[PathfinderScene]) -> None:
+    # A raster of its own, of points, whose gaps are closed between neighbours of one contour only.
     for scene in scenes[:60]:
         raster = np.zeros((scene.settings.image_size * SCALE,) * 2, dtype=bool)
         for contour in range(len(scene.contours)):
