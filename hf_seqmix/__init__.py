@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from .models.hybrid.modeling_hybrid import (
         SeqMixHybridForCausalLM,
+        SeqMixHybridForImageClassification,
         SeqMixHybridForMaskedLM,
         SeqMixHybridForQuestionAnswering,
         SeqMixHybridForSequenceClassification,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from .models.image_processing import SeqMixImageProcessor
     from .models.ipa.modeling_ipa import (
         IPAForCausalLM,
+        IPAForImageClassification,
         IPAForMaskedLM,
         IPAForQuestionAnswering,
         IPAForSequenceClassification,
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     )
     from .models.poly_transformer.modeling_poly_transformer import (
         PolyTransformerForCausalLM,
+        PolyTransformerForImageClassification,
         PolyTransformerForMaskedLM,
         PolyTransformerForQuestionAnswering,
         PolyTransformerForSequenceClassification,
@@ -144,6 +147,7 @@ __all__ = [
     "GatedToeplitzUnit",
     "IPAConfig",
     "IPAForCausalLM",
+    "IPAForImageClassification",
     "IPAForMaskedLM",
     "IPAForQuestionAnswering",
     "IPAForSequenceClassification",
@@ -157,6 +161,7 @@ __all__ = [
     "PiecewiseRow",
     "PolyTransformerConfig",
     "PolyTransformerForCausalLM",
+    "PolyTransformerForImageClassification",
     "PolyTransformerForMaskedLM",
     "PolyTransformerForQuestionAnswering",
     "PolyTransformerForSequenceClassification",
@@ -179,6 +184,7 @@ __all__ = [
     "SeqMixConfig",
     "SeqMixHybridConfig",
     "SeqMixHybridForCausalLM",
+    "SeqMixHybridForImageClassification",
     "SeqMixHybridForMaskedLM",
     "SeqMixHybridForQuestionAnswering",
     "SeqMixHybridForSequenceClassification",
@@ -238,6 +244,7 @@ _LAZY = {
     ),
     "models.hybrid.modeling_hybrid": (
         "SeqMixHybridForCausalLM",
+        "SeqMixHybridForImageClassification",
         "SeqMixHybridForMaskedLM",
         "SeqMixHybridForQuestionAnswering",
         "SeqMixHybridForSequenceClassification",
@@ -247,6 +254,7 @@ _LAZY = {
     ),
     "models.poly_transformer.modeling_poly_transformer": (
         "PolyTransformerForCausalLM",
+        "PolyTransformerForImageClassification",
         "PolyTransformerForMaskedLM",
         "PolyTransformerForQuestionAnswering",
         "PolyTransformerForSequenceClassification",
@@ -256,6 +264,7 @@ _LAZY = {
     ),
     "models.ipa.modeling_ipa": (
         "IPAForCausalLM",
+        "IPAForImageClassification",
         "IPAForMaskedLM",
         "IPAForQuestionAnswering",
         "IPAForSequenceClassification",
@@ -341,7 +350,6 @@ def __dir__() -> list[str]:
 
 for _config_class in (TNNConfig, FDTNNConfig, SKITNNConfig, IPAConfig, PolyTransformerConfig, SeqMixHybridConfig):
     AutoConfig.register(_config_class.model_type, _config_class, exist_ok=True)
-before_first_config(lambda: importlib.import_module(".models.auto", __name__))
-# An image processor is loaded without any configuration.
-for _config_class in (TNNConfig, FDTNNConfig, SKITNNConfig):
+    # An image processor is loaded without any configuration.
     after_import("transformers.models.auto.image_processing_auto", partial(register_image_processor, _config_class))
+before_first_config(lambda: importlib.import_module(".models.auto", __name__))

@@ -3,16 +3,17 @@
 import math
 import os
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from .checks import check_activation, check_choice, check_range
+from .image_shape import ImageShape, Pixels, check_image_fields
 from .limits import check_extra_fields, check_sizes
 from .tensor_parallel import GLU_PLAN, tensor_parallel_plan
 
-__all__ = ["ImageShape", "SeqMixConfig", "before_first_config"]
+__all__ = ["SeqMixConfig", "before_first_config"]
 
 _pending: list[Callable[[], object]] = []
 
@@ -37,19 +38,6 @@ class _NoCode:
         if config is None or config._auto_class is not None:  # then the library is to make one when it saves
             raise AttributeError("auto_map")
         return {}
-
-
-class ImageShape(NamedTuple):
-    """What a model of images reads: sizes in pixels, (height, width)."""
-
-    num_channels: int
-    image_size: tuple[int, int]
-    patch_size: tuple[int, int]
-
-    @property
-    def grid_size(self) -> tuple[int, int]:
-        """(height, width) of an image in patches."""
-        return self.image_size[0] // self.patch_size[0], self.image_size[1] // self.patch_size[1]
 
 
 @strict
@@ -91,6 +79,11 @@ class SeqMixConfig(PreTrainedConfig):
         classifier_dropout: dropout of the classification heads; `hidden_dropout` by default.
         num_segments: 2 to classify pairs of documents, each read alone by the same encoder, from the features
             [a, b, a - b, a b].
+        image_size: pixels of an image, one number or [height, width]; None for a model of text. With it the model reads
+            images, patch after patch, row after row; `embedding_scale` is then 1 by default, and
+            `max_position_embeddings` the number of patches.
+        patch_size: pixels of a patch, one number or [height, width]; 1 for single pixels.
+        num_channels: channels of an image.
 
     Raises:
         ValueError: for a value that makes no sense; the message names the field and what is allowed.
@@ -129,6 +122,9 @@ class SeqMixConfig(PreTrainedConfig):
     classifier_head: str | None = None
     classifier_dropout: float | int | None = None
     num_segments: int = 1
+    image_size: Pixels | None = None
+    patch_size: Pixels = 1
+    num_channels: int = 3
 
     def __post_init__(self, **kwargs: Any) -> None:
         while _pending:
@@ -141,6 +137,7 @@ class SeqMixConfig(PreTrainedConfig):
                 f"{', '.join(own)} cannot be set: it follows from the other fields of a {self.model_type!r} configuration. "
                 "Leave it out; or is this the configuration of another kind of model?"
             )
+        self._set_image_defaults()
         if self.intermediate_size is None:
             self.intermediate_size = self.intermediate_ratio * self.hidden_size
         if self.embedding_scale is None:
@@ -189,7 +186,19 @@ class SeqMixConfig(PreTrainedConfig):
     @property
     def image_shape(self) -> ImageShape | None:
         """What images the model reads; None for a model of text."""
-        return None
+        if self.image_size is None:
+            return None
+        return ImageShape.from_fields(self.num_channels, self.image_size, self.patch_size)
+
+    def _set_image_defaults(self) -> None:
+        check_image_fields(self.num_channels, self.image_size, self.patch_size)
+        image = self.image_shape
+        if image is None:
+            return
+        if self.embedding_scale is None:
+            self.embedding_scale = 1.0
+        if self.max_position_embeddings == SeqMixConfig.max_position_embeddings:
+            self.max_position_embeddings = image.num_patches
 
     @property
     def num_blocks(self) -> int:
@@ -277,6 +286,9 @@ class SeqMixConfig(PreTrainedConfig):
         check_choice("classifier_pooling", self.classifier_pooling, ("mean", "last", "first"))
         check_choice("classifier_head", self.classifier_head, ("linear", "mlp"))
         check_choice("num_segments", self.num_segments, (1, 2))
+        check_image_fields(self.num_channels, self.image_size, self.patch_size)
+        if self.image_shape is not None:
+            self.image_shape.check_model(self.num_segments, self.max_position_embeddings)
 
     def validate_architecture(self) -> None:
         """Check again after init and before saving: fields can be set in between."""

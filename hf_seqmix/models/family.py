@@ -6,7 +6,7 @@ comes from its row:
     class MyConfig(SeqMixConfig):               # with @strict; fields of the mixer, model_type, cache_layer_type
         ...
 
-    MY_FAMILY = Family("My", MyConfig, build_my_mixer, TEXT_HEADS)
+    MY_FAMILY = Family("My", MyConfig, build_my_mixer)
     MyPreTrainedModel, MyModel, MyForCausalLM, ... = MY_FAMILY.build(__name__)
 
 and one more line, in `auto.FAMILIES` or a call of `auto.register_family`, makes the library's `Auto` classes know it.
@@ -42,10 +42,10 @@ TEXT_HEADS: tuple[type[SeqMixPreTrainedModel], ...] = (
     SeqMixForTokenClassification,
     SeqMixForQuestionAnswering,
 )
-"""The heads of a family of text models, in the order in which `Family.build` returns them."""
+"""The heads for text, in the order in which `Family.build` returns them."""
 
 IMAGE_HEADS: tuple[type[SeqMixPreTrainedModel], ...] = (SeqMixForImageClassification,)
-"""The heads that a family has beside those if its configuration knows images (`image_shape`)."""
+"""The heads for images (`image_shape`), whose patches every mixer reads as a sequence."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Family:
         config_class: its configuration; `model_type` names it and its mixer.
         build_mixer: called with (config, layer_idx), see `register_mixer`; None for a family whose layers all are mixers
             of other families.
-        heads: the heads it has, classes of `heads.py`.
+        heads: the heads it has, classes of `heads.py` and `vision.py`; all by default.
         build_feed_forward: called with (config), for a feed-forward other than the gated linear unit, see
             `register_feed_forward`.
     """
@@ -65,7 +65,7 @@ class Family:
     prefix: str
     config_class: type[SeqMixConfig]
     build_mixer: Callable[..., nn.Module] | None
-    heads: tuple[type[SeqMixPreTrainedModel], ...] = TEXT_HEADS
+    heads: tuple[type[SeqMixPreTrainedModel], ...] = TEXT_HEADS + IMAGE_HEADS
     build_feed_forward: Callable[..., nn.Module | None] | None = None
     classes: dict[str, type] = field(default_factory=dict, compare=False)
 

@@ -41,6 +41,7 @@ _MOST_PARTS = 2**12
 _TYPES: dict[str, type] = {
     "id2label": dict,
     "label2id": dict,
+    "base_model_tp_plan": dict,
     "per_layer_config": dict,
     "quantization_config": dict,
     "rope_parameters": dict,

@@ -1,54 +1,29 @@
 """The configuration fields that the Toeplitz families share."""
 
-import math
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
 from .checks import check_activation, check_choice, check_range
-from .configuration import ImageShape, SeqMixConfig
+from .configuration import SeqMixConfig
 
 __all__ = ["EncodedToeplitzConfig", "ToeplitzConfig"]
-
-
-def _pair(value: int | list[int] | tuple[int, ...]) -> tuple[int, int]:
-    """Return (height, width) of a size given as one number or two."""
-    return (value, value) if isinstance(value, int) else (value[0], value[1])
 
 
 @strict
 class ToeplitzConfig(SeqMixConfig):
     """Fields that the Toeplitz families share.
 
-    With `image_size` the model reads images, patch after patch, row after row, instead of text; `embedding_scale` is then 1
-    by default, and `max_position_embeddings` the number of patches.
-
     Args:
         expand_ratio: width of the mixer in units of `hidden_size`.
-        image_size: pixels of an image, one number or [height, width]; None for a model of text.
-        patch_size: pixels of a patch, one number or [height, width]; 1 for single pixels.
-        num_channels: channels of an image.
-        mixing_dimensions: 1 mixes the flattened image as a sequence, 2 mixes its rows and then its columns.
+        mixing_dimensions: 1 mixes the flattened image as a sequence, 2 mixes its rows and then its columns; for models of
+            images (`image_size`), and not within hybrids.
     """
 
     cache_layer_type: ClassVar[str] = "seqmix_history"
 
     expand_ratio: float | int = 3.0
-    image_size: int | list[int] | tuple[int, ...] | None = None
-    patch_size: int | list[int] | tuple[int, ...] = 1
-    num_channels: int = 3
     mixing_dimensions: int = 1
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.check_fields(kwargs)
-        self._check_image_fields()
-        image = self.image_shape
-        if image is not None:
-            if self.embedding_scale is None:
-                self.embedding_scale = 1.0
-            if self.max_position_embeddings == SeqMixConfig.max_position_embeddings:
-                self.max_position_embeddings = math.prod(image.grid_size)
-        super().__post_init__(**kwargs)
 
     @property
     def mixer_size(self) -> int:
@@ -59,13 +34,6 @@ class ToeplitzConfig(SeqMixConfig):
     def head_dim(self) -> int:
         """Channels of the history that generation keeps."""
         return self.mixer_size
-
-    @property
-    def image_shape(self) -> ImageShape | None:
-        """What images the model reads; None for a model of text."""
-        if self.image_size is None:
-            return None
-        return ImageShape(self.num_channels, _pair(self.image_size), _pair(self.patch_size))
 
     @property
     def mixer_arguments(self) -> dict[str, Any]:
@@ -95,37 +63,12 @@ class ToeplitzConfig(SeqMixConfig):
         super().check_architecture()
         check_range("expand_ratio", self.expand_ratio, above=0)
         check_range("expand_ratio x hidden_size", self.mixer_size, low=1)
-        self._check_image_fields()
-
-    def _check_image_fields(self) -> None:
         check_choice("mixing_dimensions", self.mixing_dimensions, (1, 2))
-        check_range("num_channels", self.num_channels, low=1)
-        for field in ("image_size", "patch_size"):
-            value = getattr(self, field)
-            if isinstance(value, (list, tuple)) and len(value) != 2:
-                raise ValueError(f"{field} is {list(value)!r}; it must be one number or [height, width], in pixels.")
-            for pixels in () if value is None else _pair(value):
-                check_range(field, pixels, low=1)
         if self.mixing_dimensions == 2 and (self.is_causal or self.image_size is None):
             wrong = "is_causal is True" if self.is_causal else "image_size is None"
             raise ValueError(
-                f"mixing_dimensions is 2, but {wrong}: mixing rows and columns needs an image_size and is_causal=False."
-            )
-        image = self.image_shape
-        if image is None:
-            return
-        if any(pixels % patch for pixels, patch in zip(image.image_size, image.patch_size, strict=True)):
-            raise ValueError(
-                f"image_size is {self.image_size!r}, which patch_size {self.patch_size!r} does not divide: choose sizes "
-                "that do."
-            )
-        if self.num_segments != 1:
-            raise ValueError(f"num_segments is {self.num_segments}, but a model of images (image_size) has 1.")
-        places = math.prod(image.grid_size)
-        if SeqMixConfig.max_position_embeddings != self.max_position_embeddings < places:
-            raise ValueError(
-                f"max_position_embeddings is {self.max_position_embeddings}, but the images have {places} patches "
-                "(image_size / patch_size): leave it out, or set it to at least that."
+                f"mixing_dimensions is 2, but {wrong}: mixing rows and columns needs an image_size and is_causal=False; "
+                "hybrids mix an image as a sequence."
             )
 
 

@@ -19,6 +19,7 @@ from hf_seqmix import (
     PolyTransformerForSequenceClassification,
     SeqMixHybridConfig,
     SeqMixHybridForCausalLM,
+    SeqMixHybridForImageClassification,
     SeqMixHybridModel,
     SeqMixImageProcessor,
     SKITNNConfig,
@@ -68,6 +69,15 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
         "tnn": train_bpe(["def main(x): return x + 1\n"] * 3, 260),
         "fd_tnn": SeqMixImageProcessor.for_model(images),
     }
+    images = SeqMixHybridConfig(
+        hidden_size=16,
+        mixer_types=["ipa", "attention", "poly_transformer"],
+        image_size=[4, 6],
+        patch_size=2,
+        num_channels=1,
+    )
+    models["images"] = SeqMixHybridForImageClassification(images)
+    processors["images"] = SeqMixImageProcessor.for_model(images)
     folder = tmp_path_factory.mktemp("exported")
     return {
         name: Exported(

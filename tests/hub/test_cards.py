@@ -158,7 +158,6 @@ def test_one_tag_is_a_tag(exported):
 def test_facts_of_every_kind(exported):
     for name, (_, model, processor) in exported.items():
         facts = model_facts(model, processor)
-        assert (
-            facts["model_type"] == ("seqmix_hybrid" if name == "attention" else name) and facts["num_parameters"] > 0
-        )
+        model_type = "seqmix_hybrid" if name in ("attention", "images") else name
+        assert facts["model_type"] == model_type and facts["num_parameters"] > 0
         assert (facts["processor_class"] is None) == (processor is None)

@@ -93,6 +93,7 @@ def test_every_family_stands_alone(exported, outcomes):
         "poly_transformer": "AutoModelForSequenceClassification",
         "seqmix_hybrid": "AutoModelForCausalLM",
         "attention": "AutoModel",
+        "images": "AutoModelForImageClassification",
     }
     for name, report in reports.items():
         heads = report["heads"]
@@ -101,7 +102,8 @@ def test_every_family_stands_alone(exported, outcomes):
         assert report["training"] == f"{trained} trained, saved, reopened: equal"
         assert report.get("generate") == ("equal" if own[name].endswith("CausalLM") else None)
     assert reports["tnn"]["tokenizer"] == "equal"
-    assert reports["fd_tnn"]["image_processor"].startswith(("equal", "not checked: this release"))
+    for name in ("fd_tnn", "images"):
+        assert reports[name]["image_processor"].startswith(("equal", "not checked: this release"))
     assert set(reports["tnn"]["heads"].values()) >= {"opens"}
     assert "is_causal is True" in reports["tnn"]["heads"]["AutoModelForMaskedLM"]
     assert "reads images" in reports["tnn"]["heads"]["AutoModelForImageClassification"]

@@ -46,6 +46,12 @@ def test_defaults_are_the_attention_control():
         ({"mixer_configs": {"tnn": {"hidden_size": 3}}}, "sets hidden_size: these are fields of the whole model"),
         ({"mixer_configs": {"tnn": {"norm_type": "layer"}}}, "sets norm_type: these are fields of the whole model"),
         ({"mixer_configs": {"ipa": {"copy_head": True}}}, "sets copy_head: these are fields of the whole model"),
+        ({"mixer_configs": {"tnn": {"image_size": 8}}}, "sets image_size: these are fields of the whole model"),
+        ({"mixer_configs": {"ipa": {"patch_size": 2}}}, "sets patch_size: these are fields of the whole model"),
+        (
+            {"mixer_configs": {"tnn": {"mixing_dimensions": 2}}, "image_size": 8, "is_causal": False},
+            "hybrids mix an image as a sequence",
+        ),
         ({"mixer_configs": {"tnn": {"decay": 2}}}, "decay is 2; it must be greater than 0 and at most 1"),
     ],
 )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForImageClassification, PreTrainedModel
 
 from hf_seqmix import (
+    IPAConfig,
     SeqMixConfig,
     SeqMixImageProcessor,
     TNNConfig,
@@ -22,27 +23,49 @@ from hf_seqmix.modules.patch_embedding import PatchEmbedding
 from tests.models.suite import perturb
 from tests.tolerances import assert_close, relative_error
 
-WITH_IMAGES = {family.prefix: family for family in FAMILIES if "ForImageClassification" in family.classes}
-SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "expand_ratio": 1.5, "num_labels": 3}
-OWN = {
-    "TNN": {"rpe_hidden_size": 8, "decay": 0.9},
-    "FDTNN": {"rpe_hidden_size": 8},
-    "SKITNN": {"num_inducing_points": 3, "conv_kernel_size": 3},
+BY_NAME = {family.prefix: family for family in FAMILIES}
+SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_labels": 3}
+TOEPLITZ = {
+    "TNN": {"expand_ratio": 1.5, "rpe_hidden_size": 8, "decay": 0.9},
+    "FDTNN": {"expand_ratio": 1.5, "rpe_hidden_size": 8},
+    "SKITNN": {"expand_ratio": 1.5, "num_inducing_points": 3, "conv_kernel_size": 3},
 }
+OWN = {
+    **TOEPLITZ,
+    "IPA": {"num_centers": 2, "intermediate_size": 32},
+    "PolyTransformer": {"num_attention_heads": 2, "intermediate_size": 32},
+    "SeqMixHybrid": {
+        "num_hidden_layers": 3,
+        "mixer_types": ["ipa", "attention", "poly_transformer"],
+        "mixer_configs": {"attention": {"num_heads": 2}},
+    },
+}
+CAUSAL = [name for name in OWN if "ForCausalLM" in BY_NAME[name].classes]
 MODES = {
     "rows and columns": {"mixing_dimensions": 2, "is_causal": False},
-    "flattened": {"mixing_dimensions": 1, "is_causal": False},
-    "flattened, causal": {"mixing_dimensions": 1, "is_causal": True},
+    "flattened": {"is_causal": False},
+    "flattened, causal": {"is_causal": True},
 }
+NAMES = {"rows and columns": TOEPLITZ, "flattened": OWN, "flattened, causal": CAUSAL}
+each_mode = pytest.mark.parametrize(
+    ("name", "mode"),
+    [pytest.param(name, MODES[mode], id=f"{name}-{mode}") for mode, names in NAMES.items() for name in names],
+)
+each_toeplitz_family = pytest.mark.parametrize("name", TOEPLITZ)
+IMAGE = {"image_size": [6, 10], "patch_size": 2, "num_channels": 3}  # 3 x 5 patches
 
 
 def config(name: str, **kwargs: Any) -> SeqMixConfig:
-    image = {"image_size": [6, 10], "patch_size": 2, "num_channels": 3}  # 3 x 5 patches
-    return WITH_IMAGES[name].config_class(**{**SMALL, **OWN[name], **image, **kwargs})
+    return BY_NAME[name].config_class(**{**SMALL, **OWN[name], **IMAGE, **kwargs})
+
+
+def grid(name: str) -> dict[str, Any]:
+    """The fields of a bidirectional model: one that mixes rows and columns if its family does."""
+    return MODES["rows and columns" if name in TOEPLITZ else "flattened"]
 
 
 def make(name: str, dtype: torch.dtype = torch.float64, **kwargs: Any) -> PreTrainedModel:
-    model = perturb(WITH_IMAGES[name].classes["ForImageClassification"](config(name, **kwargs)))
+    model = perturb(BY_NAME[name].classes["ForImageClassification"](config(name, **kwargs)))
     return model.to(dtype).eval()
 
 
@@ -50,22 +73,14 @@ def batch(rows: int = 4, size: tuple[int, int] = (6, 10), dtype: torch.dtype = t
     return {"pixel_values": torch.randn(rows, 3, *size, dtype=dtype), "labels": torch.arange(rows) % 3}
 
 
-@pytest.fixture(params=WITH_IMAGES)
+@pytest.fixture(params=OWN)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=MODES)
-def mode(request: pytest.FixtureRequest, name: str) -> dict[str, Any]:
-    if MODES[request.param]["is_causal"] and "ForCausalLM" not in WITH_IMAGES[name].classes:
-        with pytest.raises(ValueError, match="is_causal"):
-            config(name, **MODES[request.param])
-        pytest.skip("this direction is refused, as just checked")
-    return MODES[request.param]
-
-
-def test_all_toeplitz_families_have_the_head():
-    assert set(WITH_IMAGES) == set(OWN)
+def test_all_families_have_the_head():
+    assert {name for name, family in BY_NAME.items() if "ForImageClassification" in family.classes} == set(OWN)
+    assert set(OWN) == set(BY_NAME)
 
 
 # -- what is computed --------------------------------------------------------------------------------------------------
@@ -82,6 +97,7 @@ def test_patches_are_those_of_a_strided_convolution(patch):
     assert embedding(images[:0]).shape == (0, expected[0, 0].numel(), 5)
 
 
+@each_toeplitz_family
 def test_a_turned_image_needs_the_operators_exchanged(name):
     """Rows are rows and columns columns: H x W images and W x H ones, with the two operators of each layer exchanged."""
     model = make(name, patch_size=1, image_size=[4, 7], mixing_dimensions=2, is_causal=False)
@@ -97,22 +113,22 @@ def test_a_turned_image_needs_the_operators_exchanged(name):
     assert relative_error(model(images.flip(2)).logits, model(images).logits) > 1e-3
 
 
+@each_toeplitz_family
 def test_mixing_dimensions_matter(name):
-    flat, grid = (make(name, mixing_dimensions=dimensions, is_causal=False) for dimensions in (1, 2))
-    counts = [sum(p.numel() for p in model.model.layers[0].mixer.operator.parameters()) for model in (flat, grid)]
+    models = [make(name, mixing_dimensions=dimensions, is_causal=False) for dimensions in (1, 2)]
+    counts = [sum(p.numel() for p in model.model.layers[0].mixer.operator.parameters()) for model in models]
     assert counts[1] > counts[0]  # a kernel for each axis
     images = batch()["pixel_values"]
     # A pixel of the first row reaches the last row, and another column, in either.
     changed = images.clone()
     changed[:, :, 0, 0] += 1
-    for model in (flat, grid):
+    for model in models:
         before, after = (model.model(pixel_values=x).last_hidden_state for x in (images, changed))
         assert ((after - before).abs().amax(dim=(0, 2)) > 1e-9).all()
 
 
+@pytest.mark.parametrize("name", CAUSAL)
 def test_causal_images_are_read_row_after_row(name):
-    if "ForCausalLM" not in WITH_IMAGES[name].classes:
-        pytest.skip("a bidirectional family")
     model = make(name, is_causal=True).model
     images = batch()["pixel_values"]
     changed = images.clone()
@@ -123,6 +139,48 @@ def test_causal_images_are_read_row_after_row(name):
     assert before.past_key_values is None
 
 
+@pytest.mark.parametrize(("name", "is_causal"), [*((name, False) for name in OWN), *((name, True) for name in CAUSAL)])
+def test_patches_are_mixed_as_the_tokens_of_a_text_are(name, is_causal):
+    image = make(name, is_causal=is_causal, position_embedding_type="learned").model
+    fields = {"image_size": None, "max_position_embeddings": 15, "embedding_scale": 1.0, "vocab_size": 7}
+    fields |= {"is_causal": is_causal, "position_embedding_type": "learned"}
+    text = BY_NAME[name].classes["Model"](config(name, **fields)).double().eval()
+    keys = text.load_state_dict(image.state_dict(), strict=False)
+    assert keys.missing_keys == ["embed_tokens.weight"]
+    assert {key.split(".")[0] for key in keys.unexpected_keys} == {"embed_patches"}
+    pixels = batch()["pixel_values"]
+    expected = text(inputs_embeds=image.embed_patches(pixels)).last_hidden_state
+    assert_close(image(pixel_values=pixels).last_hidden_state, expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "limited"),
+    [
+        ("IPA", {"coupling": "absolute_scalar"}, True),
+        ("IPA", {"coupling": "separable"}, True),
+        ("IPA", {"coupling": "full", "output_norm": False}, True),
+        ("IPA", {"coupling": "toeplitz"}, False),
+        ("PolyTransformer", {"mixing": "triangular"}, True),
+        ("PolyTransformer", {"mixing": "toeplitz"}, False),
+        ("SeqMixHybrid", {"mixer_configs": {"ipa": {"coupling": "separable"}}}, True),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "bidirectional"])
+def test_parameters_of_places_are_as_many_as_the_patches(name, fields, limited, is_causal):
+    model = make(name, is_causal=is_causal, **fields)
+    places = {15, 29, 120, 225}  # a place, an offset both ways, a pair of the past, or any pair each
+    assert any(places & set(parameter.shape) for parameter in model.model.layers.parameters())
+    model(**batch()).loss.backward()
+    larger = batch(size=(8, 10))["pixel_values"]
+    if limited:
+        with pytest.raises(ValueError, match=r"20 tokens.*(max_position_embeddings|15)"):
+            model(larger)
+    else:
+        assert model(larger).logits.isfinite().all()
+
+
+@each_mode
 def test_sinusoidal_positions_are_those_of_the_flattened_image(name, mode):
     plain = make(name, **mode)
     model = make(name, position_embedding_type="sinusoidal", **mode)
@@ -139,6 +197,7 @@ def test_the_mean_over_patches_is_classified():
     assert_close(model(images).logits, model.classifier.out_proj(hidden.mean(dim=1)))
 
 
+@each_mode
 @pytest.mark.parametrize("size", [(6, 10), (2, 2), (4, 14), (12, 6)], ids=str)
 def test_images_of_another_size(name, mode, size):
     model = make(name, position_embedding_type="sinusoidal", **mode)
@@ -152,6 +211,7 @@ def test_images_of_another_size(name, mode, size):
 # -- as a model of the library -----------------------------------------------------------------------------------------
 
 
+@each_mode
 @pytest.mark.parametrize("positions", ["none", "learned"])
 def test_saved_and_loaded_bit_equal(name, mode, positions, tmp_path):
     model = make(name, torch.float32, position_embedding_type=positions, **mode)
@@ -170,6 +230,7 @@ def test_saved_and_loaded_bit_equal(name, mode, positions, tmp_path):
     assert loaded.main_input_name == backbone.main_input_name == "pixel_values"
 
 
+@each_mode
 @pytest.mark.parametrize("fields", [{}, {"position_embedding_type": "learned"}, {"norm_position": "post"}], ids=str)
 def test_every_parameter_gets_a_gradient(name, mode, fields):
     model = make(name, **mode, **fields).train()
@@ -178,6 +239,7 @@ def test_every_parameter_gets_a_gradient(name, mode, fields):
         assert parameter.grad is not None and parameter.grad.isfinite().all() and parameter.grad.any(), key
 
 
+@each_mode
 def test_gradient_checkpointing_changes_nothing(name, mode):
     model = make(name, hidden_dropout=0.0, **mode).train()
     inputs = batch()
@@ -192,7 +254,7 @@ def test_gradient_checkpointing_changes_nothing(name, mode):
 
 
 def test_accumulated_losses_add_up(name):
-    model = make(name, mixing_dimensions=2, is_causal=False)
+    model = make(name, **grid(name))
     inputs = batch(rows=5)
     whole = model(**inputs).loss
     parts = [
@@ -212,9 +274,10 @@ def test_regression_and_several_labels(labels, num_labels):
     assert logits.shape == (4, num_labels) and loss.isfinite()
 
 
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in TOEPLITZ else pytest.mark.slow) for n in OWN])
 def test_compiles_in_one_graph(name):
     torch._dynamo.reset()
-    model = make(name, mixing_dimensions=2, is_causal=False, hidden_dropout=0.0).train()
+    model = make(name, hidden_dropout=0.0, **grid(name)).train()
     inputs = batch()
     expected = model(**inputs)
     expected.loss.backward()
@@ -232,7 +295,7 @@ def test_compiles_in_one_graph(name):
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_and_autocast(name, dtype):
-    model = make(name, torch.float32, mixing_dimensions=2, is_causal=False)
+    model = make(name, torch.float32, **grid(name))
     images = batch(dtype=torch.float32)["pixel_values"]
     expected = model(images).logits
     with torch.autocast("cpu", dtype=dtype):
@@ -251,22 +314,34 @@ def test_half_precision_and_autocast(name, dtype):
         ({"mixing_dimensions": 3}, "mixing_dimensions is 3; it must be one of 1, 2"),
         ({"mixing_dimensions": 2, "is_causal": True}, "mixing_dimensions is 2, but is_causal is True"),
         ({"mixing_dimensions": 2, "image_size": None}, "mixing_dimensions is 2, but image_size is None"),
-        ({"image_size": [28, 30, 3]}, r"image_size is \[28, 30, 3\]; it must be one number or \[height, width\]"),
-        ({"image_size": 0}, "image_size is 0; it must be at least 1"),
-        ({"patch_size": [4, 3]}, r"image_size is 28, which patch_size \[4, 3\] does not divide"),
-        ({"patch_size": 0}, "patch_size is 0"),
-        ({"num_channels": 0}, "num_channels is 0"),
-        ({"num_segments": 2}, "num_segments is 2, but a model of images"),
-        ({"max_position_embeddings": 700}, "max_position_embeddings is 700, but the images have 784 patches"),
         ({"decay": [0.9, 0.8]}, r"decay is \[0.9, 0.8\]; it must be one number, or, with mixing_dimensions=2, two"),
         ({"decay": [0.9, 1.2], "mixing_dimensions": 2}, "decay is 1.2"),
         ({"decay": [0.9] * 3, "mixing_dimensions": 2}, "decay is"),
     ],
     ids=str,
 )
-def test_configurations_that_make_no_sense(fields, message):
+def test_mixing_that_makes_no_sense(fields, message):
     with pytest.raises(ValueError, match=message):
         TNNConfig(**{"image_size": 28, "is_causal": False, **fields})
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"image_size": [28, 30, 3]}, r"image_size is \[28, 30, 3\]; it must be one number or \[height, width\]"),
+        ({"image_size": 0}, "image_size is 0; it must be at least 1"),
+        ({"patch_size": [4, 3]}, r"image_size is 28, which patch_size \[4, 3\] does not divide"),
+        ({"patch_size": 0}, "patch_size is 0"),
+        ({"patch_size": 0, "image_size": None}, "patch_size is 0"),
+        ({"num_channels": 0}, "num_channels is 0"),
+        ({"num_segments": 2}, "num_segments is 2, but a model of images"),
+        ({"max_position_embeddings": 700}, "max_position_embeddings is 700, but the images have 784 patches"),
+    ],
+    ids=str,
+)
+def test_images_that_make_no_sense(name, fields, message):
+    with pytest.raises(ValueError, match=message):
+        config(name, **{"image_size": 28, "patch_size": 1, "is_causal": False, **fields})
 
 
 def test_what_follows_from_the_size_of_the_image():
@@ -275,6 +350,7 @@ def test_what_follows_from_the_size_of_the_image():
     assert image.classifier_pooling == "mean"
     flat = TNNConfig(image_size=32, max_position_embeddings=2000)
     assert (flat.mixing_grid, flat.max_position_embeddings, flat.embedding_scale) == (None, 2000, 1.0)
+    assert IPAConfig(image_size=(28, 14), patch_size=7).max_relative_distance == 8
     text = TNNConfig()
     assert (text.image_shape, text.mixing_grid, text.max_position_embeddings) == (None, None, 512)
     with pytest.raises(ValueError, match="mixing_grid cannot be set"):
@@ -296,8 +372,8 @@ def test_each_head_wants_its_kind_of_model():
         model(pixel_values=torch.zeros(1, 3, 8, 8), attention_mask=torch.ones(1, 64))
 
 
-def test_images_that_do_not_fit():
-    model = make("TNN", torch.float32, is_causal=False, position_embedding_type="learned")
+def test_images_that_do_not_fit(name):
+    model = make(name, torch.float32, is_causal=False, position_embedding_type="learned")
     with pytest.raises(
         ValueError, match=r"pixel_values has shape \(1, 1, 6, 10\); it must be \(batch, 3, height, width\)"
     ):
@@ -313,6 +389,8 @@ def test_images_that_do_not_fit():
 # -- with the library's tools ------------------------------------------------------------------------------------------
 
 
+# One for all whose mixers are not Toeplitz matrices: it takes seconds.
+@pytest.mark.parametrize("name", [*TOEPLITZ, "SeqMixHybrid"])
 def test_trainer_and_pipeline(name, tmp_path, caplog):
     pytest.importorskip("accelerate")
     datasets = pytest.importorskip("datasets")
@@ -325,9 +403,11 @@ def test_trainer_and_pipeline(name, tmp_path, caplog):
     pictures[labels == 1, :6] += 150
     pictures = [image.fromarray(picture.numpy()) for picture in pictures]
 
-    fields = {"image_size": [6, 4], "patch_size": 1, "num_channels": 1, "mixing_dimensions": 2, "is_causal": False}
+    fields = {"image_size": [6, 4], "patch_size": 1, "num_channels": 1, **grid(name)}
+    if name not in TOEPLITZ:  # pixels are told apart by their places
+        fields |= {"position_embedding_type": "sinusoidal", "linear_init": "uniform"}
     fields |= {"num_labels": 2, "id2label": {0: "left", 1: "upper"}, "label2id": {"left": 0, "upper": 1}}
-    model = WITH_IMAGES[name].classes["ForImageClassification"](config(name, **fields))
+    model = BY_NAME[name].classes["ForImageClassification"](config(name, **fields))
     processor = SeqMixImageProcessor.for_model(model.config)
     data = datasets.Dataset.from_dict({"image": pictures, "label": labels.tolist()})
     data = data.with_transform(lambda rows: {**processor(rows["image"], return_tensors="pt"), "label": rows["label"]})

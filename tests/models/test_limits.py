@@ -148,6 +148,7 @@ def test_no_configuration_does_harm(drawn, data):
         ({"__class__": 1}, "__class__ is part of"),
         ({"cache_layer_type": "x"}, "cache_layer_type is part of"),
         ({"dtype": "manual_seed"}, "dtype is 'manual_seed'; it must be a type of PyTorch, such as 'float32'"),
+        ({"base_model_tp_plan": 1}, "base_model_tp_plan is 1; it must be an object"),
         ({"attn_implementation": 3}, "attn_implementation is 3; it must be a string"),
         ({"per_layer_config": {"0": {}}}, "per_layer_config is set"),
         ({"quantization_config": "x" * 900}, r"quantization_config is 'x+\.\.\.; it must be an object"),

@@ -74,7 +74,7 @@ class SeqMixHybridConfig(SeqMixConfig):
     Args:
         mixer_types: the mixer of each layer, "attention" or a family's `model_type`; all "attention" by default.
         mixer_configs: for each mixer, its own fields where they differ from its defaults. Fields that a mixer shares
-            with the model (`hidden_size`, `is_causal`, ...) are the model's.
+            with the model (`hidden_size`, `is_causal`, ...) are the model's. All mix an image (`image_size`) as a sequence.
         num_hidden_layers: 0 stands for the length of `mixer_types`, or, without it, for 7.
     """
 

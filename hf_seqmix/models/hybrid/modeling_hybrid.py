@@ -1,13 +1,14 @@
 """Hybrids and the attention control: the backbone with a mixer of any family in each layer."""
 
 from ...modules.attention import SoftmaxAttention
-from ..family import TEXT_HEADS, Family
+from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from ..mixers import register_mixer
 from .configuration_hybrid import AttentionConfig, SeqMixHybridConfig
 
 __all__ = [
     "HYBRID_FAMILY",
     "SeqMixHybridForCausalLM",
+    "SeqMixHybridForImageClassification",
     "SeqMixHybridForMaskedLM",
     "SeqMixHybridForQuestionAnswering",
     "SeqMixHybridForSequenceClassification",
@@ -25,7 +26,7 @@ def build_attention_mixer(config: AttentionConfig, layer_idx: int) -> SoftmaxAtt
 
 register_mixer("attention", AttentionConfig, build_attention_mixer)
 
-HYBRID_FAMILY = Family("SeqMixHybrid", SeqMixHybridConfig, None, TEXT_HEADS)
+HYBRID_FAMILY = Family("SeqMixHybrid", SeqMixHybridConfig, None, TEXT_HEADS + IMAGE_HEADS)
 
 (
     SeqMixHybridPreTrainedModel,
@@ -35,4 +36,5 @@ HYBRID_FAMILY = Family("SeqMixHybrid", SeqMixHybridConfig, None, TEXT_HEADS)
     SeqMixHybridForSequenceClassification,
     SeqMixHybridForTokenClassification,
     SeqMixHybridForQuestionAnswering,
+    SeqMixHybridForImageClassification,
 ) = HYBRID_FAMILY.build(__name__)

@@ -75,11 +75,11 @@ class IPAConfig(SeqMixConfig):
             self.kernel_rank = self.rank
         if self.num_row_centers is None:
             self.num_row_centers = self.num_centers
-        if self.max_relative_distance is None:
-            self.max_relative_distance = self.max_position_embeddings
         if self.coupling == "full":
             self.use_cache = False
         super().__post_init__(**kwargs)
+        if self.max_relative_distance is None:  # not before: images set the number of positions
+            self.max_relative_distance = self.max_position_embeddings
 
     @property
     def num_blocks(self) -> int:

@@ -2,13 +2,14 @@
 
 from ...modules.ipa import IPAMixer
 from ...modules.ipa_row import PiecewiseRow
-from ..family import TEXT_HEADS, Family
+from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from .configuration_ipa import IPAConfig
 from .copying import ForCausalLM
 
 __all__ = [
     "IPA_FAMILY",
     "IPAForCausalLM",
+    "IPAForImageClassification",
     "IPAForMaskedLM",
     "IPAForQuestionAnswering",
     "IPAForSequenceClassification",
@@ -46,7 +47,9 @@ def build_ipa_row(config: IPAConfig) -> PiecewiseRow:
     return PiecewiseRow(config.hidden_size, config.intermediate_size, config.num_row_centers)
 
 
-IPA_FAMILY = Family("IPA", IPAConfig, build_ipa_mixer, (ForCausalLM, *TEXT_HEADS[1:]), build_ipa_row)
+IPA_FAMILY = Family(
+    "IPA", IPAConfig, build_ipa_mixer, (ForCausalLM, *TEXT_HEADS[1:], *IMAGE_HEADS), build_feed_forward=build_ipa_row
+)
 
 (
     IPAPreTrainedModel,
@@ -56,4 +59,5 @@ IPA_FAMILY = Family("IPA", IPAConfig, build_ipa_mixer, (ForCausalLM, *TEXT_HEADS
     IPAForSequenceClassification,
     IPAForTokenClassification,
     IPAForQuestionAnswering,
+    IPAForImageClassification,
 ) = IPA_FAMILY.build(__name__)

@@ -2,12 +2,13 @@
 
 from ...modules.glu import GatedLinearUnit
 from ...modules.polynomial import PolynomialMixer
-from ..family import TEXT_HEADS, Family
+from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from .configuration_poly_transformer import PolyTransformerConfig
 
 __all__ = [
     "POLY_TRANSFORMER_FAMILY",
     "PolyTransformerForCausalLM",
+    "PolyTransformerForImageClassification",
     "PolyTransformerForMaskedLM",
     "PolyTransformerForQuestionAnswering",
     "PolyTransformerForSequenceClassification",
@@ -50,7 +51,7 @@ POLY_TRANSFORMER_FAMILY = Family(
     "PolyTransformer",
     PolyTransformerConfig,
     build_poly_mixer,
-    TEXT_HEADS,
+    TEXT_HEADS + IMAGE_HEADS,
     build_feed_forward=build_poly_feed_forward,
 )
 
@@ -62,4 +63,5 @@ POLY_TRANSFORMER_FAMILY = Family(
     PolyTransformerForSequenceClassification,
     PolyTransformerForTokenClassification,
     PolyTransformerForQuestionAnswering,
+    PolyTransformerForImageClassification,
 ) = POLY_TRANSFORMER_FAMILY.build(__name__)
