@@ -4,10 +4,12 @@ from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_compl
 from .compression import bits_per_byte_gzip, bits_per_byte_xz
 from .corpora import hold_out, load_corpus
 from .document_pairs import load_document_pairs
+from .enwik8 import load_enwik8
 from .gutenberg import is_gutenberg, strip_gutenberg
 from .listops import evaluate_listops, listops
 from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
+from .novels import load_novels
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
 from .passage_pairs import load_documents, same_document_pairs
 from .pathfinder import pathfinder
@@ -23,6 +25,7 @@ from .stdlib_corpus import python_stdlib
 from .streaming import EndlessStream
 from .tokenization import build_tokenizer, count_bytes, token_bytes, train_bpe
 from .whole_files import whole_files, write_json
+from .wikitext import load_wikitext, wikitext_articles
 
 __all__ = [
     "SEPARATION_TASKS",
@@ -54,6 +57,9 @@ __all__ = [
     "load_corpus",
     "load_document_pairs",
     "load_documents",
+    "load_enwik8",
+    "load_novels",
+    "load_wikitext",
     "mask_blocks",
     "pack_for_evaluation",
     "pack_for_training",
@@ -73,6 +79,7 @@ __all__ = [
     "total_bytes",
     "train_bpe",
     "whole_files",
+    "wikitext_articles",
     "without_replaced",
     "write_json",
 ]

@@ -1,0 +1,55 @@
+"""enwik8, the first 10^8 bytes of a dump of Wikipedia, or the head of it, cut into its splits."""
+
+from pathlib import Path
+
+import datasets
+
+__all__ = ["load_enwik8"]
+
+
+def load_enwik8(
+    path: str | Path, *, train_bytes: int = 90_000_000, validation_bytes: int = 5_000_000
+) -> datasets.DatasetDict:
+    """
+    The splits of enwik8, each one document: the first bytes for training, the next for validation, the rest for the test.
+
+    The usual splits are 90, 5 and 5 million bytes (Mahoney, "Large Text Compression Benchmark"; Al-Rfou et al. 2019, arXiv
+    1808.04444). A border that falls inside a character is moved before it, so that every split is text; so is the end of a
+    file that was cut inside one.
+
+    Args:
+        path: the file, uncompressed.
+        train_bytes: of the training split; those of a head of the file must be given.
+        validation_bytes: of the validation split.
+
+    Raises:
+        ValueError: there is no such file, a size is not positive, the file leaves nothing for the test, or it is not UTF-8.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise ValueError(f"There is no file {path}. Give the uncompressed enwik8, or the head of it.")
+    if min(train_bytes, validation_bytes) < 1:
+        raise ValueError(
+            f"The splits must hold bytes; given {train_bytes} for training, {validation_bytes} to validate."
+        )
+    data = path.read_bytes()
+    if len(data) <= train_bytes + validation_bytes:
+        raise ValueError(
+            f"{path} has {len(data):,} bytes, which leaves no test text after {train_bytes:,} to train on and"
+            f" {validation_bytes:,} to validate on: give a longer file, or smaller splits."
+        )
+    first = _character_start(data, train_bytes)
+    second = _character_start(data, train_bytes + validation_bytes)
+    parts = {"train": data[:first], "validation": data[first:second], "test": data[second:]}
+    try:
+        texts = {name: part.decode("utf-8", "strict" if name != "test" else "ignore") for name, part in parts.items()}
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}. Is it still compressed?") from error
+    return datasets.DatasetDict({name: datasets.Dataset.from_dict({"text": [text]}) for name, text in texts.items()})
+
+
+def _character_start(data: bytes, place: int) -> int:
+    """The last place up to `place` at which a UTF-8 character begins."""
+    while place > 0 and data[place] & 0xC0 == 0x80:
+        place -= 1
+    return place

@@ -1,0 +1,56 @@
+"""A folder of books as a corpus of long documents, whole books held out."""
+
+from pathlib import Path
+
+import datasets
+
+from .gutenberg import is_gutenberg, strip_gutenberg
+
+__all__ = ["load_novels"]
+
+HELD_OUT = 20  # one book in so many is in the test, and one in the validation split
+
+
+def load_novels(folder: str | Path) -> datasets.DatasetDict:
+    r"""
+    Books, one text file each, as documents of a column `text`: one in twenty, at least one, for each held-out split.
+
+    Held out are whole books, as in PG-19 (Rae et al. 2020, arXiv 1911.05507), so that no name or phrase of a book is known
+    from its other part: the shortest for the test, the next for validation, which leaves most text to train on and does not
+    depend on file names. The notices of Project Gutenberg are cut off where a file has them. Line ends become `\n`.
+
+    Args:
+        folder: its files `*.txt` are read, in order of name; subfolders are not.
+
+    Raises:
+        ValueError: there are fewer than three books, one is empty or not UTF-8, or has only one of Project Gutenberg's two
+            lines.
+    """
+    folder = Path(folder)
+    paths = sorted(folder.glob("*.txt"))
+    if len(paths) < 3:
+        raise ValueError(
+            f"{folder} has {len(paths)} files *.txt; give at least three books, since one is held out for validation and one"
+            " for the test."
+        )
+    books = [_read(path) for path in paths]
+    count = max(1, len(books) // HELD_OUT)
+    shortest = sorted(range(len(books)), key=lambda index: (len(books[index].encode("utf-8")), index))
+    held_out = {"test": shortest[:count], "validation": shortest[count : 2 * count]}
+    splits = {"train": shortest[2 * count :], **{name: held_out[name] for name in ("validation", "test")}}
+    return datasets.DatasetDict(
+        {
+            name: datasets.Dataset.from_dict({"text": [books[index] for index in sorted(chosen)]})
+            for name, chosen in splits.items()
+        }
+    )
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8: {error}. Convert it first, for example with `iconv`.") from error
+    if not text.strip():
+        raise ValueError(f"{path} is empty; give a book, or move the file away.")
+    return strip_gutenberg(text) if is_gutenberg(text) else text
