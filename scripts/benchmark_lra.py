@@ -14,7 +14,7 @@ from benchmark_training import SCRIPTS, TrainingRun, train_all, training_argumen
 from lra_data import TaskData, data_folders, prepare_task
 
 from hf_seqmix.analysis import markdown_table, run_environment
-from hf_seqmix.analysis.training_plots import plot_accuracy_curves
+from hf_seqmix.analysis.accuracy_plots import plot_accuracy_curves
 from hf_seqmix.data import write_json
 
 RECIPES = SCRIPTS / "recipes" / "lra"

@@ -271,10 +271,26 @@ def evaluate_split(run: Run, split: str) -> dict[str, Any]:
     return {
         "examples": len(run.examples[split]),
         **{key: value for key, value in measured.items() if key not in speed},
+        **by_length(run, split, output.predictions),
         "baselines": baselines(
             run.task, run.metrics, run.examples, split, words=run.arguments.data.baseline == "bag-of-words"
         ),
     }
+
+
+def by_length(run: Run, split: str, output: Any) -> dict[str, Any]:
+    """The accuracy of a classifier of texts in buckets of their lengths in tokens; nothing for other tasks."""
+    task, encoded = run.task, run.encoded[split]
+    if not isinstance(task, SequenceClassification) or task.problem_type != "single_label_classification":
+        return {}
+    # The segments of a pair are lists of their own.
+    lengths = [sum(map(len, ids)) if isinstance(ids[0], list) else len(ids) for ids in encoded["input_ids"]]
+    scores = load_metric("accuracy_by_length").compute(
+        predictions=predictions_of(run, split, output),
+        references=task.references(run.examples[split], split),
+        lengths=lengths,
+    )
+    return {"by_length": scores}
 
 
 def write_predictions(run: Run, split: str, output: Any) -> None:

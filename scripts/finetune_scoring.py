@@ -99,7 +99,7 @@ def results_table(model: str, evaluations: dict[str, dict[str, Any]]) -> str:
     for split, values in evaluations.items():
         for name, figures in {model: values, **values.get("baselines", {})}.items():
             rows.append({"split": split, "by": name, **figures})
-    hidden = {"split", "by", "examples", "baselines", "loss"}
+    hidden = {"split", "by", "examples", "baselines", "by_length", "loss"}
     keys = dict.fromkeys(key for row in rows for key in row if key not in hidden)
     columns = {"split": "split", "by": "predictions by", **{key: f"{key}:.4f" for key in keys}, "loss": "loss:.4f"}
     return markdown_table(rows, columns)

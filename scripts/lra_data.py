@@ -69,13 +69,15 @@ def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Map
 def _listops(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _released(task, folder)
-        return TaskData(_files(files), "the benchmark's files", _outermost(load_labelled(files)))
+        return TaskData(
+            _files(files), "the benchmark's files", {"outermost operator": outermost_operator(load_labelled(files))}
+        )
     options = dict(settings)
     rows = options.pop("rows")
     files = _generated(output_dir, task, settings, lambda: listops(rows, seed=0, **options))
     low, high = options.get("min_length", 500), options.get("max_length", 2000)
     source = f"generated, seed 0, lengths {low + 1} to {high - 1}, {rows['train']:,} rows to train on"
-    return TaskData(_files(files), source, _outermost(load_labelled(files)))
+    return TaskData(_files(files), source, {"outermost operator": outermost_operator(load_labelled(files))})
 
 
 def _text(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
@@ -176,8 +178,8 @@ def _generated(
     return files
 
 
-def _outermost(rows: datasets.DatasetDict) -> dict[str, float]:
-    """The accuracy of guessing the value of a list from its outermost operator alone, learnt by counting."""
+def outermost_operator(rows: datasets.DatasetDict) -> float:
+    """The accuracy on `test` of guessing a value from the outermost operator alone, counted on `train`."""
     values: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for source, value in zip(rows["train"]["Source"], rows["train"]["Target"], strict=True):
         values[_operator(source)][value] += 1
@@ -185,7 +187,7 @@ def _outermost(rows: datasets.DatasetDict) -> dict[str, float]:
         values[_operator(source)].most_common(1)[0][0] == value
         for source, value in zip(rows["test"]["Source"], rows["test"]["Target"], strict=True)
     )
-    return {"outermost operator": right / len(rows["test"])}
+    return right / len(rows["test"])
 
 
 def _operator(source: str) -> str:

@@ -5,6 +5,7 @@
     python scripts/run_benchmarks.py masked-language-modeling --model model_cards/ski-tnn-python-2m \\
         --dataset embedded:python-stdlib --ngram 5 --output-dir runs/masked
     python scripts/run_benchmarks.py lra --task listops --fast --output-dir runs/lra
+    python scripts/run_benchmarks.py listops --model model_cards/tnn-listops --output-dir runs/listops
     python scripts/run_benchmarks.py corpora --corpus python-stdlib --fast --output-dir runs/corpora
     python scripts/run_benchmarks.py glue --model runs/masked --data-dir glue --random-init --output-dir runs/glue
 
@@ -20,6 +21,7 @@ from typing import Any
 from benchmark_corpora import add_corpora
 from benchmark_glue import add_glue
 from benchmark_language import add_language_modeling
+from benchmark_listops import add_listops
 from benchmark_lra import add_lra
 from benchmark_masked import add_masked_language_modeling
 
@@ -40,6 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_language_modeling(benchmarks)
     add_masked_language_modeling(benchmarks)
     add_lra(benchmarks)
+    add_listops(benchmarks)
     add_corpora(benchmarks)
     add_glue(benchmarks)
     return parser
