@@ -100,7 +100,8 @@ def flat(model: PreTrainedModel) -> Tensor:
 PROBLEMS = [(*head, "single label") for head in HEADS] + [
     (family, suffix, problem)
     for family, suffix in HEADS
-    if suffix in WHOLE
+    # Both heads have one loss, so that images of one family will do.
+    if suffix in WHOLE and (suffix != "ForImageClassification" or family == HEADS[0][0])
     for problem in ("several labels", "regression")
 ]
 
