@@ -8,6 +8,7 @@
     python scripts/run_benchmarks.py listops --model model_cards/tnn-listops --output-dir runs/listops
     python scripts/run_benchmarks.py corpora --corpus python-stdlib --fast --output-dir runs/corpora
     python scripts/run_benchmarks.py glue --model runs/masked --data-dir glue --random-init --output-dir runs/glue
+    python scripts/run_benchmarks.py trade-off --results runs/lra/results.json --fast --output-dir runs/trade-off
 
 Each result is written as soon as it is known, and the same command continues where it was interrupted.
 """
@@ -24,6 +25,7 @@ from benchmark_language import add_language_modeling
 from benchmark_listops import add_listops
 from benchmark_lra import add_lra
 from benchmark_masked import add_masked_language_modeling
+from benchmark_tradeoff import add_tradeoff
 
 from hf_seqmix.data import explain_write_error, prepare_run_folder
 
@@ -45,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_listops(benchmarks)
     add_corpora(benchmarks)
     add_glue(benchmarks)
+    add_tradeoff(benchmarks)
     return parser
 
 
