@@ -1,5 +1,6 @@
 """What the benchmark `glue` shows of its runs: scores over seeds, a table, and a bar a model beside the baselines."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -206,7 +207,7 @@ def plot_scores(summary: Sequence[Row], tasks: Sequence[str], path: Path, title:
     """
     entries = list(dict.fromkeys(row["entry"] for row in summary))
     models = [entry for entry in entries if any("learning_rate" in row for row in summary if row["entry"] == entry)]
-    greys = iter(("#BBBBBB", "#888888", "#555555"))
+    greys = itertools.cycle(("#BBBBBB", "#888888", "#555555"))
     colors = {
         entry: COLORS[models.index(entry) % len(COLORS)] if entry in models else next(greys) for entry in entries
     }
