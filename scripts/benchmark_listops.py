@@ -145,12 +145,13 @@ def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> t
     """A model's accuracy, and its number of parameters.
 
     Raises:
-        ValueError: it cannot be opened, or is no classifier of ten values.
+        ValueError: it cannot be opened, or is no classifier of ten digits.
     """
     arguments.tokenizer = None  # the one saved with the model
     model, tokenizer = open_model(arguments, name, AutoModelForSequenceClassification.from_pretrained)
-    if model.config.num_labels != 10:
-        raise ValueError(f"it has {model.config.num_labels} labels; a ListOps classifier has 10, the digits.")
+    names = [str(model.config.id2label[index]) for index in range(model.config.num_labels)]
+    if sorted(names) != [str(digit) for digit in range(10)]:
+        raise ValueError(f"its labels are called {', '.join(names)}; those of a ListOps classifier are 0 to 9.")
     device = torch.device(arguments.device or default_device())
     model.eval().to(device)
     collator = DataCollatorWithPadding(tokenizer)
@@ -160,10 +161,8 @@ def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> t
     for start in range(0, len(encoded), size):
         logits = model(**collator(encoded[start : start + size]).to(device)).logits
         predictions += logits.argmax(dim=-1).tolist()
-    labels = [int(model.config.id2label[index]) for index in range(10)]
-    found = load_metric("accuracy").compute(
-        predictions=[labels[index] for index in predictions], references=list(rows["Target"])
-    )
+    digits = [int(names[index]) for index in predictions]
+    found = load_metric("accuracy").compute(predictions=digits, references=list(rows["Target"]))
     return found["accuracy"], model.num_parameters()
 
 

@@ -69,13 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_repo_id(arguments.repo_id)
         model, processor = open_checkpoint(arguments.checkpoint, revision=arguments.revision, dtype=arguments.dtype)
         card = read_card(arguments, model, processor)
+        pictures = [path for path in sorted(Path(arguments.checkpoint).glob("*.png")) if path.name in str(card)]
         if arguments.export_dir is not None:
-            export(model, processor, arguments.export_dir, card=card, max_shard_size=arguments.max_shard_size)
+            size = arguments.max_shard_size
+            export(model, processor, arguments.export_dir, card=card, pictures=pictures, max_shard_size=size)
         pushed = push(
             model,
             processor,
             arguments.repo_id,
             card=card,
+            pictures=pictures,
             private=arguments.private or None,
             dry_run=arguments.dry_run,
             revision=arguments.to_revision,

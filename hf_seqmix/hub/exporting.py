@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from ..models.backbone import SeqMixPreTrainedModel
 from ..models.mixers import FEED_FORWARDS, MIXERS
 from .cards import check_card, head_of, plain_card
 from .remote_code import remote_code
+from .repository_files import PICTURES
 
 __all__ = ["export"]
 
@@ -36,6 +38,7 @@ def export(
     folder: str | Path,
     *,
     card: ModelCard | str | None = None,
+    pictures: Sequence[str | Path] = (),
     max_shard_size: int | str = "5GB",
 ) -> Path:
     """Write a model as a self-contained repository.
@@ -49,6 +52,7 @@ def export(
         processor: its tokenizer or image processor; None for none.
         folder: where to; it must not exist yet, or be empty.
         card: a finished model card, see `build_card`; by default one with what the model itself says.
+        pictures: files that the card shows, copied beside it.
         max_shard_size: bytes of a weight file, as a number or like "5GB".
 
     Returns:
@@ -56,7 +60,8 @@ def export(
 
     Raises:
         ValueError: for a folder with something in it, a model or mixer from outside the package, weights that are not in
-            memory or not those of the configuration, a processor that does not fit, or a card with blanks.
+            memory or not those of the configuration, a processor that does not fit, a card with blanks, or a picture that is
+        missing or none.
     """
     from .checking import check_repository  # which itself needs `check_processor`
 
@@ -83,6 +88,8 @@ def export(
         if (temporary / "preprocessor_config.json").exists():
             _add_auto_map(temporary / "preprocessor_config.json", code.processor_map)
         (temporary / "README.md").write_text(text, encoding="utf-8")
+        for picture in map(Path, pictures):
+            _copy_picture(picture, temporary)
         _open_permissions(temporary)
         check_repository(temporary)
         temporary.replace(folder)
@@ -94,6 +101,13 @@ def export(
                 parent.rmdir()
         raise
     return folder
+
+
+def _copy_picture(picture: Path, folder: Path) -> None:
+    """Copy a picture; its name must not be one that a model's files have, which its ending rules out."""
+    if picture.suffix.lower() not in PICTURES or not picture.is_file():
+        raise ValueError(f"{picture} is no picture, or missing; a card shows {', '.join(PICTURES)}.")
+    shutil.copyfile(picture, folder / picture.name)
 
 
 def save_processor(processor: Any, folder: Path) -> None:

@@ -1,6 +1,7 @@
 """From a model to a repository on the Hub, which is only touched after everything was verified."""
 
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from glob import escape
 from pathlib import Path
@@ -40,6 +41,7 @@ def push(
     repo_id: str,
     *,
     card: ModelCard | str,
+    pictures: Sequence[str | Path] = (),
     private: bool | None = None,
     dry_run: bool = False,
     revision: str | None = None,
@@ -58,6 +60,7 @@ def push(
         processor: its tokenizer or image processor; None for none.
         repo_id: "user/name"; made if it does not exist.
         card: a finished model card, see `build_card`.
+        pictures: files that the card shows.
         private: whether a new repository is private; by default as the account has it.
         dry_run: stop before the Hub is asked for anything.
         revision: branch to upload to, made of "main" if it does not exist; "main" by default.
@@ -74,7 +77,8 @@ def push(
     if card is None:
         raise ValueError("card is None, and a model is not published without one: make it by build_card.")
     with tempfile.TemporaryDirectory() as work:
-        folder = export(model, processor, Path(work, repo_id.split("/")[1]), card=card, max_shard_size=max_shard_size)
+        target = Path(work, repo_id.split("/")[1])
+        folder = export(model, processor, target, card=card, pictures=pictures, max_shard_size=max_shard_size)
         report = verify(folder, model, processor, tolerance=tolerance)
         files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
         if dry_run:

@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import Any
 
-__all__ = ["check_names", "is_present", "read_any_json", "read_json", "refuse_adapters", "require_file"]
+__all__ = ["PICTURES", "check_names", "is_present", "read_any_json", "read_json", "refuse_adapters", "require_file"]
 
 _SMALL = 2**20
 _LARGE = 64 * 2**20
@@ -23,8 +23,8 @@ _LARGEST = {
 _MOST_BRACKETS = 2**21  # of lists and objects, which need far more memory than characters
 _PICKLES = (".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt", ".h5", ".msgpack", ".npy", ".npz", ".joblib")
 _TEXTS = (".bib", ".cff", ".csv", ".jinja", ".jsonl", ".md", ".tsv", ".txt", ".yaml", ".yml")
-_PICTURES = (".gif", ".jpeg", ".jpg", ".pdf", ".png", ".svg", ".webp")
-_SUFFIXES = frozenset([".json", ".py", ".safetensors", *_TEXTS, *_PICTURES])
+PICTURES = (".gif", ".jpeg", ".jpg", ".pdf", ".png", ".svg", ".webp")
+_SUFFIXES = frozenset([".json", ".py", ".safetensors", *_TEXTS, *PICTURES])
 _NAMES = frozenset([".gitattributes", ".gitignore", "LICENSE", "LICENCE", "NOTICE", "COPYING", "tokenizer.model"])
 # Where downloads and clones keep what they know; nothing is opened from there.
 _BOOKKEEPING = (".cache", ".git")

@@ -96,6 +96,19 @@ def test_the_tokenizer_is_in_it(exported):
     assert AutoTokenizer.from_pretrained(folder)("x = 1")["input_ids"] == tokenizer("x = 1")["input_ids"]
 
 
+def test_pictures_that_the_card_shows_are_copied(model, tmp_path):
+    picture = tmp_path / "curve.png"
+    picture.write_bytes(b"any bytes")
+    folder = export(model, None, tmp_path / "out", pictures=[picture])
+    assert (folder / "curve.png").read_bytes() == b"any bytes"
+    code = tmp_path / "modeling_tnn.py"
+    code.write_text("not ours")
+    for wrong in (tmp_path / "missing.png", code):
+        with pytest.raises(ValueError, match="is no picture, or missing"):
+            export(model, None, tmp_path / "other", pictures=[wrong])
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_folder_with_content_is_refused_and_left_alone(model, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
