@@ -14,7 +14,7 @@ import datasets
 from PIL import Image
 
 from hf_seqmix import __version__
-from hf_seqmix.data import listops, whole_files
+from hf_seqmix.data import listops, load_documents, pathfinder, same_document_pairs, whole_files
 from hf_seqmix.data.labelled import load_labelled
 
 SPLITS = ("train", "validation", "test")
@@ -90,8 +90,6 @@ def _text(task: str, folder: Path | None, output_dir: Path, settings: Mapping[st
 def _retrieval(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None and (folder / RELEASED[task][0]).is_file():
         return TaskData(_files(_released(task, folder)), "AAN, the benchmark's files")
-    from hf_seqmix.data.passage_pairs import load_documents, same_document_pairs
-
     options = dict(settings)
     rows = options.pop("rows")
     origin = "embedded:python-stdlib" if folder is None else str(folder)
@@ -124,8 +122,6 @@ def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[s
 def _pathfinder(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         return TaskData(_files(_tables(task, folder)), "from files")
-    from hf_seqmix.data import pathfinder
-
     options = dict(settings)
     rows = options.pop("rows")
     files = _generated(output_dir, task, settings, lambda: pathfinder(rows, seed=0, **options))

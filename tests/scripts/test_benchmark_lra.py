@@ -178,3 +178,11 @@ def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[st
     more = [word.format(folder=tmp_path) for word in more]
     with pytest.raises(SystemExit, match=message):
         scripts.run_benchmarks.main(["lra", "--task", "listops", *more, "--output-dir", str(tmp_path / "out")])
+
+
+def test_pictures_of_pathfinder_are_made_once(scripts: Any, tmp_path: Path) -> None:
+    settings = {"rows": {"train": 4, "validation": 2, "test": 2}}
+    data = scripts.lra_data.prepare_task("pathfinder", None, tmp_path, settings)
+    assert data.source == "generated, seed 0, 4 pictures to train on"
+    rows = datasets.Dataset.from_parquet(data.arguments[1], cache_dir=str(tmp_path / "cache"))
+    assert len(rows) == 4 and rows[0]["image"].size == (32, 32)

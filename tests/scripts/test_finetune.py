@@ -122,6 +122,8 @@ def test_sequence_classification(finetune, tmp_path, model, capsys):
     assert 0 <= results["validation"]["accuracy"] <= 1 and "f1" in results["validation"]
     assert results["validation"]["baselines"]["majority class"] == {"accuracy": 0.5, "f1": pytest.approx(2 / 3)}
     assert results["validation"]["baselines"]["bag of words"]["accuracy"] == 1.0
+    by_length = results["validation"]["by_length"]
+    assert by_length["accuracy"] == results["validation"]["accuracy"] and sum(by_length["num_examples"]) == len(TEXTS)
     table = capsys.readouterr().out
     assert f"| validation | {model}" in table and "| validation | bag of words" in table
 
