@@ -121,11 +121,10 @@ class Update:
     """
 
     def __init__(
-        self, model: PreTrainedModel, arguments: Arguments, batch: dict[str, Tensor], device: torch.device
+        self, model: torch.nn.Module, arguments: Arguments, batch: dict[str, Tensor], device: torch.device
     ) -> None:
         training = arguments.training
-        # Moving a PreTrainedModel is typed for no device.
-        self.model: torch.nn.Module = model
+        self.model = model
         self.model.to(device).train()
         self.batch = {name: tensor.to(device) for name, tensor in batch.items()}
         make, options = Trainer.get_optimizer_cls_and_kwargs(training)

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, NullLocator
 
 from .figures import COLORS, PathLike, dash, draw_row, line
 
 __all__ = ["TradeOffPoint", "plot_costs", "plot_tradeoff"]
 
-LARGEST_AREA = 900.0  # square points of the largest disc
+LARGEST_AREA = 600.0  # square points of the largest disc
 LINE_HEIGHT = 12.0  # points between two labels
 
 
@@ -63,12 +64,13 @@ def plot_tradeoff(
             raise ValueError(
                 f"Speed and memory must be positive; {point.name} has {point.speed} and {point.memory_mib}."
             )
-    names = list(dict.fromkeys(point.name for point in points))
+    names = dict.fromkeys(point.name for point in points)
+    colors = {name: COLORS[place % len(COLORS)] for place, name in enumerate(names)}
     scale = LARGEST_AREA / max(point.memory_mib for point in points)
     with draw_row(path, 1.6 + 5.2 * len(panels), 4.8, len(panels)) as (figure, columns):
         for axes, (heading, found) in zip(columns, panels.items(), strict=True):
             for point in found:
-                color = COLORS[names.index(point.name) % len(COLORS)]
+                color = colors[point.name]
                 if point.spread:
                     axes.errorbar(point.speed, point.accuracy, point.spread, color=color, capsize=3, linewidth=1.2)
                 axes.scatter(
@@ -89,11 +91,11 @@ def plot_tradeoff(
         for memory in _round_sizes([point.memory_mib for point in points]):
             handles.append(columns[0].scatter([], [], scale * memory, color="#999999", linewidth=0))
             labels.append(f"{memory:,g} MiB")
-        figure.legend(handles, labels, loc="outside right upper", labelspacing=2.4, handletextpad=1.6, borderpad=1.2)
+        figure.legend(handles, labels, loc="outside right upper", labelspacing=1.8, handletextpad=1.6, borderpad=1.2)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=10, wrap=True)
         for axes, found in zip(columns, panels.values(), strict=True):
-            _label(figure, axes, found, scale)
+            _label(figure, axes, found, scale, colors)
 
 
 def _round_sizes(values: Sequence[float]) -> list[float]:
@@ -106,8 +108,10 @@ def _round_sizes(values: Sequence[float]) -> list[float]:
     return list(dict.fromkeys(sizes))
 
 
-def _label(figure: Figure, axes: Axes, points: Sequence[TradeOffPoint], scale: float) -> None:
-    """Write each name to the right of its disc, higher where another name stands there already."""
+def _label(
+    figure: Figure, axes: Axes, points: Sequence[TradeOffPoint], scale: float, colors: Mapping[str, str]
+) -> None:
+    """Write each name, in the colour of its disc, to the right of its disc, higher where another name stands there already."""
     figure.draw_without_rendering()  # or places in pixels are not known yet
     placed: list[tuple[float, float, float]] = []
     pixels = figure.dpi / 72
@@ -125,6 +129,7 @@ def _label(figure: Figure, axes: Axes, points: Sequence[TradeOffPoint], scale: f
             textcoords="offset points",
             va="center",
             fontsize=9,
+            color=colors[point.name],
         )
         text.set_in_layout(False)
 
@@ -155,7 +160,9 @@ def plot_costs(
             axes.set(xlabel="length of the inputs", ylabel=label)
             ticks = sorted({point[0] for points in curves.values() for point in points})
             axes.set_xticks(ticks, [str(tick) for tick in ticks])
-            axes.minorticks_off()
+            axes.xaxis.set_minor_locator(NullLocator())
+            for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+                which(LogFormatter(minor_thresholds=(1.5, 0.5)))  # labels between powers of ten, too
         figure.legend(*columns[0].get_legend_handles_labels(), loc="outside right upper")
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontsize=10, wrap=True)
