@@ -4,15 +4,21 @@ import os
 import re
 import subprocess
 import sys
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+)
 
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
-from hf_seqmix.data import ByteNGram, load_corpus
+from hf_seqmix.data import ByteNGram, listops, load_corpus
 from hf_seqmix.hub import check_repository, open_checkpoint
 from hf_seqmix.hub.kept import read_card_values, render_card
 from tests.hub.hub_server import HubServer
@@ -21,18 +27,29 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "model_cards").glob("*/config.json"))
 SAMPLE = 16_000  # bytes of held-out text
 
-each_folder = pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+LISTOPS = [folder for folder in FOLDERS if folder.name.endswith("-listops")]
+LANGUAGE_MODELS = [folder for folder in FOLDERS if folder not in LISTOPS]
+
+
+def of(folders):
+    return pytest.mark.parametrize("folder", folders, ids=lambda folder: folder.name)
+
+
+each_folder = of(FOLDERS)
 
 
 def test_every_family_has_one():
     families = {check_repository(folder).model_type for folder in FOLDERS}
     assert families == {"tnn", "fd_tnn", "ski_tnn", "ipa", "poly_transformer"}
+    classifiers = {check_repository(folder).model_type for folder in LISTOPS}
+    assert classifiers == {"tnn", "fd_tnn", "ski_tnn"}
 
 
 @each_folder
 def test_weights_are_small_and_the_card_is_up_to_date(folder):
     model, tokenizer = open_checkpoint(folder)
-    assert model.dtype == torch.bfloat16 and len(tokenizer) <= model.config.vocab_size
+    assert model.dtype == (torch.float32 if folder in LISTOPS else torch.bfloat16)
+    assert len(tokenizer) <= model.config.vocab_size
     assert all(path.stat().st_size <= 4 * 2**20 for path in folder.iterdir())
     assert (folder / "README.md").read_text(encoding="utf-8") == render_card(folder)
     assert not (folder / "training_args.bin").exists()
@@ -66,7 +83,7 @@ def corpus():
     return sample, ByteNGram(5).fit(texts["train"]["text"])
 
 
-@each_folder
+@of(LANGUAGE_MODELS)
 def test_it_beats_the_five_gram_on_held_out_text(folder, corpus):
     texts, ngram = corpus
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -81,13 +98,48 @@ def test_it_beats_the_five_gram_on_held_out_text(folder, corpus):
         assert score.bits_per_byte < ngram_bits_per_byte(ngram, texts, blocks)
 
 
+@pytest.fixture(scope="module")
+def expressions():
+    return listops({"train": 3000, "test": 400}, min_length=16, max_length=65, seed=7)
+
+
+@of(LISTOPS)
+def test_it_beats_what_the_outermost_operator_tells(folder, expressions):
+    def operator(source):
+        return re.search(r"\[\w+", source)[0]
+
+    values = defaultdict(Counter)
+    for source, target in zip(expressions["train"]["Source"], expressions["train"]["Target"], strict=True):
+        values[operator(source)][target] += 1
+    rows = expressions["test"]
+    guesses = [values[operator(source)].most_common(1)[0][0] for source in rows["Source"]]
+    baseline = sum(guess == target for guess, target in zip(guesses, rows["Target"], strict=True)) / len(rows)
+
+    model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    inputs = tokenizer(list(rows["Source"]), padding=True, return_tensors="pt")
+    with torch.no_grad():
+        said = model(**inputs).logits.argmax(-1).tolist()
+    right = [int(model.config.id2label[index]) == target for index, target in zip(said, rows["Target"], strict=True)]
+    assert sum(right) / len(rows) > baseline + 0.15
+
+
 def test_claimed_results_beat_the_claimed_baselines():
     for folder in FOLDERS:
         for result in read_card_values(folder / "card.yaml")["results"]:
             higher_is_better = "accuracy" in result["metric"]
-            to_beat = [value for name, value in result["baselines"].items() if "5-gram" in name or "always" in name]
-            assert len(to_beat) == 1
-            assert (result["value"] > to_beat[0]) if higher_is_better else (result["value"] < to_beat[0])
+            names = ("5-gram", "always", "majority class", "outermost operator")
+            to_beat = [value for name, value in result["baselines"].items() if any(known in name for known in names)]
+            assert to_beat
+            for value in to_beat:
+                assert (result["value"] > value) if higher_is_better else (result["value"] < value)
+
+
+@each_folder
+def test_pictures_of_the_card_are_there(folder):
+    shown = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (folder / "README.md").read_text(encoding="utf-8"))
+    assert {path.name for path in folder.glob("*.png")} == set(shown)
+    assert bool(shown) == (folder in LISTOPS)
 
 
 OPEN = """
@@ -112,7 +164,9 @@ def test_pushed_and_loaded_back_from_a_hub(folder, tmp_path):
         pushed = hub.repositories[f"someone/{folder.name}"].files
         assert b"trust_remote_code=True" in pushed["README.md"] and "model.safetensors" in pushed
         model, tokenizer = open_checkpoint(folder)
-        auto_class = "AutoModelForCausalLM" if model.config.is_causal else "AutoModelForMaskedLM"
+        language = "AutoModelForCausalLM" if model.config.is_causal else "AutoModelForMaskedLM"
+        auto_class = "AutoModelForSequenceClassification" if folder in LISTOPS else language
+        assert {path.name for path in folder.glob("*.png")} <= pushed.keys()
         command = [sys.executable, "-c", OPEN, f"someone/{folder.name}", auto_class, str(tmp_path / "logits.pt")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
