@@ -164,7 +164,9 @@ def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
         changes = _allocations(function)
         if changes is not None:
             return max(itertools.accumulate(changes, initial=0))
-    raise RuntimeError(f"the profiler lost the record of allocations {PROFILES} times; run this again on a quieter machine")
+    raise RuntimeError(
+        f"the profiler lost the record of allocations {PROFILES} times; run this again on a quieter machine"
+    )
 
 
 def _allocations(function: Callable[[], Any]) -> list[int] | None:

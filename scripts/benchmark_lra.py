@@ -65,8 +65,8 @@ RATES = (3e-3, 1e-3)  # the Toeplitz ones' were tried on ListOps, 300 updates, s
 SIZES: dict[str, dict[str, Size]] = {
     "listops": {
         "fast": Size(
-            {"rows": _rows(1000, 100), "min_length": 4, "max_length": 33},
-            f"--max-length 33 {TINY}",
+            {"rows": _rows(1000, 100), "min_length": 16, "max_length": 65},
+            f"--max-length 66 {TINY}",
             batch=16,
             updates=12,
             evaluations=8,

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from matplotlib.ticker import MaxNLocator
 
-from .figures import PathLike, dash, draw_row, line
+from .figures import PathLike, dash, draw_row, legend_below, line
 
 __all__ = ["plot_accuracy_by_length", "plot_accuracy_curves"]
 
@@ -30,7 +30,7 @@ def plot_accuracy_curves(
     drawn = {name: points for name, points in curves.items() if points}
     if not drawn:
         raise ValueError("There is no accuracy to plot: no run was evaluated while it trained.")
-    with draw_row(path, 8.4, 4.4) as (figure, [axes]):
+    with draw_row(path, 7.6, 5.2) as (figure, [axes]):
         for index, (name, points) in enumerate(drawn.items()):
             steps, accuracies = zip(*points, strict=True)
             axes.plot(steps, accuracies, label=f"{name} ({accuracies[-1]:.3f})", **line(index))
@@ -39,9 +39,7 @@ def plot_accuracy_curves(
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("optimizer steps")
         axes.set_ylabel("validation accuracy")
-        figure.legend(loc="outside right upper")
-        if title:
-            axes.set_title(title, loc="left", wrap=True)
+        legend_below(figure, axes, title)
 
 
 def plot_accuracy_by_length(
@@ -67,7 +65,7 @@ def plot_accuracy_by_length(
     lines = {**scores, **(references or {})}
     if not scores or any(len(values) != len(ranges) for values in lines.values()):
         raise ValueError(f"Give each model and rule an accuracy for each of the {len(ranges)} ranges, None for none.")
-    with draw_row(path, 8.4, 4.4) as (figure, [axes]):
+    with draw_row(path, 7.6, 5.2) as (figure, [axes]):
         for index, (name, values) in enumerate(scores.items()):
             axes.plot(ranges, [float("nan") if v is None else v for v in values], label=name, **line(index))
         for index, (name, values) in enumerate((references or {}).items()):
@@ -75,6 +73,4 @@ def plot_accuracy_by_length(
         axes.set_ylim(bottom=0)
         axes.set_xlabel("length of the input (tokens)")
         axes.set_ylabel("accuracy")
-        figure.legend(loc="outside right upper")
-        if title:
-            axes.set_title(title, loc="left", wrap=True)
+        legend_below(figure, axes, title)

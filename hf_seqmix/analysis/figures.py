@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-__all__ = ["COLORS", "MARKERS", "PathLike", "dash", "draw_grid", "draw_row", "line"]
+__all__ = ["COLORS", "MARKERS", "PathLike", "dash", "draw_grid", "draw_row", "legend_below", "line"]
 
 # Okabe and Ito's colours, which colour-blind readers tell apart; markers do the same in print.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -66,3 +67,11 @@ def line(index: int) -> dict[str, Any]:
 def dash(index: int) -> tuple[int, tuple[int, ...]]:
     """Dash pattern of the reference line with that number."""
     return (0, ((5, 3), (1, 2), (5, 2, 1, 2), (8, 3))[index % 4])
+
+
+def legend_below(figure: Figure, axes: Axes, title: str | None) -> None:
+    """Put the legend of the axes below them, and a title above, so that neither covers lines or the other."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3))
+    if title:
+        figure.suptitle(textwrap.fill(title, 100), x=0.01, ha="left", fontsize=11)

@@ -5,10 +5,9 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from .figures import COLORS, PathLike, dash, draw_row, line
+from .figures import COLORS, PathLike, dash, draw_row, legend_below, line
 from .scores import LanguageModelScore
 
 __all__ = ["plot_context_lengths", "plot_loss", "plot_positions"]
@@ -64,7 +63,7 @@ def plot_context_lengths(
                 fontsize=8,
                 color="#666666",
             )
-        _legend(figure, all_axes[0], title)
+        legend_below(figure, all_axes[0], title)
 
 
 def plot_positions(
@@ -100,7 +99,7 @@ def plot_positions(
         _powers_of_two(axes, [2**power for power in range(longest.bit_length() + 1) if 2**power <= longest] or [1])
         axes.set_xlabel("tokens of context")
         axes.set_ylabel("perplexity per token")
-        _legend(figure, axes, title)
+        legend_below(figure, axes, title)
 
 
 def plot_loss(
@@ -196,13 +195,6 @@ def _log_if_wide(axes: Axes, values: Sequence[float]) -> None:
     axes.yaxis.set_minor_formatter(plain)
     axes.tick_params(axis="y", which="minor", labelsize=8)
     axes.grid(axis="y", which="both")
-
-
-def _legend(figure: Figure, axes: Axes, title: str | None) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3))
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
 
 
 def _moving_mean(values: np.ndarray, reach: int) -> np.ndarray:

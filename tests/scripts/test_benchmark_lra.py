@@ -9,7 +9,10 @@ from typing import Any
 
 import datasets
 import pytest
+import torch
 from PIL import Image
+
+from hf_seqmix.data import build_tokenizer
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention")
@@ -19,7 +22,14 @@ FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention")
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("run_benchmarks", "benchmark_lra", "benchmark_training", "lra_data", "finetune", "finetune_arguments")
+        names = (
+            "run_benchmarks",
+            "benchmark_lra",
+            "benchmark_training",
+            "lra_data",
+            "finetune_models",
+            "finetune_arguments",
+        )
         yield argparse.Namespace(**{name: importlib.import_module(name) for name in names})
 
 
@@ -125,6 +135,11 @@ def test_every_run_is_a_valid_command(scripts: Any, task: str, family: str, size
     steps = parsed.training.max_steps
     assert (run.updates == steps) or (size == "full" and steps == -1)
     assert size != "full" or run.updates <= 50_000
+    tokenizer = None if parsed.reads_images else build_tokenizer(parsed.model.tokenizer)
+    with torch.device("meta"):
+        model = scripts.finetune_models.load_model(parsed, {"num_labels": 10}, tokenizer)
+    assert (model.config.num_hidden_layers == 2) == (size == "fast" or task == "retrieval")
+    assert not model.config.is_causal and model.config.classifier_pooling in ("mean", "last")
 
 
 def picture(format: str) -> bytes:
