@@ -34,16 +34,12 @@ BEGIN = "<!-- benchmark results: begin -->"
 END = "<!-- benchmark results: end -->"
 
 TABLE = {
-    "task": "task",
-    "data": "data",
     "model": "model",
     "metric": "metric",
     "mean": "mean",
     "spread": "±",
     "seeds": "seeds",
-    "baselines": "baselines",
     "published": "published, full size",
-    "command": "command",
 }
 CARD_WIDTH = 115
 
@@ -94,14 +90,19 @@ def main(argv: Sequence[str] | None = None) -> list[Result]:
 
 
 def report(results: Sequence[Result]) -> str:
-    """The tables of all benchmarks, each with the numbered commands that its last column names."""
+    """The tables of all benchmarks, one for each task and data, and the numbered commands that they name."""
     parts = []
     for benchmark in dict.fromkeys(result.benchmark for result in results):
         own = [result for result in results if result.benchmark == benchmark]
         commands = list(dict.fromkeys(command for result in own for command in result.commands))
-        table = markdown_table([table_row(result, commands) for result in own], TABLE)
-        listed = "\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, start=1))
-        parts.append(f"### {benchmark}\n\n{table}\n\n{listed}")
+        parts.append(f"### {benchmark}")
+        for task, data in dict.fromkeys((result.task, result.data) for result in own):
+            group = [result for result in own if (result.task, result.data) == (task, data)]
+            numbers = sorted({commands.index(command) + 1 for result in group for command in result.commands})
+            by = f"command{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+            rows = [*map(table_row, group), *baseline_rows(group)]
+            parts.append(f"{task}: {data} ({by}).\n\n{markdown_table(rows, TABLE)}")
+        parts.append("\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, start=1)))
     parts.append(
         "Mean and standard deviation (±) over seeds. Published figures are of the published data, sizes and budgets; they "
         "are no measurements of this package."
@@ -109,31 +110,33 @@ def report(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
-def table_row(result: Result, commands: Sequence[str]) -> dict[str, str]:
+def table_row(result: Result) -> dict[str, str]:
     """A result as the cells of its row."""
     seeds = sorted(result.values)
     count = f"{len(seeds)}: " if len(seeds) > 1 else ""
     return {
-        "task": result.task,
-        "data": result.data,
         "model": result.model,
-        "metric": f"{result.metric} ({result.note})" if result.note else result.metric,
+        "metric": _metric(result),
         "mean": number(result.mean),
         "spread": "-" if result.spread is None else number(result.spread),
         "seeds": f"{count}{', '.join(map(str, seeds))}",
-        "baselines": _named(result.baselines),
-        "published": _named(result.published),
-        "command": ", ".join(str(commands.index(command) + 1) for command in result.commands),
+        "published": "; ".join(f"{name} {number(value)}" for name, value in result.published.items()) or "-",
     }
+
+
+def baseline_rows(group: Sequence[Result]) -> list[dict[str, str]]:
+    """What the models of a table have to beat, each value once, in brackets."""
+    found = {(name, _metric(result), number(v)): None for result in group for name, v in result.baselines.items()}
+    return [{"model": f"({name})", "metric": metric, "mean": value} for name, metric, value in found]
+
+
+def _metric(result: Result) -> str:
+    return f"{result.metric} ({result.note})" if result.note else result.metric
 
 
 def number(value: float) -> str:
     """Four places of what is near one, two of the rest."""
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
-
-
-def _named(values: dict[str, float]) -> str:
-    return "; ".join(f"{name} {number(value)}" for name, value in values.items()) or "-"
 
 
 def between_markers(text: str, content: str, name: str) -> str:

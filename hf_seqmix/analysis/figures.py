@@ -74,4 +74,4 @@ def legend_below(figure: Figure, axes: Axes, title: str | None) -> None:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 3))
     if title:
-        figure.suptitle(textwrap.fill(title, 100), x=0.01, ha="left", fontsize=11)
+        figure.suptitle(textwrap.fill(title, int(12 * figure.get_figwidth())), x=0.01, ha="left", fontsize=11)
