@@ -149,12 +149,13 @@ def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> t
     """
     arguments.tokenizer = None  # the one saved with the model
     model, tokenizer = open_model(arguments, name, AutoModelForSequenceClassification.from_pretrained)
-    names = [str(model.config.id2label[index]) for index in range(model.config.num_labels)]
+    config: Any = model.config
+    names = [str(config.id2label[index]) for index in range(config.num_labels)]
     if sorted(names) != [str(digit) for digit in range(10)]:
         raise ValueError(f"its labels are called {', '.join(names)}; those of a ListOps classifier are 0 to 9.")
     device = torch.device(arguments.device or default_device())
     model.eval().to(device)
-    collator = DataCollatorWithPadding(tokenizer)
+    collator: Any = DataCollatorWithPadding(tokenizer)
     encoded = [tokenizer(source) for source in rows["Source"]]
     size = arguments.batch_size or max(1, TOKENS_PER_BATCH // max(len(row["input_ids"]) for row in encoded))
     predictions: list[int] = []
