@@ -14,6 +14,7 @@ import datasets
 from PIL import Image
 
 from hf_seqmix import __version__
+from hf_seqmix.analysis.pathfinder_plots import plot_pathfinder_examples
 from hf_seqmix.data import listops, load_documents, pathfinder, same_document_pairs, whole_files
 from hf_seqmix.data.labelled import load_labelled
 
@@ -125,6 +126,12 @@ def _pathfinder(task: str, folder: Path | None, output_dir: Path, settings: Mapp
     options = dict(settings)
     rows = options.pop("rows")
     files = _generated(output_dir, task, settings, lambda: pathfinder(rows, seed=0, **options))
+    examples = files["test"].parent / "examples.png"
+    sheet = min(4, rows["train"] // 6)  # lines of a sheet to look at, three pictures of each class in a line
+    if sheet and not examples.is_file():
+        pictures = datasets.Dataset.from_parquet(str(files["train"]))
+        assert isinstance(pictures, datasets.Dataset)
+        plot_pathfinder_examples(pictures, examples, rows=sheet)
     return TaskData(_files(files), f"generated, seed 0, {rows['train']:,} pictures to train on")
 
 

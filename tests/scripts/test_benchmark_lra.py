@@ -196,8 +196,9 @@ def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[st
 
 
 def test_pictures_of_pathfinder_are_made_once(scripts: Any, tmp_path: Path) -> None:
-    settings = {"rows": {"train": 4, "validation": 2, "test": 2}}
+    settings = {"rows": {"train": 6, "validation": 2, "test": 2}}
     data = scripts.lra_data.prepare_task("pathfinder", None, tmp_path, settings)
-    assert data.source == "generated, seed 0, 4 pictures to train on"
+    assert data.source == "generated, seed 0, 6 pictures to train on"
     rows = datasets.Dataset.from_parquet(data.arguments[1], cache_dir=str(tmp_path / "cache"))
-    assert len(rows) == 4 and rows[0]["image"].size == (32, 32)
+    assert len(rows) == 6 and rows[0]["image"].size == (32, 32)
+    assert Path(data.arguments[5]).with_name("examples.png").stat().st_size > 5000
