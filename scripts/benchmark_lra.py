@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmark_training import SCRIPTS, TrainingRun, train_all, training_arguments
+from benchmark_training import SCRIPTS, TrainingRun, file_digest, train_all, training_arguments
 from lra_data import TaskData, data_folders, prepare_task
 
 from hf_seqmix.analysis import markdown_table, run_environment
@@ -194,16 +194,18 @@ def run_lra(arguments: argparse.Namespace) -> dict[str, Any]:
         "failures": failures,
         "environment": run_environment(),
     }
-    write_json(arguments.output_dir / "results.json", report)
-    if rows:
-        write_report(arguments.output_dir, report)
+    if not arguments.costs:  # which train nothing: what is there stays
+        write_json(arguments.output_dir / "results.json", report)
+        if rows:
+            write_report(arguments.output_dir, report)
     return report
 
 
 def make_run(arguments: argparse.Namespace, task: str, family: str, seed: int, data: TaskData) -> TrainingRun:
     """One training, as the size and the arguments say."""
     size = SIZES[task][arguments.size]
-    words = ["--recipe", str(RECIPES / f"{task}.yaml"), "--family", family, *data.arguments, "--seed", str(seed)]
+    recipe = RECIPES / f"{task}.yaml"
+    words = ["--recipe", str(recipe), "--family", family, *data.arguments, "--seed", str(seed)]
     words += shlex.split(size.arguments)
     if size.batch is not None:
         words += ["--per-device-train-batch-size", str(size.batch), "--per-device-eval-batch-size", str(size.batch)]
@@ -223,6 +225,7 @@ def make_run(arguments: argparse.Namespace, task: str, family: str, seed: int, d
         tuple(words),
         labels,
         updates or FULL_UPDATES.get((family, task), 50_000),
+        {"recipe": file_digest(recipe), **data.contents},
     )
 
 

@@ -86,6 +86,12 @@ class TrainingRun:
         return shlex.join(words)
 
 
+def file_digest(path: Path) -> str:
+    """SHA-256 of a file's content, its first 16 digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
 def _portable(word: str, output_dir: Path) -> str:
     if os.sep not in word:
         return word
@@ -167,8 +173,9 @@ def train_all(
     for number, run in enumerate([] if arguments.costs else missing, start=1):
         logger.info(f"run {number} of {len(missing)}: {run.name}")
         folder = run.folder(arguments.output_dir)
-        if arguments.overwrite and folder.is_dir():
-            shutil.rmtree(folder)
+        if arguments.overwrite:
+            log.forget(key(run))  # or a run that fails now would show its former result
+            shutil.rmtree(folder, ignore_errors=True)
         results = train(run, folder)
         if isinstance(results, str):
             failures[run.name] = results

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+from benchmark_training import file_digest
 from PIL import Image
 
 from hf_seqmix import __version__
@@ -35,11 +36,13 @@ class TaskData:
         arguments: of finetune.py.
         source: what it is, in words; tells data that is not the benchmark's from data that is.
         baselines: accuracies on the test split of rules that a model should beat.
+        contents: what tells files that were given from others of the same name; generated ones are named by their settings.
     """
 
     arguments: tuple[str, ...]
     source: str
     baselines: Mapping[str, float] = field(default_factory=dict)
+    contents: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
@@ -70,9 +73,8 @@ def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Map
 def _listops(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _released(task, folder)
-        return TaskData(
-            _files(files), "the benchmark's files", {"outermost operator": outermost_operator(load_labelled(files))}
-        )
+        baselines = {"outermost operator": outermost_operator(load_labelled(files))}
+        return TaskData(_files(files), "the benchmark's files", baselines, _contents(files))
     options = dict(settings)
     rows = options.pop("rows")
     files = _generated(output_dir, task, settings, lambda: listops(rows, seed=0, **options))
@@ -85,16 +87,18 @@ def _text(task: str, folder: Path | None, output_dir: Path, settings: Mapping[st
     if folder is None:
         return TaskData((), "IMDB, from the Hub")
     files = _tables(task, folder)
-    return TaskData(_files(files), "IMDB, from files")
+    return TaskData(_files(files), "IMDB, from files", contents=_contents(files))
 
 
 def _retrieval(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None and (folder / RELEASED[task][0]).is_file():
-        return TaskData(_files(_released(task, folder)), "AAN, the benchmark's files")
+        files = _released(task, folder)
+        return TaskData(_files(files), "AAN, the benchmark's files", contents=_contents(files))
     options = dict(settings)
     rows = options.pop("rows")
     origin = "embedded:python-stdlib" if folder is None else str(folder)
-    made_from = [(path.name, path.stat().st_size) for path in sorted(folder.iterdir())] if folder else []
+    texts = sorted(path for path in folder.rglob("*") if path.is_file()) if folder else []
+    made_from = [(path.name, file_digest(path)) for path in texts]
     files = _generated(
         output_dir,
         task,
@@ -117,12 +121,13 @@ def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[s
     first = rows.select_columns([column])[0][column]
     data = first["bytes"] if isinstance(first, dict) else None
     lossy = (Image.open(io.BytesIO(data)) if data else first).format == "JPEG"
-    return TaskData(_files(files), "CIFAR-10 (JPEG)" if lossy else "CIFAR-10, from files")
+    return TaskData(_files(files), "CIFAR-10 (JPEG)" if lossy else "CIFAR-10, from files", contents=_contents(files))
 
 
 def _pathfinder(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
-        return TaskData(_files(_tables(task, folder)), "from files")
+        files = _tables(task, folder)
+        return TaskData(_files(files), "from files", contents=_contents(files))
     options = dict(settings)
     rows = options.pop("rows")
     files = _generated(output_dir, task, settings, lambda: pathfinder(rows, seed=0, **options))
@@ -164,6 +169,10 @@ def _tables(task: str, folder: Path) -> dict[str, Path]:
 
 def _files(files: Mapping[str, Path]) -> tuple[str, ...]:
     return tuple(word for split in SPLITS if split in files for word in (f"--{split}-file", str(files[split])))
+
+
+def _contents(files: Mapping[str, Path]) -> dict[str, str]:
+    return {split: file_digest(path) for split, path in files.items()}
 
 
 def _generated(

@@ -116,6 +116,41 @@ def test_costs_are_said_before_a_full_run_and_alone(
         assert len(trained) == 3
 
 
+def test_a_failure_and_costs_leave_no_wrong_results(
+    scripts: Any, trained: list[tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["lra", "--task", "listops", "--fast", "--families", "tnn", "--output-dir", str(tmp_path)]
+    assert len(scripts.run_benchmarks.main(command)["results"]) == 1
+    before = (tmp_path / "results.json").read_text()
+    scripts.run_benchmarks.main([*command, "--max-steps", "3", "--costs"])
+    assert (tmp_path / "results.json").read_text() == before
+    monkeypatch.setattr(scripts.benchmark_training, "train", lambda *_: "no memory")
+    with pytest.raises(SystemExit, match="listops/tnn/seed-0"):
+        scripts.run_benchmarks.main([*command, "--overwrite"])
+    assert json.loads((tmp_path / "results.json").read_text())["results"] == []  # not the former one
+
+
+def test_other_contents_of_files_and_recipes_are_other_runs(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, recipes = tmp_path / "text", tmp_path / "recipes"
+    folder.mkdir()
+    recipes.mkdir()
+    monkeypatch.setattr(scripts.benchmark_lra, "RECIPES", recipes)
+    typed = ["lra", "--task", "text", "--fast", "--output-dir", str(tmp_path)]
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    keys, folders = [], set()
+    for recipe, review in (("a: 1", "good"), ("a: 1", "fine"), ("a: 2", "fine"), ("a: 2", "fine")):
+        (recipes / "text.yaml").write_text(recipe)
+        for split in ("train", "test"):
+            (folder / f"{split}.csv").write_text(f"text,label\n{review},1\n")
+        data = scripts.lra_data.prepare_task("text", folder, tmp_path, {})
+        run = scripts.benchmark_lra.make_run(arguments, "text", "tnn", 0, data)
+        keys.append(run.key("lra", tmp_path))
+        folders.add(run.folder(tmp_path))
+    assert keys[0] != keys[1] != keys[2] == keys[3] and len(folders) == 3
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", ["listops", "text", "retrieval", "image", "pathfinder", "path-x"])
 @pytest.mark.parametrize("size", ["fast", "reduced", "full"])
@@ -178,6 +213,8 @@ def test_a_substitute_is_called_so_and_made_once(scripts: Any, tmp_path: Path) -
     again = scripts.lra_data.prepare_task("retrieval", texts, tmp_path / "out", settings)
     assert again == data and test_file.stat().st_mtime_ns == written
     assert len(datasets.Dataset.from_parquet(str(test_file), cache_dir=str(tmp_path / "cache"))) == 4
+    (texts / "0.txt").write_text((texts / "0.txt").read_text().replace("w0-", "v0-"))  # of the same size
+    assert scripts.lra_data.prepare_task("retrieval", texts, tmp_path / "out", settings) != data
 
 
 @pytest.mark.parametrize(
