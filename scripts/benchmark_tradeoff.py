@@ -9,12 +9,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from _timing import in_fresh_process
-from tradeoff_models import NUM_LABELS, Contest, measure, read_command
+from benchmark_training import file_digest
+from tradeoff_models import NUM_LABELS, REPOSITORY, Contest, measure, read_command
 
 from hf_seqmix import __version__
 from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
@@ -243,7 +245,22 @@ def key_of(contest: Contest) -> dict[str, Any]:
     """What a measurement depends on."""
     commands = {family: _without_seed(command) for family, command in contest.commands.items()}
     settings = {**dataclasses.asdict(contest), "commands": commands}
-    return {"benchmark": "trade-off", "version": __version__, "torch": torch.__version__, **settings}
+    recipes = {word for command in commands.values() for word in recipes_of(command)}
+    known = [recipe for recipe in sorted(recipes) if (REPOSITORY / recipe).is_file()]  # of others, `measure` speaks
+    contents = {recipe: file_digest(REPOSITORY / recipe) for recipe in known}
+    return {
+        "benchmark": "trade-off",
+        "version": __version__,
+        "torch": torch.__version__,
+        "recipes": contents,
+        **settings,
+    }
+
+
+def recipes_of(command: str) -> list[str]:
+    """The recipes that a command names."""
+    words = shlex.split(command)
+    return [word for option, word in pairwise(words) if option == "--recipe"]
 
 
 def join(found: FinishedTask, measured: Sequence[Mapping[str, Any]], reference: str) -> list[dict[str, Any]]:

@@ -112,6 +112,18 @@ def test_an_update_is_a_whole_one_and_changes_no_weight(models):
     assert 0 <= averages <= 8 * len(before)  # its counts of steps
 
 
+def test_another_recipe_is_measured_anew(script, models, tmp_path, monkeypatch):
+    contest = models.Contest("listops", {"tnn": command("tnn")}, None, 2, "cpu", 1, 1, 1.0)
+    monkeypatch.setattr(script, "REPOSITORY", tmp_path)
+    recipe = tmp_path / "scripts" / "recipes" / "lra" / "listops.yaml"
+    recipe.parent.mkdir(parents=True)
+    keys = []
+    for content in ("a: 1", "a: 2", "a: 2"):
+        recipe.write_text(content)
+        keys.append(script.key_of(contest))
+    assert keys[0] != keys[1] == keys[2]
+
+
 def test_what_makes_no_sense_is_refused(script, run, models, tmp_path):
     good = write_results(tmp_path / "a.json", models, [("tnn", 0, 0.4)])
     out = ("--output-dir", tmp_path / "out")
