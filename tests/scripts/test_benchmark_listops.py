@@ -68,3 +68,5 @@ def test_other_models_and_ranges_are_refused(main: Any, tmp_path: Path) -> None:
             main([*command, "--lengths", wrong])
     with pytest.raises(SystemExit, match="--rows must be positive"):
         main([*command, "--rows", "0"])
+    with pytest.raises(SystemExit, match="--seed 0 draws the expressions that the benchmark lra trains on"):
+        main([*command, "--seed", "0"])
