@@ -38,3 +38,6 @@ def test_files_that_do_not_fit_raise(head, tmp_path):
     (tmp_path / "packed").write_bytes(b"PK\xff\xfe" * 10)
     with pytest.raises(ValueError, match="Is it still compressed"):
         load_enwik8(tmp_path / "packed", train_bytes=8, validation_bytes=8)
+    (tmp_path / "late").write_bytes(b"abcdefgh" + b"i\xffj")
+    with pytest.raises(ValueError, match="not UTF-8"):  # in the test text alone
+        load_enwik8(tmp_path / "late", train_bytes=4, validation_bytes=4)
