@@ -34,8 +34,9 @@ class StepClock(TrainerCallback):
         What was measured in this process, JSON-ready.
 
         Returns:
-            `steps_per_second`, one over the median seconds of an update, None where none was made; `peak_memory_bytes`, at
-            most allocated on the accelerator, or else resident in the whole process, None where the system does not say; `memory_of`, "device" or "process".
+            `steps_per_second`, one over the median seconds of an update, None where none was made; `peak_memory_bytes`, the
+            most that was allocated on the accelerator, or else resident, since the process began, so that evaluations and
+            (of a process) its data count, too; None where the system does not say; `memory_of`, "device" or "process".
         """
         on_device = torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
         return {
