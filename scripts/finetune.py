@@ -381,6 +381,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if line is not None and run.trainer.is_world_process_zero():
             logger.info(line)
         return train_and_save(run, checkpoint)
+    except KeyboardInterrupt:
+        logger.error(
+            "finetune.py: interrupted; --resume continues from the last complete checkpoint, if there is one."
+        )
+        sys.exit(130)  # what shells give a command that Ctrl-C ended
     except Exception as error:
         message = explain_write_error(error, arguments.folder)
         if message is None:

@@ -479,6 +479,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if line is not None and trainer.is_world_process_zero():
             logger.warning(line)
         return train_and_save(arguments, trainer, checkpoint)
+    except KeyboardInterrupt:
+        logger.error(
+            "pretrain.py: interrupted; --resume continues from the last complete checkpoint, if there is one."
+        )
+        sys.exit(130)  # what shells give a command that Ctrl-C ended
     except Exception as error:
         message = explain_write_error(error, arguments.folder)
         if message is None:

@@ -15,8 +15,10 @@ Each result is written as soon as it is known, and the same command continues wh
 
 import argparse
 import logging
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from benchmark_corpora import add_corpora
@@ -28,6 +30,9 @@ from benchmark_masked import add_masked_language_modeling
 from benchmark_tradeoff import add_tradeoff
 
 from hf_seqmix.data import explain_write_error, prepare_run_folder
+
+STOPPED = "run_benchmarks.py: interrupted; the same command continues where it stopped."
+INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -51,14 +56,38 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Lets SIGTERM end the command as Ctrl-C does, its training process included.
+
+    Without it that signal would leave a training process behind, which would go on in the folder of its run while the same
+    command, given again, resumes that run.
+    """
+
+    def interrupt(number: int, frame: Any) -> None:
+        # Not KeyboardInterrupt, after which `subprocess` kills the process without waiting for its end.
+        logger.error(STOPPED)
+        sys.exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Runs the command line and returns what is written to results.json; exits with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
     try:
-        prepare_run_folder(arguments.output_dir, resume=True)
-        report = arguments.run(arguments)
+        with interruptible():
+            prepare_run_folder(arguments.output_dir, resume=True)
+            report = arguments.run(arguments)
+    except KeyboardInterrupt:
+        logger.error(STOPPED)
+        sys.exit(INTERRUPTED)
     except ValueError as error:
         sys.exit(f"run_benchmarks.py: {error}")
     except OSError as error:

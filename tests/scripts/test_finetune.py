@@ -667,3 +667,13 @@ def test_two_processes(checkpoints, tmp_path):
     assert results["num_processes"] == 2
     assert len((tmp_path / "out" / "predictions_validation.jsonl").read_text().splitlines()) == len(TEXTS)
     assert run.stdout.count("majority class") == 1
+
+
+def test_an_interrupted_run_says_how_it_goes_on(script, tmp_path, monkeypatch, caplog):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "prepare", interrupted)
+    with pytest.raises(SystemExit) as error:
+        script.main(["--model", "any", "--train-file", "train.csv", "--output-dir", str(tmp_path / "run")])
+    assert error.value.code == 130 and "--resume continues" in caplog.messages[-1]

@@ -363,3 +363,19 @@ def test_two_processes_train_and_evaluate_as_one(pretrain: ModuleType, text: Pat
     assert two["num_train_tokens"] == one["num_train_tokens"]
     assert two["evaluation"]["num_tokens"] == one["evaluation"]["num_tokens"]
     assert two["evaluation"]["bits_per_byte"] == pytest.approx(one["evaluation"]["bits_per_byte"], rel=1e-3)
+
+
+def test_an_interrupted_run_says_how_it_goes_on(
+    pretrain: ModuleType,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "prepare", interrupted)
+    with pytest.raises(SystemExit) as error:
+        pretrain.main(command(text, tmp_path / "run"))
+    assert error.value.code == 130 and "--resume continues" in caplog.messages[-1]

@@ -2,6 +2,7 @@ import importlib
 import json
 import os
 import shutil
+import signal
 import time
 from pathlib import Path
 
@@ -275,3 +276,33 @@ def test_bad_arguments(script, checkpoints, text_file, tmp_path, capsys):
     command = ["language-modeling", "--model", str(checkpoints / "a/last"), "--dataset", str(folder)]
     with pytest.raises(SystemExit, match="neither test nor validation"):
         script.main([*command, "--output-dir", str(tmp_path / "out")])
+
+
+def test_sigterm_ends_the_training_process_too(script, tmp_path):
+    training = importlib.import_module("benchmark_training")
+    child = tmp_path / "child.py"
+    child.write_text(
+        "import os, pathlib, signal, time\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "time.sleep(60)\n"
+    )
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit, match="130"), script.interruptible():
+        training.train(training.TrainingRun("run", str(child), (), {}), tmp_path / "run")
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), 0)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_an_interrupted_benchmark_says_so_in_one_line(
+    script, checkpoints, text_file, tmp_path, monkeypatch, caplog, capsys
+):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(importlib.import_module("benchmark_language"), "score_model", interrupted)
+    with pytest.raises(SystemExit) as error:
+        script.main(arguments(checkpoints, text_file, tmp_path / "out", "--context-lengths", "16"))
+    assert error.value.code == 130
+    assert "the same command continues" in caplog.messages[-1] and "Traceback" not in capsys.readouterr().err
