@@ -71,7 +71,10 @@ def title_of(report: Mapping[str, Any]) -> str:
 
 
 def summarise(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A row a family at the training length: means over its seeds, and the standard deviation where there are several."""
+    """A row a family at the training length: means over its seeds, and the standard deviation where there are several.
+
+    A seed whose model could not be scored there is left out, unless none could be.
+    """
     summary = []
     for family in dict.fromkeys(row["family"] for row in report["training"]):
         own = [row for row in report["training"] if row["family"] == family]
@@ -80,6 +83,8 @@ def summarise(report: Mapping[str, Any]) -> list[dict[str, Any]]:
             for row in report["results"]
             if (row["family"], row["context_length"]) == (family, report["context_length"])
         ]
+        scored = {row["seed"] for row in scores}
+        own = [row for row in own if row["seed"] in scored] or own
         bits = [row["bits_per_byte"] for row in scores]
         speeds = [row["steps_per_second"] for row in own if row["steps_per_second"]]
         summary.append(

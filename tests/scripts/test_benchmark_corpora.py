@@ -270,3 +270,20 @@ def test_published_figures_stand_beside_the_whole_corpus_alone(script):
     assert {row["family"]: row["test"] for row in rows}["FD-TNN (published)"] == 24.56
     assert report.published_rows({"corpus": "wikitext-103-head", "objective": "causal"}) == []
     assert report.published_rows({"corpus": "wikitext-103", "objective": "masked"}) == []
+
+
+def test_a_seed_without_a_score_is_in_no_mean(script):
+    training = [
+        {"family": "tnn", "seed": seed, "validation_perplexity": 10.0 * (seed + 1), "steps_per_second": 1.0}
+        | {"num_parameters": 7, "updates": 3, "num_train_tokens": 9}
+        for seed in (0, 1, 2)
+    ]
+    scores = [
+        {"family": "tnn", "seed": seed, "context_length": 8, "perplexity": 5.0, "bits_per_byte": 2.0 + seed}
+        for seed in (0, 1)
+    ]
+    report = {"context_length": 8, "training": training, "results": scores}
+    [row] = sys.modules["corpora_report"].summarise(report)
+    assert (row["num_seeds"], row["validation"], row["bits_per_byte"]) == (2, 15.0, 2.5)
+    [row] = sys.modules["corpora_report"].summarise({**report, "results": []})
+    assert (row["num_seeds"], row["validation"], row["bits_per_byte"]) == (3, 20.0, None)
