@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import pyarrow.parquet as pq
 from benchmark_training import file_digest
 from PIL import Image
 
@@ -107,7 +108,14 @@ def _retrieval(task: str, folder: Path | None, output_dir: Path, settings: Mappi
     )
     columns = ("--text-columns", "text1", "text2", "--label-column", "label")
     name = "Python's standard library" if folder is None else f"the texts of {folder.name}"
-    return TaskData((*_files(files), *columns), f"a substitute, not AAN: two passages of one document? {name}")
+    shared = _document_names(files["train"]) & _document_names(files["test"])
+    apart = "each document in all splits" if shared else "each document in one split"
+    source = f"a substitute, not AAN: two passages of one document? {name}, {apart}"
+    return TaskData((*_files(files), *columns), source)
+
+
+def _document_names(path: Path) -> set[str]:
+    return set(pq.read_table(path, columns=["document1"])["document1"].to_pylist())
 
 
 def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
