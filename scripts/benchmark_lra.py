@@ -97,17 +97,17 @@ SIZES: dict[str, dict[str, Size]] = {
         "full": Size({"rows": _rows(20_000, 2000), "length": 4000}, WORDS),
     },
     "image": {
-        "fast": Size({}, f"--max-train-samples 500 --max-eval-samples 100 {TINY}", 16, 12, learning_rates=RATES),
+        "fast": Size({}, f"--max-train-samples 200 --max-eval-samples 40 {TINY}", 8, 4, 2, learning_rates=RATES),
         "reduced": Size({}, f"--max-eval-samples 500 {FEWER_LAYERS}", 16, 300, 3, learning_rates=RATES),
         "full": Size({}, ""),
     },
     "pathfinder": {
-        "fast": Size({"rows": _rows(200, 40)}, TINY, 16, 12),
+        "fast": Size({"rows": _rows(200, 40)}, TINY, 8, 4, 2),
         "reduced": Size({"rows": _rows(10_000, 500)}, FEWER_LAYERS, 16, 400),
         "full": Size({"rows": _rows(160_000, 20_000)}, ""),
     },
     "path-x": {
-        "fast": Size({"rows": _rows(16, 8), "image_size": 128}, TINY, 2, 6, 2),
+        "fast": Size({"rows": _rows(8, 4), "image_size": 128}, TINY, 2, 2, 1),
         "reduced": Size({"rows": _rows(1000, 100), "image_size": 128}, FEWER_LAYERS, 4, 100, 2),
         "full": Size({"rows": _rows(160_000, 20_000), "image_size": 128}, ""),
     },

@@ -28,6 +28,9 @@ RELEASED = {
 }
 """Names of the benchmark's own files."""
 
+HUB = {"text": "stanfordnlp/imdb", "image": "uoft-cs/cifar10"}
+"""Names of the tasks' data there."""
+
 
 @dataclass(frozen=True)
 class TaskData:
@@ -86,7 +89,7 @@ def _listops(task: str, folder: Path | None, output_dir: Path, settings: Mapping
 
 def _text(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is None:
-        return TaskData((), "IMDB, from the Hub")
+        return _from_hub(task, "IMDB")
     files = _tables(task, folder)
     return TaskData(_files(files), "IMDB, from files", contents=_contents(files))
 
@@ -120,7 +123,7 @@ def _document_names(path: Path) -> set[str]:
 
 def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is None:
-        return TaskData((), "CIFAR-10, from the Hub")
+        return _from_hub(task, "CIFAR-10")
     files = _tables(task, folder)
     # Not decoded: the format of the first picture is asked for.
     rows = datasets.Dataset.from_parquet(str(files["test"]))
@@ -146,6 +149,15 @@ def _pathfinder(task: str, folder: Path | None, output_dir: Path, settings: Mapp
         assert isinstance(pictures, datasets.Dataset)
         plot_pathfinder_examples(pictures, examples, rows=sheet)
     return TaskData(_files(files), f"generated, seed 0, {rows['train']:,} pictures to train on")
+
+
+def _from_hub(task: str, name: str) -> TaskData:
+    """Fetch the data once, before any run needs it, so that a machine without a network says so in a line."""
+    try:
+        load_labelled(HUB[task])
+    except ValueError as error:
+        raise ValueError(f"{error} Where there is no network, give --data {task}=FOLDER.") from error
+    return TaskData(("--dataset", HUB[task]), f"{name}, from the Hub")
 
 
 def _released(task: str, folder: Path) -> dict[str, Path]:

@@ -33,7 +33,7 @@ def plot_accuracy_curves(
     with draw_row(path, 7.6, 5.2) as (figure, [axes]):
         for index, (name, points) in enumerate(drawn.items()):
             steps, accuracies = zip(*points, strict=True)
-            axes.plot(steps, accuracies, label=f"{name} ({accuracies[-1]:.3f})", **line(index))
+            axes.plot(steps, accuracies, label=f"{name} (best {max(accuracies):.3f})", **line(index))
         for index, (name, value) in enumerate((references or {}).items()):
             axes.axhline(value, color="#666666", linewidth=1.2, linestyle=dash(index), label=f"{name} ({value:.3f})")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

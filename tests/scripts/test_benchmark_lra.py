@@ -240,3 +240,14 @@ def test_pictures_of_pathfinder_are_made_once(scripts: Any, tmp_path: Path) -> N
     rows = datasets.Dataset.from_parquet(data.arguments[1], cache_dir=str(tmp_path / "cache"))
     assert len(rows) == 6 and rows[0]["image"].size == (32, 32)
     assert Path(data.arguments[5]).with_name("examples.png").stat().st_size > 5000
+
+
+def test_without_a_network_the_folder_is_asked_for(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*_: Any) -> None:
+        raise ValueError("The data set could not be loaded: offline.")
+
+    monkeypatch.setattr(scripts.lra_data, "load_labelled", offline)
+    with pytest.raises(SystemExit, match=r"could not be loaded: offline\. .* give --data text=FOLDER"):
+        scripts.run_benchmarks.main(["lra", "--task", "text", "--output-dir", str(tmp_path)])
