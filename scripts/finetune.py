@@ -284,7 +284,7 @@ def by_length(run: Run, split: str, output: Any) -> dict[str, Any]:
     if not isinstance(task, SequenceClassification) or task.problem_type != "single_label_classification":
         return {}
     # The segments of a pair are lists of their own.
-    lengths = [sum(map(len, ids)) if isinstance(ids[0], list) else len(ids) for ids in encoded["input_ids"]]
+    lengths = [sum(map(len, ids)) if ids and isinstance(ids[0], list) else len(ids) for ids in encoded["input_ids"]]
     scores = load_metric("accuracy_by_length").compute(
         predictions=predictions_of(run, split, output),
         references=task.references(run.examples[split], split),
