@@ -50,18 +50,18 @@ def calls(length: int) -> dict[str, tuple[list[tuple[int, ...]], Call]]:
         points = own.points(length)
         cases[f"ski {degree}"] = (
             [(2, 3, length), (3, 2 * points - 1)],
-            lambda x, own=own: ski_matmul(*x, own),  # type: ignore[misc]
+            lambda x, own=own: ski_matmul(*x, own),
         )
         cases[f"sparse and low rank {degree}"] = (
             [(2, 3, length), (3, 5), (3, 2 * points - 1)],
-            lambda x, own=own: sparse_low_rank_matmul(*x, own),  # type: ignore[misc]
+            lambda x, own=own: sparse_low_rank_matmul(*x, own),
         )
     for norm in KERNEL_NORMS:
         for causal in (True, False):
             offsets = 6 if causal else 11
             cases[f"column {norm} {'causal' if causal else 'bidirectional'}"] = (
                 [(2, 3, length, 4), (2, 3, length, 4), (2, 3, length, 2), (3, offsets), (3, offsets), (1,)],
-                lambda x, norm=norm, causal=causal: piecewise_column(  # type: ignore[misc]
+                lambda x, norm=norm, causal=causal: piecewise_column(
                     *x[:5], x[5].sigmoid(), kernel_norm=norm, causal=causal, scale=0.5
                 ),
             )

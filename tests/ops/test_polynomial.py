@@ -209,7 +209,10 @@ def test_second_derivatives_of_sums_with_factors(monkeypatch, traced):
     p, x = torch.randn(2, 1, 5, 3, dtype=torch.float64).requires_grad_()
     start = torch.randn(1, 3, dtype=torch.float64, requires_grad=True)
     arguments = (p, x, start)
-    call = lambda p, x, start: function(p, x, None, start, scale, None, False, torch.float64)  # noqa: E731
+
+    def call(p, x, start):
+        return function(p, x, None, start, scale, None, False, torch.float64)
+
     assert torch.autograd.gradcheck(call, arguments)
     assert torch.autograd.gradgradcheck(call, arguments)
 
