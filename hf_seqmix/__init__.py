@@ -27,6 +27,8 @@ from .models.tnn.configuration_tnn import TNNConfig
 if TYPE_CHECKING:
     from .models.auto import register_family
     from .models.family import IMAGE_HEADS, TEXT_HEADS, Family
+    from .models.fd_tnn.kernel import FrequencyKernel
+    from .models.fd_tnn.mixer import FDTNNMixer
     from .models.fd_tnn.modeling_fd_tnn import (
         FDTNNForCausalLM,
         FDTNNForImageClassification,
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
         FDTNNModel,
         FDTNNPreTrainedModel,
     )
+    from .models.hybrid.attention import SoftmaxAttention
     from .models.hybrid.modeling_hybrid import (
         SeqMixHybridForCausalLM,
         SeqMixHybridForImageClassification,
@@ -48,6 +51,8 @@ if TYPE_CHECKING:
         SeqMixHybridPreTrainedModel,
     )
     from .models.image_processing import SeqMixImageProcessor
+    from .models.ipa.copy_head import CopyHead
+    from .models.ipa.mixer import IPAMixer
     from .models.ipa.modeling_ipa import (
         IPAForCausalLM,
         IPAForImageClassification,
@@ -58,6 +63,10 @@ if TYPE_CHECKING:
         IPAModel,
         IPAPreTrainedModel,
     )
+    from .models.ipa.row import PiecewiseRow
+    from .models.ipa.token_shift import TokenShift
+    from .models.poly_transformer.mixer import PolynomialMixer
+    from .models.poly_transformer.mlp import PolynomialMLP
     from .models.poly_transformer.modeling_poly_transformer import (
         PolyTransformerForCausalLM,
         PolyTransformerForImageClassification,
@@ -68,6 +77,8 @@ if TYPE_CHECKING:
         PolyTransformerModel,
         PolyTransformerPreTrainedModel,
     )
+    from .models.ski_tnn.kernel import InverseTimeWarpKernel
+    from .models.ski_tnn.mixer import SKITNNMixer
     from .models.ski_tnn.modeling_ski_tnn import (
         SKITNNForImageClassification,
         SKITNNForMaskedLM,
@@ -77,6 +88,9 @@ if TYPE_CHECKING:
         SKITNNModel,
         SKITNNPreTrainedModel,
     )
+    from .models.ski_tnn.operator import SKIOperator
+    from .models.tnn.kernel import ToeplitzKernel
+    from .models.tnn.mixer import TNNMixer
     from .models.tnn.modeling_tnn import (
         TNNForCausalLM,
         TNNForImageClassification,
@@ -87,44 +101,24 @@ if TYPE_CHECKING:
         TNNModel,
         TNNPreTrainedModel,
     )
-    from .modules import (
-        CopyHead,
-        FDTNNMixer,
-        FrequencyKernel,
-        GatedLinearUnit,
-        GatedToeplitzUnit,
-        InverseTimeWarpKernel,
-        IPAMixer,
-        MaskedBatchNorm,
-        PiecewiseRow,
-        PolynomialMixer,
-        PolynomialMLP,
-        RelativePositionEncoder,
-        SimpleRMSNorm,
-        SKIOperator,
-        SKITNNMixer,
-        SoftmaxAttention,
-        StaticNorm,
-        TNNMixer,
-        ToeplitzKernel,
-        ToeplitzOperator,
-        TokenShift,
-        calibrate_static_norms,
-    )
+    from .models.toeplitz.encoder import RelativePositionEncoder
+    from .models.toeplitz.gated_unit import GatedToeplitzUnit
+    from .models.toeplitz.operator import ToeplitzOperator
+    from .modules import GatedLinearUnit, MaskedBatchNorm, SimpleRMSNorm, StaticNorm, calibrate_static_norms
     from .ops import (
         InducingGrid,
         causal_taps,
         linear_attention,
         piecewise_column,
         piecewise_column_dense,
-        polynomial_product,
-        short_conv,
         ski_matmul,
         ski_matmul_dense,
         toeplitz_matmul,
         toeplitz_matmul_dense,
         two_sided_taps,
     )
+    from .ops.polynomial import product as polynomial_product
+    from .ops.ski import short_conv
 
 __all__ = [
     "IMAGE_HEADS",
@@ -230,6 +224,7 @@ _LAZY = {
     "data": None,
     "hub": None,
     "metrics": None,
+    "training": None,
     "models.auto": ("register_family",),
     "models.family": ("Family", "IMAGE_HEADS", "TEXT_HEADS"),
     "models.fd_tnn.modeling_fd_tnn": (
@@ -291,30 +286,30 @@ _LAZY = {
         "TNNModel",
         "TNNPreTrainedModel",
     ),
-    "modules": (
-        "CopyHead",
-        "FDTNNMixer",
-        "FrequencyKernel",
-        "GatedLinearUnit",
-        "GatedToeplitzUnit",
-        "IPAMixer",
-        "InverseTimeWarpKernel",
+    "models.hybrid.attention": ("SoftmaxAttention",),
+    "models.ipa.copy_head": ("CopyHead",),
+    "models.fd_tnn.kernel": ("FrequencyKernel",),
+    "models.fd_tnn.mixer": ("FDTNNMixer",),
+    "modules.glu": ("GatedLinearUnit",),
+    "models.toeplitz.gated_unit": ("GatedToeplitzUnit",),
+    "models.ipa.mixer": ("IPAMixer",),
+    "models.ipa.row": ("PiecewiseRow",),
+    "modules.norms": (
         "MaskedBatchNorm",
-        "PiecewiseRow",
-        "PolynomialMLP",
-        "PolynomialMixer",
-        "RelativePositionEncoder",
-        "SKIOperator",
-        "SKITNNMixer",
         "SimpleRMSNorm",
-        "SoftmaxAttention",
         "StaticNorm",
-        "TNNMixer",
-        "ToeplitzKernel",
-        "ToeplitzOperator",
-        "TokenShift",
         "calibrate_static_norms",
     ),
+    "models.poly_transformer.mixer": ("PolynomialMixer",),
+    "models.poly_transformer.mlp": ("PolynomialMLP",),
+    "models.toeplitz.encoder": ("RelativePositionEncoder",),
+    "models.ski_tnn.kernel": ("InverseTimeWarpKernel",),
+    "models.ski_tnn.operator": ("SKIOperator",),
+    "models.ski_tnn.mixer": ("SKITNNMixer",),
+    "models.tnn.mixer": ("TNNMixer",),
+    "models.tnn.kernel": ("ToeplitzKernel",),
+    "models.toeplitz.operator": ("ToeplitzOperator",),
+    "models.ipa.token_shift": ("TokenShift",),
     "models.image_processing": ("SeqMixImageProcessor",),
     "ops": (
         "InducingGrid",

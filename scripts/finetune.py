@@ -29,10 +29,10 @@ from typing import Any
 
 import datasets
 import numpy as np
-from finetune_arguments import Arguments, DataArguments, parse_arguments
-from finetune_models import load_image_processor, load_model, load_tokenizer, longest_input
-from finetune_scoring import METRIC_KEYS, Task, baselines, default_metrics, results_table, score
-from finetune_trainer import FinetuningTrainer, check_schedule
+from finetuning.arguments import Arguments, DataArguments, parse_arguments
+from finetuning.models import load_image_processor, load_model, load_tokenizer, longest_input
+from finetuning.scoring import METRIC_KEYS, Task, baselines, default_metrics, results_table, score
+from finetuning.trainer import FinetuningTrainer, check_schedule
 from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
@@ -42,10 +42,11 @@ from transformers import (
     TrainerCallback,
 )
 
+from hf_seqmix._files import write_json
+
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.analysis import run_environment
 from hf_seqmix.analysis.plots import plot_loss
-from hf_seqmix.data import explain_write_error, prepare_run_folder, write_json
 from hf_seqmix.data.labelled import (
     ImageClassification,
     ImageCollator,
@@ -58,6 +59,7 @@ from hf_seqmix.data.labelled import (
 )
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.models.backbone import SeqMixPreTrainedModel
+from hf_seqmix.training import explain_write_error, prepare_run_folder
 
 # The splits scored at the end; MNLI has two of either.
 EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")

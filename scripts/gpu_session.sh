@@ -20,16 +20,16 @@ for part in "${parts[@]}"; do
     case $part in
         tests) "$python" -m pytest -q tests/ops 2>&1 | tee "$folder/tests.log" ;;
         ops)
-            "$python" scripts/benchmark_ops.py --device cuda --dtype bfloat16 --elements 33554432 --channels 1024 \
+            "$python" scripts/speed/benchmark_ops.py --device cuda --dtype bfloat16 --elements 33554432 --channels 1024 \
                 --rounds 15 --seconds 3 --output-dir "$folder/ops"
             ;;
         models)
-            "$python" scripts/benchmark_models.py --tables layers transformers \
+            "$python" scripts/speed/benchmark_models.py --tables layers transformers \
                 --families tnn ski_tnn fd_tnn poly_transformer attention --device cuda --dtype bfloat16 \
                 --hidden-size 1024 --tokens 32768 --lengths 512 2048 8192 16384 --seconds 4 --output-dir "$folder/models"
             ;;
         tune)
-            "$python" scripts/tune.py --device cuda --elements 33554432 --channels 1024 --seconds 2 --output-dir "$folder/tune"
+            "$python" scripts/speed/tune.py --device cuda --elements 33554432 --channels 1024 --seconds 2 --output-dir "$folder/tune"
             ;;
         *)
             echo "$part is no part; they are tests, ops, models, tune." >&2

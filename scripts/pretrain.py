@@ -35,32 +35,34 @@ from transformers import (
 )
 from transformers.trainer_utils import IntervalStrategy
 
+from hf_seqmix._files import whole_files, write_json
+
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.analysis.plots import plot_loss
 from hf_seqmix.analysis.report import run_environment
 from hf_seqmix.data import (
-    EndlessStream,
     ReproducibleMaskingCollator,
-    block_scores,
     build_tokenizer,
-    config_from_overrides,
-    corpus_metrics,
-    explain_write_error,
     hold_out,
     load_corpus,
     mask_blocks,
     pack_for_evaluation,
     pack_for_training,
+    total_bytes,
+)
+from hf_seqmix.training import (
+    EndlessStream,
+    block_scores,
+    config_from_overrides,
+    corpus_metrics,
+    explain_write_error,
     parse_overrides,
     prepare_run_folder,
     read_recipe,
     recipe_arguments,
-    total_bytes,
-    whole_files,
     without_replaced,
-    write_json,
 )
-from hf_seqmix.data.resumable import LAST, ResumableTrainer
+from hf_seqmix.training.resumable import LAST, ResumableTrainer
 
 # More than enough to learn a vocabulary from; a stream has no end to wait for.
 STREAMED_TOKENIZER_DOCUMENTS = 10_000

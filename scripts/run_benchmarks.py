@@ -21,15 +21,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from benchmark_corpora import add_corpora
-from benchmark_glue import add_glue
-from benchmark_language import add_language_modeling
-from benchmark_listops import add_listops
-from benchmark_lra import add_lra
-from benchmark_masked import add_masked_language_modeling
-from benchmark_tradeoff import add_tradeoff
+from benchmarks.benchmark_corpora import add_corpora
+from benchmarks.benchmark_glue import add_glue
+from benchmarks.benchmark_language import add_language_modeling
+from benchmarks.benchmark_listops import add_listops
+from benchmarks.benchmark_lra import add_lra
+from benchmarks.benchmark_masked import add_masked_language_modeling
+from benchmarks.benchmark_tradeoff import add_tradeoff
 
-from hf_seqmix.data import explain_write_error, prepare_run_folder
+from hf_seqmix.training import explain_write_error, prepare_run_folder
 
 STOPPED = "run_benchmarks.py: interrupted; the same command continues where it stopped."
 INTERRUPTED = 130  # what shells give a command that Ctrl-C ended

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..modules.fd_kernel import FrequencyKernel
-from ..modules.ski_operator import SKIOperator
-from ..modules.toeplitz_operator import ToeplitzOperator
-from ..ops.ski import InducingGrid
+from ..models.fd_tnn.kernel import FrequencyKernel
+from ..models.ski_tnn.operator import SKIOperator
+from ..models.toeplitz.operator import ToeplitzOperator
+from ..ops.ski.interpolation import InducingGrid
 from .figures import COLORS, PathLike, draw_grid
 from .kernels import LearnedKernels, ski_taps, toeplitz_operators, typical_channels
 

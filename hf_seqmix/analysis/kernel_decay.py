@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modules.fd_kernel import FREQUENCY_INPUTS, FrequencyKernel
-from ..modules.position_encoder import RelativePositionEncoder
+from ..models.fd_tnn.kernel import FREQUENCY_INPUTS, FrequencyKernel
+from ..models.toeplitz.encoder import RelativePositionEncoder
 from .response_tails import response_at, response_tail
 
 __all__ = [

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..modules.axial_operator import AxialOperator
-from ..modules.ski_operator import SKIOperator
-from ..modules.toeplitz_operator import ToeplitzOperator
-from ..ops.ski import InducingGrid, interpolation_matrix
+from ..models.ski_tnn.operator import SKIOperator
+from ..models.toeplitz.axial import AxialOperator
+from ..models.toeplitz.operator import ToeplitzOperator
+from ..ops.ski.interpolation import InducingGrid, interpolation_matrix
 
 __all__ = [
     "LearnedKernels",

@@ -14,7 +14,7 @@ def plot_pathfinder_examples(dataset: datasets.Dataset, path: PathLike, *, rows:
     """Draw the first connected pictures on the left, and the first others on the right.
 
     Args:
-        dataset: a split of `hf_seqmix.data.pathfinder`.
+        dataset: a split of `hf_seqmix.data.lra.pathfinder`.
         path: image file; the extension gives the format.
         rows: of the sheet, with 3 pictures of each class.
 

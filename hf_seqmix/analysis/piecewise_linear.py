@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..models.toeplitz.encoder import RelativePositionEncoder
 from ..modules.norms import SeqMixLayerNorm, SimpleRMSNorm
-from ..modules.position_encoder import RelativePositionEncoder
 from .figures import COLORS, PathLike, draw_grid
 from .response_tails import kinks
 

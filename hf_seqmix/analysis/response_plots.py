@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..modules.position_encoder import RelativePositionEncoder
+from ..models.toeplitz.encoder import RelativePositionEncoder
 from .figures import COLORS, PathLike, draw_grid
 from .kernel_decay import kernel_taps
 from .response_tails import response_at, response_tail

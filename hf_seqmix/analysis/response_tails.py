@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..modules.fd_kernel import FREQUENCY_INPUTS
-from ..modules.position_encoder import RelativePositionEncoder
+from ..models.fd_tnn.kernel import FREQUENCY_INPUTS
+from ..models.toeplitz.encoder import RelativePositionEncoder
 
 __all__ = ["ResponseTail", "activation_inputs", "kinks", "response_at", "response_tail"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..modules.ski_kernel import InverseTimeWarpKernel
-from ..modules.ski_operator import SKIOperator
-from ..modules.toeplitz_kernel import ToeplitzKernel
-from ..modules.toeplitz_operator import ToeplitzOperator
-from ..ops.ski import InducingGrid, interpolation_matrix
+from ..models.ski_tnn.kernel import InverseTimeWarpKernel
+from ..models.ski_tnn.operator import SKIOperator
+from ..models.tnn.kernel import ToeplitzKernel
+from ..models.toeplitz.operator import ToeplitzOperator
+from ..ops.ski.interpolation import InducingGrid, interpolation_matrix
 from .figures import COLORS, MARKERS, PathLike, draw_grid
 from .kernel_decay import some_channels
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..ops.toeplitz import toeplitz_matrix
+from ..ops.toeplitz.product import toeplitz_matrix
 from .figures import COLORS, PathLike, draw_grid
 from .kernels import LearnedKernels, typical_channels
 

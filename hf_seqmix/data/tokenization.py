@@ -15,7 +15,7 @@ from transformers import (
     RobertaTokenizer,
 )
 
-from .listops_tokenizer import listops_tokenizer
+from .lra.listops_tokenizer import listops_tokenizer
 
 __all__ = ["build_tokenizer", "count_bytes", "token_bytes", "train_bpe"]
 

@@ -16,7 +16,7 @@ from huggingface_hub import ModelCard
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from ..data.whole_files import write_json
+from .._files import write_json
 from ..models.backbone import SeqMixPreTrainedModel
 from ..models.mixers import FEED_FORWARDS, MIXERS
 from .cards import check_card, head_of, plain_card
@@ -63,7 +63,7 @@ def export(
             memory or not those of the configuration, a processor that does not fit, a card with blanks, or a picture that is
         missing or none.
     """
-    from .checking import check_repository  # which itself needs `check_processor`
+    from .checking import check_repository
 
     folder = _new_folder(folder)
     _check_shard_size(max_shard_size)
@@ -144,7 +144,7 @@ def check_processor(config: Any, processor: Any) -> None:
 
 
 def _check_image_processor(image: Any, processor: Any) -> None:
-    from ..models.image_processing import SeqMixImageProcessor  # needs Pillow
+    from ..models.image_processing import SeqMixImageProcessor
 
     if type(processor) is not SeqMixImageProcessor:
         raise ValueError(

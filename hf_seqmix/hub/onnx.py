@@ -37,7 +37,7 @@ def export_onnx(
     meaning. There is no cache: the graph computes whole sequences. Weights in another dtype are written in float32.
 
     Products with Toeplitz matrices become convolutions and take time in proportion to the square of the length (see
-    `ops/backend.py`). Beyond 2 GB weights are in a file of their own, `path` with ".data" after it. Nothing stands at
+    `ops/common/backend.py`). Beyond 2 GB weights are in a file of their own, `path` with ".data" after it. Nothing stands at
     `path` until the comparison has passed.
 
     Args:

@@ -10,14 +10,7 @@ from transformers import initialization as init
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from .._compat import (
-    DamageNamed,
-    PicklableCapture,
-    ShapesFirst,
-    attends,
-    capture_outputs,
-    merge_with_config_defaults,
-)
+from .._compat import DamageNamed, PicklableCapture, ShapesFirst, attends, capture_outputs, merge_with_config_defaults
 from ..cache import past_length
 from ..modules.glu import GatedLinearUnit
 from ..modules.norms import MaskedBatchNorm, build_norm

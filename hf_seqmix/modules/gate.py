@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from ..ops.gating import silu_gate
+from ..ops.common.gating import silu_gate
 
 __all__ = ["activate_and_gate"]
 

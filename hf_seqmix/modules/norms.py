@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ..ops.rms_norm import rms_normalize
+from ..ops.common.rms_norm import rms_normalize
 
 __all__ = [
     "NORM_TYPES",

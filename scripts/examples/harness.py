@@ -5,7 +5,7 @@
 
 The tasks of lm_eval_task/ say how such a task is written: a choice between continuations of code, the bits per byte of
 texts, and code that is continued until the line ends. The harness's own tasks (--tasks lambada_openai) are there, too; their
-data comes from the Hub. A folder written by scripts/push.py or `hf_seqmix.hub.export` is also read by the harness's own
+data comes from the Hub. A folder written by scripts/publishing/push.py or `hf_seqmix.hub.export` is also read by the harness's own
 command, where hf_seqmix is not installed:
 
     lm_eval --model hf --model_args pretrained=FOLDER,trust_remote_code=True --include_path scripts/examples/lm_eval_task \\

@@ -4,13 +4,7 @@ import math
 
 import pytest
 
-from hf_seqmix.analysis.degree_budget import (
-    best_degree,
-    budget_table,
-    degree_headroom,
-    match_depth,
-    mixture_score,
-)
+from hf_seqmix.analysis.degree_budget import best_degree, budget_table, degree_headroom, match_depth, mixture_score
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ import torch
 
 from hf_seqmix import FDTNNConfig, FDTNNModel
 from hf_seqmix.analysis.extrapolation import extrapolate, extrapolate_model, plot_extrapolation
-from hf_seqmix.modules.fd_tnn import FDTNNMixer
-from hf_seqmix.modules.ski_tnn import SKITNNMixer
-from hf_seqmix.modules.tnn import TNNMixer
+from hf_seqmix.models.fd_tnn.mixer import FDTNNMixer
+from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
+from hf_seqmix.models.tnn.mixer import TNNMixer
 
 
 @pytest.mark.parametrize("is_causal", [True, False])

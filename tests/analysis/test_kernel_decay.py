@@ -19,7 +19,7 @@ from hf_seqmix.analysis.kernel_decay import (
     some_channels,
     tail_agreement,
 )
-from hf_seqmix.modules.fd_kernel import FrequencyKernel
+from hf_seqmix.models.fd_tnn.kernel import FrequencyKernel
 
 SEEDS = range(20)
 F = 2**14

@@ -12,9 +12,9 @@ from hf_seqmix.analysis.kernels import (
     toeplitz_operators,
     typical_channels,
 )
-from hf_seqmix.modules.fd_tnn import FDTNNMixer
-from hf_seqmix.modules.ski_tnn import SKITNNMixer
-from hf_seqmix.modules.tnn import TNNMixer
+from hf_seqmix.models.fd_tnn.mixer import FDTNNMixer
+from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
+from hf_seqmix.models.tnn.mixer import TNNMixer
 from hf_seqmix.ops.masking import TokenLayout
 
 

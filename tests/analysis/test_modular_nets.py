@@ -15,7 +15,7 @@ from hf_seqmix.analysis.modular_nets import (
 )
 from hf_seqmix.analysis.modular_rank import PRIME
 from hf_seqmix.analysis.separation_rank import generic_separation_rank
-from hf_seqmix.modules.polynomial import PolynomialMixer
+from hf_seqmix.models.poly_transformer.mixer import PolynomialMixer
 from tests.tolerances import assert_close
 
 BUDGET_12 = {2: [2] * 6, 3: [3] * 4, 4: [4] * 3}

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from hf_seqmix.analysis.response_tails import activation_inputs, kinks, response_at, response_tail
-from hf_seqmix.modules.fd_kernel import FrequencyKernel
-from hf_seqmix.modules.position_encoder import RelativePositionEncoder
+from hf_seqmix.models.fd_tnn.kernel import FrequencyKernel
+from hf_seqmix.models.toeplitz.encoder import RelativePositionEncoder
 
 
 def encoder(channels=2, activation="relu", norm_type="simple_rms", hidden_size=16):

@@ -13,11 +13,11 @@ from hf_seqmix.analysis.ski_error import (
     ski_error,
     two_exponentials,
 )
-from hf_seqmix.modules.fd_tnn import FDTNNMixer
-from hf_seqmix.modules.ski_tnn import SKITNNMixer
-from hf_seqmix.modules.tnn import TNNMixer
-from hf_seqmix.ops.ski import InducingGrid, interpolation_matrix
-from hf_seqmix.ops.toeplitz import toeplitz_matrix
+from hf_seqmix.models.fd_tnn.mixer import FDTNNMixer
+from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
+from hf_seqmix.models.tnn.mixer import TNNMixer
+from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
+from hf_seqmix.ops.toeplitz.product import toeplitz_matrix
 
 
 def test_kernels_are_smooth_and_asymmetric():

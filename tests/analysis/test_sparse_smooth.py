@@ -5,7 +5,7 @@ import torch
 
 from hf_seqmix.analysis.kernels import LearnedKernels
 from hf_seqmix.analysis.sparse_smooth import plot_split, rank_to, split_kernel, split_row, two_sided
-from hf_seqmix.ops.toeplitz import toeplitz_matrix
+from hf_seqmix.ops.toeplitz.product import toeplitz_matrix
 
 
 @pytest.mark.parametrize("half_width", [0, 2, 5])

@@ -79,7 +79,7 @@ def test_nothing_of_the_model_before_stays(folder):
 
 def test_card_of_a_folder_says_how_to_push_it(folder):
     card = render_card(folder)
-    assert "python scripts/push.py model_cards/ipa --repo-id USER/NAME" in card
+    assert "python scripts/publishing/push.py model_cards/ipa --repo-id USER/NAME" in card
     assert 'from_pretrained("model_cards/ipa")' in card and "trust_remote_code" not in card
     pushed = render_card(folder, "someone/ipa")
     assert 'from_pretrained("someone/ipa", trust_remote_code=True)' in pushed and "push.py" not in pushed

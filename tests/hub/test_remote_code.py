@@ -7,14 +7,7 @@ import pytest
 from torch import nn
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
-from hf_seqmix import (
-    FDTNNConfig,
-    SeqMixConfig,
-    SeqMixHybridConfig,
-    SKITNNConfig,
-    TNNConfig,
-    register_mixer,
-)
+from hf_seqmix import FDTNNConfig, SeqMixConfig, SeqMixHybridConfig, SKITNNConfig, TNNConfig, register_mixer
 from hf_seqmix.hub.import_graph import import_closure, relative_imports
 from hf_seqmix.hub.remote_code import remote_code
 from hf_seqmix.models.auto import FAMILIES

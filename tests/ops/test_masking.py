@@ -4,11 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_seqmix.ops.masking import (
-    attention_bias,
-    real_positions,
-    token_layout,
-)
+from hf_seqmix.ops.masking import attention_bias, real_positions, token_layout
 from hf_seqmix.ops.packing import sequence_positions
 
 

@@ -29,7 +29,8 @@ from transformers import (
 )
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
-from hf_seqmix.data import build_tokenizer, parse_overrides, train_bpe
+from hf_seqmix.data import build_tokenizer, train_bpe
+from hf_seqmix.training import parse_overrides
 from tests.markers import needs_no_torchvision
 
 RECIPES = Path(__file__).resolve().parents[2] / "scripts" / "recipes" / "lra"

@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 
-from ..corpora import _check_file
+from ..text.corpora import _check_file
 
 __all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labelled"]
 

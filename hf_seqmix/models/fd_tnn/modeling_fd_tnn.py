@@ -1,8 +1,8 @@
 """FD-TNN: its row of the table of families, and the classes that follow from it."""
 
-from ...modules.fd_tnn import FDTNNMixer
 from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from .configuration_fd_tnn import FDTNNConfig
+from .mixer import FDTNNMixer
 
 __all__ = [
     "FDTNN_FAMILY",

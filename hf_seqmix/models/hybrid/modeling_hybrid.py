@@ -1,8 +1,8 @@
 """Hybrids and the attention control: the backbone with a mixer of any family in each layer."""
 
-from ...modules.attention import SoftmaxAttention
 from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from ..mixers import register_mixer
+from .attention import SoftmaxAttention
 from .configuration_hybrid import AttentionConfig, SeqMixHybridConfig
 
 __all__ = [

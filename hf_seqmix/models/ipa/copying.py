@@ -8,10 +8,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from ..._compat import can_return_tuple
 from ...cache import pairs_of, past_length
-from ...modules.copy_head import CopyHead
 from ...ops.masking import TokenLayout, token_layout
 from ..heads import SeqMixForCausalLM
 from .configuration_ipa import IPAConfig
+from .copy_head import CopyHead
 
 __all__ = ["ForCausalLM"]
 

@@ -1,10 +1,10 @@
 """IPA: its row of the table of families, and the classes that follow from it."""
 
-from ...modules.ipa import IPAMixer
-from ...modules.ipa_row import PiecewiseRow
 from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from .configuration_ipa import IPAConfig
 from .copying import ForCausalLM
+from .mixer import IPAMixer
+from .row import PiecewiseRow
 
 __all__ = [
     "IPA_FAMILY",

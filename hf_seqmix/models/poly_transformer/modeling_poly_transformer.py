@@ -1,9 +1,9 @@
 """The polynomial-degree transformer: its row of the table of families, and the classes that follow from it."""
 
 from ...modules.glu import GatedLinearUnit
-from ...modules.polynomial import PolynomialMixer
 from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from .configuration_poly_transformer import PolyTransformerConfig
+from .mixer import PolynomialMixer
 
 __all__ = [
     "POLY_TRANSFORMER_FAMILY",

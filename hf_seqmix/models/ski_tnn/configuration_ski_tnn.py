@@ -5,7 +5,7 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 
 from ..checks import check_choice, check_per_axis, check_range
-from ..toeplitz_configuration import ToeplitzConfig
+from ..toeplitz.configuration import ToeplitzConfig
 
 __all__ = ["SKITNNConfig"]
 

@@ -1,9 +1,9 @@
 """SKI-TNN: its row of the table of families, and the classes that follow from it."""
 
-from ...modules.ski_tnn import SKITNNMixer
 from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from ..heads import SeqMixForCausalLM
 from .configuration_ski_tnn import SKITNNConfig
+from .mixer import SKITNNMixer
 
 __all__ = [
     "SKITNN_FAMILY",

@@ -5,7 +5,7 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 
 from ..checks import check_per_axis
-from ..toeplitz_configuration import EncodedToeplitzConfig
+from ..toeplitz.configuration import EncodedToeplitzConfig
 
 __all__ = ["TNNConfig"]
 

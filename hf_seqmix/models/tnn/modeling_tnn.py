@@ -1,8 +1,8 @@
 """The Toeplitz neural network: its row of the table of families, and the classes that follow from it."""
 
-from ...modules.tnn import TNNMixer
 from ..family import IMAGE_HEADS, TEXT_HEADS, Family
 from .configuration_tnn import TNNConfig
+from .mixer import TNNMixer
 
 __all__ = [
     "TNN_FAMILY",

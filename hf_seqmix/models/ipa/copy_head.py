@@ -1,0 +1,174 @@
+"""A head that may copy: it points at an earlier token and predicts the one that followed it."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from ...ops.common.running_max import running_max
+from ...ops.masking import TokenLayout
+
+__all__ = ["CopyHead", "copy_pairs"]
+
+# Bytes of scores over the vocabulary that are in memory beside the result.
+_BYTES = 64 * 2**20
+
+
+def copy_pairs(input_ids: Tensor, layout: TokenLayout, last: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Pair each token with the real token before it in its sequence.
+
+    Args:
+        input_ids: (batch, length).
+        layout: where the real tokens of each sequence lie.
+        last: (batch,) the last real token before this call, -1 where there is none; None for none.
+
+    Returns:
+        previous: (batch, length) ids of the tokens before; 0 where there is none.
+        pairs: (batch, length, 2): the token itself where it and one before it are real, else -1; and the token if real, else
+            -1.
+    """
+    length = input_ids.shape[1]
+    itself = input_ids if layout.mask is None else torch.where(layout.mask, input_ids, -1)
+    place = torch.arange(length, device=input_ids.device).expand_as(input_ids)
+    marked = place if layout.mask is None else torch.where(layout.mask, place, -1)
+    # Where the last real token before each place stands, -1 where there is none.
+    before = nn.functional.pad(running_max(marked), (1, 0), value=-1)[:, :length]
+    previous = input_ids.gather(1, before.clamp(min=0))
+    earlier = torch.full_like(input_ids[:, :1], -1) if last is None else last.unsqueeze(1)
+    previous = torch.where(before < 0, earlier, previous)
+    if layout.sequence_ids is not None:
+        same = layout.sequence_ids.gather(1, before.clamp(min=0)) == layout.sequence_ids
+        previous = torch.where(same, previous, -1)
+    pairs = torch.stack([torch.where(previous >= 0, itself, -1), itself], dim=-1)
+    return previous.clamp(min=0), pairs
+
+
+class CopyHead(nn.Module):
+    """Mix the model's distribution with a copy of what followed similar tokens earlier.
+
+    p(w) = (1 - g) p_model(w) + g sum_{j < l} alpha_{l,j} 1[w_{j+1} = w], alpha_l = softmax_j((A e(w_l)) . (A' e(w_j)) / sqrt(r)),
+    g = sigmoid(u . h_l - 2): a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier
+    token. Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv 1506.03134), the gated mixture
+    with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368). Departure: scores compare embeddings of tokens
+    instead of hidden states, and what is copied is the token after the one pointed at. The paper of IPA has no such head.
+
+    A cache keeps, for each token, A' e of the real token before it and its own id; so j < l is "tokens up to l".
+
+    Args:
+        channels: of embeddings and hidden states.
+        rank: r of the scores.
+    """
+
+    def __init__(self, channels: int, rank: int) -> None:
+        super().__init__()
+        self.q_proj = nn.Linear(channels, rank, bias=False)
+        self.k_proj = nn.Linear(channels, rank, bias=False)
+        self.gate_proj = nn.Linear(channels, 1, bias=False)
+
+    def keys(self, input_ids: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
+        """Pair this call's tokens, and add them to the cache.
+
+        Args:
+            input_ids: (batch, length).
+            embed: maps ids to embeddings.
+            layout: where the real tokens lie.
+            pairs: layer of a cache that keeps pairs, see `pairs_of`, or None.
+
+        Returns:
+            keys: (batch, total, rank); ids: (batch, total), -1 where there is nothing to copy.
+        """
+        held = None if pairs is None or not pairs.is_initialized else pairs.values
+        last = None if held is None or held.shape[2] == 0 else _last_real(held, pairs.get_seq_length())
+        previous, new = copy_pairs(input_ids, layout, last)
+        keys = self.k_proj(embed(previous))
+        if pairs is None:
+            return keys, new[..., 0]
+        all_keys, ids = pairs.update(keys.unsqueeze(1), new.unsqueeze(1))
+        return all_keys[:, 0], ids[:, 0, :, 0]
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        embeddings: Tensor,
+        places: Tensor,
+        keys: Tensor,
+        ids: Tensor,
+        lm_head: nn.Module,
+        sequence_ids: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Compute log p of the next token.
+
+        Args:
+            hidden_states: (batch, queries, channels).
+            embeddings: (batch, queries, channels), of the queries' own tokens.
+            places: (queries,) where the queries stand among the keys.
+            keys: (batch, total, rank).
+            ids: (batch, total) long, -1 where there is nothing to copy.
+            lm_head: maps hidden states to logits.
+            sequence_ids: of the queries (batch, queries) and of the keys (batch, total), in packed rows.
+
+        Returns:
+            (batch, queries, vocabulary) log-probabilities, in float32 at least. In blocks of queries, of which only the
+            result stays in memory; a backward pass computes the rest again. A compiled graph takes all queries at once, so
+            that scores (batch, queries, total) and several tensors of the size of the result are in memory together.
+        """
+        query_ids, key_ids = (None, None) if sequence_ids is None else sequence_ids
+
+        def some(s: slice) -> Tensor:
+            of_queries = None if query_ids is None else query_ids[:, s]
+            return self._block(
+                hidden_states[:, s], embeddings[:, s], places[s], keys, ids, of_queries, key_ids, lm_head
+            )
+
+        queries = hidden_states.shape[1]
+        if torch.compiler.is_compiling():
+            return some(slice(None))
+        vocabulary = getattr(lm_head, "out_features", 1)
+        block = max(1, _BYTES // (4 * max(hidden_states.shape[0], 1) * max(vocabulary, keys.shape[1])))
+        if block >= queries:
+            return some(slice(None))
+        slices = [slice(start, start + block) for start in range(0, queries, block)]
+        if torch.is_grad_enabled():
+            return torch.cat([checkpoint(some, s, use_reentrant=False) for s in slices], dim=1)
+        return torch.cat([some(s) for s in slices], dim=1)
+
+    def _block(
+        self,
+        hidden_states: Tensor,
+        embeddings: Tensor,
+        places: Tensor,
+        keys: Tensor,
+        ids: Tensor,
+        query_sequences: Tensor | None,
+        key_sequences: Tensor | None,
+        lm_head: nn.Module,
+    ) -> Tensor:
+        logits = lm_head(hidden_states)
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        query = self.q_proj(embeddings).to(dtype)
+        scores = query @ keys.to(dtype).transpose(1, 2) * query.shape[-1] ** -0.5  # (batch, queries, total)
+        index = torch.arange(keys.shape[1], device=keys.device)
+        seen = (index <= places.unsqueeze(1)) & (ids >= 0).unsqueeze(1)
+        if query_sequences is not None and key_sequences is not None:
+            seen = seen & (query_sequences.unsqueeze(2) == key_sequences.unsqueeze(1))
+        some = seen.any(dim=-1, keepdim=True)
+        scores = scores.masked_fill(~seen & some, float("-inf"))
+        weights = torch.softmax(scores, dim=-1) * some
+        gate = self.gate_proj(hidden_states).to(dtype) - 2
+        # log(1 - g), and g shared out; no token is copied where there is none.
+        log_stay = torch.where(some, nn.functional.logsigmoid(-gate), 0)
+        log_model = torch.log_softmax(logits, dim=-1, dtype=dtype) + log_stay
+        target = ids.clamp(min=0).unsqueeze(1).expand(-1, places.shape[0], -1)
+        copied = torch.zeros_like(log_model).scatter_add(-1, target, torch.sigmoid(gate) * weights)
+        # In logarithms, as probabilities of the model may be too small for a number.
+        log_copied = copied.clamp(min=torch.finfo(dtype).tiny).log()
+        return torch.where(copied > 0, torch.logaddexp(log_model, log_copied), log_model)
+
+
+def _last_real(values: Tensor, past: int | Tensor) -> Tensor:
+    """Return the last real token that a layer of pairs holds, (batch,), -1 where there is none."""
+    ids = values[:, 0, :, 1]  # (batch, places)
+    place = torch.arange(ids.shape[1], device=ids.device)
+    latest = torch.where((ids >= 0) & (place < past), place, -1).amax(dim=1, keepdim=True)
+    return torch.where(latest < 0, -1, ids.gather(1, latest.clamp(min=0))).squeeze(1)

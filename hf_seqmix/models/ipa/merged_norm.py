@@ -1,0 +1,36 @@
+"""The norm of what the centres of IPA have mixed."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from ...modules.norms import SimpleRMSNorm
+
+__all__ = ["MergedNorm"]
+
+
+class MergedNorm(SimpleRMSNorm):
+    """`SimpleRMSNorm` with a learned scale, y = w x / sqrt(mean(x^2) + eps), in float32 at least.
+
+    Args:
+        channels: channels in and out.
+        eps: added to the mean square.
+    """
+
+    def __init__(self, channels: int, eps: float = 1e-6) -> None:
+        super().__init__(eps)
+        self.weight = nn.Parameter(torch.ones(channels))
+
+    def init_weights(self, config: Any = None) -> None:
+        """Start from the scale 1."""
+        init.ones_(self.weight)
+
+    def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Normalise (..., channels) over the channels; `mask` is not needed."""
+        wide = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
+        return (super().forward(wide) * self.weight.to(wide.dtype)).to(hidden_states.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, {super().extra_repr()}"

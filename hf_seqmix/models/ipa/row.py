@@ -1,0 +1,85 @@
+"""IPA's row operation: gated affine maps of each position, the family's feed-forward."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from ...modules.sharding import number_of_devices, own_part
+
+__all__ = ["OutputLinear", "PiecewiseRow", "draw_linear"]
+
+
+def draw_linear(weight: Tensor, config: Any, is_output: bool = False) -> None:
+    """Draw the weight of a linear map as `config.linear_init` says, 1 / sqrt(2 layers) as large where a branch ends.
+
+    Args:
+        weight: (..., out, in).
+        config: the model's configuration.
+        is_output: whether its output is added to the residual stream, as those of 2 branches a layer are.
+    """
+    factor = 1 / math.sqrt(2 * config.num_hidden_layers) if is_output else 1.0
+    if config.linear_init == "uniform":
+        bound = factor / math.sqrt(weight.shape[-1])
+        init.uniform_(weight, -bound, bound)
+    else:
+        init.normal_(weight, mean=0.0, std=factor * config.initializer_range)
+
+
+class OutputLinear(nn.Linear):
+    """A linear layer that ends a branch, whose weight starts 1 / sqrt(2 layers) as large as others'.
+
+    A class of its own, since the library asks only modules with parameters of their own to draw them.
+    """
+
+    def init_weights(self, config: Any) -> None:
+        """Draw the weight; the bias as in other linear layers."""
+        draw_linear(self.weight, config, is_output=True)
+        if config.linear_init == "uniform":
+            init.uniform_(self.bias, -1 / math.sqrt(self.in_features), 1 / math.sqrt(self.in_features))
+        else:
+            init.zeros_(self.bias)
+
+
+class PiecewiseRow(nn.Module):
+    """Map each position by P affine maps, weighted by a softmax over them that depends on the position.
+
+    y = sum_p g^p(x) (C^p x + d^p) + d,   g = softmax(W_g x + b_g), in the low-rank form C^p = P B^p A^p, d^p = P B^p a^p,
+    that is y = B ((A x + a) * repeat(g, h / P) * P) + d: a feed-forward whose hidden units are gated in P blocks. The factor P
+    keeps the scale that h units have without gates. Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317), the row operation
+    under its diagonal constraint; its maps are not published in detail. Gates are computed in float32.
+
+    Args:
+        hidden_size: channels in and out.
+        intermediate_size: h, units of all maps together.
+        num_centers: P, which must divide h.
+
+    Raises:
+        ValueError: if the maps do not divide the units.
+    """
+
+    def __init__(self, hidden_size: int, intermediate_size: int, num_centers: int = 8) -> None:
+        super().__init__()
+        if num_centers < 1 or intermediate_size % num_centers:
+            raise ValueError(
+                f"num_centers is {num_centers}; it must divide intermediate_size {intermediate_size} into equal blocks."
+            )
+        self.num_centers = num_centers
+        self.up_proj = nn.Linear(hidden_size, intermediate_size)
+        self.gate_proj = nn.Linear(hidden_size, num_centers)
+        self.down_proj = OutputLinear(intermediate_size, hidden_size)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Map (batch, length, hidden_size) to the same shape, each position alone."""
+        logits = self.gate_proj(hidden_states)
+        gates = torch.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        units = self.up_proj(hidden_states)
+        gates = (gates * self.num_centers).to(units.dtype)
+        weight = self.up_proj.weight
+        if self.num_centers % number_of_devices(weight):
+            # A device has parts of blocks: a gate for each unit.
+            gates = gates.repeat_interleave(self.up_proj.out_features // self.num_centers, dim=-1)
+        gates = own_part(gates, weight, dim=-1)
+        return self.down_proj((units.unflatten(-1, (gates.shape[-1], -1)) * gates.unsqueeze(-1)).flatten(-2))

@@ -1,0 +1,154 @@
+"""Heads of one degree: their projections, their product, and the numbers that a cache keeps of them."""
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from ...modules.sharding import split_heads
+from ...ops.polynomial.product import polynomial_product, row_kinds, row_widths, sum_rows, sum_widths
+from ...ops.polynomial.stages import signed_power
+from .factor_linear import FactorLinear
+
+__all__ = ["LowRankLinear", "PolynomialGroup"]
+
+Rows = tuple[Tensor, ...]
+
+
+class LowRankLinear(nn.Module):
+    """Affine map of low rank: y = x A B + b, A of shape (in_features, rank), B of shape (rank, out_features).
+
+    Args:
+        in_features: channels in.
+        out_features: channels out.
+        rank: the rank.
+        bias: whether b is added.
+    """
+
+    def __init__(self, in_features: int, out_features: int, rank: int, bias: bool = True) -> None:
+        super().__init__()
+        self.down_proj = FactorLinear(in_features, rank, bias=False)
+        self.up_proj = FactorLinear(rank, out_features, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (..., in_features) to (..., out_features)."""
+        return self.up_proj(self.down_proj(x))
+
+
+class PolynomialGroup(nn.Module):
+    """Heads of one degree of a `PolynomialMixer`: ceil(degree) projections, and their product.
+
+    A fractional degree d has one factor through the signed power of exponent a = d - floor(d): the query for 2 < d < 3, so
+    that the product is <sgnpow(q_t, d - 2), k_s> v_s, and the last factor otherwise. Its projection has rank a D w / (D + w)
+    for w = num_heads * head_dim of D channels, so that it has a D w weights, a share a of a full one.
+
+    Args:
+        hidden_size: D, channels in.
+        degree: at least 2.
+        num_heads: heads of this degree.
+        head_dim: channels of a head.
+        degree_form: see `polynomial_product`.
+        use_bias: whether projections are affine.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        degree: float,
+        num_heads: int,
+        head_dim: int,
+        degree_form: str = "cumsum",
+        use_bias: bool = True,
+    ) -> None:
+        super().__init__()
+        self.degree = degree
+        self.num_heads = num_heads
+        self.head_dim = head_dim
+        self.degree_form = degree_form
+        self.exponent = degree - math.floor(degree)
+        number, channels = math.ceil(degree), num_heads * head_dim
+        self.power_factor = None if self.exponent == 0 else 0 if number == 3 else number - 1
+        self.factors = nn.ModuleList()
+        for k in range(number):
+            if k == self.power_factor:
+                rank = max(1, round(self.exponent * hidden_size * channels / (hidden_size + channels)))
+                self.factors.append(LowRankLinear(hidden_size, channels, rank, use_bias))
+            else:
+                self.factors.append(FactorLinear(hidden_size, channels, bias=use_bias))
+        self.kinds = row_kinds(number, degree_form)
+
+    def row_width(self, heads: int) -> int:
+        """Return how many numbers a token has in packed rows of so many heads."""
+        return sum(width for kind in self.kinds for width in row_widths(kind, heads * self.head_dim))
+
+    def sum_width(self, heads: int) -> int:
+        """Return how many numbers the packed sums of so many heads have."""
+        return sum(sum_widths(kind, heads, self.head_dim) for kind in self.kinds)
+
+    def project(self, hidden_states: Tensor) -> list[Tensor]:
+        """Return the factors, each (batch, length, num_heads * head_dim), for (batch, length, hidden_size)."""
+        factors = [projection(hidden_states) for projection in self.factors]
+        if self.power_factor is not None:
+            factors[self.power_factor] = signed_power(factors[self.power_factor], self.exponent)
+        return factors
+
+    def mix(
+        self,
+        factors: list[Tensor],
+        real: Tensor | None,
+        causal: bool,
+        weights: Tensor | None = None,
+        sums: Tensor | None = None,
+        recent: Tensor | None = None,
+    ) -> tuple[Tensor, list[Rows]]:
+        """Multiply the factors.
+
+        Args:
+            factors: as `project` returns them, zero at pads.
+            real: (batch, length), nonzero at real tokens; None when all are.
+            causal: whether a token sees no later ones.
+            weights: (3,), of the degrees of a soft one.
+            sums: (batch, sum_width(heads)), what `fold` returned for the tokens before; None for none.
+            recent: (batch, steps, row_width(heads)), rows of further tokens before; None for none.
+
+        Returns:
+            (batch, length, heads, head_dim) in float32 (float64), heads being as many as the factors have channels for (all,
+            or those of this device), and the rows, as `pack_rows` takes them.
+        """
+        product = polynomial_product(
+            [split_heads(factor, self.head_dim) for factor in factors],
+            self.degree_form,
+            real=real,
+            causal=causal,
+            sums=None if sums is None else self._unpack_sums(sums),
+            recent=None if recent is None else self._unpack_rows(recent),
+            weights=weights,
+        )
+        return product.y, product.rows
+
+    def pack_rows(self, rows: list[Rows]) -> Tensor:
+        """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
+        parts = [part.flatten(2) if part.ndim > 2 else part.unsqueeze(-1) for stage in rows for part in stage]
+        dtype = torch.promote_types(parts[0].dtype, torch.float32)
+        return torch.cat([part.to(dtype) for part in parts], dim=-1)
+
+    def fold(self, rows: Tensor) -> Tensor:
+        """Return what packed rows, (batch, steps, row_width), add to the sums, (batch, sum_width), of as many heads."""
+        return torch.cat([total.reshape(len(rows), -1) for total in sum_rows(self._unpack_rows(rows))], dim=-1)
+
+    def _unpack_rows(self, rows: Tensor) -> list[Rows]:
+        number = sum(len(row_widths(kind, self.head_dim)) for kind in self.kinds[1:])
+        parts = [rows[..., 0], *rows[..., 1:].unflatten(-1, (number, -1, self.head_dim)).unbind(-3)]
+        ends = [0]
+        for kind in self.kinds:
+            ends.append(ends[-1] + (2 if kind == "pair" else 1))
+        return [tuple(parts[start:end]) for start, end in pairwise(ends)]
+
+    def _unpack_sums(self, sums: Tensor) -> list[Tensor]:
+        a_head = [sum_widths(kind, 1, self.head_dim) for kind in self.kinds[1:]]
+        heads = (sums.shape[-1] - 1) // sum(a_head)
+        rest = sums[:, 1:].split([heads * width for width in a_head], dim=-1)
+        shape = (heads, self.head_dim)
+        shapes = [shape if kind == "mean" else (*shape, self.head_dim) for kind in self.kinds[1:]]
+        return [sums[:, 0], *(part.unflatten(-1, shape) for part, shape in zip(rest, shapes, strict=True))]

@@ -1,0 +1,77 @@
+"""Mixing along the sequence by a short convolution and a structured kernel interpolation."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from ...modules.sharding import own_values
+from ...ops.masking import TokenLayout
+from ...ops.ski.interpolation import InducingGrid
+from ...ops.ski.operator import sparse_low_rank_matmul
+from .kernel import InverseTimeWarpKernel
+
+__all__ = ["SKIOperator"]
+
+
+class SKIOperator(nn.Module):
+    """Apply T x = conv(x) + W A W^T x to each channel, over the real tokens of each sequence; bidirectional.
+
+    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), algorithm 1. Departures: W interpolates (see `InducingGrid`);
+    inducing points are counted from the first real token, so a row does not depend on the padding around it; the taps of
+    the convolution begin as N(0, 1 / m) instead of N(0, 1). 2 r c + m c parameters.
+
+    Args:
+        kernel: A[i, j] = kernel(h (i - j)).
+        grid: the inducing points.
+        conv_kernel_size: m, odd: taps of the convolution.
+    """
+
+    def __init__(self, kernel: InverseTimeWarpKernel, grid: InducingGrid, conv_kernel_size: int) -> None:
+        super().__init__()
+        if conv_kernel_size < 1 or conv_kernel_size % 2 == 0:
+            raise ValueError(f"conv_kernel_size is {conv_kernel_size}; it must be odd, so that it has a centre.")
+        self.kernel = kernel
+        self.grid = grid
+        self.spacing = grid.spacing
+        channels = kernel.past_knots.shape[0]
+        self.conv_weight = nn.Parameter(torch.empty(channels, conv_kernel_size))
+        self.init_weights()
+
+    def init_weights(self, config: Any = None) -> None:
+        """Draw the taps of the convolution; `config` does not matter to them."""
+        init.normal_(self.conv_weight, std=self.conv_weight.shape[1] ** -0.5)
+
+    def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
+        """Mix positions.
+
+        Args:
+            values: (batch, length, channels), pads of any value.
+            layout: where the real tokens lie.
+            past_key_values: must be None.
+
+        Returns:
+            (batch, length, channels); what stands at pads has no meaning.
+        """
+        if past_key_values is not None:
+            raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
+        if values.shape[1] == 0:
+            return values
+        longest = layout.longest(values.shape[1])
+        most = self.grid.points(longest)
+        lags = torch.arange(1 - most, most, device=values.device) * self.spacing
+        taps = self.kernel(lags)  # (channels, 2 most - 1)
+
+        def operation(rows: Tensor) -> Tensor:
+            shortened = taps
+            if rows.shape[1] != longest:
+                points = self.grid.points(rows.shape[1])
+                shortened = taps[:, most - points : most + points - 1]
+            x = rows.transpose(1, 2)  # (rows, channels, length), channels contiguous as the products want them
+            return sparse_low_rank_matmul(x, own_values(self.conv_weight), shortened, self.grid).transpose(1, 2)
+
+        return layout.mix(operation, values, align=True)
+
+    def extra_repr(self) -> str:
+        return f"conv_kernel_size={self.conv_weight.shape[1]}, {self.grid}"

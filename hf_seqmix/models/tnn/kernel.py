@@ -1,0 +1,64 @@
+"""The kernel of the Toeplitz neural network: an encoder of the lag, times a decay."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from ..toeplitz.encoder import RelativePositionEncoder
+
+__all__ = ["ToeplitzKernel"]
+
+
+class ToeplitzKernel(nn.Module):
+    """Build taps k(t) = decay^|t| RPE(t) at integer lags.
+
+    The decay multiplies exp(|t| ln decay), in float32, and is a plain number, not a buffer. Taps do not depend on how many
+    are asked for. Rebuilt at each call: nothing is remembered that a weight update could make wrong. Source: Qin et al.
+    2023 (arXiv 2305.04749), sections 3.2 and 3.3.
+
+    Args:
+        encoder: maps (points,) lags to (channels, points).
+        decay: in (0, 1]; 1 for none.
+        is_causal: lags 0 to n - 1, or -(n - 1) to n - 1.
+        max_lag: taps at greater lags are zero; None for no limit.
+    """
+
+    def __init__(
+        self,
+        encoder: RelativePositionEncoder,
+        decay: float = 0.99,
+        is_causal: bool = True,
+        max_lag: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 < decay <= 1:
+            raise ValueError(f"decay is {decay}; it must be greater than 0 and at most 1.")
+        self.encoder = encoder
+        self.decay = decay
+        self.is_causal = is_causal
+        self.max_lag = max_lag
+
+    def forward(self, length: int, device: torch.device | None = None) -> Tensor:
+        """Build the taps for sequences of `length`.
+
+        Args:
+            length: number of positions.
+            device: where to build them, by default where the weights are. Weights that are offloaded are only fetched when
+                a layer is called, so a mixer says where its input is.
+
+        Returns:
+            (channels, length) when causal, else (channels, 2 length - 1).
+        """
+        reach = length - 1 if self.max_lag is None else min(length - 1, self.max_lag)
+        first = 0 if self.is_causal else -reach
+        device = self.encoder.out_proj.weight.device if device is None else device
+        lags = torch.arange(first, reach + 1, device=device, dtype=self.encoder.dtype)
+        taps = self.encoder(lags)  # (channels, lags)
+        if self.decay < 1:
+            taps = taps * torch.exp(lags.abs() * math.log(self.decay))
+        beyond = length - 1 - reach
+        return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
+
+    def extra_repr(self) -> str:
+        return f"decay={self.decay}, is_causal={self.is_causal}, max_lag={self.max_lag}"

@@ -1,0 +1,66 @@
+"""The mixer of the Toeplitz neural network, usable in any model."""
+
+from collections.abc import Sequence
+
+from ..toeplitz.axial import operator_of_axes
+from ..toeplitz.encoder import RelativePositionEncoder
+from ..toeplitz.gated_unit import GatedToeplitzUnit
+from ..toeplitz.operator import ToeplitzOperator
+from .kernel import ToeplitzKernel
+
+__all__ = ["TNNMixer"]
+
+
+class TNNMixer(GatedToeplitzUnit):
+    """Gated Toeplitz unit whose kernel is an encoder of the lag times a decay.
+
+    `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same shape.
+    Source: Qin et al. 2023 (arXiv 2305.04749).
+
+    With `grid_size` it mixes images, rows and then columns, each with a kernel of its own (see `AxialOperator`); images of
+    another size come with `mixer(hidden_states, grid_size=(height, width))`.
+
+    Args:
+        hidden_size: channels in and out.
+        mixer_size: channels mixed along the sequence; 3 hidden_size by default.
+        decay: the kernel at lag t is multiplied by decay^|t|; 1 for none. In two dimensions one number, or two: along
+            rows and along columns.
+        is_causal: whether a token sees the past and itself only.
+        activation: activation of both branches.
+        rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps: see `RelativePositionEncoder`.
+        kernel_max_lag: taps at greater lags are zero; None for no limit.
+        layer_idx: which layer of a cache is this mixer's.
+        grid_size: (height, width) of the grid of an image, whose places come row after row; None for sequences.
+
+    Raises:
+        ValueError: for a causal grid, or two decays without a grid.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        mixer_size: int | None = None,
+        *,
+        decay: float | Sequence[float] = 0.99,
+        is_causal: bool = True,
+        activation: str = "silu",
+        rpe_hidden_size: int = 64,
+        rpe_num_layers: int = 3,
+        rpe_activation: str = "relu",
+        rpe_norm_type: str = "simple_rms",
+        norm_eps: float = 1e-6,
+        kernel_max_lag: int | None = None,
+        layer_idx: int = 0,
+        grid_size: tuple[int, int] | None = None,
+    ) -> None:
+        mixer_size = 3 * hidden_size if mixer_size is None else mixer_size
+
+        def operator_for(axis_decay: float) -> ToeplitzOperator:
+            encoder = RelativePositionEncoder(
+                mixer_size, rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps
+            )
+            kernel = ToeplitzKernel(encoder, axis_decay, is_causal, kernel_max_lag)
+            return ToeplitzOperator(kernel, is_causal, layer_idx)
+
+        operator = operator_of_axes(operator_for, grid_size, is_causal, decay)
+        super().__init__(hidden_size, mixer_size, operator, activation, layer_idx)

@@ -1,0 +1,119 @@
+"""The configuration fields that the Toeplitz families share."""
+
+from typing import Any, ClassVar
+
+from huggingface_hub.dataclasses import strict
+
+from ..checks import check_activation, check_choice, check_range
+from ..configuration import SeqMixConfig
+
+__all__ = ["EncodedToeplitzConfig", "ToeplitzConfig"]
+
+
+@strict
+class ToeplitzConfig(SeqMixConfig):
+    """Fields that the Toeplitz families share.
+
+    Args:
+        expand_ratio: width of the mixer in units of `hidden_size`.
+        mixing_dimensions: 1 mixes the flattened image as a sequence, 2 mixes its rows and then its columns; for models of
+            images (`image_size`), and not within hybrids.
+    """
+
+    cache_layer_type: ClassVar[str] = "seqmix_history"
+
+    expand_ratio: float | int = 3.0
+    mixing_dimensions: int = 1
+
+    @property
+    def mixer_size(self) -> int:
+        """Channels of the mixer, expand_ratio x hidden_size rounded down."""
+        return int(self.expand_ratio * self.hidden_size)
+
+    @property
+    def head_dim(self) -> int:
+        """Channels of the history that generation keeps."""
+        return self.mixer_size
+
+    @property
+    def mixer_arguments(self) -> dict[str, Any]:
+        """What the mixers of all Toeplitz families take by name."""
+        return {"activation": self.hidden_act, "grid_size": self.mixing_grid}
+
+    @property
+    def mixer_tp_plan(self) -> dict[str, str]:
+        """Channels are mixed each alone, so that every device mixes its own, with kernels of its own."""
+        axes = ("operator",) if self.mixing_grid is None else ("operator.row_operator", "operator.column_operator")
+        kernels = {f"{axis}.{name}": style for axis in axes for name, style in self.kernel_tp_plan.items()}
+        return {"u_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise", **kernels}
+
+    @property
+    def kernel_tp_plan(self) -> dict[str, str]:
+        """How tensor parallelism splits an operator, by names in it, so that a device has the kernels of its channels."""
+        return {}
+
+    @property
+    def mixing_grid(self) -> tuple[int, int] | None:
+        """(height, width) of the grid that a mixer of two dimensions mixes; None where it mixes sequences."""
+        image = self.image_shape
+        return None if image is None or self.mixing_dimensions == 1 else image.grid_size
+
+    def check_architecture(self) -> None:
+        """Check the shared fields and those of the Toeplitz families."""
+        super().check_architecture()
+        check_range("expand_ratio", self.expand_ratio, above=0)
+        check_range("expand_ratio x hidden_size", self.mixer_size, low=1)
+        check_choice("mixing_dimensions", self.mixing_dimensions, (1, 2))
+        if self.mixing_dimensions == 2 and (self.is_causal or self.image_size is None):
+            wrong = "is_causal is True" if self.is_causal else "image_size is None"
+            raise ValueError(
+                f"mixing_dimensions is 2, but {wrong}: mixing rows and columns needs an image_size and is_causal=False; "
+                "hybrids mix an image as a sequence."
+            )
+
+
+@strict
+class EncodedToeplitzConfig(ToeplitzConfig):
+    """Fields of the Toeplitz families whose kernel comes from a relative-position encoder.
+
+    Args:
+        rpe_hidden_size: width of the encoder.
+        rpe_num_layers: number of its hidden layers, 0 allowed.
+        rpe_activation: its activation.
+        rpe_norm_type: its norm, "simple_rms" or "layer" (see `RelativePositionEncoder`).
+        kernel_max_lag: taps at greater lags are zero; None for no limit.
+    """
+
+    rpe_hidden_size: int = 64
+    rpe_num_layers: int = 3
+    rpe_activation: str = "relu"
+    rpe_norm_type: str = "simple_rms"
+    kernel_max_lag: int | None = None
+
+    @property
+    def mixer_arguments(self) -> dict[str, Any]:
+        """What the mixers with an encoder take by name."""
+        return {
+            **super().mixer_arguments,
+            "is_causal": self.is_causal,
+            "rpe_hidden_size": self.rpe_hidden_size,
+            "rpe_num_layers": self.rpe_num_layers,
+            "rpe_activation": self.rpe_activation,
+            "rpe_norm_type": self.rpe_norm_type,
+            "norm_eps": self.norm_eps,
+            "kernel_max_lag": self.kernel_max_lag,
+        }
+
+    @property
+    def kernel_tp_plan(self) -> dict[str, str]:
+        """The last layer of the encoder has an output for each channel."""
+        return {"kernel.encoder.out_proj": "colwise"}
+
+    def check_architecture(self) -> None:
+        """Check the shared fields and those of the encoder."""
+        super().check_architecture()
+        check_range("rpe_hidden_size", self.rpe_hidden_size, low=1)
+        check_range("rpe_num_layers", self.rpe_num_layers, low=0)
+        check_activation("rpe_activation", self.rpe_activation)
+        check_choice("rpe_norm_type", self.rpe_norm_type, ("simple_rms", "layer"))
+        check_range("kernel_max_lag", self.kernel_max_lag, low=0)

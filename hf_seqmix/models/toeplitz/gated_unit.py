@@ -1,0 +1,64 @@
+"""The gated Toeplitz unit."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+
+from ...cache import past_length
+from ...modules.gate import activate_and_gate
+from ...ops.masking import TokenLayout, token_layout
+
+__all__ = ["GatedToeplitzUnit"]
+
+
+class GatedToeplitzUnit(nn.Module):
+    """Sequence mixing: y = (act(x W_u + b_u) * T(act(x W_v + b_v))) W_o + b_o, with T along the sequence.
+
+    Source: Qin et al. 2023 (arXiv 2305.04749), GTU with SiLU.
+
+    Args:
+        hidden_size: channels in and out.
+        mixer_size: channels that T mixes.
+        operator: module that mixes (batch, length, mixer_size) along the sequence: `operator(values, layout,
+            past_key_values)`.
+        activation: name of the activation of both branches.
+        layer_idx: which layer of a cache is this mixer's.
+    """
+
+    def __init__(
+        self, hidden_size: int, mixer_size: int, operator: nn.Module, activation: str = "silu", layer_idx: int = 0
+    ) -> None:
+        super().__init__()
+        self.layer_idx = layer_idx
+        self.u_proj = nn.Linear(hidden_size, mixer_size)
+        self.v_proj = nn.Linear(hidden_size, mixer_size)
+        self.o_proj = nn.Linear(mixer_size, hidden_size)
+        self.operator = operator
+        self.activation = ACT2FN[activation]
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Tensor | TokenLayout | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Mix positions and channels.
+
+        Args:
+            hidden_states: (batch, length, hidden_size).
+            attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens; or a `TokenLayout`.
+            past_key_values: cache of the library, for causal mixers.
+            **kwargs: boundaries of packed sequences: `position_ids` that restart, `cu_seq_lens_q`, `seq_idx`.
+
+        Returns:
+            (batch, length, hidden_size); what stands at pads has no meaning.
+        """
+        batch, length = hidden_states.shape[:2]
+        past = past_length(past_key_values, self.layer_idx)
+        layout = token_layout(attention_mask, batch, length, past_length=past, **kwargs)
+        gate = self.u_proj(hidden_states)
+        values = self.activation(self.v_proj(hidden_states))
+        mixed = self.operator(values, layout, past_key_values)
+        return self.o_proj(activate_and_gate(self.activation, gate, mixed))

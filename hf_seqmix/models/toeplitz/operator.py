@@ -1,0 +1,83 @@
+"""Mixing along the sequence with a Toeplitz kernel, with and without a cache."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ...cache import append_history, cached_taps
+from ...ops.masking import TokenLayout
+from ...ops.toeplitz.product import toeplitz_matmul, toeplitz_step
+from ...ops.toeplitz.response import response_matmul
+
+__all__ = ["ToeplitzOperator"]
+
+
+class ToeplitzOperator(nn.Module):
+    """Apply y[i] = sum_j k(i - j) x[j] to each channel, over the real tokens of each sequence.
+
+    Source: Qin et al. 2023 (arXiv 2305.04749), section 3.1. Departure: pads and neighbours in a packed row never mix in.
+
+    Args:
+        kernel: module called with (length, device) that returns taps, (channels, length) when causal, else
+            (channels, 2 length - 1). Causal taps must not depend on the length. A method `response_for(length, values)`
+            of it may return a bidirectional kernel's frequency response instead, or None (see `FrequencyKernel`).
+        is_causal: whether outputs see the past and the present only.
+        layer_idx: which layer of a cache is this operator's.
+    """
+
+    def __init__(self, kernel: nn.Module, is_causal: bool = True, layer_idx: int = 0) -> None:
+        super().__init__()
+        self.kernel = kernel
+        self.is_causal = is_causal
+        self.layer_idx = layer_idx
+
+    def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
+        """Mix positions.
+
+        Args:
+            values: (batch, length, channels), pads of any value.
+            layout: where the real tokens lie.
+            past_key_values: cache whose history these tokens continue; causal only.
+
+        Returns:
+            (batch, length, channels); what stands at pads has no meaning.
+        """
+        if values.shape[1] == 0:
+            return values
+        if past_key_values is None:
+            longest = layout.longest(values.shape[1])
+            response = self._response(longest, values)
+            if response is not None:
+                return layout.mix(lambda rows: response_matmul(rows.transpose(1, 2), response).transpose(1, 2), values)
+            taps = self.kernel(longest, values.device)
+            return layout.mix(lambda rows: self._multiply(rows, self._shorten(taps, longest, rows.shape[1])), values)
+        if not self.is_causal:
+            raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
+        if layout.sequence_ids is not None:
+            # Nothing can follow a row of packed sequences, so nothing of it is worth keeping.
+            raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
+        history, positions = append_history(past_key_values, self.layer_idx, values, layout)
+        taps = cached_taps(
+            past_key_values, self.layer_idx, lambda length: self.kernel(length, values.device), history.shape[1]
+        )
+        layer_holds_more = past_key_values.layers[self.layer_idx].is_compileable
+        if values.shape[1] == 1 and not layout.realign:
+            return toeplitz_step(history, taps, positions if layer_holds_more else None)
+        mixed = self._multiply(history, taps[:, : history.shape[1]])
+        if positions.ndim == 1:
+            return mixed.index_select(1, positions)
+        return mixed.gather(1, positions.unsqueeze(-1).expand(-1, -1, mixed.shape[-1]))
+
+    def _response(self, longest: int, values: Tensor) -> Tensor | None:
+        """Return the frequency response of a bidirectional kernel that is given by it, where that saves transforms."""
+        give = getattr(self.kernel, "response_for", None)
+        return None if give is None or self.is_causal else give(longest, values)
+
+    def _shorten(self, taps: Tensor, longest: int, length: int) -> Tensor:
+        """Cut the taps for `longest` positions to those for `length`."""
+        if length == longest:
+            return taps
+        return taps[:, :length] if self.is_causal else taps[:, longest - length : longest + length - 1]
+
+    def _multiply(self, values: Tensor, taps: Tensor) -> Tensor:
+        return toeplitz_matmul(values.transpose(1, 2), taps, self.is_causal).transpose(1, 2)

@@ -1,0 +1,149 @@
+"""Which implementation of an operation serves which lengths, on which devices and in which precision.
+
+Each entry of the table is a list of rows (longest length, name), the last without a limit. `scripts/speed/tune.py` times the
+implementations on a machine, prints such a table, and writes it as JSON, which `use_crossovers` puts in force.
+
+The rows of CPUs were measured (2 vCPU AMD EPYC, torch 2.13, one thread). Those of GPUs are unmeasured: they come from counting
+bytes and operations on an NVIDIA H200 (4.3 TB/s, 40 % of 790 TFLOP/s in bfloat16, tiles instruction by instruction), by which
+a causal product, forward and backward, takes by tiles 8 ps an element at length 512 with a batch of 64 and 17 with one of 8,
+growing with the length, by the two-level transform 7 at 512, 11 at 2048 and 24 at 16384, and by `torch.fft` 78 to 100. Both
+directions together cost tiles twice that, and the transform nothing more.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+__all__ = ["IMPLEMENTATIONS", "KERNELS", "Table", "chosen_by_table", "crossovers_in_force", "use_crossovers"]
+
+Table = dict[str, dict[str, list[tuple[int | None, str]]]]
+"""Operation -> kind of device -> rows (longest length or None, name).
+
+"cpu"; "cuda half" and "cuda single" by precision; "cuda torch" where Triton is missing or does not take the dtype.
+"""
+
+IMPLEMENTATIONS = {
+    "toeplitz_causal": ("fft", "right_angle", "tiles", "monarch"),
+    "toeplitz_bidirectional": ("fft", "tiles", "monarch"),
+    "ski": ("torch", "fused", "native"),
+    "causal_sum": ("torch", "chunks"),
+}
+"""Operation -> its implementations; the first serves every device, dtype and length. "native" has to be asked for besides."""
+
+KERNELS = {
+    "tiles": "toeplitz.kernels.tiles",
+    "monarch": "toeplitz.kernels.monarch",
+    "fused": "ski.kernels.operator",
+    "chunks": "polynomial.kernels.linear_attention",
+}
+"""Implementation -> the module below `ops` that holds it, for those in Triton."""
+
+_DEFAULT: Table = {
+    "toeplitz_causal": {
+        "cpu": [(None, "fft")],
+        "cuda half": [(512, "tiles"), (16384, "monarch"), (None, "right_angle")],
+        "cuda single": [(256, "tiles"), (4096, "monarch"), (None, "right_angle")],
+        "cuda torch": [(None, "right_angle")],
+    },
+    "toeplitz_bidirectional": {
+        "cpu": [(None, "fft")],
+        "cuda half": [(256, "tiles"), (16384, "monarch"), (None, "fft")],
+        "cuda single": [(128, "tiles"), (4096, "monarch"), (None, "fft")],
+        "cuda torch": [(None, "fft")],
+    },
+    "ski": {
+        "cpu": [(None, "native")],
+        "cuda half": [(None, "fused")],
+        "cuda single": [(None, "fused")],
+        "cuda torch": [(None, "torch")],
+    },
+    "causal_sum": {
+        "cpu": [(None, "torch")],
+        "cuda half": [(None, "chunks")],
+        "cuda single": [(None, "chunks")],
+        "cuda torch": [(None, "torch")],
+    },
+}
+
+_in_force: Table = _DEFAULT
+
+
+def crossovers_in_force() -> Table:
+    """Return a copy of the table by which implementations are chosen."""
+    return {op: {kind: list(rows) for kind, rows in entry.items()} for op, entry in _in_force.items()}
+
+
+def use_crossovers(
+    table: Mapping[str, Mapping[str, Sequence[Sequence[int | str | None]]]] | str | Path | None,
+) -> None:
+    """Choose implementations by another table from now on, in all threads of the process.
+
+    Args:
+        table: operations and kinds of device to change, the others stay as they are by default; or the path of a JSON file
+            that `scripts/speed/tune.py` wrote, which holds one under "crossovers"; None for the default.
+
+    Raises:
+        ValueError: for operations, kinds or names that are unknown, lengths that do not rise, or a last row with a limit.
+    """
+    global _in_force
+    entries = _read(table) if isinstance(table, (str, Path)) else table or {}
+    made = {op: dict(entry) for op, entry in _DEFAULT.items()}
+    for op, entry in entries.items():
+        if op not in made:
+            raise ValueError(f"{op!r} is no operation with a choice; they are {', '.join(map(repr, made))}.")
+        for kind, rows in entry.items():
+            if kind not in made[op]:
+                raise ValueError(f"{kind!r} is no kind of device; they are {', '.join(map(repr, made[op]))}.")
+            made[op][kind] = _checked(op, kind, rows)
+    _in_force = made
+
+
+def _read(path: str | Path) -> dict[str, Any]:
+    read = json.loads(Path(path).read_text(encoding="utf-8"))
+    if not isinstance(read, dict) or not isinstance(read.get("crossovers"), dict):
+        raise ValueError(f"{path} holds no object 'crossovers': give a file that scripts/speed/tune.py wrote.")
+    return read["crossovers"]
+
+
+def _checked(op: str, kind: str, rows: Sequence[Sequence[int | str | None]]) -> list[tuple[int | None, str]]:
+    checked: list[tuple[int | None, str]] = []
+    for longest, name in rows:
+        names = [
+            known for known in IMPLEMENTATIONS[op] if kind in ("cuda half", "cuda single") or known not in KERNELS
+        ]
+        if name not in names:
+            known = ", ".join(map(repr, names))
+            raise ValueError(f"{name!r} is no implementation of {op!r} for {kind!r}; they are {known}.")
+        if longest is not None and not (
+            isinstance(longest, int) and longest > (checked[-1][0] or 0 if checked else 0)
+        ):
+            raise ValueError(f"the rows of {op!r}, {kind!r} have lengths that do not rise: {list(rows)}.")
+        checked.append((longest, str(name)))
+    if not checked or checked[-1][0] is not None or any(longest is None for longest, _ in checked[:-1]):
+        raise ValueError(
+            f"the rows of {op!r}, {kind!r} must end with one, and one only, of length null: {list(rows)}."
+        )
+    return checked
+
+
+def chosen_by_table(op: str, device_type: str, dtype: torch.dtype, length: int, triton: bool = True) -> str:
+    """Return the table's choice; the first of `IMPLEMENTATIONS` for devices it does not know.
+
+    Args:
+        op: a key of `IMPLEMENTATIONS`.
+        device_type: as in `torch.device.type`.
+        dtype: of the data.
+        length: positions.
+        triton: whether Triton may compute it.
+    """
+    kind = device_type
+    if device_type != "cpu":
+        precision = "single" if dtype.itemsize == 4 else "half"
+        kind = f"{device_type} {precision if triton and dtype != torch.float64 else 'torch'}"
+    for longest, name in _in_force[op].get(kind, ()):
+        if longest is None or length <= longest:
+            return name
+    return IMPLEMENTATIONS[op][0]

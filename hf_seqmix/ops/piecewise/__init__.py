@@ -1,0 +1,1 @@
+"""The column operation of iterated piecewise affine networks."""

@@ -1,0 +1,316 @@
+"""IPA's column operation: affine maps of all visible tokens, weighted by kernels that are normalised over centres.
+
+    y[b, p, l] = 1 / c[l] sum_j K[p, l, j] a[p, l, j] v[b, p, j],    K = softmax over p of S,    S[p, l, j] = q[p, l] . k[p, j] + t[p, l - j]
+
+with v the tokens after the affine maps of rank k, a the coupling that scales a map by offset or by pair of positions, and
+c[l] the number of visible tokens. How it is computed is in `piecewise_product.py`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.backend import route
+from ..common.operator import define_operator
+from .blocks import column_gradients, column_product
+from .problem import ColumnProblem
+
+__all__ = ["KERNEL_NORMS", "piecewise_column", "piecewise_column_dense"]
+
+KERNEL_NORMS = ("p", "j", "prod", "mix", "none", "mean")
+"""What the kernels may be normalised over, see `piecewise_column`."""
+
+
+def piecewise_column(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    coupling: Tensor | None = None,
+    mix: Tensor | None = None,
+    *,
+    kernel_norm: str = "p",
+    scale: float = 1.0,
+    causal: bool = True,
+    absolute_positions: int = 0,
+    key_mask: Tensor | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    visible: Tensor | None = None,
+) -> Tensor:
+    """Compute the column operation; the dense (batch, centres, queries, keys) never exists.
+
+    With S[p, l, j] = scale q[p, l] . k[p, j] + t[p, l - j], R the softmax of S over centres p, and V[l] the visible keys:
+
+    * "p": K = R, the sum divided by |V[l]|. Normalised first and masked after: masked first, a hidden pair would be 0 / 0.
+    * "j": K = softmax of S over the keys in V[l]: multi-head attention, a head a centre. No division.
+    * "prod": K = softmax over V[l] of S + log R: responsibilities times competition. No division.
+    * "mix": K = mix softmax over V[l] of S + (1 - mix) R / |V[l]|.
+    * "none": K = S. No division. "mean": K = S, divided by |V[l]|.
+
+    Where neither positions nor `visible` are given, query i stands at the place of key N - n + i, so that N > n continues a
+    history. Otherwise all three are, and `visible` says alone what is seen. Logits and kernels are in float32 (float64 for
+    float64), their product with the values in the dtype of these (in float32 for float16, which long sums would exceed),
+    divided in float32. Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317), of whose kernels the form is not published;
+    "prod", "mix" and the biases are ours.
+
+    Args:
+        query: (batch, centres, n, r), real numbers.
+        key: (batch, centres, N, r).
+        value: (batch, centres, N, k).
+        bias: t, (centres, M) at offsets 0 to M - 1 when causal, else (centres, 2 M - 1) at offsets -(M - 1) to M - 1; offsets
+            beyond are clamped to the outermost. None for none.
+        coupling: a, laid out like `bias`; with `absolute_positions` m, of any pair of positions: (centres, m (m + 1) / 2),
+            the lower triangle row after row, when causal, else (centres, m m). None for 1.
+        mix: (1,), for the norm "mix".
+        kernel_norm: one of `KERNEL_NORMS`.
+        scale: factor on q . k.
+        causal: whether keys after a query are hidden.
+        absolute_positions: m, where the coupling is of pairs of positions; 0 where it is of offsets.
+        key_mask: (batch, N) bool, False at keys that are hidden and not counted; not with positions.
+        query_positions: (batch or 1, n) long, counted over real tokens.
+        key_positions: (batch or 1, N) long.
+        visible: (batch or 1, n, N) bool, what each query sees.
+
+    Returns:
+        (batch, centres, n, k) in the dtype of `value`; 0 for a query that sees nothing. It can be differentiated once.
+
+    Raises:
+        ValueError: for shapes that do not fit, an unknown norm, positions without `visible` or the reverse, and a position
+            beyond the absolute coupling.
+    """
+    tensors = (query, key, value, bias, coupling, mix, query_positions, key_positions, visible, key_mask)
+    _check(tensors, kernel_norm, causal, absolute_positions)
+    options = (kernel_norm, float(scale), causal, absolute_positions)
+    chosen = route(query, key)
+    if chosen == "real":
+        return _plain(*tensors, *options)
+    if chosen == "operator":
+        return _column(*tensors, *options)
+    if query.numel() == 0 or key.shape[2] == 0 or value.numel() == 0:
+        return value.new_zeros((*query.shape[:3], value.shape[3])) + sum(
+            x.sum().to(value.dtype) * 0 for x in tensors[:6] if x is not None
+        )
+    if torch.is_grad_enabled():
+        return _Column.apply(*tensors, *options)
+    return _compute(*tensors, *options)
+
+
+def piecewise_column_dense(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None = None,
+    coupling: Tensor | None = None,
+    mix: Tensor | None = None,
+    *,
+    kernel_norm: str = "p",
+    scale: float = 1.0,
+    causal: bool = True,
+    absolute_positions: int = 0,
+    key_mask: Tensor | None = None,
+    query_positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
+    visible: Tensor | None = None,
+) -> Tensor:
+    """Compute `piecewise_column` by its formula, with every kernel in memory: the definition."""
+    n, total = query.shape[2], key.shape[2]
+    if query_positions is None:
+        query_positions = torch.arange(total - n, total, device=query.device)[None]
+        key_positions = torch.arange(total, device=query.device)[None]
+        visible = torch.ones((1, n, total), dtype=torch.bool, device=query.device)
+        if causal:
+            visible = key_positions[:, None] <= query_positions[:, :, None]
+        if key_mask is not None:
+            visible = visible & key_mask[:, None]
+    assert key_positions is not None and visible is not None
+    offsets = query_positions[:, :, None] - key_positions[:, None]  # (batch or 1, n, total)
+
+    def relative(table: Tensor) -> Tensor:
+        size = table.shape[1] if causal else (table.shape[1] + 1) // 2
+        index = offsets.clamp(0, size - 1) if causal else offsets.clamp(1 - size, size - 1) + size - 1
+        return table[:, index].transpose(0, 1)
+
+    logits = scale * query @ key.transpose(-1, -2)
+    if bias is not None:
+        logits = logits + relative(bias)
+    seen = visible[:, None]
+    counts = seen.sum(dim=-1, keepdim=True).clamp(min=1)
+    over_centres = logits.softmax(dim=1) * seen
+    if kernel_norm == "p":
+        kernels = over_centres / counts
+    elif kernel_norm in ("none", "mean"):
+        kernels = logits * seen / (counts if kernel_norm == "mean" else 1)
+    else:
+        if kernel_norm == "prod":
+            logits = logits + logits.log_softmax(dim=1)
+        kernels = logits.masked_fill(~seen, float("-inf")).softmax(dim=-1).nan_to_num(0)
+        if kernel_norm == "mix":
+            assert mix is not None
+            kernels = mix * kernels + (1 - mix) * over_centres / counts
+    if coupling is not None and absolute_positions:
+        rows, columns = query_positions[:, :, None], key_positions[:, None]
+        index = (
+            rows * (rows + 1) // 2 + torch.minimum(columns, rows) if causal else rows * absolute_positions + columns
+        )
+        kernels = kernels * coupling[:, index].transpose(0, 1)
+    elif coupling is not None:
+        kernels = kernels * relative(coupling)
+    return kernels @ value
+
+
+def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool, absolute_positions: int) -> None:
+    query, key, value, bias, coupling, mix, query_positions, key_positions, visible, key_mask = tensors
+    assert query is not None and key is not None and value is not None
+    if kernel_norm not in KERNEL_NORMS:
+        raise ValueError(f"kernel_norm is {kernel_norm!r}; it must be one of {', '.join(map(repr, KERNEL_NORMS))}.")
+    if kernel_norm == "mix" and mix is None:
+        raise ValueError("kernel_norm is 'mix', but its share `mix` is None: give a tensor of shape (1,).")
+    shapes = [tuple(x.shape) for x in (query, key, value)]
+    fits = all(x.ndim == 4 for x in (query, key, value)) and query.shape[:2] == key.shape[:2] == value.shape[:2]
+    if not fits or query.shape[3] != key.shape[3] or key.shape[2] != value.shape[2]:
+        raise ValueError(
+            "expected query (batch, centres, n, r), key (batch, centres, N, r) and value (batch, centres, N, k), got "
+            f"{shapes[0]}, {shapes[1]} and {shapes[2]}."
+        )
+    given = [x is not None for x in (query_positions, key_positions, visible)]
+    if any(given) and (not all(given) or key_mask is not None):
+        raise ValueError("query_positions, key_positions and visible go together, and without key_mask.")
+    if not any(given) and not torch.compiler.is_compiling() and not causal and query.shape[2] != key.shape[2]:
+        raise ValueError(
+            f"{query.shape[2]} queries and {key.shape[2]} keys: without positions, a bidirectional operation takes as many "
+            "queries as keys."
+        )
+    centres = query.shape[1]
+    for name, table in (("bias", bias), ("coupling", coupling)):
+        if table is None:
+            continue
+        fits = table.ndim == 2 and table.shape[0] == centres and table.shape[1] > 0
+        allowed = f"({centres}, M)" if causal else f"({centres}, 2 M - 1)"
+        if name == "coupling" and absolute_positions:
+            entries = absolute_positions * (absolute_positions + 1) // 2 if causal else absolute_positions**2
+            fits, allowed = fits and table.shape[1] == entries, f"({centres}, {entries})"
+        elif not causal:
+            fits = fits and table.shape[1] % 2 == 1
+        if not fits:
+            raise ValueError(f"{name} has shape {tuple(table.shape)}; it must be {allowed}.")
+
+
+def _compute(*arguments: Any) -> Tensor:
+    query = arguments[0]
+    # Autocast would take the logits down to half precision.
+    with torch.autocast(query.device.type, enabled=False):
+        return column_product(ColumnProblem(*arguments))
+
+
+def _plain(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    coupling: Tensor | None,
+    mix: Tensor | None,
+    query_positions: Tensor | None,
+    key_positions: Tensor | None,
+    visible: Tensor | None,
+    key_mask: Tensor | None,
+    kernel_norm: str,
+    scale: float,
+    causal: bool,
+    absolute_positions: int,
+) -> Tensor:
+    """The definition in the precision that is promised, with ordinary operations: O(n^2) in memory."""
+    dtype = torch.promote_types(query.dtype, torch.float32)
+    with torch.autocast(query.device.type, enabled=False):
+        return piecewise_column_dense(
+            query.to(dtype),
+            key.to(dtype),
+            value.to(dtype),
+            None if bias is None else bias.to(dtype),
+            None if coupling is None else coupling.to(dtype),
+            None if mix is None else mix.to(dtype),
+            kernel_norm=kernel_norm,
+            scale=scale,
+            causal=causal,
+            absolute_positions=absolute_positions,
+            key_mask=key_mask,
+            query_positions=query_positions,
+            key_positions=key_positions,
+            visible=visible,
+        ).to(value.dtype)
+
+
+def _compute_gradients(upstream: Tensor, *arguments: Any) -> list[Tensor | None]:
+    """Return the gradients of the first six arguments, in their dtypes."""
+    with torch.autocast(upstream.device.type, enabled=False):
+        gradients = column_gradients(ColumnProblem(*arguments), upstream)
+    return [
+        None if x is None or gradient is None else gradient.to(x.dtype)
+        for x, gradient in zip(arguments[:6], gradients, strict=True)
+    ]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    ctx.options = inputs[10:]
+    ctx.save_for_backward(*inputs[:10])
+
+
+class _Column(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> Tensor:
+        _save(ctx, args, None)
+        return _compute(*args)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return (*_compute_gradients(upstream, *ctx.saved_tensors, *ctx.options), *[None] * 8)
+
+
+# The version is part of the names, see `toeplitz_product.py`. The schema is spelled out for the optional tensors.
+_ARGUMENTS = (
+    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? coupling, Tensor? mix, Tensor? query_positions, "
+    "Tensor? key_positions, Tensor? visible, Tensor? key_mask, str norm, float scale, bool causal, int limit"
+)
+
+
+@define_operator("hf_seqmix::piecewise_column_v1", schema=f"({_ARGUMENTS}) -> Tensor")
+def _column(*args: Any) -> Tensor:
+    return _compute(*args) if args[0].numel() and args[1].numel() else _fake_column(*args).zero_()
+
+
+def _fake_column(*args: Any) -> Tensor:
+    query, value = args[0], args[2]
+    return value.new_empty((query.shape[0], query.shape[1], query.shape[2], value.shape[3]))
+
+
+_column.register_fake(_fake_column)
+
+
+@define_operator(
+    "hf_seqmix::piecewise_column_gradients_v1",
+    schema=f"(Tensor upstream, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+)
+def _gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    if upstream.numel() == 0 or args[0].numel() == 0:
+        return tuple(gradient.zero_() for gradient in _fake_gradients(upstream, *args))
+    gradients = _compute_gradients(upstream, *args)
+    return tuple(upstream.new_empty(0) if gradient is None else gradient.contiguous() for gradient in gradients)
+
+
+def _fake_gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    # An operator returns tensors only: nothing stands for None.
+    return tuple(upstream.new_empty(0) if x is None else x.new_empty(x.shape) for x in args[:6])
+
+
+_gradients.register_fake(_fake_gradients)
+
+
+def _traced_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    given = ctx.saved_tensors
+    gradients = _gradients(upstream, *given, *ctx.options)
+    return (*(None if x is None else g for x, g in zip(given[:6], gradients, strict=True)), *[None] * 8)
+
+
+_column.register_autograd(_traced_backward, setup_context=_save)

@@ -1,0 +1,1 @@
+"""Triton kernels of the products of a degree."""

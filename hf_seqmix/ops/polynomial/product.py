@@ -1,0 +1,165 @@
+"""Products of projections of a given degree, over the positions up to each, and the sums by which they go on."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .linear_attention import multiplies_halves
+from .running_mean import running_product
+from .stages import linear_attention, outer_sum, running_sum
+
+__all__ = ["DEGREE_FORMS", "Product", "polynomial_product", "row_kinds", "row_widths", "sum_rows", "sum_widths"]
+
+DEGREE_FORMS = ("cumsum", "gate", "soft")
+
+Rows = tuple[Tensor, ...]
+"""What one stage adds up: (real,), (x,), or (keys, values)."""
+
+
+class Product(NamedTuple):
+    """What `polynomial_product` returns."""
+
+    y: Tensor
+    """(batch, length, heads, width) in float32 (float64)."""
+    rows: list[Rows]
+    """What each stage adds up, position by position, in the order of `row_kinds`."""
+
+
+def polynomial_product(
+    factors: Sequence[Tensor],
+    degree_form: str = "cumsum",
+    *,
+    real: Tensor | None = None,
+    causal: bool = True,
+    form: str = "chunked",
+    sums: Sequence[Tensor] | None = None,
+    recent: Sequence[Rows] | None = None,
+    weights: Tensor | None = None,
+) -> Product:
+    """Multiply d projections P_1 ... P_d of the tokens into one of degree d, each head alone.
+
+    With C(x)_t the mean of x_s over the n_t real tokens s <= t, and A(q, k, v)_t = sum_(s <= t) <q_t, k_s> v_s / (n_t
+    sqrt(width)), linear attention without a denominator:
+
+    * d = 2: P1 * C(P2)
+    * d = 3: A(P1, P2, P3)
+    * d = 4: A(P1 * C(P4), P2, P3), or P4 * A(P1, P2, P3) with `degree_form` "gate"
+    * d = 5: A(P1, P2, A(P4, P5, P3))
+
+    and on: a further stage A raises the degree by 2, a factor C or a gate by 1. Each factor is masked before it is
+    multiplied. Exactly homogeneous: f(lambda x) = lambda^d f(x), since n_t is a count. "soft" mixes the degrees 2, 3 and 4
+    over shared projections: w_2 y^2 + w_3 y^3 + w_4 y^4.
+
+    Source: Navon 2021 (unpublished notes), whose formula X prod(W_k X^T) has no fitting dimensions; this is one reading of it.
+
+    Args:
+        factors: d tensors (batch, length, heads, width), zero at pads.
+        degree_form: "cumsum", "gate" (even d from 4 on), or "soft" (four factors).
+        real: (batch, length), 1 at real tokens and 0 at pads; None when all are real.
+        causal: whether a token sees no later ones.
+        form: how linear attention is computed, see `linear_attention`.
+        sums: what `sum_rows` returns for the tokens before; None for none.
+        recent: rows of further tokens before these, that `sums` does not count; None for none.
+        weights: (3,), w_2, w_3 and w_4 of "soft".
+    """
+    stages = _Stages(factors[0], real, causal, form, sums, recent)
+    degree, y = len(factors), None
+    if degree_form == "soft":
+        assert weights is not None and degree == 4
+        weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
+        first, second = stages.average(factors[0], factors[1]), stages.average(factors[0], factors[3])
+        # Linear attention is linear in its queries: one sum serves degrees 3 and 4.
+        y = weights[0] * first + stages.attend(weights[1] * factors[0] + weights[2] * second, factors[1], factors[2])
+    elif degree == 2:
+        y = stages.average(factors[0], factors[1])
+    else:
+        value = factors[2]
+        for j in range((degree - 1) // 2 - 1, 0, -1):
+            value = stages.attend(factors[2 * j + 1], factors[2 * j + 2], value)
+        query, even = factors[0], degree % 2 == 0
+        if even and degree_form == "cumsum":
+            query = stages.average(query, factors[-1], narrow=True)
+        y = stages.attend(query, factors[1], value)
+        if even and degree_form == "gate":
+            y = factors[-1] * y
+    return Product(y, stages.rows)
+
+
+def row_kinds(degree: int, degree_form: str = "cumsum") -> list[str]:
+    """Name what the stages of a product add up: "real", "mean" (x), or "pair" (keys, values)."""
+    if degree_form == "soft":
+        return ["real", "mean", "mean", "pair"]
+    if degree == 2:
+        return ["real", "mean"]
+    pairs = ["pair"] * ((degree - 1) // 2)
+    if degree % 2 == 0 and degree_form == "cumsum":
+        pairs.insert(-1, "mean")
+    return ["real", *pairs]
+
+
+def row_widths(kind: str, channels: int) -> list[int]:
+    """Return how many numbers a token has in each tensor of a stage's rows."""
+    return {"real": [1], "mean": [channels], "pair": [channels, channels]}[kind]
+
+
+def sum_widths(kind: str, heads: int, width: int) -> int:
+    """Return how many numbers a stage's sum has."""
+    return {"real": 1, "mean": heads * width, "pair": heads * width * width}[kind]
+
+
+def sum_rows(rows: Sequence[Rows]) -> list[Tensor]:
+    """Add up the rows of each stage: (batch,), (batch, heads, width), or (batch, heads, width, width), in float32."""
+    return [outer_sum(*stage) if len(stage) == 2 else running_sum(stage[0], causal=False)[:, 0] for stage in rows]
+
+
+class _Stages:
+    """The stages of one product, in turn, each after its own sums of the past."""
+
+    def __init__(
+        self,
+        like: Tensor,
+        real: Tensor | None,
+        causal: bool,
+        form: str,
+        sums: Sequence[Tensor] | None,
+        recent: Sequence[Rows] | None,
+    ) -> None:
+        self.causal, self.form, self.sums, self.recent = causal, form, sums, recent
+        self.length = like.shape[1]
+        self.rows: list[Rows] = []
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        if real is None:
+            real = torch.ones(like.shape[:2], dtype=dtype, device=like.device)
+        real = real.to(dtype)
+        start, before = self._past((real,))
+        seen = real if before is None else torch.cat([before[0].to(dtype), real], dim=1)
+        # (batch, length or 1)
+        self.share = running_sum(seen, start, causal=causal, length=self.length).clamp(min=1).reciprocal()
+
+    def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
+        """query * C(x), (batch, length, heads, width); in the dtype of the factors if `narrow` and kernels round to it anyway."""
+        start, before = self._past((x,))
+        if before is not None:
+            start = running_sum(before[0], start, causal=False)[:, 0]
+        if not self.causal:
+            return query * (running_sum(x, start, causal=False) * self.share[:, :, None, None])
+        narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(query)
+        return running_product(query, x, start, self.share, torch.bfloat16 if narrow else None)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """A(query, key, value), (batch, length, heads, width)."""
+        state, recent = self._past((key, value))
+        if recent is not None:
+            key, value = (
+                torch.cat([old.to(new.dtype), new], dim=1) for old, new in zip(recent, (key, value), strict=True)
+            )
+        scale = self.share / query.shape[-1] ** 0.5
+        return linear_attention(query, key, value, state, causal=self.causal, form=self.form, scale=scale)
+
+    def _past(self, rows: Rows) -> tuple[Tensor | None, Rows | None]:
+        """Note what the next stage adds up; return its sum and its recent rows of the past."""
+        stage = len(self.rows)
+        self.rows.append(rows)
+        return None if self.sums is None else self.sums[stage], None if self.recent is None else self.recent[stage]

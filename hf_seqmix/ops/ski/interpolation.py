@@ -1,0 +1,274 @@
+"""Structured kernel interpolation: y = W A W^T x, with A a Toeplitz matrix over few inducing points.
+
+W interpolates from the points of an `InducingGrid` to the tokens; it has degree + 1 weights a row. Products with W and W^T
+go over groups of sixteen cells of the grid: W is a band, so each group of tokens meets a few neighbouring points only, and a
+small dense block times (tokens, channels) is work a matrix library does at full speed. Channels are last in memory there, as
+linear layers leave them; in shape they are second, as everywhere in `ops`.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..common.backend import route
+from ..common.fft import compute_dtype
+from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
+
+__all__ = [
+    "InducingGrid",
+    "add_interpolated",
+    "collected",
+    "interpolate",
+    "interpolate_adjoint",
+    "interpolation_blocks",
+    "interpolation_matrix",
+    "ski_matmul",
+    "ski_matmul_dense",
+]
+
+Block = tuple[slice, slice, Tensor]
+"""Of W: the tokens and the points that it couples, and their weights, (tokens, points)."""
+
+# A block of W then has about 16 columns: narrower ones leave the multipliers idle, wider ones multiply zeros.
+_CELLS_AT_ONCE = 16
+
+
+class InducingGrid(NamedTuple):
+    """Inducing points p_j = j h at a fixed spacing h = (max_length - 1) / (num_points - 1) tokens, counted from the first token.
+
+    At `max_length` tokens there are `num_points` of them, from the first token to the last; shorter inputs meet fewer,
+    longer ones more at the same spacing. So a token's weights never depend on how long its row is. Source: Moreno, Mei,
+    Walters 2023 (arXiv 2305.09028), section 3.2.
+
+    Positions in units of h are the rational numbers i (num_points - 1) / (max_length - 1), computed in integers: constants
+    and the identity map are interpolated exactly, up to one rounding of each weight. (The published code looks the points
+    up on the wrong side, swaps the weights and fades them out; none of that is kept.)
+
+    Args:
+        max_length: tokens that `num_points` cover, at least 2.
+        num_points: r, from 2 to `max_length`.
+        degree: 1, linear: two weights a token. 3, cubic: Lagrange weights at the four nearest points; beyond the last
+            token the grid goes on, so that the last cells are no special case, but before the first it does not.
+    """
+
+    max_length: int
+    num_points: int
+    degree: int = 1
+
+    @property
+    def spacing(self) -> float:
+        """Tokens between neighbouring points, h."""
+        return (self.max_length - 1) / (self.num_points - 1)
+
+    def points(self, length: int) -> int:
+        """Return how many points the tokens 0 to length - 1 meet, for a length of at least 1."""
+        # Rounded up by adding, not by negating twice: other runtimes divide negative numbers towards zero.
+        cells = ((length - 1) * (self.num_points - 1) + self.max_length - 2) // (self.max_length - 1)
+        return cells + 1 if self.degree == 1 else torch.sym_max(cells + 2, 4)
+
+    def weights(self, length: int, dtype: torch.dtype, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+        """Return the nonzero entries of W.
+
+        Returns:
+            first: (length,) long, the first point that a token meets; it meets the `degree` points after it, too. A point
+                beyond the last of `points` has weight zero.
+            weights: (length, degree + 1) in `dtype`.
+        """
+        scaled = torch.arange(length, device=device) * (self.num_points - 1)
+        cell = scaled // (self.max_length - 1)
+        first = cell if self.degree == 1 else (cell - 1).clamp(min=0)
+        remainder = scaled - first * (self.max_length - 1)
+        offset = remainder.to(torch.promote_types(dtype, torch.float32)) / (self.max_length - 1)  # from `first`, in h
+        if self.degree == 1:
+            weights = torch.stack([1 - offset, offset], dim=-1)
+        else:
+            u, v, w, x = offset, offset - 1, offset - 2, offset - 3
+            weights = torch.stack([-v * w * x / 6, u * w * x / 2, -u * v * x / 2, u * v * w / 6], dim=-1)
+        return first, weights.to(dtype)
+
+
+def interpolation_matrix(length: int, grid: InducingGrid, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Build W, (length, grid.points(length)): the definition of the products below."""
+    first, weights = grid.weights(length, dtype)
+    points = grid.points(length)
+    matrix = torch.zeros(length, points + grid.degree, dtype=dtype)
+    columns = first.unsqueeze(-1) + torch.arange(grid.degree + 1)
+    return matrix.scatter_(1, columns, weights)[:, :points]
+
+
+def _dense(length: int, grid: InducingGrid, like: Tensor) -> Tensor:
+    """Build W as `interpolation_matrix` does, but by comparing, which other runtimes do where they do not scatter."""
+    first, weights = grid.weights(length, like.dtype, like.device)
+    columns = torch.arange(grid.points(length), device=like.device) - first.unsqueeze(-1)  # (length, points)
+    parts = (torch.where(columns == k, weights[:, k : k + 1], 0) for k in range(grid.degree + 1))
+    return sum(parts, start=weights.new_zeros(()))
+
+
+def interpolate(values: Tensor, length: int, grid: InducingGrid) -> Tensor:
+    """Interpolate from the inducing points to the tokens: y[b, c, i] = sum_j W[i, j] z[b, c, j], in O(length).
+
+    Args:
+        values: z, (batch, channels, grid.points(length)), float32 or float64.
+        length: number of tokens.
+        grid: where the points lie.
+
+    Returns:
+        (batch, channels, length) in the dtype of `values`, channels contiguous.
+    """
+    _check_points(values, length, grid)
+    chosen = route(values)
+    if chosen == "real":
+        with torch.autocast(values.device.type, enabled=False):
+            return values @ _dense(length, grid, values).t()
+    if chosen == "operator":
+        first, weights = grid.weights(length, values.dtype, values.device)
+        terms = (values[..., _capped(first + k, values)] * weights[:, k] for k in range(grid.degree + 1))
+        return sum(terms, start=values.new_zeros(()))
+    return _Interpolate.apply(values, length, grid)
+
+
+def interpolate_adjoint(x: Tensor, grid: InducingGrid) -> Tensor:
+    """Collect the tokens at the inducing points: z[b, c, j] = sum_i W[i, j] x[b, c, i], in O(length).
+
+    Args:
+        x: (batch, channels, length) of any floating dtype, fastest when channels are contiguous in memory.
+        grid: where the points lie.
+
+    Returns:
+        (batch, channels, grid.points(length)), in float32 (float64 for float64 `x`).
+    """
+    chosen = route(x)
+    if chosen != "eager":
+        length = x.shape[-1]
+        x = x.to(compute_dtype(x.dtype))
+        if chosen == "real":
+            with torch.autocast(x.device.type, enabled=False):
+                return x @ _dense(length, grid, x)
+        first, weights = grid.weights(length, x.dtype, x.device)
+        values = x.new_zeros((*x.shape[:-1], grid.points(length)))
+        for k in range(grid.degree + 1):
+            values = values.index_add(-1, _capped(first + k, values), x * weights[:, k])
+        return values
+    return _InterpolateAdjoint.apply(x, grid)
+
+
+def add_interpolated(out: Tensor, values: Tensor, blocks: Sequence[Block]) -> Tensor:
+    """Add `interpolate(values, length, grid)` to `out`, (batch, channels, length), in place and without derivatives."""
+    rows, target = values.transpose(1, 2).contiguous(), out.transpose(1, 2)
+    for tokens, points, matrix in blocks:
+        target[:, tokens].baddbmm_(matrix.expand(len(rows), -1, -1), rows[:, points])
+    return out
+
+
+def collected(x: Tensor, points: int, blocks: Sequence[Block]) -> Tensor:
+    """Compute `interpolate_adjoint(x, grid)` with grid.points(length) points, without derivatives."""
+    dtype = compute_dtype(x.dtype)
+    rows = x.transpose(1, 2)  # (batch, length, channels)
+    out = x.new_zeros((x.shape[0], points, x.shape[1]), dtype=dtype)
+    for tokens, some, matrix in blocks:
+        out[:, some].baddbmm_(matrix.t().expand(len(rows), -1, -1), rows[:, tokens].to(dtype))
+    return out.transpose(1, 2)
+
+
+def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
+    """Multiply each channel by W A W^T, in O(n + r log r).
+
+    A[i, j] = k(h (i - j)) over the points of the grid, a Toeplitz matrix itself. Source: Moreno, Mei, Walters 2023 (arXiv
+    2305.09028), section 3.2 and algorithm 1. Departure: the published code multiplies by dense W; see `InducingGrid` for
+    its weights.
+
+    Args:
+        x: (batch, channels, length) of any floating dtype; length 0 gives an empty result.
+        kernel: (channels, 2 points - 1) with points = grid.points(length): k at lags -(points - 1) h to (points - 1) h.
+        grid: where the points lie.
+
+    Returns:
+        (batch, channels, length) in the dtype of `x`, channels contiguous.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+    """
+    length = x.shape[-1]
+    if x.numel() == 0:
+        return x.clone() + kernel.sum().to(x.dtype) * 0
+    if kernel.shape != (x.shape[1], 2 * grid.points(length) - 1):
+        raise ValueError(
+            f"kernel has shape {tuple(kernel.shape)}, but {length} tokens meet {grid.points(length)} inducing points: "
+            f"({x.shape[1]}, {2 * grid.points(length) - 1}) is needed, lags from -{grid.points(length) - 1} to "
+            f"{grid.points(length) - 1} spacings."
+        )
+    collected = interpolate_adjoint(x, grid)
+    mixed = toeplitz_matmul(collected.contiguous(), kernel, causal=False)
+    return interpolate(mixed, length, grid).to(x.dtype)
+
+
+def ski_matmul_dense(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
+    """Compute `ski_matmul` from dense W and A: the definition. Takes and returns what `ski_matmul` does."""
+    matrix = interpolation_matrix(x.shape[-1], grid, x.dtype).to(x.device)
+    inducing = toeplitz_matrix(kernel.to(x.dtype), matrix.shape[1], causal=False)
+    return torch.einsum("ip,cpq,jq,bcj->bci", matrix, inducing, matrix, x)
+
+
+def _check_points(values: Tensor, length: int, grid: InducingGrid) -> None:
+    if values.shape[-1] != grid.points(length):
+        raise ValueError(
+            f"values has {values.shape[-1]} points, but {length} tokens meet {grid.points(length)} of the grid {grid}."
+        )
+
+
+def _capped(columns: Tensor, values: Tensor) -> Tensor:
+    """Keep columns beyond the last point, whose weight is zero, inside."""
+    return columns.clamp(max=values.shape[-1] - 1)
+
+
+def interpolation_blocks(length: int, grid: InducingGrid, dtype: torch.dtype, device: torch.device) -> list[Block]:
+    """Return the band of W in blocks."""
+    first, weights = grid.weights(length, dtype, device)
+    total, cells, tokens = grid.points(length), grid.num_points - 1, grid.max_length - 1
+    # The first point of each token's block, which cubic weights of its first cell need to begin one point earlier.
+    group = torch.arange(length, device=device) * cells // (tokens * _CELLS_AT_ONCE)
+    low = group * _CELLS_AT_ONCE if grid.degree == 1 else (group * _CELLS_AT_ONCE - 1).clamp(min=0)
+    # All blocks in one go: on short inputs building each apart costs as much as multiplying by it.
+    band = torch.zeros(length, _CELLS_AT_ONCE + 2 * grid.degree, dtype=dtype, device=device)
+    band.scatter_(1, (first - low).unsqueeze(-1) + torch.arange(grid.degree + 1, device=device), weights)
+    start, blocks = 0, []
+    for cell in range(0, total, _CELLS_AT_ONCE):
+        stop = min(-(-(cell + _CELLS_AT_ONCE) * tokens // cells), length)  # the first token of the next group
+        if stop == start:
+            break
+        begin = cell if grid.degree == 1 else max(cell - 1, 0)
+        width = min(band.shape[1], total - begin)
+        blocks.append((slice(start, stop), slice(begin, begin + width), band[start:stop, :width]))
+        start = stop
+    return blocks
+
+
+class _Interpolate(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, length: int, grid: InducingGrid) -> Tensor:
+        ctx.grid = grid
+        batch, channels, _ = values.shape
+        rows = values.transpose(1, 2).contiguous()  # (batch, points, channels)
+        out = rows.new_empty((batch, length, channels))
+        for tokens, points, matrix in interpolation_blocks(length, grid, values.dtype, values.device):
+            # Into its place: beta 0 ignores what the empty memory holds, NaN included.
+            out[:, tokens].baddbmm_(matrix.expand(batch, -1, -1), rows[:, points], beta=0)
+        return out.transpose(1, 2)
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        return interpolate_adjoint(upstream, ctx.grid), None, None
+
+
+class _InterpolateAdjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, grid: InducingGrid) -> Tensor:
+        length = x.shape[-1]
+        ctx.grid, ctx.dtype, ctx.length = grid, x.dtype, length
+        return collected(x, grid.points(length), interpolation_blocks(length, grid, compute_dtype(x.dtype), x.device))
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
+        return interpolate(upstream, ctx.length, ctx.grid).to(ctx.dtype), None

@@ -1,0 +1,1 @@
+"""Triton kernels of structured kernel interpolation."""

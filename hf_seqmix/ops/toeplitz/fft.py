@@ -1,0 +1,139 @@
+"""Toeplitz products and their gradients by transforms of torch, on blocks of channels: the implementations without kernels.
+
+"fft" transforms real signals zero-padded to 2n - 1 or more. "right_angle", causal only, transforms complex signals of length
+N >= n without padding for the wrap: with w = exp(-i pi / 2N), so that w^N = -i, what wraps around in the product of x[j] w^j
+and k[j] w^j comes back turned by a right angle, and the real part of the untwisted result is the causal product alone. Two
+thirds of the memory traffic of the first on a GPU by counting bytes (no padding, no copy before a complex-to-real transform);
+slower on CPU, measured.
+"""
+
+import torch
+from torch import Tensor
+
+from ..common.fft import (
+    channel_blocks,
+    circular_product,
+    compute_dtype,
+    correlate,
+    fast_length,
+    right_angle_product,
+    right_angle_spectrum,
+    right_angle_twist,
+    spectrum,
+)
+from ..common.layout import channels_adjacent, positions_adjacent, write_channels
+
+__all__ = ["fft_gradients", "fft_product", "right_angle_gradients", "right_angle_partial"]
+
+
+def fft_product(first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layout: bool = False) -> Tensor:
+    """Return the derivative of L in the argument that `wrt` names, see `toeplitz_product.py`.
+
+    With `keep_layout`, on a CPU, a result that is no kernel has its channels side by side where `first` has; else positions.
+    """
+    batch, channels, length = first.shape
+    dtype = compute_dtype(first.dtype)
+    fft_length = fast_length(2 * length - 1)
+    block = channel_blocks(batch, channels, fft_length, dtype, first.device)
+    out = _empty_result(first, wrt, causal, dtype, keep_layout)
+    for start in range(0, channels, block):
+        c = slice(start, start + block)
+        spectrum_c = spectrum(positions_adjacent(first[:, c], dtype), fft_length, dtype)
+        if wrt == "kernel":
+            second_c = spectrum(positions_adjacent(second[:, c], dtype), fft_length, dtype)
+            correlation = correlate(spectrum_c, second_c, fft_length)
+            _write_taps(out[c], correlation, length, causal)
+        else:
+            taps = _kernel_spectrum(second[c], wrt, causal, fft_length)
+            write_channels(out[:, c], _crop(circular_product(spectrum_c, taps, fft_length), length, causal))
+    return out
+
+
+def fft_gradients(
+    g: Tensor, x: Tensor, kernel: Tensor, causal: bool, keep_layout: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x and of the kernel, transforming `g` once for both; `keep_layout` as for `fft_product`."""
+    batch, channels, length = x.shape
+    dtype = compute_dtype(x.dtype)
+    fft_length = fast_length(2 * length - 1)
+    block = channel_blocks(batch, channels, fft_length, dtype, x.device)
+    dx = _empty_result(g, "input", causal, dtype, keep_layout)
+    dkernel = torch.empty_like(kernel, memory_format=torch.contiguous_format)
+    for start in range(0, channels, block):
+        c = slice(start, start + block)
+        g_spectrum = spectrum(positions_adjacent(g[:, c], dtype), fft_length, dtype)
+        x_spectrum = spectrum(positions_adjacent(x[:, c], dtype), fft_length, dtype)
+        _write_taps(dkernel[c], correlate(g_spectrum, x_spectrum, fft_length), length, causal)
+        taps = _kernel_spectrum(kernel[c], "input", causal, fft_length)
+        write_channels(dx[:, c], _crop(circular_product(g_spectrum, taps, fft_length), length, causal))
+    return dx, dkernel
+
+
+def right_angle_partial(first: Tensor, second: Tensor, wrt: str) -> Tensor:
+    """Return what `fft_product` does, for causal products."""
+    batch, channels, length = first.shape
+    dtype = compute_dtype(first.dtype)
+    size = fast_length(length)
+    twist = right_angle_twist(size, dtype, first.device)
+    block = channel_blocks(batch, channels, 2 * size, dtype, first.device)
+    out = _empty_result(first, wrt, True, dtype)
+    for start in range(0, channels, block):
+        c = slice(start, start + block)
+        spectrum_c = right_angle_spectrum(first[:, c], twist)
+        if wrt == "kernel":
+            total = right_angle_spectrum(second[:, c], twist).conj_physical_().mul_(spectrum_c).sum(dim=0)
+            out[c] = right_angle_product(total, None, twist)[..., :length].mul_(1 / size)
+        else:
+            taps = right_angle_spectrum(second[c], twist).mul_(1 / size)
+            taps = taps.conj_physical_() if wrt == "input" else taps
+            out[:, c] = right_angle_product(spectrum_c, taps, twist)[..., :length]
+    return out
+
+
+def right_angle_gradients(g: Tensor, x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what `fft_gradients` does, for causal products."""
+    batch, channels, length = x.shape
+    size = fast_length(length)
+    twist = right_angle_twist(size, compute_dtype(x.dtype), x.device)
+    block = channel_blocks(batch, channels, 2 * size, kernel.dtype, x.device)
+    dx = torch.empty_like(g, memory_format=torch.contiguous_format)
+    dkernel = torch.empty_like(kernel, memory_format=torch.contiguous_format)
+    for start in range(0, channels, block):
+        c = slice(start, start + block)
+        g_spectrum = right_angle_spectrum(g[:, c], twist)
+        total = right_angle_spectrum(x[:, c], twist).conj_physical_().mul_(g_spectrum).sum(dim=0)
+        dkernel[c] = right_angle_product(total, None, twist)[..., :length].mul_(1 / size)
+        taps = right_angle_spectrum(kernel[c], twist).mul_(1 / size).conj_physical_()
+        dx[:, c] = right_angle_product(g_spectrum, taps, twist)[..., :length]
+    return dx, dkernel
+
+
+def _empty_result(first: Tensor, wrt: str, causal: bool, dtype: torch.dtype, keep_layout: bool = False) -> Tensor:
+    if wrt == "kernel":
+        length = first.shape[-1]
+        return first.new_empty((first.shape[1], length if causal else 2 * length - 1), dtype=dtype)
+    keep_layout = keep_layout and channels_adjacent(first)
+    return torch.empty_like(first, memory_format=torch.preserve_format if keep_layout else torch.contiguous_format)
+
+
+def _kernel_spectrum(kernel: Tensor, wrt: str, causal: bool, fft_length: int) -> Tensor:
+    """Spectrum of the taps that make the product a plain convolution, or, for the transpose, its mirror image."""
+    transpose = wrt == "input"
+    if causal:
+        taps = spectrum(kernel, fft_length, kernel.dtype, scaled=True)
+        return taps.conj_physical_() if transpose else taps
+    return spectrum(kernel.flip(-1) if transpose else kernel, fft_length, kernel.dtype, scaled=True)
+
+
+def _crop(full: Tensor, length: int, causal: bool) -> Tensor:
+    # Bidirectional taps are stored from lag -(n - 1), which delays the convolution by n - 1 samples.
+    return full[..., :length] if causal else full[..., length - 1 : 2 * length - 1]
+
+
+def _write_taps(out: Tensor, correlation: Tensor, length: int, causal: bool) -> None:
+    if causal:
+        out.copy_(correlation[..., :length])
+    else:
+        out[..., length - 1 :] = correlation[..., :length]
+        if length > 1:
+            out[..., : length - 1] = correlation[..., -(length - 1) :]

@@ -1,0 +1,144 @@
+"""From a frequency response on a grid to the taps of a kernel, causal by the discrete Hilbert transform.
+
+The grid is omega_q = pi q / M, q = 0..M: the bins of a real transform of length F = 2M.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ..common.backend import route
+from ..common.fft import impulse_response
+
+__all__ = ["causal_taps", "hilbert_transform_dense", "two_sided_taps"]
+
+
+def causal_taps(response: Tensor) -> Tensor:
+    """Return the causal kernel whose frequency response has the given real part.
+
+    c = irfft(R, 2M);  k[0] = c[0],  k[t] = 2 c[t] for 0 < t < M,  k[M] = c[M],  and k[t] = 0 for t > M. Then
+    Re rfft(k, 2M) = R exactly, and Im rfft(k, 2M) = -H{R} with the discrete Hilbert transform H, which is never formed.
+    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 4.2.1 and algorithm 2. Departure: the published code
+    doubles k[M], too, which leaves Re K different from R and changes no output for at most M inputs.
+
+    Args:
+        response: (channels, M + 1), real, at omega_q = pi q / M.
+
+    Returns:
+        (channels, M + 1), lags 0 to M.
+
+    Raises:
+        ValueError: for a response that is complex or has fewer than two frequencies.
+    """
+    last = _last_lag(response)
+    if response.is_complex():
+        raise ValueError("the response of a causal kernel is given by its real part, got a complex tensor.")
+    if route(response) == "real":
+        taps = _even_part(response)
+    else:
+        taps = impulse_response(response, 2 * last)[..., : last + 1]
+    lags = torch.arange(last + 1, device=response.device)
+    # The mirror image of c folds onto the lags that have one.
+    return taps * torch.where((lags == 0) | (lags == last), 1, 2).to(taps.dtype)
+
+
+def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
+    """Return the bidirectional kernel with the given complex frequency response.
+
+    c = irfft(K, 2M);  k[t] = c[t] and k[-t] = c[2M - t] for 0 <= t < M. The grid cannot tell lag M from lag -M, which
+    only inputs longer than M reach: each gets half of c[M], so that the taps have the response K on the grid. Source:
+    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 4.2.2.
+
+    Args:
+        response: (channels, M + 1), complex, or real for an even kernel; its imaginary part at 0 and pi has no effect.
+        imaginary: (channels, M + 1), its imaginary part, where `response` is the real part alone.
+
+    Returns:
+        (channels, 2M + 1), lags -M to M.
+
+    Raises:
+        ValueError: for a response with fewer than two frequencies.
+    """
+    last = _last_lag(response)
+    if route(response) == "real":
+        return _two_sided_by_cosines(response, imaginary)
+    if imaginary is not None:
+        response = torch.complex(response, imaginary)
+    taps = impulse_response(response, 2 * last)
+    edge = taps[..., last : last + 1] / 2
+    return torch.cat([edge, taps[..., last + 1 :], taps[..., :last], edge], dim=-1)
+
+
+def _two_sided_by_cosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
+    """`two_sided_taps` without complex numbers, O(M^2)."""
+    last = response.shape[-1] - 1
+    if response.is_complex():
+        response, imaginary = response.real, response.imag
+    even = _even_part(response)
+    odd = torch.zeros_like(even) if imaginary is None else _odd_part(imaginary)
+    past, future = even - odd, even + odd  # c[t] and c[-t]
+    edge = even[..., last:] / 2
+    return torch.cat([edge, future[..., 1:last].flip(-1), past[..., :last], edge], dim=-1)
+
+
+def _even_part(response: Tensor) -> Tensor:
+    """Return c[t] = (R[0] + (-1)^t R[M]) / 2M + sum_(0 < q < M) R[q] cos(pi q t / M) / M, (channels, M + 1), O(M^2)."""
+    last = response.shape[-1] - 1
+    bins = torch.arange(last + 1, device=response.device)
+    weights = torch.where((bins == 0) | (bins == last), 1, 2).to(response.dtype) / (2 * last)
+    # Autocast would multiply in half precision.
+    with torch.autocast(response.device.type, enabled=False):
+        return (response * weights) @ _cosines(bins.unsqueeze(1) * bins, 2 * last, response.dtype)
+
+
+def _odd_part(imaginary: Tensor) -> Tensor:
+    """Return sum_(0 < q < M) I[q] sin(pi q t / M) / M, (channels, M + 1), O(M^2)."""
+    last = imaginary.shape[-1] - 1
+    bins = torch.arange(last + 1, device=imaginary.device)
+    # A quarter of a period after the cosine.
+    sines = _cosines(2 * bins.unsqueeze(1) * bins - last, 4 * last, imaginary.dtype)
+    with torch.autocast(imaginary.device.type, enabled=False):
+        return imaginary @ sines / last
+
+
+def _cosines(steps: Tensor, period: int, dtype: torch.dtype) -> Tensor:
+    """Return cos(2 pi s / period) of whole numbers s, to the rounding of `dtype`.
+
+    Angles are reduced in whole numbers, and the cosine is taken as a sine of an angle from -pi / 2 to pi / 2, which is small
+    where the result is.
+    """
+    distance = ((steps + period // 2) % period - period // 2).abs()  # 0 to period / 2
+    return torch.sin((period - 4 * distance).to(dtype) * (math.pi / (2 * period)))
+
+
+def hilbert_transform_dense(response: Tensor) -> Tensor:
+    """Compute the discrete Hilbert transform from its definition, O(M^2): the oracle of `causal_taps`.
+
+    H{R}[q] = sum_m R[m] h[(q - m) mod F] over the even extension of R to F = 2M bins, h[l] = (2 / F) cot(pi l / F) for
+    odd l and 0 for even l. The spectrum of `causal_taps(R)` is R - i H{R}. Source: Moreno, Mei, Walters 2023 (arXiv
+    2305.09028), definition 1.
+
+    Args:
+        response: (channels, M + 1), real.
+
+    Returns:
+        (channels, M + 1).
+    """
+    last = _last_lag(response)
+    bins = 2 * last
+    full = torch.cat([response, response[..., 1:last].flip(-1)], dim=-1)  # (channels, 2M), even in q
+    lags = torch.arange(bins, device=response.device)
+    angles = lags.clamp(min=1).to(response.dtype) * (math.pi / bins)
+    weights = torch.where(lags % 2 == 1, (2 / bins) / torch.tan(angles), 0)
+    q = torch.arange(last + 1, device=response.device)
+    return full @ weights[(q[:, None] - lags[None, :]) % bins].transpose(0, 1)
+
+
+def _last_lag(response: Tensor) -> int:
+    if response.shape[-1] < 2:
+        raise ValueError(
+            f"a response needs the frequencies 0 and pi at least, got {response.shape[-1]} of them: the grid of length M "
+            "has M + 1, M at least 1."
+        )
+    return response.shape[-1] - 1

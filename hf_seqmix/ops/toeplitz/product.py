@@ -1,0 +1,122 @@
+"""Products with Toeplitz matrices: y[i] = sum_j k[i - j] x[j], one matrix a channel."""
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from ..common.backend import route
+from ..common.fft import compute_dtype
+from .derivatives import toeplitz_product
+
+__all__ = ["toeplitz_matmul", "toeplitz_matmul_dense", "toeplitz_matrix", "toeplitz_step"]
+
+
+def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
+    """Multiply each channel of `x` by its own Toeplitz matrix, in O(n log n).
+
+    y[b, c, i] = sum_j k[c, i - j] x[b, c, j], over 0 <= j <= i when causal and over all j otherwise.
+
+    The transform runs in float32 (float64 for float64 `x`) whatever autocast says, at a fast length of at least 2n - 1.
+    Backward keeps `x` and `kernel` and nothing else. In float32 the rounding error of an output is relative to the
+    largest values of the whole row, later ones included, and a NaN or infinity anywhere in a row reaches all of it. Source: Qin et al. 2023 (arXiv 2305.04749), section 3.2.
+
+    Args:
+        x: (batch, channels, length) of any floating dtype; length 0 gives an empty result.
+        kernel: (channels, length), lags 0 to length - 1, when `causal`; else (channels, 2 length - 1), lags
+            -(length - 1) to length - 1. Best in float32 (float64 for float64 `x`): it is cast to that.
+        causal: whether outputs see the past and the present only.
+
+    Returns:
+        (batch, channels, length) in the dtype of `x`.
+
+    Raises:
+        ValueError: for shapes, dtypes or devices that do not fit.
+        NotImplementedError: under forward-mode differentiation, which is not supported.
+    """
+    _check(x, kernel, causal)
+    if route(x) == "eager":
+        _refuse_forward_mode(x, kernel)
+    kernel = kernel.to(compute_dtype(x.dtype))
+    if x.numel() == 0:
+        # The sum keeps the result attached to both inputs.
+        return x.clone() + kernel.sum().to(x.dtype) * 0
+    return toeplitz_product(x, kernel, causal)
+
+
+def toeplitz_matrix(kernel: Tensor, length: int, causal: bool = True) -> Tensor:
+    """Build the dense matrices T[c, i, j] = k[c, i - j].
+
+    Args:
+        kernel: (channels, length) when `causal`, else (channels, 2 length - 1).
+        length: number of rows and columns.
+        causal: whether entries above the diagonal are zero.
+
+    Returns:
+        (channels, length, length).
+    """
+    positions = torch.arange(length, device=kernel.device)
+    lags = positions[:, None] - positions[None, :]  # (length, length)
+    if causal:
+        return kernel[:, lags.clamp(min=0)] * (lags >= 0)
+    return kernel[:, lags + length - 1]
+
+
+def toeplitz_matmul_dense(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
+    """Compute `toeplitz_matmul` by building the matrices: the definition, O(n^2) in time and memory.
+
+    Takes and returns what `toeplitz_matmul` does, in the dtype of the promoted inputs.
+    """
+    _check(x, kernel, causal)
+    dtype = torch.promote_types(x.dtype, kernel.dtype)
+    matrix = toeplitz_matrix(kernel.to(dtype), x.shape[-1], causal)
+    return torch.einsum("cij,bcj->bci", matrix, x.to(dtype))
+
+
+def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = None) -> Tensor:
+    """Compute one output of a causal product from the history of inputs: one step of decoding, O(n).
+
+    y[b, c] = sum_(j <= p) k[c, p - j] x[b, j, c], accumulated in the dtype of the kernel.
+
+    Args:
+        history: (batch, length, channels).
+        kernel: (channels, taps) with taps >= length, lags from 0.
+        position: (1,) long, p, for a preallocated history with unused places after it; the last place by default.
+
+    Returns:
+        (batch, 1, channels) in the dtype of `history`.
+    """
+    length = history.shape[1]
+    if position is None:
+        taps = kernel[:, :length].flip(-1)  # (channels, length)
+    else:
+        lags = position - torch.arange(length, device=history.device)
+        taps = kernel[:, lags.clamp(min=0)] * (lags >= 0)
+    return torch.einsum("ct,btc->bc", taps, history.to(kernel.dtype)).unsqueeze(1).to(history.dtype)
+
+
+def _check(x: Tensor, kernel: Tensor, causal: bool) -> None:
+    if x.ndim != 3 or kernel.ndim != 2:
+        raise ValueError(
+            f"expected x of shape (batch, channels, length) and kernel of shape (channels, taps), got {tuple(x.shape)} "
+            f"and {tuple(kernel.shape)}."
+        )
+    length = x.shape[-1]
+    taps = length if causal or length == 0 else 2 * length - 1
+    if kernel.shape[0] != x.shape[1] or kernel.shape[1] != taps:
+        kind = "a causal kernel has length" if causal else "a bidirectional kernel has 2 length - 1"
+        raise ValueError(
+            f"kernel has shape {tuple(kernel.shape)} but x has {x.shape[1]} channels and length {length}: {kind} taps a "
+            f"channel, so ({x.shape[1]}, {taps}) is needed."
+        )
+    if not (x.is_floating_point() and kernel.is_floating_point()):
+        raise ValueError(f"x and kernel must be real floating-point tensors, got {x.dtype} and {kernel.dtype}.")
+    if x.device != kernel.device:
+        raise ValueError(f"x is on {x.device} but kernel on {kernel.device}: move them to one device.")
+
+
+def _refuse_forward_mode(x: Tensor, kernel: Tensor) -> None:
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in (x, kernel)):
+        raise NotImplementedError(
+            "toeplitz_matmul has no forward-mode derivative (it would silently be zero): use reverse mode, or "
+            "toeplitz_matmul_dense."
+        )

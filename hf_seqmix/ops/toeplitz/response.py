@@ -1,0 +1,142 @@
+"""Products with a kernel that is given by its frequency response: one transform of the input and one back, none of taps.
+
+The product is trilinear in x, the response and the upstream gradient, as the Toeplitz product is, and every derivative is
+again a product with a response or a correlation of two signals: so two operators are closed under differentiation.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.fft import channel_blocks, circular_product, compute_dtype, cross_spectrum, fast_length, spectrum
+from ..common.layout import channels_adjacent, positions_adjacent, write_channels
+
+__all__ = ["response_matmul", "response_suits"]
+
+
+def response_suits(length: int, last: int) -> bool:
+    """Whether a product over `length` positions gains from the response on the grid pi q / M, M = `last`.
+
+    It does where the grid resolves all lags and its transform, of length 2M, is fast and not much longer than needed.
+    """
+    return length <= last and fast_length(2 * last) == 2 * last <= 1.25 * fast_length(2 * length - 1)
+
+
+def response_matmul(x: Tensor, response: Tensor) -> Tensor:
+    """Multiply each channel of `x` by the Toeplitz matrix of the kernel with the given frequency response.
+
+    y = irfft(K rfft(x, 2M), 2M)[: length]: what `toeplitz_matmul(x, two_sided_taps(K))` gives, without taps. Source:
+    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 4.2.2.
+
+    Args:
+        x: (batch, channels, length) of any floating dtype, length at most M.
+        response: (2, channels, M + 1), the real and the imaginary part of K at pi q / M, in float32 (float64 for float64
+            `x`); the imaginary part at 0 and pi has no effect.
+
+    Returns:
+        (batch, channels, length) in the dtype of `x`.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+    """
+    fits = x.ndim == 3 and response.ndim == 3 and response.shape[:2] == (2, x.shape[1])
+    if not fits or x.shape[-1] > response.shape[-1] - 1:
+        raise ValueError(
+            f"x has shape {tuple(x.shape)} and response {tuple(response.shape)}: (batch, channels, length) and "
+            "(2, channels, M + 1) with length at most M are needed."
+        )
+    response = response.to(compute_dtype(x.dtype))
+    if x.numel() == 0:
+        return x.clone() + response.sum().to(x.dtype) * 0
+    return _ResponseProduct.apply(x, response)
+
+
+def _conjugate(response: Tensor) -> Tensor:
+    return torch.stack([response[0], -response[1]])
+
+
+def _joined(response: Tensor, c: slice, size: int) -> Tensor:
+    """Return K / 2M of some channels, as `circular_product` wants it; made block by block, it stays in cache."""
+    return torch.complex(response[0, c], response[1, c]).mul_(1 / size)
+
+
+class _ResponseProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, response: Tensor) -> Tensor:
+        ctx.save_for_backward(x, response)
+        batch, channels, length = x.shape
+        size = 2 * (response.shape[-1] - 1)
+        block = channel_blocks(batch, channels, size, response.dtype, x.device)
+        out = _empty_like(x)
+        for start in range(0, channels, block):
+            c = slice(start, start + block)
+            x_spectrum = spectrum(positions_adjacent(x[:, c], response.dtype), size, response.dtype)
+            y = circular_product(x_spectrum, _joined(response, c, size), size)
+            write_channels(out[:, c], y[..., :length])
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, response = ctx.saved_tensors
+        if all(ctx.needs_input_grad) and not torch.is_grad_enabled():
+            return _both_gradients(g, x, response)
+        dx = _ResponseProduct.apply(g, _conjugate(response)) if ctx.needs_input_grad[0] else None
+        dresponse = _ResponseGradient.apply(g, x, response.shape[-1] - 1) if ctx.needs_input_grad[1] else None
+        return dx, dresponse
+
+
+class _ResponseGradient(torch.autograd.Function):
+    """The gradient of the response: w[q] sum_b conj(X[b, q]) G[b, q], w = 1 / 2M at 0 and pi and 1 / M between."""
+
+    @staticmethod
+    def forward(ctx: Any, g: Tensor, x: Tensor, last: int) -> Tensor:
+        ctx.save_for_backward(g, x)
+        batch, channels, _ = x.shape
+        dtype = compute_dtype(x.dtype)
+        block = channel_blocks(batch, channels, 2 * last, dtype, x.device)
+        out = torch.empty((2, channels, last + 1), dtype=dtype, device=x.device)
+        for start in range(0, channels, block):
+            c = slice(start, start + block)
+            g_spectrum, x_spectrum = (spectrum(positions_adjacent(t[:, c], dtype), 2 * last, dtype) for t in (g, x))
+            _write_response(out[:, c], cross_spectrum(g_spectrum, x_spectrum))
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+        g, x = ctx.saved_tensors
+        return _ResponseProduct.apply(x, upstream), _ResponseProduct.apply(g, _conjugate(upstream)), None
+
+
+def _both_gradients(g: Tensor, x: Tensor, response: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of x and of the response, transforming `g` once for both."""
+    batch, channels, length = x.shape
+    dtype = response.dtype
+    size = 2 * (response.shape[-1] - 1)
+    block = channel_blocks(batch, channels, size, dtype, x.device)
+    dx = _empty_like(g)
+    dresponse = torch.empty_like(response, memory_format=torch.contiguous_format)
+    for start in range(0, channels, block):
+        c = slice(start, start + block)
+        g_spectrum = spectrum(positions_adjacent(g[:, c], dtype), size, dtype)
+        x_spectrum = spectrum(positions_adjacent(x[:, c], dtype), size, dtype)
+        _write_response(dresponse[:, c], cross_spectrum(g_spectrum, x_spectrum))
+        conjugate = _joined(response, c, size).conj_physical_()
+        write_channels(dx[:, c], circular_product(g_spectrum, conjugate, size)[..., :length])
+    return dx, dresponse
+
+
+def _empty_like(x: Tensor) -> Tensor:
+    """Room for what has the shape of x: laid out as x is on a CPU where its channels are adjacent, else contiguous."""
+    return torch.empty_like(
+        x, memory_format=torch.preserve_format if channels_adjacent(x) else torch.contiguous_format
+    )
+
+
+def _write_response(out: Tensor, total: Tensor) -> None:
+    """Write the two parts of w times `total`, (channels, M + 1); destroys `total`."""
+    last = total.shape[-1] - 1
+    total.mul_(1 / last)
+    total[:, ::last].mul_(0.5)
+    out[0] = total.real
+    out[1] = total.imag

@@ -1,0 +1,93 @@
+"""Trials of the Triton kernels on the device at hand: a small problem, forward and backward, against the definitions.
+
+A kernel that a compiler or a driver of another version gets wrong is found here, and not in somebody's training run.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .common.backend import forced
+from .polynomial.running_mean import running_product
+from .polynomial.stages import linear_attention
+from .ski.interpolation import InducingGrid, ski_matmul_dense
+from .ski.operator import sparse_low_rank_matmul
+from .ski.short_conv import short_conv_dense
+from .toeplitz.product import toeplitz_matmul, toeplitz_matmul_dense
+
+__all__ = ["fault"]
+
+# Largest error relative to the root mean square of the exact result. Products in plain tf32 would exceed the last.
+_BOUND = {torch.bfloat16: 4e-2, torch.float16: 6e-3, torch.float32: 1e-4}
+
+_LENGTHS = (97, 300)
+_LONGEST = 16384  # of a product that is tried
+
+
+class _Problem(NamedTuple):
+    shapes: Sequence[tuple[int, ...]]
+    """Of the arguments; those of two dimensions are kernels, in float32."""
+    call: Callable[..., Tensor]
+    exact: Callable[..., Tensor]
+
+
+def fault(op: str, name: str, device: torch.device, dtype: torch.dtype, length: int) -> str | None:
+    """Return what is wrong with an implementation, or None.
+
+    Args:
+        op, name: as in `crossovers.IMPLEMENTATIONS`.
+        device: where to try it.
+        dtype: of the data: float32, bfloat16 or float16.
+        length: of a Toeplitz product, whose tiles depend on it; products of other operations are tried at fixed lengths.
+    """
+    generator = torch.Generator().manual_seed(0)
+    # Whatever the caller is in the middle of: inference, autocast.
+    with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
+        for problem in _problems(op, min(length, _LONGEST)):
+            drawn = [torch.randn(shape, generator=generator) for shape in problem.shapes]
+            inputs = [x.to(device, torch.float32 if x.ndim == 2 else dtype) for x in drawn]
+            upstream = torch.randn(inputs[0].shape, generator=generator).to(device, dtype)
+            with forced(**{op: name}):
+                ours = _values(problem.call, inputs, upstream)
+            exact = _values(problem.exact, [x.double() for x in inputs], upstream.double())
+            for what, actual, expected in zip(("result", *problem.shapes), ours, exact, strict=True):
+                error = ((actual.double() - expected).abs().max() / expected.square().mean().sqrt()).item()
+                if not error <= _BOUND[dtype]:
+                    of_what = what if what == "result" else f"gradient of the argument of shape {what}"
+                    return f"its {of_what} is off by {error:.2g} of the root mean square (bound {_BOUND[dtype]})"
+    return None
+
+
+def _values(function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: Tensor) -> tuple[Tensor, ...]:
+    inputs = [x.detach().requires_grad_() for x in inputs]
+    y = function(*inputs)
+    return (y.detach(), *torch.autograd.grad(y, inputs, upstream.to(y.dtype)))
+
+
+def _problems(op: str, length: int) -> Iterator[_Problem]:
+    for n in (_LENGTHS[0], length) if op.startswith("toeplitz") else _LENGTHS:
+        if op.startswith("toeplitz"):
+            causal = op == "toeplitz_causal"
+            # Long rows against transforms in float64, which no kernel computes.
+            exact = toeplitz_matmul_dense if n < 1000 else toeplitz_matmul
+            yield _Problem(
+                [(3, 2, n), (2, n if causal else 2 * n - 1)],
+                lambda x, kernel, causal=causal: toeplitz_matmul(x, kernel, causal),
+                lambda x, kernel, causal=causal, exact=exact: exact(x, kernel, causal),
+            )
+        elif op == "ski":
+            grid = InducingGrid(n, 20)
+            yield _Problem(
+                [(2, 5, n), (5, 9), (5, 2 * grid.points(n) - 1)],
+                lambda x, taps, kernel, grid=grid: sparse_low_rank_matmul(x, taps, kernel, grid),
+                lambda x, taps, kernel, grid=grid: short_conv_dense(x, taps) + ski_matmul_dense(x, kernel, grid),
+            )
+        else:
+            yield _Problem(
+                [(2, n, 2, 16)] * 3,
+                linear_attention,
+                lambda q, k, v: linear_attention(q, k, v, form="parallel"),
+            )
+            yield _Problem([(2, n, 3, 16)] * 2, running_product, lambda p, x: p * x.cumsum(dim=1))

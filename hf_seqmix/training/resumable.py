@@ -1,0 +1,225 @@
+"""A `Trainer` whose runs survive a kill at any moment."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from accelerate.utils import broadcast_object_list
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers.trainer_utils import IntervalStrategy, TrainOutput
+
+from .._files import whole_files, write_json
+from .checkpoints import (
+    choose_checkpoint,
+    fault_of,
+    last_complete_checkpoint,
+    open_checkpoint_folder,
+    remove_old_checkpoints,
+    seal_checkpoint,
+    set_aside_later,
+    written_by,
+)
+from .step_clock import StepClock
+
+__all__ = ["LAST", "ResumableTrainer"]
+
+LAST = "last"
+"""What to continue from: the newest whole checkpoint, if there is one."""
+
+_LOSS = "loss_since_log.json"
+
+
+class ResumableTrainer(Trainer):
+    """
+    A `Trainer` whose checkpoints are sealed when they are whole, and whose resumed runs log the same losses.
+
+    The library's checkpoints are written in place, and the older ones removed before all processes have written their
+    part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files; only
+    then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets them, so
+    that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside and moved.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.first_step = 0
+        """Updates of the run before this call."""
+        self._checkpoint: Path | None = None
+        self._loss_before = 0.0
+        self.add_callback(_RestoreLoss(self))
+        self.add_callback(_SaveLast())
+        self.clock = StepClock()
+        """How fast the updates of this call were."""
+        self.add_callback(self.clock)
+
+    def find_checkpoint(self, wish: str | None) -> tuple[str | None, str | None]:
+        """
+        What to continue from, for all processes as the first one sees the folder.
+
+        Args:
+            wish: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's folder,
+                after which later ones of the run are set aside.
+
+        Returns:
+            The checkpoint, or None to start anew; a line that tells the user.
+
+        Raises:
+            ValueError: no checkpoint is whole, or the one asked for is not.
+        """
+        if wish is None:
+            return None, None
+        answer: list[Any] = [None, None, None]
+        if self.args.process_index == 0:
+            try:
+                answer[:2] = self._last_checkpoint() if wish == LAST else self._given_checkpoint(wish)
+            except ValueError as error:
+                answer[2] = str(error)
+        broadcast_object_list(answer)  # or the others would wait for a process that has given up
+        checkpoint, line, refusal = answer
+        if refusal is not None:
+            raise ValueError(refusal)
+        return checkpoint, line
+
+    def _last_checkpoint(self) -> tuple[str | None, str]:
+        folder = str(self.args.output_dir)
+        checkpoint, passed_over = choose_checkpoint(folder, needs_best=self.args.load_best_model_at_end)
+        if checkpoint is None:
+            return None, f"No checkpoint in {folder}: starting anew"
+        faults = "".join(f"; passed over {path.name}: {fault}" for path, fault in passed_over.items())
+        return str(checkpoint), f"Continuing from {checkpoint}{faults}{self._other_number_of_processes(checkpoint)}"
+
+    def _given_checkpoint(self, wish: str) -> tuple[str, str]:
+        if (fault := fault_of(wish)) is not None:
+            other = last_complete_checkpoint(str(self.args.output_dir))
+            advice = f"The newest whole one of this run is {other}" if other else "This run has no whole one"
+            raise ValueError(f"The checkpoint {wish} cannot be continued from: {fault}. {advice}.")
+        aside = set_aside_later(str(self.args.output_dir), wish)
+        names = f"; later ones renamed to {', '.join(path.name for path in aside)}" if aside else ""
+        return wish, f"Continuing from {wish}{names}{self._other_number_of_processes(Path(wish))}"
+
+    def _other_number_of_processes(self, checkpoint: Path) -> str:
+        before = written_by(checkpoint)
+        if before in (None, self.args.world_size):
+            return ""
+        return f"; {before} processes wrote it, now {self.args.world_size} go on: data and dropout will be others"
+
+    def restore_finished(self, checkpoint: str) -> bool:
+        """
+        Whether a checkpoint is the last of its run; the model, or the best one, is then loaded, as if just trained.
+
+        The library would train one update more, or, after an early stop, as many as were left.
+        """
+        state = TrainerState.load_from_json(str(Path(checkpoint) / "trainer_state.json"))
+        control = state.stateful_callbacks.get("TrainerControl", {})
+        control = control[-1] if isinstance(control, list) else control
+        stopped = control.get("args", {}).get("should_training_stop", False) and state.global_step < state.max_steps
+        if not stopped and not 0 < self.args.max_steps <= state.global_step:
+            return False
+        self.state = state
+        self.first_step = state.global_step
+        self._load_from_checkpoint(checkpoint)
+        if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self._load_best_model()
+        self._loss_before = _read_loss(checkpoint).get("total", 0.0)
+        self._total_loss_scalar = 0.0
+        return True
+
+    @property
+    def mean_train_loss(self) -> float:
+        """Over all updates of the run, those before an interruption, too."""
+        return (self._loss_before + self._total_loss_scalar) / max(self.state.global_step, 1)
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        self._checkpoint = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
+        return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        run_folder = Path(self._get_output_dir(trial=trial))
+        checkpoint = run_folder / f"checkpoint-{self.state.global_step}"
+        if self.args.should_save:
+            open_checkpoint_folder(checkpoint)
+        losses = self.accelerator.gather(
+            self._tr_loss.reshape(1)
+        ).tolist()  # and nobody writes before the folder is clear
+        if self.args.should_save:
+            entry = {"sums": losses, "last_logged": self._globalstep_last_logged, "total": self._total_so_far(losses)}
+            write_json(checkpoint / _LOSS, entry)
+        # The library removes old checkpoints before other processes have written their part.
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self.args.save_total_limit = limit
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            seal_checkpoint(checkpoint, num_processes=self.args.world_size)
+            best = self.state.best_model_checkpoint
+            remove_old_checkpoints(run_folder, limit, newest=checkpoint, best=best)
+        if self.args.push_to_hub:
+            super()._push_from_checkpoint(str(checkpoint))
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        """The library calls this while the checkpoint has no seal; it is pushed afterwards."""
+
+    def _total_so_far(self, unlogged: list[float]) -> float:
+        return self._loss_before + self._total_loss_scalar + sum(unlogged) / len(unlogged)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
+        target = Path(output_dir if output_dir is not None else str(self.args.output_dir))
+        if not self.args.should_save or target.name.startswith("checkpoint-"):
+            super()._save(output_dir, state_dict)
+            return
+        with whole_files(target, last="*model*.safetensors*") as aside:
+            super()._save(str(aside), state_dict)
+
+    def restore_loss(self) -> None:
+        """Takes up the losses since the last log entry where the checkpoint left them."""
+        self.first_step = self.state.global_step
+        if self._checkpoint is None:
+            return
+        entry = _read_loss(self._checkpoint)
+        if not entry:
+            return
+        sums = entry["sums"]
+        same = len(sums) == self.args.world_size
+        own = sums[self.args.process_index] if same else sum(sums) / len(sums)
+        self._tr_loss += own
+        self._globalstep_last_logged = entry["last_logged"]
+        self._loss_before = entry["total"] - sum(sums) / len(sums)
+        # From where the library averages the loss of this call; 5.16 has no such attribute, and averages over the run.
+        self._initial_global_step = entry["last_logged"]
+
+
+class _RestoreLoss(TrainerCallback):
+    """Runs after the library has set its sums to zero."""
+
+    def __init__(self, trainer: ResumableTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
+        self.trainer.restore_loss()
+
+
+class _SaveLast(TrainerCallback):
+    """
+    Saves after what else is due at the end of an epoch.
+
+    The library saves every so many steps as soon as the last step of an epoch is done, and only then logs and evaluates, if
+    that is due once an epoch; a run resumed from there would do neither.
+    """
+
+    def __init__(self) -> None:
+        self.is_due = False
+
+    def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        at_end = control.should_training_stop or float(state.epoch or 0).is_integer()
+        if control.should_save and at_end and IntervalStrategy.EPOCH in (args.eval_strategy, args.logging_strategy):
+            control.should_save, self.is_due = False, True
+
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        control.should_save = control.should_save or self.is_due
+        self.is_due = False
+
+
+def _read_loss(checkpoint: str | Path) -> dict[str, Any]:
+    path = Path(checkpoint) / _LOSS
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}

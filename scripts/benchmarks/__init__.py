@@ -1,0 +1,1 @@
+"""The sub-commands of run_benchmarks.py."""

@@ -1,0 +1,239 @@
+"""What the benchmarks of saved models share: their arguments, the text, and how a model is opened."""
+
+import argparse
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix import __version__
+from hf_seqmix.analysis import markdown_table
+from hf_seqmix.data import ByteNGram, build_tokenizer, load_corpus
+from hf_seqmix.training import fault_of_files
+
+logger = logging.getLogger("run_benchmarks")
+
+
+def common_arguments() -> argparse.ArgumentParser:
+    """What every benchmark of saved models takes."""
+    common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    common.add_argument(
+        "--model",
+        action="append",
+        required=True,
+        metavar="NAME_OR_PATH",
+        dest="models",
+        help="a checkpoint; repeat the option to compare several",
+    )
+    common.add_argument("--output-dir", type=Path, required=True, help="where results, table and plots go")
+    common.add_argument("--batch-size", type=int, help="sequences per forward; chosen from their length by default")
+    common.add_argument("--device", help="such as cpu or cuda:0; by default an accelerator if there is one")
+    common.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16", "float64"])
+    common.add_argument("--seed", type=int, default=0, help="of everything random, if there is any")
+    common.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
+    common.add_argument("--overwrite", action="store_true", help="compute again what the output folder already holds")
+    return common
+
+
+def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what says which text is scored, and beside what."""
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--text-file", nargs="+", type=Path, metavar="FILE", help="held-out text, a document a file")
+    source.add_argument(
+        "--dataset", help="a Hub name, name:config, embedded:python-stdlib, or a local file or folder with splits"
+    )
+    parser.add_argument("--split", help="of the data set; by default test, or else validation")
+    parser.add_argument("--text-column", default="text")
+    parser.add_argument("--sample-by", default="document", choices=["document", "paragraph", "line"])
+    parser.add_argument(
+        "--join-with",
+        metavar="SEPARATOR",
+        help="score all documents as one, with this between them (data sets that hold one line a row: '')",
+    )
+    parser.add_argument("--max-bytes", type=int, help="score only the beginning of the text, about so many bytes")
+    parser.add_argument("--tokenizer", help="name or folder; by default the one saved with each model")
+    parser.add_argument(
+        "--ngram",
+        type=int,
+        metavar="N",
+        help="show a smoothed n-gram of bytes, counted on the data set's training split, beside the models",
+    )
+
+
+def load_texts(arguments: argparse.Namespace) -> list[str]:
+    """The documents that are scored."""
+    if arguments.text_file:
+        split = arguments.split or "test"
+        corpus = load_corpus(
+            {split: arguments.text_file}, text_column=arguments.text_column, sample_by=arguments.sample_by
+        )
+    else:
+        corpus = load_data_set(arguments)
+        held_out = [name for name in ("test", "validation") if name in corpus]
+        split = arguments.split or (held_out[0] if held_out else None)
+        if split not in corpus:
+            raise ValueError(
+                f"{arguments.dataset} has the splits {', '.join(corpus)}, "
+                f"{f'not {split}' if split else 'neither test nor validation'}; choose one with --split."
+            )
+    texts: list[str] = list(corpus[split]["text"])
+    if arguments.join_with is not None:
+        separator = arguments.join_with.replace("\\n", "\n").replace("\\t", "\t")
+        texts = [separator.join(texts)]
+    if arguments.max_bytes is not None:
+        texts = first_bytes(texts, arguments.max_bytes)
+    return texts
+
+
+def load_data_set(arguments: argparse.Namespace) -> Any:
+    """All splits of `--dataset`."""
+    return load_corpus(arguments.dataset, text_column=arguments.text_column, sample_by=arguments.sample_by)
+
+
+def load_training_texts(arguments: argparse.Namespace) -> list[str]:
+    """The texts that baselines learn from: the data set's training split.
+
+    Raises:
+        ValueError: there is none.
+    """
+    corpus = load_data_set(arguments) if arguments.dataset else {}
+    if "train" not in corpus:
+        raise ValueError(
+            "a baseline that counts needs training text: give --dataset with a split called train, or leave --ngram out."
+        )
+    return list(corpus["train"]["text"])
+
+
+def fit_ngram(arguments: argparse.Namespace) -> dict[str, ByteNGram]:
+    """The n-gram that `--ngram` asks for, counted on the training split, by its name; nothing if it asks for none."""
+    if arguments.ngram is None:
+        return {}
+    ngram = ByteNGram(arguments.ngram)  # refuses an order before anything is read
+    return {f"byte {arguments.ngram}-gram": ngram.fit(load_training_texts(arguments))}
+
+
+def open_model(
+    arguments: argparse.Namespace, name: str, load: Callable[..., PreTrainedModel]
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """A checkpoint and its tokenizer.
+
+    Raises:
+        ValueError: one of them cannot be read.
+    """
+    try:
+        tokenizer = (
+            build_tokenizer(arguments.tokenizer)
+            if arguments.tokenizer
+            else AutoTokenizer.from_pretrained(name, trust_remote_code=arguments.trust_remote_code)
+        )
+        return load(name, dtype=arguments.dtype, trust_remote_code=arguments.trust_remote_code), tokenizer
+    except (OSError, ValueError, SafetensorError) as error:
+        # The libraries do not say which of a model's files is cut short.
+        raise ValueError(fault_of_files(name) or str(error)) from error
+
+
+def prepare_kernels(model: PreTrainedModel, name: str, length: int) -> None:
+    """Sample kernels that live on a grid for so many tokens (`set_context_length`); warn where there are none."""
+    set_context_length = getattr(model, "set_context_length", None)
+    if callable(set_context_length):
+        set_context_length(length)
+    else:
+        logger.warning(f"{name} has no set_context_length: its kernels do not depend on --context-length")
+
+
+def describe_text(arguments: argparse.Namespace, texts: Sequence[str]) -> dict[str, Any]:
+    """What was scored, for the report."""
+    return {
+        "source": source_of(arguments),
+        "sha256": text_hash(texts),
+        "documents": len(texts),
+        "bytes": sum(len(text.encode("utf-8")) for text in texts),
+    }
+
+
+def text_hash(texts: Sequence[str]) -> str:
+    """SHA-256 of the documents."""
+    return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
+
+
+def common_key(arguments: argparse.Namespace, model: str, texts: Sequence[str]) -> dict[str, Any]:
+    """What every score of a model depends on."""
+    return {
+        "benchmark": arguments.benchmark,
+        "version": __version__,
+        "model": model,
+        "files": [fingerprint(Path(name)) for name in (model, arguments.tokenizer) if name],
+        "tokenizer": arguments.tokenizer,
+        "text": text_hash(texts),
+        "dtype": arguments.dtype,
+    }
+
+
+def write_table(folder: Path, text: dict[str, Any], rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
+    """Writes the table to standard output and results.md, under a line that says what was scored, which is returned."""
+    plural = "s" if text["documents"] != 1 else ""
+    title = f"{text['source']}: {text['bytes']:,} bytes in {text['documents']:,} document{plural}"
+    table = f"{title}\n\n{markdown_table(rows, columns)}\n"
+    print(table)
+    (folder / "results.md").write_text(table, encoding="utf-8")
+    return title
+
+
+def first_bytes(texts: Iterable[str], limit: int) -> list[str]:
+    """The beginning of the documents: at most `limit` UTF-8 bytes, characters kept whole."""
+    if limit < 1:
+        raise ValueError(f"--max-bytes must be positive; given {limit}.")
+    kept = []
+    for text in texts:
+        data = text.encode("utf-8")[:limit]
+        limit -= len(data)
+        kept.append(data.decode("utf-8", errors="ignore"))
+        if limit <= 0:
+            break
+    return kept
+
+
+def source_of(arguments: argparse.Namespace) -> str:
+    """What the text is, in words."""
+    if arguments.text_file:
+        return ", ".join(path.name for path in arguments.text_file)
+    return f"{arguments.dataset} ({arguments.split})" if arguments.split else str(arguments.dataset)
+
+
+def short_names(models: Sequence[str]) -> list[str]:
+    """The shortest ends of the paths that tell the models apart.
+
+    Raises:
+        ValueError: a model is given twice.
+    """
+    paths = [Path(model).parts for model in models]
+    if len(set(paths)) < len(paths):
+        raise ValueError(f"A model is given twice: {', '.join(models)}.")
+    for depth in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(parts[-depth:]) for parts in paths]
+        if len(set(names)) == len(names):
+            return names
+    return list(models)
+
+
+def fingerprint(folder: Path) -> str | None:
+    """Changes when a file of a local checkpoint does; None for a name on the Hub."""
+    if not folder.is_dir():
+        return None
+    kinds = {".json", ".safetensors", ".bin", ".txt", ".model", ".py"}
+    files = sorted(path for path in folder.iterdir() if path.suffix in kinds and path.is_file())
+    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest()
+
+
+def default_device() -> str:
+    """The accelerator's name if there is one, else the CPU's."""
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return str(accelerator) if accelerator else "cpu"

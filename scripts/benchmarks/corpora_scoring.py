@@ -1,0 +1,171 @@
+"""Trained models of `run_benchmarks.py corpora` at several inference lengths, and what needs no training beside them."""
+
+import argparse
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from hf_seqmix.analysis import ResultLog
+from hf_seqmix.analysis.masked_modeling import mask_documents, ngram_bits_per_byte
+from hf_seqmix.data import ByteNGram, bits_per_byte_xz, count_bytes
+
+from . import benchmark_language, benchmark_masked
+from .benchmark_inputs import first_bytes, text_hash
+
+MASKED_SHARE = 0.15
+GAP_SEED = 0  # the gaps are the same for all models of a tokenizer
+NGRAM_BYTES = 20_000_000  # counts of more would not fit into every machine's memory
+
+logger = logging.getLogger("run_benchmarks")
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model to score.
+
+    Attributes:
+        family: its name.
+        seed: of its training.
+        folder: where it was saved.
+    """
+
+    family: str
+    seed: int
+    folder: Path
+
+
+def score_lengths(
+    arguments: argparse.Namespace, models: Sequence[TrainedModel], texts: list[str], log: ResultLog
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """
+    Score every model at every inference length that the log does not hold yet.
+
+    The kernels of an FD-TNN live on a grid; beyond the trained length it is made as fine as the inference length, as its
+    paper does, unless `arguments.keep_grid`.
+
+    Args:
+        arguments: `objective`, `context_length` (trained, in tokens), `inference_lengths`, `keep_grid`, `batch_size`,
+            `device`, `dtype`, `overwrite`.
+        models: trained ones.
+        texts: held-out documents.
+        log: where scores are kept.
+
+    Returns:
+        Scores, with `family` and `seed`; and what was not possible: family, seed, length and the reason.
+    """
+    rows, impossible = [], []
+    longest = max(map(count_bytes, texts))
+    for model in models:
+        for length in arguments.inference_lengths:
+            labels = {"family": model.family, "seed": model.seed, "context_length": length}
+            if length > max(longest, arguments.context_length):
+                reason = f"no document of the text has more than {longest:,} bytes, so no token has so much context"
+                impossible.append({**labels, "reason": reason})
+                logger.warning(f"{model.family} at {length} tokens: {reason}")
+                continue
+            try:
+                score = _score(arguments, model, length, texts, log)
+            except (ValueError, MemoryError, RuntimeError) as error:
+                if isinstance(error, RuntimeError) and not _is_memory(error):
+                    raise
+                impossible.append({**labels, "reason": str(error)})
+                logger.error(f"{model.family} at {length} tokens: {error}")
+                if torch.cuda.is_available():
+                    torch.cuda.empty_cache()
+                continue
+            rows.append({**labels, **score})
+    return rows, impossible
+
+
+def _score(
+    arguments: argparse.Namespace, model: TrainedModel, length: int, texts: list[str], log: ResultLog
+) -> dict[str, Any]:
+    """One score, from the log if it is there."""
+    on_grid = model.family == "fd_tnn" and not arguments.keep_grid and length > arguments.context_length
+    kernel_length = length if on_grid else None
+    name, folder = f"{model.family}, seed {model.seed}, {length} tokens", str(model.folder)
+    options: dict[str, Any] = {
+        **{key: getattr(arguments, key) for key in ("benchmark", "batch_size", "device", "dtype")},
+        "tokenizer": None,
+        "trust_remote_code": False,
+        "seed": GAP_SEED,
+    }
+    if arguments.objective == "causal":
+        settings = argparse.Namespace(**options, stride=None, context_length=kernel_length)
+        key = benchmark_language.result_key(settings, folder, texts, length)
+        if arguments.overwrite:
+            log.forget(key)
+        if log.get(key) is None:
+            benchmark_language.score_model(settings, folder, name, texts, {length: key}, log)
+    else:
+        settings = argparse.Namespace(
+            **options, context_length=length, share=MASKED_SHARE, ngram=None, dataset=None, text_file=None
+        )
+        key = {**benchmark_masked.result_key(settings, folder, texts), "kernel_length": kernel_length}
+        if arguments.overwrite:
+            log.forget(key)
+        if log.get(key) is None:
+            score = benchmark_masked.score_model(settings, folder, name, texts, {}, [], kernel_length)
+            score["perplexity"] = math.exp(min(score["token_loss"], 700.0))
+            log.append(key, score)
+    result: dict[str, Any] = log.get(key) or {}
+    return result
+
+
+def _is_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "memory" in str(error).lower()
+
+
+def references(
+    arguments: argparse.Namespace, models: Sequence[TrainedModel], train: list[str], texts: list[str], log: ResultLog
+) -> dict[str, float]:
+    """
+    Bits per byte of the same text under what is not a neural network: `xz -9` and a smoothed n-gram of bytes.
+
+    For masked models the n-gram alone is comparable: it is asked for the bytes of the gaps, and shown every byte before
+    each, where a model sees the gaps' neighbours on both sides and no gap.
+    """
+    causal, order = arguments.objective == "causal", arguments.ngram
+    if not causal and not models:
+        return {}
+    counted = first_bytes(train, NGRAM_BYTES)
+    part = "" if len(counted) == len(train) and counted[-1] == train[-1] else ", first 20 MB"
+    blocks = []
+    if not causal:
+        tokenizer = AutoTokenizer.from_pretrained(models[0].folder)
+        blocks = mask_documents(
+            tokenizer, texts, context_length=arguments.context_length, share=MASKED_SHARE, seed=GAP_SEED
+        )
+    key: dict[str, Any] = {
+        "benchmark": arguments.benchmark,
+        "references": order,
+        "text": text_hash(texts),
+        "train": text_hash(counted),
+        "gaps": text_hash([str(block.byte_starts.tolist()) for block in blocks]),  # other tokenizers have others
+    }
+    found: dict[str, float] | None = log.get(key)
+    if found is None:
+        ngram = ByteNGram(order).fit(counted)
+        name = f"byte {order}-gram{part}"
+        if causal:
+            found = {"xz -9": bits_per_byte_xz(texts), name: ngram.bits_per_byte(texts)}
+        else:
+            found = {f"{name}, bytes before": ngram_bits_per_byte(ngram, texts, blocks)}
+        log.append(key, found)
+    return dict(found)
+
+
+def mean_over_seeds(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, dict[int, float]]:
+    """Family -> inference length -> the mean of `key` over seeds."""
+    values: dict[str, dict[int, list[float]]] = {}
+    for row in rows:
+        values.setdefault(row["family"], {}).setdefault(row["context_length"], []).append(row[key])
+    return {
+        family: {length: sum(own) / len(own) for length, own in lengths.items()} for family, lengths in values.items()
+    }

@@ -1,0 +1,186 @@
+"""What finetune.py trains: a checkpoint with a new head, or a model from scratch, and what prepares its inputs."""
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from transformers import (
+    AutoConfig,
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+from hf_seqmix._files import whole_files
+from hf_seqmix.data import build_tokenizer
+from hf_seqmix.models.configuration import SeqMixConfig
+from hf_seqmix.models.image_processing import SeqMixImageProcessor
+from hf_seqmix.training import config_from_overrides, fault_of_files, parse_overrides
+
+from .arguments import Arguments
+
+AUTO_CLASSES = {
+    "sequence-classification": AutoModelForSequenceClassification,
+    "token-classification": AutoModelForTokenClassification,
+    "question-answering": AutoModelForQuestionAnswering,
+    "image-classification": AutoModelForImageClassification,
+}
+
+DEFAULT_MAX_LENGTH = 512
+
+logger = logging.getLogger("finetune")
+
+
+def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedTokenizerBase:
+    """The tokenizer of the checkpoint, or the one asked for.
+
+    One made for this run is saved by the first process of a machine, and read by the others and by a resumed run.
+
+    Args:
+        arguments: name it, or the checkpoint it belongs to.
+        texts: what a BPE is trained on; not used otherwise.
+
+    Raises:
+        ValueError: there is none.
+    """
+    model, training = arguments.model, arguments.training
+    if model.model_type is not None:
+        own = training.local_process_index == 0
+        if (arguments.folder / "tokenizer_config.json").is_file() and (arguments.resume or not own):
+            return AutoTokenizer.from_pretrained(arguments.folder)
+    if model.tokenizer is not None:
+        tokenizer = build_tokenizer(model.tokenizer, texts)
+        if model.model_type is not None:
+            with whole_files(arguments.folder, last="tokenizer_config.json") as aside:
+                tokenizer.save_pretrained(aside)
+        return tokenizer
+    try:
+        return AutoTokenizer.from_pretrained(model.model, trust_remote_code=model.trust_remote_code)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"No tokenizer could be loaded from {model.model}. Is the name right? If the checkpoint has none, give "
+            f"--tokenizer. ({error})"
+        ) from error
+
+
+def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:
+    """The image processor of the checkpoint, or one for the configuration, with the mean and deviation asked for.
+
+    Raises:
+        ValueError: there is none, and the model is not one of this package's.
+    """
+    data, model = arguments.data, arguments.model
+    options = {"image_mean": data.image_mean, "image_std": data.image_std}
+    options = {name: value for name, value in options.items() if value is not None}
+    if model.model is not None:
+        try:
+            return AutoImageProcessor.from_pretrained(
+                model.model, trust_remote_code=model.trust_remote_code, **options
+            )
+        except (OSError, ValueError) as error:
+            if not isinstance(config, SeqMixConfig):
+                raise ValueError(f"No image processor could be loaded from {model.model}: {error}") from error
+    if not isinstance(config, SeqMixConfig):
+        raise ValueError(
+            f"There is no image processor for a {config.model_type} model from scratch; give a checkpoint with --model, and "
+            "--random-init for random weights."
+        )
+    return SeqMixImageProcessor.for_model(config, **options)
+
+
+def load_model(
+    arguments: Arguments, task_fields: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None
+) -> PreTrainedModel:
+    """The checkpoint with a new head for the task, or a model from scratch; text has a padding token on both sides.
+
+    Args:
+        arguments: which model.
+        task_fields: what its configuration needs to know of the task.
+        tokenizer: of its texts; None for images.
+
+    Raises:
+        ValueError: there is no such checkpoint or model type, a field is refused, or the family has no such head.
+    """
+    auto = AUTO_CLASSES[arguments.data.task]
+    name, trust = arguments.model.model, arguments.model.trust_remote_code
+    set_seed(arguments.training.seed)
+    if name is None:
+        model = auto.from_config(_config_from_scratch(arguments, task_fields, tokenizer))
+    else:
+        try:
+            if arguments.model.random_init:
+                config = AutoConfig.from_pretrained(name, trust_remote_code=trust, **task_fields)
+                model = auto.from_config(config, trust_remote_code=trust)
+            else:
+                # Weights are trained in float32, whatever they were saved in; --bf16 computes in less.
+                model = auto.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust, **task_fields)
+        except (OSError, ValueError, SafetensorError) as error:
+            # The libraries do not say which of a model's files is cut short.
+            fault = fault_of_files(name)
+            raise ValueError(f"{name}: {fault}" if fault else str(error)) from error
+    if tokenizer is not None:
+        add_padding(model, tokenizer)
+    return model
+
+
+def _config_from_scratch(
+    arguments: Arguments, task_fields: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None
+) -> PreTrainedConfig:
+    assert arguments.model.model_type is not None
+    derived = dict(task_fields)
+    if tokenizer is not None:
+        derived |= {
+            "vocab_size": len(tokenizer),
+            "pad_token_id": tokenizer.pad_token_id,
+            "bos_token_id": tokenizer.bos_token_id,
+            "eos_token_id": tokenizer.eos_token_id,
+            "max_position_embeddings": arguments.data.max_length or DEFAULT_MAX_LENGTH,
+        }
+    return config_from_overrides(
+        arguments.model.model_type, parse_overrides(arguments.model.config_overrides), derived
+    )
+
+
+def _num_embeddings(model: PreTrainedModel) -> int:
+    embeddings: Any = model.get_input_embeddings()
+    return embeddings.weight.shape[0]
+
+
+def add_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Gives a tokenizer without a padding token one, and tells the model.
+
+    The token that ends a text serves where there is one: padding is masked out and has no label, so what it looks like does
+    not matter, and the vocabulary stays as it is. Otherwise a new token is added.
+    """
+    if tokenizer.pad_token is None:
+        if tokenizer.eos_token is not None:
+            tokenizer.pad_token = tokenizer.eos_token
+        else:
+            tokenizer.add_special_tokens({"pad_token": "<pad>"})
+            if len(tokenizer) > _num_embeddings(model):
+                model.resize_token_embeddings(len(tokenizer))
+        logger.info(f"The tokenizer has no padding token: {tokenizer.pad_token!r} is used; padding is masked out")
+    # Models without a mask in their pooling look for this token to find the last real one.
+    model.config.pad_token_id = tokenizer.pad_token_id
+    size, vocabulary = _num_embeddings(model), len(tokenizer)
+    if vocabulary > size:
+        raise ValueError(
+            f"The tokenizer has {vocabulary} tokens and the model only {size}: they do not belong together."
+        )
+
+
+def longest_input(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """What `--max-length` says, or what the model and its tokenizer take, at most 512."""
+    if arguments.data.max_length is not None:
+        return arguments.data.max_length
+    limits = [DEFAULT_MAX_LENGTH, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
+    return min(int(limit) for limit in limits if limit)

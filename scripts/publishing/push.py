@@ -1,0 +1,123 @@
+"""Pushes a saved model to the Hub as a repository that opens without hf_seqmix.
+
+    python scripts/publishing/push.py runs/tnn --repo-id someone/tnn-small --card card.yaml --dry-run
+    python scripts/publishing/push.py runs/tnn --repo-id someone/tnn-small --card card.yaml --private
+
+The model is exported with the code of its family, opened again in a process that cannot import hf_seqmix, by every head, and
+compared there; only then is anything uploaded. card.yaml (or .json) holds what nobody else knows, such as model_summary,
+training_data, results with the command that reproduces each, and limits; what is missing is named. A finished card, .md, is
+taken as it is. Without --card, the card.yaml of the checkpoint's folder is read, or else its README.md taken.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from huggingface_hub import ModelCard
+from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
+from safetensors import SafetensorError
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix.hub import build_card, check_card, check_repo_id, export, open_checkpoint, push
+from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
+from hf_seqmix.hub.verification import VerificationError
+from hf_seqmix.models.backbone import SeqMixPreTrainedModel
+
+logger = logging.getLogger("push")
+
+# Beside the first three: of what reads a checkpoint, and of a Hub that does not answer, which are the HTTP client's own.
+_ERRORS: tuple[type[BaseException], ...] = (ValueError, OSError, RuntimeError, StrictDataclassError, SafetensorError)
+_ERRORS += (HfHubHTTPError.__mro__[1],)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line."""
+    parser = argparse.ArgumentParser(
+        prog="push.py", description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("checkpoint", help="a folder, or a repository on the Hub")
+    parser.add_argument("--repo-id", required=True, metavar="USER/NAME", help="where to; made if it does not exist")
+    parser.add_argument("--card", type=Path, metavar="FILE", help="values of the card, .yaml or .json, or a card, .md")
+    parser.add_argument("--template", type=Path, metavar="FILE", help="of the card; by default the package's")
+    parser.add_argument("--private", action="store_true", help="if the repository is new, let only its owner see it")
+    parser.add_argument("--dry-run", action="store_true", help="export and verify, and ask the Hub for nothing")
+    parser.add_argument("--export-dir", type=Path, metavar="FOLDER", help="keep a copy of the export here")
+    parser.add_argument(
+        "--dtype", default="auto", help="of the weights, such as bfloat16; by default the checkpoint's"
+    )
+    parser.add_argument("--max-shard-size", default="5GB", help="of a weight file")
+    parser.add_argument("--revision", help="of the checkpoint, where it is a repository")
+    parser.add_argument("--to-revision", metavar="BRANCH", help="to push to; main by default, else made if need be")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.0,
+        help="largest difference of an output that counts as equal; 0 by default",
+    )
+    parser.add_argument("--message", help="of the commit")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Push as the command line says; returns 0, or 2 with a line about what is wrong, more of a failed verification."""
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    arguments = build_parser().parse_args(argv)
+    try:
+        check_repo_id(arguments.repo_id)
+        model, processor = open_checkpoint(arguments.checkpoint, revision=arguments.revision, dtype=arguments.dtype)
+        card = read_card(arguments, model, processor)
+        pictures = [path for path in sorted(Path(arguments.checkpoint).glob("*.png")) if path.name in str(card)]
+        if arguments.export_dir is not None:
+            size = arguments.max_shard_size
+            export(model, processor, arguments.export_dir, card=card, pictures=pictures, max_shard_size=size)
+        pushed = push(
+            model,
+            processor,
+            arguments.repo_id,
+            card=card,
+            pictures=pictures,
+            private=arguments.private or None,
+            dry_run=arguments.dry_run,
+            revision=arguments.to_revision,
+            commit_message=arguments.message,
+            max_shard_size=arguments.max_shard_size,
+            tolerance=arguments.tolerance,
+        )
+    except VerificationError as error:
+        print(f"push.py: {error}", file=sys.stderr)
+        return 2
+    except _ERRORS as error:
+        print(f"push.py: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return 2
+    for name, result in pushed.report["heads"].items():
+        logger.info("%s: %s", name, result)
+    logger.info("%d files, %.1f MB", len(pushed.files), sum(pushed.files.values()) / 1e6)
+    logger.info("dry run, nothing was uploaded" if pushed.url is None else pushed.url)
+    return 0
+
+
+def read_card(arguments: argparse.Namespace, model: SeqMixPreTrainedModel, processor: object) -> ModelCard:
+    """Make the card from its values, or read a finished one.
+
+    Raises:
+        ValueError: if there is none, it cannot be read, or it has blanks.
+    """
+    path = arguments.card
+    if path is None:
+        beside = [Path(arguments.checkpoint) / name for name in (CARD_VALUES, "README.md")]
+        path = next((candidate for candidate in beside if candidate.is_file()), None)
+        if path is None:
+            raise ValueError(f"a model is not published without a card: give --card, or write {beside[0]}.")
+    if path.suffix == ".md":
+        text = path.read_text(encoding="utf-8")
+        check_card(text)
+        return ModelCard(text)
+    values = read_card_values(path)
+    return build_card(model, processor, arguments.repo_id, values, arguments.template)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

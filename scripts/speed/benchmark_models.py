@@ -1,0 +1,266 @@
+"""Times one layer in training, forward and backward, against layers of other designs.
+
+    python scripts/speed/benchmark_models.py --tables layers transformers --threads 1 --output-dir runs/benchmark-models
+    python scripts/speed/benchmark_models.py --tables layers transformers others --device cuda --dtype bfloat16 --hidden-size 1024 \
+        --tokens 32768 --lengths 512 2048 8192 16384 --output-dir runs/benchmark-models-gpu
+
+Tables:
+  layers        hidden size 256, an encoder 32 wide with one hidden layer, SKI with 64 points and 33 taps: tokens a second of
+                the Toeplitz families against the original's design in the same direction, for SKI in both, and of bidirectional
+                FD-TNN against bidirectional TNN
+  paper         the comparison of Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 5: FD-TNN and SKI-TNN against a TNN
+                whose encoder is 64 wide and 6 layers deep, 4096 tokens a step, time and peak memory beside the published
+                figures, which are of whole models, of the authors' code, on an NVIDIA A100; the one of bidirectional FD-TNN is
+                their best case
+  transformers  every family, and a block of the package with attention, against a layer of the library's Llama as wide and with
+                as many parameters, its feed-forward as wide as that takes, with fused attention; SKI, which has no causal
+                form, against both directions
+  others        against a layer of the library's Mamba with as many parameters, in its plain form unless its kernels are
+                installed and so only up to --slow-limit tokens; and on a GPU against gated linear attention of
+                flash-linear-attention, where that is installed
+
+"original" is the layer of scripts/speed/original_tnn.py. The package's TNN must give its output and input gradient for the same
+weights, and every layer its own result in float64, under autocast too; nothing is timed otherwise. Each pair has a process of
+its own, in which the two run in turn; times are medians over rounds (see benchmark_ops.py, also for the clocks). Peak memory is
+that of all tensors allocated during a step, gradients included, weights and input not (see `peak_bytes`). HF_SEQMIX_NATIVE=1
+lets SKI use its kernel in C on a CPU. Writes benchmark_models.json, tables (goals of both kinds of device among them,
+"unmeasured" where the run does not say) and a plot a table; each pair also goes to pairs.jsonl at once, and is read from there
+when the command is given again.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import speed_goals
+import torch
+from layer_candidates import Pair, build, count, layer_pairs, other_pairs, paper_pairs, transformer_pairs
+from layer_checks import check
+from layer_goals import layer_goals
+from layer_plots import PLOTS
+from torch import Tensor, nn
+
+from hf_seqmix.analysis import ResultLog
+from hf_seqmix.training.timing import (
+    Clock,
+    forward_backward,
+    in_fresh_process,
+    interleave,
+    medians_ms,
+    peak_bytes,
+    write_report,
+)
+
+
+def measure(arguments: argparse.Namespace, pair: Pair, length: int, batch: int) -> dict[str, Any]:
+    """Time a pair of layers at one length, interleaved, and take the peak memory of a step of each."""
+    torch.set_num_threads(arguments.threads)
+    device = torch.device(arguments.device)
+    size = arguments.hidden_size
+    ours = build(pair.layer, length, size)
+    layers = [ours.to(device), build(pair.rival, length, size, count(ours)).to(device)]
+    generator = torch.Generator().manual_seed(0)
+    x, upstream = (torch.randn(batch, length, size, generator=generator).to(device) for _ in range(2))
+    dtype = getattr(torch, arguments.dtype)
+    error = check(pair, layers, x, upstream, dtype)
+    x.requires_grad_()
+    clock = Clock(device)
+    timed = {}
+    peaks = {}
+    for name, module in zip(("layer", "rival"), layers, strict=True):
+
+        def step(x: Tensor, module: nn.Module = module) -> Tensor:
+            with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
+                return module(x)
+
+        timed[name] = forward_backward(step, [x], upstream, list(module.parameters()))
+        timed[name](clock)
+        peaks[name] = peak_bytes(partial(timed[name], clock), device)
+        x.grad = None
+    seconds = interleave(timed, arguments.rounds, clock, arguments.seconds)
+    row: dict[str, Any] = {
+        "direction": pair.layer.direction,
+        "length": length,
+        "batch": batch,
+        "layer": pair.layer.name,
+        "rival": pair.rival.name + ("" if pair.layer.causal == pair.rival.causal else ", causal"),
+        "layer_parameters": count(layers[0]),
+        "rival_parameters": count(layers[1]),
+        "clock": clock.kind,
+        "error": error,
+    }
+    for name in timed:
+        row[f"{name}_forward_ms"], row[f"{name}_ms"] = medians_ms(seconds[name])
+        row[f"{name}_tokens_per_s"] = batch * length / row[f"{name}_ms"] * 1e3
+        row[f"{name}_peak_mib"] = peaks[name] / 2**20
+    row["ratio"] = row["rival_ms"] / row["layer_ms"]
+    row["faster_percent"] = 100 * (row["ratio"] - 1)
+    row["less_memory_percent"] = 100 * (1 - row["layer_peak_mib"] / row["rival_peak_mib"])
+    for name, published in (("faster", pair.published_faster), ("less_memory", pair.published_memory)):
+        known = published.get(length, published.get(None))
+        row[f"published_{name}_percent"] = None if known is None else 100 * known
+    return row
+
+
+SPEED_COLUMNS = {
+    "length": "length",
+    "batch": "batch",
+    "direction": "direction",
+    "layer": "layer",
+    "rival": "against",
+    "layer_tokens_per_s": "tokens/s:,.0f",
+    "rival_tokens_per_s": "its tokens/s:,.0f",
+    "ratio": "times as fast:.2f",
+}
+
+PAPER_COLUMNS = {
+    "length": "length",
+    "direction": "direction",
+    "layer": "layer",
+    "rival": "against",
+    "layer_ms": "ms:.0f",
+    "rival_ms": "its ms:.0f",
+    "faster_percent": "faster %:+.0f",
+    "published_faster_percent": "published %:+.0f",
+    "layer_peak_mib": "peak MiB:.0f",
+    "rival_peak_mib": "its MiB:.0f",
+    "less_memory_percent": "less memory %:+.0f",
+    "published_less_memory_percent": "published less %:+.0f",
+}
+
+RIVAL_COLUMNS = {
+    **SPEED_COLUMNS,
+    "layer_peak_mib": "peak MiB:.0f",
+    "rival_peak_mib": "its MiB:.0f",
+    "layer_parameters": "parameters:,",
+    "rival_parameters": "its parameters:,",
+}
+
+COLUMNS = {
+    "layers": SPEED_COLUMNS,
+    "paper": PAPER_COLUMNS,
+    "transformers": RIVAL_COLUMNS,
+    "others": RIVAL_COLUMNS,
+}
+
+LENGTHS = {
+    "layers": [512, 2048, 8192],
+    "paper": [512, 2048],
+    "transformers": [512, 2048, 8192],
+    "others": [128, 512],
+}
+
+SETTINGS = ("hidden_size", "tokens", "dtype", "device", "threads", "rounds", "seconds", "together")
+"""What a measured row depends on besides its pair and length."""
+
+
+def pairs_of(arguments: argparse.Namespace, table: str) -> list[Pair]:
+    """Return the pairs of a table."""
+    made: dict[str, Callable[[], list[Pair]]] = {
+        "layers": layer_pairs,
+        "paper": paper_pairs,
+        "transformers": transformer_pairs,
+        "others": partial(other_pairs, arguments.device, arguments.slow_limit),
+    }
+    return made[table]()
+
+
+def batch_of(arguments: argparse.Namespace, table: str, length: int) -> int:
+    """Sequences a step: 4096 tokens for the paper's comparison; for the others 4, 2 and 1 at 512, 2048 and 8192, or --tokens."""
+    if table == "paper":
+        return max(1, 4096 // length)
+    if arguments.tokens:
+        return max(1, arguments.tokens // length)
+    return 4 if length <= 512 else 2 if length <= 2048 else 1
+
+
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", nargs="+", choices=list(COLUMNS), default=list(COLUMNS))
+    parser.add_argument("--lengths", type=int, nargs="+", help="by default those of each table")
+    parser.add_argument("--families", nargs="+", help="only pairs whose layer is of these, such as tnn")
+    parser.add_argument("--slow-limit", type=int, default=512, help="greatest length at which Mamba is tried")
+    parser.add_argument("--hidden-size", type=int, default=256)
+    parser.add_argument("--tokens", type=int, help="tokens a step, but for the paper's table")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of autocast")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=60, help="for a pair; three rounds take place in any case")
+    parser.add_argument("--together", action="store_true", help="everything in this process, as on a GPU")
+    parser.add_argument("--fast", action="store_true", help="a few short, narrow layers, to see that it works")
+    parser.add_argument("--output-dir", default="runs/benchmark-models")
+    arguments = parser.parse_args(argv)
+    if arguments.fast:
+        arguments.lengths, arguments.hidden_size, arguments.rounds = arguments.lengths or [48], 16, 1
+    if torch.device(arguments.device).type != "cpu":
+        arguments.together = True
+    if min(arguments.lengths or [2]) < 2 or arguments.rounds < 1 or arguments.hidden_size < 1 or arguments.threads < 1:
+        parser.error("lengths must be at least 2; rounds, hidden size and threads at least 1.")
+    return arguments
+
+
+def run_table(arguments: argparse.Namespace, table: str, log: ResultLog) -> list[dict[str, Any]]:
+    """Measure the pairs of a table that the log does not hold yet, and return all rows."""
+    settings = {name: getattr(arguments, name) for name in SETTINGS}
+    settings |= {"torch": torch.__version__, "native": os.environ.get("HF_SEQMIX_NATIVE") == "1"}
+    pairs = pairs_of(arguments, table)
+    if arguments.families:
+        pairs = [pair for pair in pairs if pair.layer.family in arguments.families]
+    rows = []
+    for length in arguments.lengths or LENGTHS[table]:
+        for pair in pairs:
+            if pair.longest is not None and length > pair.longest:
+                continue
+            key = {"table": table, "length": length, "settings": settings}
+            key |= {"layer": pair.layer._asdict(), "rival": pair.rival._asdict()}
+            row = log.get(key)
+            if row is None:
+                job = (arguments, pair, length, batch_of(arguments, table, length))
+                row = measure(*job) if arguments.together else in_fresh_process(measure, *job)
+                log.append(key, row)
+                print(
+                    f"{table}, length {length}: {row['direction']} {row['layer']} {row['ratio']:.2f} times as fast as "
+                    f"{row['rival']}",
+                    file=sys.stderr,
+                )
+            rows.append({"table": table} | row)
+    return rows
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:
+    """Run the benchmark and return the rows of each table."""
+    arguments = parse_arguments(argv)
+    folder = Path(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    log = ResultLog(folder / "pairs.jsonl")
+    tables = {table: rows for table in arguments.tables if (rows := run_table(arguments, table, log))}
+    if not tables:
+        sys.exit("benchmark_models.py: there is no pair of these tables, --families and lengths.")
+    clock = next(iter(tables.values()))[0]["clock"]
+    where = f"hidden size {arguments.hidden_size}, {arguments.dtype}, {arguments.device}, {clock}, torch {torch.__version__}"
+    titles = {
+        "layers": f"Training a layer: {where}",
+        "paper": f"The comparison of Moreno, Mei, Walters 2023, one layer, 4096 tokens a step: {where}",
+        "transformers": f"Training a layer against a Llama layer of as many parameters: {where}",
+        "others": f"Training a layer against other layers of as many parameters: {where}",
+    }
+    goals = layer_goals(tables, arguments.device, arguments.dtype, arguments.hidden_size)
+    sections: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [
+        (f"Goals: {where}", goals, speed_goals.COLUMNS)
+    ]
+    sections += [(titles[table], rows, COLUMNS[table]) for table, rows in tables.items()]
+    every = [row for rows in tables.values() for row in rows]
+    write_report(arguments, "benchmark_models", sections, rows=every, goals=goals)
+    for table, rows in tables.items():
+        PLOTS[table](rows, folder / f"benchmark_models_{table}.png", titles[table])
+    return tables
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,272 @@
+"""Compiles every Triton kernel of the package for GPUs that need not be there, and lists what each would occupy.
+
+    python scripts/speed/compile_kernels.py --targets sm_80 sm_90 sm_100 --output-dir runs/compile-kernels
+
+The Python code in front of the kernels runs as it would, with each launch caught: what it would launch is compiled to machine
+code instead, so that tile sizes, numbers of warps and argument types are the real ones. Each row is a kernel, a case and a
+target: registers of a thread, bytes spilled to memory, shared memory of a block, and whether the code uses tensor cores. Ends
+with 1 if a kernel does not compile, or spills with --no-spills. Writes compile_kernels.json and a table.
+"""
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+from hf_seqmix.ops.common.backend import kernel_module
+from hf_seqmix.ops.ski.interpolation import InducingGrid
+from hf_seqmix.training.timing import write_report
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+TENSOR_CORES = ("wgmma", "mma.sync", "tcgen05", "v_mfma")
+
+
+def compile_toeplitz(dtype: torch.dtype, length: int, causal: bool, batch: int = 8) -> None:
+    """Direct tiles: product, gated transpose, gradient of the taps."""
+    x, kernel = toeplitz_inputs(dtype, length, causal, batch)
+    tiles = kernel_module("toeplitz_tiles")
+    tiles.toeplitz_tiles(x, kernel, causal)
+    tiles.toeplitz_tiles(x, kernel, causal, transpose=True, gate=x)
+    tiles.toeplitz_tiles_kernel_gradient(x, x, causal)
+
+
+def compile_monarch(dtype: torch.dtype, length: int, causal: bool) -> None:
+    """The two-level transform: product and gradients."""
+    x, kernel = toeplitz_inputs(dtype, length, causal, 2)
+    monarch = kernel_module("monarch")
+    if not monarch.monarch_suits(length, dtype):
+        return  # float32 rows as long as that are torch's
+    monarch.monarch_product(x, kernel, causal)
+    monarch.monarch_gradients(x, x, kernel, causal)
+
+
+def compile_ski(dtype: torch.dtype, length: int, degree: int) -> None:
+    """SKI forward and backward, 64 points and 33 taps."""
+    grid = InducingGrid(length, 64, degree)
+    x = torch.empty(8, length, 1024, dtype=dtype).transpose(1, 2)
+    taps, kernel = torch.empty(1024, 33), torch.empty(1024, 2 * grid.points(length) - 1)
+    ski = kernel_module("ski")
+    _, collected = ski.ski_forward(x, taps, kernel, grid)
+    ski.ski_backward(x, x, taps, kernel, collected, grid, (True, True, True))
+
+
+def compile_causal_sum(dtype: torch.dtype, width: int, reverse: bool) -> None:
+    """Linear attention over 2048 positions and its gradients, whose upstream is in float32."""
+    q = torch.empty(8, 2048, 1024 // width, width, dtype=dtype)
+    g, scale = torch.empty(q.shape), torch.empty(8, 2048)
+    kernels = kernel_module("causal_sum")
+    kernels.causal_sum(q, q, q, None, reverse, outer=scale)
+    kernels.causal_sum(g, q, q, None, reverse, outer=scale, dtype=dtype)
+    kernels.causal_sum_pair(q, q, q, g, not reverse, inner=scale, dtypes=(dtype, dtype))
+
+
+def compile_running_sums(dtype: torch.dtype) -> None:
+    """Means over the positions before, and their gradients."""
+    x, scale = torch.empty(8, 2048, 1024, dtype=dtype), torch.empty(8, 2048)
+    kernels = kernel_module("running_sums")
+    kernels.running_product(x, x, outer=scale, dtype=dtype)
+    kernels.running_product(None, x, x, None, True, inner=scale, dtype=dtype)
+
+
+def toeplitz_inputs(dtype: torch.dtype, length: int, causal: bool, batch: int) -> tuple[Tensor, Tensor]:
+    """Values do not matter, but sizes do: tiles are chosen to fill a GPU."""
+    return torch.empty(batch, 1024, length, dtype=dtype), torch.empty(1024, length if causal else 2 * length - 1)
+
+
+def directions(function: Callable[..., None], length: int) -> dict[str, Callable[[torch.dtype], None]]:
+    """The case in both directions."""
+    name = function.__name__.removeprefix("compile_")
+    return {
+        f"{name} causal {length}": lambda dtype: function(dtype, length, True),
+        f"{name} bidirectional {length}": lambda dtype: function(dtype, length, False),
+    }
+
+
+CASES: dict[str, Callable[[torch.dtype], None]] = {
+    **directions(compile_toeplitz, 512),
+    **directions(compile_toeplitz, 2048),
+    "toeplitz causal 512, batch 1": lambda dtype: compile_toeplitz(dtype, 512, True, 1),
+    **directions(compile_monarch, 2048),
+    **directions(compile_monarch, 4096),
+    **directions(compile_monarch, 8192),
+    "ski linear": lambda dtype: compile_ski(dtype, 2048, 1),
+    "ski cubic": lambda dtype: compile_ski(dtype, 2048, 3),
+    "causal sum, width 64": lambda dtype: compile_causal_sum(dtype, 64, False),
+    "causal sum, width 128, reverse": lambda dtype: compile_causal_sum(dtype, 128, True),
+    "running sums": compile_running_sums,
+}
+"""What is launched, by name."""
+
+
+class OfflineDriver:
+    """Stands for a device that is not there: Triton asks it for nothing but the target when it compiles."""
+
+    def __init__(self, target: GPUTarget) -> None:
+        self.target = target
+
+    def get_current_target(self) -> GPUTarget:
+        """The target to compile for."""
+        return self.target
+
+    def get_current_device(self) -> int:
+        """One device."""
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        """One stream."""
+        return 0
+
+
+@contextmanager
+def launches_caught(target: GPUTarget) -> Iterator[list[Any]]:
+    """Compile for `target` instead of launching, and collect (name, compiled kernel)."""
+    found: list[Any] = []
+    run = JITFunction.run
+    compiled_before: set[int] = set()
+
+    def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+        if id(self) not in compiled_before:
+            # What it keeps for a device, the target among it, may be of an earlier target.
+            self.device_caches.clear()
+            compiled_before.add(id(self))
+        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
+        found.append((self.fn.__name__, kernel))
+        return kernel
+
+    JITFunction.run = compiled
+    triton.runtime.driver.set_active(OfflineDriver(target))
+    try:
+        yield found
+    finally:
+        JITFunction.run = run
+
+
+def occupancy(kernel: Any, target: GPUTarget) -> dict[str, Any]:
+    """Return registers, spilled bytes and the like, from the compiler's own report where there is one."""
+    text = kernel.asm.get("ptx") or kernel.asm.get("amdgcn") or ""
+    row = {
+        "shared_bytes": kernel.metadata.shared,
+        "warps": kernel.metadata.num_warps,
+        "tensor_cores": any(name in text for name in TENSOR_CORES),
+        "registers": None,
+        "spilled_bytes": None,
+    }
+    if target.backend == "cuda":
+        report = assemble(text)
+        row["registers"] = int(re.findall(r"Used (\d+) registers", report)[-1])
+        row["spilled_bytes"] = sum(map(int, re.findall(r"(\d+) bytes spill", report)))
+    else:
+        row["registers"] = max(map(int, re.findall(r"\.vgpr_count:\s+(\d+)", text)), default=None)
+        row["spilled_bytes"] = 4 * sum(map(int, re.findall(r"\.vgpr_spill_count:\s+(\d+)", text)))
+    return row
+
+
+def assemble(ptx: str) -> str:
+    """Return what ptxas reports of a kernel."""
+    named = re.search(r"\.target (\w+)", ptx)
+    assert named is not None
+    # Triton carries two assemblers, of which the second knows newer devices and versions of the language.
+    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+    complaint = ""
+    with tempfile.TemporaryDirectory() as temporary:
+        source = Path(temporary) / "kernel.ptx"
+        source.write_text(ptx, encoding="utf-8")
+        for ptxas in (folder / "ptxas", folder / "ptxas-blackwell"):
+            command = [
+                str(ptxas),
+                "-v",
+                f"--gpu-name={named[1]}",
+                str(source),
+                "-o",
+                str(Path(temporary) / "kernel.cubin"),
+            ]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode == 0:
+                return done.stderr
+            complaint = done.stderr
+    raise RuntimeError(f"the assembler fails: {complaint[:500]}")
+
+
+def compile_all(targets: Sequence[str], dtypes: Sequence[str], cases: Sequence[str]) -> list[dict[str, Any]]:
+    """Compile the cases and return a row for each kernel that they launch; one whose compilation fails has an "error"."""
+    rows = []
+    for target in targets:
+        for case in cases:
+            for dtype in dtypes:
+                key = {"target": target, "case": case, "dtype": dtype}
+                with launches_caught(TARGETS[target]) as found:
+                    try:
+                        CASES[case](DTYPES[dtype])
+                    except Exception as error:
+                        rows.append(key | {"kernel": "-", "error": f"{type(error).__name__}: {error}"[:500]})
+                seen = set()
+                for name, kernel in found:
+                    if kernel.hash not in seen:
+                        seen.add(kernel.hash)
+                        try:
+                            rows.append(key | {"kernel": name} | occupancy(kernel, TARGETS[target]))
+                        except RuntimeError as error:
+                            rows.append(key | {"kernel": name, "error": str(error)})
+                print(f"{target}, {case}, {dtype}: {len(seen)} kernels", file=sys.stderr)
+    return rows
+
+
+COLUMNS = {
+    "target": "target",
+    "case": "case",
+    "dtype": "dtype",
+    "kernel": "kernel",
+    "warps": "warps",
+    "registers": "registers",
+    "spilled_bytes": "spilled bytes",
+    "shared_bytes": "shared bytes",
+    "tensor_cores": "tensor cores",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Compile, report, and return the rows."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=["sm_80", "sm_90", "sm_100"])
+    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
+    parser.add_argument("--cases", nargs="+", default=[""], help="parts of the names of cases; all by default")
+    parser.add_argument("--no-spills", action="store_true", help="end with 1 if a kernel spills registers")
+    parser.add_argument("--output-dir", default="runs/compile-kernels")
+    arguments = parser.parse_args(argv)
+    cases = [name for name in CASES if any(part in name for part in arguments.cases)]
+    if not cases:
+        parser.error(f"no case is named like {arguments.cases}; there are: {', '.join(CASES)}.")
+    if triton.knobs.runtime.interpret:
+        parser.error("TRITON_INTERPRET is set: kernels would be interpreted; unset it.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of Triton 3.9, on a default that will change
+        rows = compile_all(arguments.targets, arguments.dtypes, cases)
+    write_report(arguments, "compile_kernels", [(f"Kernels, compiled by Triton {triton.__version__}", rows, COLUMNS)])
+    failed = [row for row in rows if "error" in row]
+    for row in failed:
+        print(f"{row['target']}, {row['case']}, {row['dtype']}: {row['error']}", file=sys.stderr)
+    if failed or (arguments.no_spills and any(row["spilled_bytes"] for row in rows)):
+        raise SystemExit(1)
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,271 @@
+"""The registry of timed layers: which pairs, how each is built, and rivals of as many parameters.
+
+Rivals from elsewhere: "original" (scripts/speed/original_tnn.py), "llama" and "mamba" (a layer of the library's models) and "gla" (a
+mixer of flash-linear-attention in a block of ours). The last three are as wide as the layer they stand against, and what is
+between their projections is as wide as makes their parameters as many.
+"""
+
+import importlib.util
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from original_tnn import OriginalTNNLayer
+from torch import Tensor, nn
+from transformers import AutoConfig
+
+from hf_seqmix import SeqMixHybridConfig
+from hf_seqmix.models.backbone import SeqMixBlock
+from hf_seqmix.modules.glu import GatedLinearUnit
+
+__all__ = [
+    "Layer",
+    "Pair",
+    "build",
+    "copy_weights",
+    "count",
+    "layer_pairs",
+    "other_pairs",
+    "paper_pairs",
+    "transformer_pairs",
+]
+
+HEAD_WIDTH = 64
+
+
+class Layer(NamedTuple):
+    """A layer: its family ("original", a rival, or a model type), direction, and the sizes of its kernel."""
+
+    family: str
+    causal: bool
+    mlp_width: int = 0
+    mlp_depth: int = 0
+    points: int = 0
+    taps: int = 0
+    degree: int = 0
+
+    @property
+    def name(self) -> str:
+        """What tables call it; they say the direction elsewhere."""
+        details = {"K": self.mlp_depth, "r": self.points, "m": self.taps, "degree": self.degree}
+        return " ".join([self.family, *(f"{name}={value}" for name, value in details.items() if value)])
+
+    @property
+    def direction(self) -> str:
+        """Which tokens a token sees."""
+        return "causal" if self.causal else "bidirectional"
+
+
+class Pair(NamedTuple):
+    """A layer, what it is measured against, and the ratios that were published for it, by length (None: for any)."""
+
+    layer: Layer
+    rival: Layer
+    published_faster: Mapping[int | None, float] = {}
+    """Speed over the rival's, less one."""
+    published_memory: Mapping[int | None, float] = {}
+    """Memory saved, as a part of the rival's."""
+    longest: int | None = None
+    """Greatest length at which the rival is tried."""
+
+
+def usual(family: str, causal: bool) -> Layer:
+    """A layer of the package at the sizes of the tables that are not the paper's."""
+    if family == "ski_tnn":
+        return Layer(family, causal, points=64, taps=33)
+    if family in ("tnn", "fd_tnn", "original"):
+        return Layer(family, causal, 32, 1)
+    return Layer(family, causal)
+
+
+def layer_pairs() -> list[Pair]:
+    """The pairs of the table `layers`."""
+    ski = usual("ski_tnn", False)
+    return [
+        *(Pair(usual(family, True), usual("original", True)) for family in ("tnn", "fd_tnn")),
+        Pair(ski, usual("original", True)),
+        *(Pair(usual(family, False), usual("original", False)) for family in ("tnn", "fd_tnn")),
+        Pair(ski, usual("original", False)),
+        Pair(usual("fd_tnn", False), usual("tnn", False)),
+        Pair(ski, usual("tnn", False)),
+    ]
+
+
+def paper_pairs() -> list[Pair]:
+    """The pairs of the table `paper`, with what section 5 and appendix C report."""
+
+    def of(family: str, causal: bool, depth: int = 0) -> Layer:
+        return Layer(family, causal, points=32, taps=17) if family == "ski_tnn" else Layer(family, causal, 64, depth)
+
+    faster: dict[tuple[str, bool, int, int], Mapping[int | None, float]] = {
+        # family, causal, its depth, the rival's depth
+        ("fd_tnn", True, 3, 6): {512: 0.15},
+        ("fd_tnn", True, 3, 3): {512: 0.10},
+        ("fd_tnn", False, 6, 6): {None: 0.80},
+        ("ski_tnn", False, 0, 6): {512: 0.25, 2048: 0.30},
+    }
+    memory: Mapping[int | None, float] = {512: 0.17, 2048: 0.42}
+    pairs = []
+    for rival_family in ("original", "tnn"):
+        for causal in (True, False):
+            layers = [of("fd_tnn", causal, 3)]
+            layers += [] if causal else [of("fd_tnn", causal, 6), of("ski_tnn", causal)]
+            if rival_family == "original":
+                layers = [of("tnn", causal, 6), *layers]
+            for layer in layers:
+                known = faster.get((layer.family, causal, layer.mlp_depth, 6), {})
+                saved = memory if layer.family == "ski_tnn" else {}
+                pairs.append(Pair(layer, of(rival_family, causal, 6), known, saved))
+        both_shallow = faster["fd_tnn", True, 3, 3]
+        pairs.append(Pair(of("fd_tnn", True, 3), of(rival_family, True, 3), both_shallow))
+    return pairs
+
+
+def transformer_pairs() -> list[Pair]:
+    """The pairs of the table `transformers`: every family against a Llama layer; SKI, which has no causal form, in both."""
+    llama = Layer("llama", True)
+    polynomials = [Layer("poly_transformer", True, degree=degree) for degree in (3, 4)]
+    causal = [usual("tnn", True), usual("fd_tnn", True), usual("ski_tnn", False), usual("ipa", True), *polynomials]
+    both = [Pair(layer, llama) for layer in (*causal, usual("attention", True))]
+    return both + [Pair(usual(family, False), Layer("llama", False)) for family in ("tnn", "fd_tnn", "ski_tnn")]
+
+
+def other_pairs(device: str, slow_limit: int) -> list[Pair]:
+    """The pairs of the table `others`: against Mamba, up to a length that its plain form allows, and against fla's layer."""
+    layers = [usual("tnn", True), usual("ski_tnn", False), Layer("poly_transformer", True, degree=3)]
+    pairs = [Pair(layer, Layer("mamba", True), longest=slow_limit) for layer in layers]
+    if torch.device(device).type != "cpu" and importlib.util.find_spec("fla") is not None:
+        pairs += [Pair(layer, Layer("gla", True)) for layer in layers]
+    return pairs
+
+
+def count(module: nn.Module) -> int:
+    """Number of parameters."""
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def build(layer: Layer, length: int, hidden_size: int, parameters: int | None = None) -> nn.Module:
+    """Build a layer with random weights, those of seed 0.
+
+    Args:
+        layer: which.
+        length: tokens that it will see.
+        hidden_size: channels in and out.
+        parameters: how many parameters a rival from elsewhere should have.
+
+    Raises:
+        RuntimeError: if that is missed by more than 2 %.
+    """
+    torch.manual_seed(0)
+    if layer.family == "original":
+        return OriginalTNNLayer(hidden_size, 3 * hidden_size, layer.mlp_width, layer.mlp_depth, causal=layer.causal)
+    if layer.family in _RIVALS:
+        assert parameters is not None
+        return _as_large(lambda size: _RIVALS[layer.family](hidden_size, size, length, layer.causal), parameters)
+    fields = _fields(layer, length)
+    common: dict[str, Any] = {
+        "hidden_size": hidden_size,
+        "num_hidden_layers": 1,
+        "max_position_embeddings": length,
+        "is_causal": layer.causal,
+        "hidden_dropout": 0.0,
+    }
+    if layer.family == "attention":
+        heads = max(1, hidden_size // HEAD_WIDTH)
+        config: Any = SeqMixHybridConfig(mixer_configs={"attention": {"num_heads": heads}}, **common)
+    else:
+        config = AutoConfig.for_model(layer.family, **common, **fields)
+    return SeqMixBlock(config, 0)
+
+
+def _fields(layer: Layer, length: int) -> dict[str, Any]:
+    if layer.family == "ski_tnn":
+        return {"num_inducing_points": min(layer.points, length), "conv_kernel_size": layer.taps}
+    if layer.family in ("tnn", "fd_tnn"):
+        decay = {"decay": 0.99} if layer.family == "tnn" else {}
+        return {"rpe_hidden_size": layer.mlp_width, "rpe_num_layers": layer.mlp_depth, **decay}
+    return {"degree": layer.degree} if layer.degree else {}
+
+
+def copy_weights(original: nn.Module, block: nn.Module) -> None:
+    """Give a TNN block of the package the weights of the original's layer."""
+    places = {"u_proj": "mixer.", "v_proj": "mixer.", "o_proj": "mixer.", "product": "mixer.operator."}
+    state = {}
+    for name, weight in original.state_dict().items():
+        name = name.replace("product.encoder", "product.kernel.encoder")
+        first = name.partition(".")[0]
+        state[places.get(first, "mlp.") + name.removeprefix("product.")] = weight
+    block.load_state_dict(state)
+
+
+def _as_large(make: Callable[[int], nn.Module], parameters: int) -> nn.Module:
+    """Build with the inner width by which the number of parameters, linear in it, comes nearest."""
+    small, large = (count(make(size)) for size in (8, 16))
+    size = max(1, round(8 + 8 * (parameters - small) / (large - small)))
+    module = make(size)
+    if abs(count(module) / parameters - 1) > 0.02:
+        raise RuntimeError(f"a rival has {count(module)} parameters where {parameters} are wanted.")
+    return module
+
+
+class _Llama(nn.Module):
+    """A decoder layer of the library's Llama; the rotations, which its layers share, are made once."""
+
+    def __init__(self, hidden_size: int, inner_size: int, length: int, causal: bool) -> None:
+        super().__init__()
+        from transformers import LlamaConfig, LlamaModel
+
+        fields: dict[str, Any] = {"attn_implementation": "sdpa"}
+        config = LlamaConfig(
+            vocab_size=8,
+            hidden_size=hidden_size,
+            intermediate_size=inner_size,
+            num_hidden_layers=1,
+            num_attention_heads=max(1, hidden_size // HEAD_WIDTH),
+            num_key_value_heads=max(1, hidden_size // HEAD_WIDTH),
+            max_position_embeddings=length,
+            **fields,
+        )
+        model: Any = LlamaModel(config)
+        self.layer = model.layers[0]
+        self.layer.self_attn.is_causal = causal
+        rotations = model.rotary_emb(torch.zeros(1, length, hidden_size), torch.arange(length).unsqueeze(0))
+        self.register_buffer("cos", rotations[0], persistent=False)
+        self.register_buffer("sin", rotations[1], persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, length, hidden_size) to the same shape."""
+        return self.layer(x, position_embeddings=(self.cos, self.sin))
+
+
+def _mamba(hidden_size: int, inner_size: int, length: int, causal: bool) -> nn.Module:
+    """A layer of the library's Mamba, without a feed-forward, as its models are."""
+    from transformers import MambaConfig, MambaModel
+
+    config = MambaConfig(vocab_size=8, hidden_size=hidden_size, num_hidden_layers=1)
+    config.intermediate_size = inner_size
+    return MambaModel(config).layers[0]
+
+
+class _GatedLinearAttention(nn.Module):
+    """A mixer of flash-linear-attention with the package's gated linear unit."""
+
+    def __init__(self, hidden_size: int, inner_size: int, length: int, causal: bool) -> None:
+        super().__init__()
+        from fla.layers import GatedLinearAttention
+
+        self.mixer = GatedLinearAttention(hidden_size=hidden_size, num_heads=max(1, hidden_size // HEAD_WIDTH))
+        self.mlp = GatedLinearUnit(hidden_size, inner_size)
+        self.mixer_norm, self.mlp_norm = nn.RMSNorm(hidden_size), nn.RMSNorm(hidden_size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Map (batch, length, hidden_size) to the same shape."""
+        x = x + self.mixer(self.mixer_norm(x))[0]
+        return x + self.mlp(self.mlp_norm(x))
+
+
+_RIVALS: dict[str, Callable[[int, int, int, bool], nn.Module]] = {
+    "llama": _Llama,
+    "mamba": _mamba,
+    "gla": _GatedLinearAttention,
+}

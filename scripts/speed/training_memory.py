@@ -1,0 +1,92 @@
+"""Says how much memory training a model takes, without training it; activations are counted on this machine's CPU.
+
+    python scripts/speed/training_memory.py --model-type tnn --config-overrides hidden_size=512 num_hidden_layers=12
+    python scripts/speed/training_memory.py --model-type ipa --block-size 1024 --dtype float32 --checkpointing
+
+Parameters, gradients and AdamW's two averages are numbers times bytes. Activations are what the forward pass of a few rows
+keeps for the backward one, a token: of a layer (a model of three layers against one of two), and of the rest, the logits over
+the vocabulary above all. Other devices may keep other things, and what a step needs for a moment is not counted. Prints JSON.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
+
+from hf_seqmix.training import config_from_overrides, parse_overrides
+
+
+def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
+    """A language model in its configuration's direction, with random weights."""
+    auto = AutoModelForCausalLM if getattr(config, "is_causal", True) else AutoModelForMaskedLM
+    return auto.from_config(config).to(dtype)
+
+
+def activation_bytes(model: PreTrainedModel, rows: int, length: int) -> int:
+    """Bytes that a forward pass keeps for the backward one beside the parameters; each piece of memory once."""
+    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in own:
+            kept[place] = tensor  # held, so that no other takes its place
+        return tensor
+
+    ids = torch.zeros(rows, length, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        model.train()(input_ids=ids, labels=ids)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Runs the command line, prints the figures and returns them."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model-type", required=True, help="a family, such as tnn")
+    parser.add_argument("--config-overrides", nargs="*", default=[], help="fields of its configuration, key=value")
+    parser.add_argument("--block-size", type=int, default=512, help="tokens of a row")
+    parser.add_argument("--rows", type=int, default=8, help="rows that are counted")
+    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="of the parameters")
+    parser.add_argument("--checkpointing", action="store_true", help="activations are computed again")
+    arguments = parser.parse_args(argv)
+    dtype = getattr(torch, arguments.dtype)
+    try:
+        fields = {"hidden_dropout": 0.0, **parse_overrides(arguments.config_overrides)}
+        config = config_from_overrides(arguments.model_type, fields, {"max_position_embeddings": arguments.block_size})
+        small = [
+            build(config_from_overrides(arguments.model_type, {**fields, "num_hidden_layers": layers}, {}), dtype)
+            for layers in (2, 3)
+        ]
+    except ValueError as error:
+        sys.exit(f"training_memory.py: {error}")
+    with torch.device("meta"):
+        numbers = build(config, dtype).num_parameters()
+    kept = []
+    for model in small:
+        if arguments.checkpointing:
+            # Older releases know one name, newer ones warn of it.
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable()
+        kept.append(
+            activation_bytes(model, arguments.rows, arguments.block_size) / arguments.rows / arguments.block_size
+        )
+    layer = kept[1] - kept[0]
+    figures = {
+        "parameters": numbers,
+        "bytes_of_parameters": numbers * dtype.itemsize,
+        "bytes_of_gradients": numbers * dtype.itemsize,
+        "bytes_of_optimizer": 2 * numbers * dtype.itemsize,
+        "activation_bytes_a_token": round(kept[0] + (config.num_hidden_layers - 2) * layer),
+        "activation_numbers_a_token_and_layer_over_hidden_size": round(layer / dtype.itemsize / config.hidden_size, 1),
+    }
+    print(json.dumps(figures, indent=2))
+    return figures
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""What `tune.py` times: the implementations of an operation, the same with other constants, and forms that are none of them."""
+
+import importlib
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import op_products as products
+import torch
+from op_candidates import OPS, Candidate, Sizes, usable
+from torch import Tensor
+
+from hf_seqmix.ops import linear_attention, toeplitz_matmul_dense
+from hf_seqmix.ops.common.backend import real_valued
+from hf_seqmix.ops.polynomial.linear_attention import causal_sum_vectorised
+
+__all__ = ["TUNED", "Variant", "active", "variants_of"]
+
+TUNED = {
+    "toeplitz_causal": "toeplitz",
+    "toeplitz_bidirectional": "toeplitz_bidirectional",
+    "ski": "ski",
+    "causal_sum": "linear_attention",
+}
+"""Entry of `crossovers.IMPLEMENTATIONS` -> the operation of `op_candidates.OPS` by which it is timed."""
+
+_FFT, _SUM = "hf_seqmix.ops.common.fft", "hf_seqmix.ops.polynomial.linear_attention"
+
+
+class Variant(NamedTuple):
+    """Something to time."""
+
+    candidate: Candidate
+    base: str | None = None
+    """The implementation of which this is the same with another constant; None for an implementation or another form."""
+    constant: tuple[str, str, int] | None = None
+    """Module, name and value of that constant."""
+    real: bool = False
+    """Whether it is computed by ordinary operations on real numbers, as exporters have it."""
+    encoded: bool = True
+    """Whether a table of crossovers can name it."""
+    longest: int | None = None
+    """Greatest length at which it is tried."""
+    slow: bool = False
+    """Whether it is timed in a rotation of its own: what it leaves in caches and in the allocator would slow the others."""
+
+
+@contextmanager
+def active(variant: Variant) -> Iterator[None]:
+    """Have a variant's constant and form in force; implementations are forced by its candidate."""
+    with ExitStack() as stack:
+        if variant.real:
+            stack.enter_context(real_valued())
+        if variant.constant is not None:
+            path, name, value = variant.constant
+            module = importlib.import_module(path)
+            before = getattr(module, name)
+            stack.callback(setattr, module, name, before)
+            setattr(module, name, value)
+        yield
+
+
+def _vectorised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return causal_sum_vectorised(q.float(), k.float(), v.float(), None).to(q.dtype)
+
+
+def _parallel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return linear_attention(q, k, v, form="parallel").to(q.dtype)
+
+
+def _size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 2**20 else f"{count >> 10} KiB"
+
+
+def _constants(choice: str, on_gpu: bool) -> list[tuple[str, str, str, list[int]]]:
+    """Return the constants that are worth trying: implementation, module, name, values."""
+    if choice.startswith("toeplitz"):
+        if on_gpu:
+            return [("fft", _FFT, "_DEVICE_BYTES", [2**26, 2**28, 2**30])]
+        return [("fft", _FFT, "_CPU_BYTES_PER_THREAD", [2**18, 2**19, 2**20, 2**21, 2**22, 2**24])]
+    if choice == "causal_sum":
+        name, values = ("VECTOR_CHUNK", [32, 64, 128, 256]) if on_gpu else ("LOOP_CHUNK", [16, 32, 64, 128])
+        return [("torch", _SUM, name, values)]
+    return []
+
+
+def variants_of(choice: str, sizes: Sizes) -> dict[str, Variant]:
+    """Return what is timed at these sizes: name -> variant, implementations first."""
+    ours = OPS[TUNED[choice]].candidates["ours"]
+    on_gpu = torch.device(sizes.device).type != "cpu"
+
+    def by(name: str) -> Candidate:
+        return ours._replace(names=((choice, name),))
+
+    names = usable(choice, sizes)
+    found = {name: Variant(by(name)) for name in names}
+    for name, path, constant, values in _constants(choice, on_gpu):
+        if name not in names:
+            continue
+        in_force = getattr(importlib.import_module(path), constant)
+        for value in values:
+            text = _size(value) if "BYTES" in constant else str(value)
+            if value != in_force:
+                found[f"{name}, {text}"] = Variant(by(name), name, (path, constant, value), encoded=False)
+    if choice.startswith("toeplitz"):
+        dense = partial(toeplitz_matmul_dense, causal=choice == "toeplitz_causal")
+        found["conv1d"] = Variant(ours, real=True, encoded=False, longest=1024, slow=True)
+        found["dense"] = Variant(ours._replace(product=_casting(dense)), encoded=False, longest=512, slow=True)
+    elif choice == "causal_sum":
+        found["parallel"] = Variant(ours._replace(product=_parallel), encoded=False, longest=2048, slow=True)
+        if not on_gpu:
+            for value in (32, 64, 128):
+                name = f"vectorised, {value}"
+                candidate = ours._replace(product=_vectorised, reference=products.linear_reference)
+                found[name] = Variant(candidate, None, (_SUM, "VECTOR_CHUNK", value), encoded=False)
+    return {
+        name: variant for name, variant in found.items() if variant.longest is None or sizes.length <= variant.longest
+    }
+
+
+def _casting(product: Any) -> Any:
+    """The product in the dtype of x, whatever that of the kernel."""
+
+    def call(x: Tensor, kernel: Tensor) -> Tensor:
+        return product(x, kernel).to(x.dtype)
+
+    return call

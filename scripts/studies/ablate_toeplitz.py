@@ -1,0 +1,106 @@
+"""The ablations of Moreno, Mei, Walters 2023 (arXiv 2305.09028) as commands; each writes JSON, a table and a plot.
+
+    python scripts/studies/ablate_toeplitz.py sparse-low-rank --output-dir runs/sparse-low-rank
+    python scripts/studies/ablate_toeplitz.py causal-ski --output-dir runs/causal-ski
+    python scripts/studies/ablate_toeplitz.py interpolation --output-dir runs/interpolation
+    python scripts/studies/ablate_toeplitz.py mlp-depth --output-dir runs/mlp-depth
+    python scripts/studies/ablate_toeplitz.py curves --output-dir runs/curves
+
+Times are medians over interleaved rounds (see benchmark_ops.py, also for the clocks). Models are trained by compare_mixers.py:
+equal parameters, equal batches, the learning rate chosen on the first seed; by default on the sources of Python's standard
+library. A killed command goes on with the next run when it is given again.
+"""
+
+import argparse
+import logging
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from ablation_models import SPLITS, run_curves, run_mlp_depth, run_sparse_low_rank
+from ablation_products import run_causal_ski, run_interpolation
+
+from hf_seqmix.training import explain_write_error
+
+logger = logging.getLogger("ablate_toeplitz")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """One sub-command an ablation; `run` of the parsed arguments is the function that does it."""
+    parser = argparse.ArgumentParser(
+        "ablate_toeplitz.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="ablation", required=True, metavar="ablation")
+
+    def add(name: str, run: Callable[..., Any], *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, parents=list(parents), help=run.__doc__, description=run.__doc__)
+        command.add_argument("--output-dir", default=f"runs/{name}")
+        command.add_argument("--threads", type=int, default=1, help="CPU threads")
+        command.set_defaults(run=run)
+        return command
+
+    training = argparse.ArgumentParser(add_help=False)
+    for split in SPLITS:
+        training.add_argument(f"--{split}-file", help="a text file; by default sources of Python's standard library")
+    training.add_argument("--train-characters", type=int, default=2_000_000, help="of the standard library, at most")
+    training.add_argument("--tokenizer", default="bpe:2048", help="see pretrain.py")
+    training.add_argument("--learning-rates", nargs="+", type=float, default=[4e-3, 8e-3])
+    training.add_argument("--seeds", nargs="+", type=int, default=[0, 1])
+    sizes = {"steps": 400, "batch-size": 4, "block-size": 256, "eval-blocks": 100, "hidden-size": 128, "num-layers": 2}
+    for name, value in sizes.items():
+        training.add_argument(f"--{name}", type=int, default=value)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    layers = argparse.ArgumentParser(add_help=False)
+    layers.add_argument("--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="of the timed layers")
+    layers.add_argument("--layer-size", type=int, default=256, help="channels of the timed layers")
+    layers.add_argument("--batch", type=int, default=2, help="of the timed layers")
+    layers.add_argument("--rounds", type=int, default=7)
+    layers.add_argument("--device", default=device)
+
+    command = add("sparse-low-rank", run_sparse_low_rank, training, layers)
+    command.add_argument("--points", type=int, default=32, help="inducing points of the timed layers")
+    command.add_argument("--taps", type=int, default=17, help="of the convolution of the timed layers")
+    command = add("mlp-depth", run_mlp_depth, training, layers)
+    command.add_argument("--task", default="lm-causal", choices=["lm-causal", "lm-masked"])
+    add("curves", run_curves, training)
+    command = add("causal-ski", run_causal_ski)
+    command.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048, 4096, 8192])
+    command.add_argument("--points", type=int, default=64)
+    command.add_argument("--batch", type=int, default=4)
+    command.add_argument("--channels", type=int, default=256)
+    command.add_argument("--rounds", type=int, default=9)
+    command.add_argument("--device", default=device)
+    command.add_argument("--most-mib", type=float, default=300, help="leave out running sums whose states are larger")
+    command = add("interpolation", run_interpolation)
+    command.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048, 4096, 8192])
+    command.add_argument("--points", type=int, nargs="+", default=[16, 32, 64, 128, 256])
+    command.add_argument("--batch", type=int, default=4)
+    command.add_argument("--channels", type=int, default=256)
+    command.add_argument("--rounds", type=int, default=9)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run the command line and return what the ablation found; exits with a message on wrong input."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logger.setLevel(logging.INFO)
+    arguments = build_parser().parse_args(sys.argv[1:] if argv is None else argv)
+    try:
+        smallest = min([*getattr(arguments, "lengths", [2]), getattr(arguments, "rounds", 2) + 1])
+        if smallest < 2:
+            raise ValueError("--lengths must be at least 2 and --rounds at least 1.")
+        Path(arguments.output_dir).mkdir(parents=True, exist_ok=True)
+        return arguments.run(arguments)
+    except ValueError as error:
+        sys.exit(f"ablate_toeplitz.py: {error}")
+    except OSError as error:
+        message = explain_write_error(error, arguments.output_dir)
+        if message is None:
+            raise
+        sys.exit(f"ablate_toeplitz.py: {message}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""Ablations that time layers and train models: the parts of SKI, the depth of the encoder, and training curves."""
+
+import argparse
+import json
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import compare_mixers
+import torch
+from comparison_tasks import MODELS, TASKS, TOEPLITZ
+from ski_parts import register_parts
+from torch import nn
+from transformers import AutoConfig
+
+from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.data import python_stdlib
+from hf_seqmix.models.backbone import SeqMixBlock
+from hf_seqmix.training.timing import Clock, Timed, forward_backward, interleave, medians_ms, peak_bytes, write_report
+
+__all__ = ["SPLITS", "run_curves", "run_mlp_depth", "run_sparse_low_rank"]
+
+logger = logging.getLogger("ablate_toeplitz")
+
+SPLITS = ("train", "validation", "test")
+
+
+def text_files(arguments: argparse.Namespace) -> dict[str, Path]:
+    """The text of each split: as given, or the beginning of Python's standard library, written into the output folder."""
+    given = {split: getattr(arguments, f"{split}_file") for split in SPLITS}
+    if all(given.values()):
+        return {split: Path(path) for split, path in given.items()}
+    if any(given.values()):
+        raise ValueError("Give --train-file, --validation-file and --test-file, or none of them.")
+    folder = Path(arguments.output_dir) / "text"
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {split: folder / f"{split}.txt" for split in SPLITS}
+    if not all(path.exists() for path in paths.values()):
+        for split, documents in python_stdlib().items():
+            limit = arguments.train_characters if split == "train" else arguments.train_characters // 8
+            temporary = paths[split].with_suffix(".tmp")
+            temporary.write_text("\n".join(documents["text"])[:limit], encoding="utf-8")
+            temporary.replace(paths[split])
+    return paths
+
+
+def train(arguments: argparse.Namespace, task: str, models: Sequence[str]) -> list[dict[str, Any]]:
+    """Train models with compare_mixers.py; return a row a model, with its curves of the training loss by seed."""
+    command = ["--task", task, "--output-dir", str(Path(arguments.output_dir) / "training"), "--models", *models]
+    for split, path in text_files(arguments).items():
+        command += [f"--{split}-file", str(path)]
+    for name in ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads"):
+        command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    command += ["--tokenizer", arguments.tokenizer, "--extend-sweep", "0"]
+    command += ["--learning-rates", *map(str, arguments.learning_rates), "--seeds", *map(str, arguments.seeds)]
+    report = compare_mixers.main(command)
+    if report is None:
+        raise ValueError("No model could be trained; see the messages above, or try lower --learning-rates.")
+    log = Path(arguments.output_dir) / "training" / "runs.jsonl"
+    runs = [json.loads(text) for text in log.read_text(encoding="utf-8").splitlines()]
+    rows = []
+    for result in report["results"]:
+        mine = {
+            run["key"]["seed"]: run["result"]
+            for run in runs
+            if run["key"]["model"] == result["model"]
+            and run["key"]["learning_rate"] == result["learning_rate"]
+            and run["key"]["settings"] == report["settings"]
+            and run["key"]["seed"] in arguments.seeds
+        }
+        metrics = [name for name in result if name.startswith(("validation_", "test_"))]
+        row: dict[str, Any] = {name: result[name] for name in ("model", "num_parameters", "learning_rate")}
+        row |= {"best_at_edge": result["best_at_edge"], "num_seeds": result["num_seeds"]}
+        for name in metrics:
+            row[name], row[f"{name}_sd"] = result[name]["mean"], result[name]["sd"]
+        # Not every task reports the loss itself.
+        losses = [run["test"]["token_loss"] for run in mine.values() if run["test"]["token_loss"] is not None]
+        row["test_loss"] = statistics.mean(losses) if losses else None
+        row["test_loss_sd"] = statistics.stdev(losses) if len(losses) > 1 else None
+        row["test_loss_by_seed"] = {seed: run["test"]["token_loss"] for seed, run in mine.items()}
+        row["curves"] = {seed: run["train_loss_curve"] for seed, run in mine.items()}
+        rows.append(row)
+    return rows
+
+
+def shown_loss(row: Mapping[str, Any]) -> str:
+    """Mean and spread of the test loss."""
+    if row["test_loss"] is None:
+        return "diverged"
+    spread = "" if row["test_loss_sd"] is None else f" ± {row['test_loss_sd']:.4f}"
+    return f"{row['test_loss']:.4f}{spread}" + (" (rate at edge)" if row["best_at_edge"] else "")
+
+
+def describe_training(arguments: argparse.Namespace, task: str) -> str:
+    """What was trained on what."""
+    text = "Python's standard library" if arguments.train_file is None else Path(arguments.train_file).name
+    rates = ", ".join(f"{rate:g}" for rate in arguments.learning_rates)
+    return (
+        f"{task} on {text}, {arguments.steps} updates of {arguments.batch_size} x {arguments.block_size} tokens, "
+        f"{arguments.num_layers} layers, {arguments.hidden_size} channels, equal parameters, best rate of {rates}, "
+        f"{len(arguments.seeds)} seeds"
+    )
+
+
+def time_layers(arguments: argparse.Namespace, models: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Time training of one layer of each configuration at each length, in turn, and take its peak memory."""
+    device = torch.device(arguments.device)
+    clock = Clock(device)
+    rows = []
+    for length in arguments.lengths:
+        x, upstream = (torch.randn(arguments.batch, length, arguments.layer_size, device=device) for _ in range(2))
+        x.requires_grad_()
+        timed: dict[str, Timed] = {}
+        for name, fields in models.items():
+            config: Any = AutoConfig.for_model(
+                **{"num_hidden_layers": 1} | dict(fields),
+                hidden_size=arguments.layer_size,
+                intermediate_size=arguments.layer_size,
+                max_position_embeddings=length,
+                hidden_dropout=0.0,
+            )
+            layer: nn.Module = SeqMixBlock(config, 0).to(device)
+            timed[name] = forward_backward(layer, [x], upstream, list(layer.parameters()))
+        peaks = {}
+        for name, once in timed.items():
+            once(clock)
+            peaks[name] = peak_bytes(lambda once=once: once(clock), device)  # type: ignore[misc]
+        x.grad = None
+        for name, rounds in interleave(timed, arguments.rounds, clock).items():
+            forward, both = medians_ms(rounds)
+            rows.append(
+                {
+                    "length": length,
+                    "batch": arguments.batch,
+                    "model": name,
+                    "forward_ms": forward,
+                    "ms": both,
+                    "peak_mib": peaks[name] / 2**20,
+                    "clock": clock.kind,
+                }
+            )
+        logger.info(f"length {length}: " + ", ".join(f"{r['model']} {r['ms']:.1f} ms" for r in rows[-len(timed) :]))
+    return rows
+
+
+def against_first(rows: Sequence[dict[str, Any]]) -> None:
+    """Add to each row its time and memory over those of the first model at the same length."""
+    for row in rows:
+        first = next(other for other in rows if other["length"] == row["length"])
+        row["time_ratio"] = row["ms"] / first["ms"]
+        row["memory_ratio"] = row["peak_mib"] / first["peak_mib"]
+
+
+TIME_COLUMNS = {
+    "length": "length",
+    "model": "layer",
+    "ms": "ms:.1f",
+    "time_ratio": "time / first:.2f",
+    "peak_mib": "peak MiB:.1f",
+    "memory_ratio": "memory / first:.2f",
+}
+
+
+def plot_layers_and_losses(
+    timings: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]], path: Path, title: str
+) -> None:
+    """Time and memory against the length, and the test loss of each seed."""
+    with draw_row(path, 13, 4.2, 3) as (figure, (left, middle, right)):
+        names = list(dict.fromkeys(row["model"] for row in timings))
+        for index, name in enumerate(names):
+            mine = [row for row in timings if row["model"] == name]
+            lengths = [row["length"] for row in mine]
+            tokens = [row["batch"] * row["length"] for row in mine]
+            times = [1e3 * row["ms"] / count for row, count in zip(mine, tokens, strict=True)]
+            memory = [1024 * row["peak_mib"] / count for row, count in zip(mine, tokens, strict=True)]
+            left.plot(lengths, times, label=name, **line(index))
+            middle.plot(lengths, memory, **line(index))
+            for panel in (left, middle):
+                panel.set_xscale("log", base=2)
+                panel.set_xticks(lengths, [str(length) for length in lengths])
+                panel.minorticks_off()
+        left.set(xlabel="length (tokens)", ylabel="training a layer (µs/token)", ylim=(0, None))
+        left.legend(fontsize=8.5)
+        middle.set(xlabel="length (tokens)", ylabel="peak memory of a step (KiB/token)", ylim=(0, None))
+        for place, row in enumerate(trained):
+            values = [value for value in row["test_loss_by_seed"].values() if value is not None]
+            style = line(names.index(row["model"]) if row["model"] in names else len(names))
+            right.plot([place] * len(values), values, linestyle="none", alpha=0.6, **style)
+            if row["test_loss"] is not None:
+                right.plot([place - 0.2, place + 0.2], [row["test_loss"]] * 2, color=style["color"])
+        right.set_xticks(range(len(trained)), [row["model"].replace("-", "-\n") for row in trained], fontsize=8.5)
+        right.set_xlim(-0.6, len(trained) - 0.4)
+        right.set_ylabel("test loss: each seed, and their mean (nats/token)")
+        right.grid(axis="x", visible=False)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
+
+
+def run_sparse_low_rank(arguments: argparse.Namespace) -> dict[str, Any]:
+    """SKI with both of its parts, with the low-rank part only, and with the convolution only."""
+    parts = register_parts()
+    models: dict[str, Mapping[str, Any]] = {"ski_tnn": {"model_type": "ski_tnn"}}
+    layers = {"ski_tnn": {"model_type": "ski_tnn", "is_causal": False, **_points(arguments)}}
+    for name, mixer in parts.items():
+        hybrid = {"mixer_types": [mixer] * arguments.num_layers}
+        models[name] = {"model_type": "seqmix_hybrid", **hybrid}
+        layers[name] = {
+            "model_type": "seqmix_hybrid",
+            "is_causal": False,
+            "mixer_types": [mixer],
+            "mixer_configs": {mixer: _points(arguments)},
+        }
+    return layers_and_losses(arguments, "sparse-low-rank", "lm-masked", models, layers)
+
+
+def _points(arguments: argparse.Namespace) -> dict[str, int]:
+    return {"num_inducing_points": min(arguments.points, *arguments.lengths), "conv_kernel_size": arguments.taps}
+
+
+def run_mlp_depth(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The encoder of TNN and FD-TNN with 3 and with 6 hidden layers."""
+    models: dict[str, Mapping[str, Any]] = {}
+    layers: dict[str, Mapping[str, Any]] = {}
+    causal = TASKS[arguments.task].causal
+    for family in ("tnn", "fd_tnn"):
+        for depth in (6, 3):
+            name = f"{family}-K{depth}"
+            models[name] = {"model_type": family, **TOEPLITZ, "rpe_num_layers": depth}
+            layers[name] = {
+                "model_type": family,
+                "is_causal": causal,
+                "rpe_hidden_size": 64,
+                "rpe_num_layers": depth,
+            }
+    return layers_and_losses(arguments, "mlp-depth", arguments.task, models, layers)
+
+
+def layers_and_losses(
+    arguments: argparse.Namespace,
+    stem: str,
+    task: str,
+    models: Mapping[str, Mapping[str, Any]],
+    layers: Mapping[str, Mapping[str, Any]],
+) -> dict[str, Any]:
+    """Time the layers, train the models, and report both."""
+    torch.set_num_threads(arguments.threads)
+    timings = time_layers(arguments, layers)
+    against_first(timings)
+    for name, fields in models.items():
+        MODELS[name] = (fields["model_type"], {k: v for k, v in fields.items() if k != "model_type"})
+    trained = train(arguments, task, list(models))
+    clock = timings[0]["clock"]
+    where = f"{arguments.layer_size} channels, batch {arguments.batch}, {arguments.device}, {clock}"
+    described = describe_training(arguments, task)
+    cells = [row | {"loss": shown_loss(row), "rate": f"{row['learning_rate']:g}"} for row in trained]
+    loss_columns = {
+        "model": "model",
+        "num_parameters": "parameters:,",
+        "rate": "rate",
+        "loss": "test loss (nats/token)",
+        "num_seeds": "seeds",
+    }
+    sections = [
+        (f"Training one layer, forward and backward: {where}", timings, TIME_COLUMNS),
+        (f"Test loss: {described}", cells, loss_columns),
+    ]
+    folder = write_report(arguments, stem.replace("-", "_"), sections)
+    plot_layers_and_losses(timings, trained, folder / f"{stem.replace('-', '_')}.png", f"{stem}: {described}")
+    return {"timings": timings, "trained": trained}
+
+
+def run_curves(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Training curves of the masked TNN and SKI-TNN, the same batches in the same order."""
+    torch.set_num_threads(arguments.threads)
+    trained = train(arguments, "lm-masked", ["tnn", "ski_tnn"])
+    described = describe_training(arguments, "lm-masked")
+    cells = [row | {"loss": shown_loss(row), "rate": f"{row['learning_rate']:g}"} for row in trained]
+    columns = {"model": "model", "num_parameters": "parameters:,", "rate": "rate", "loss": "test loss (nats/token)"}
+    folder = write_report(arguments, "curves", [(f"Masked TNN and SKI-TNN: {described}", cells, columns)])
+    with draw_row(folder / "curves.png", 8, 4.4) as (figure, (panel,)):
+        for index, row in enumerate(trained):
+            color = line(index)["color"]
+            for number, curve in enumerate(row["curves"].values()):
+                steps, losses = zip(*curve, strict=True)
+                label = f"{row['model']}, rate {row['learning_rate']:g}" if number == 0 else None
+                panel.plot(
+                    steps, [float("nan") if v is None else v for v in losses], color=color, label=label, alpha=0.8
+                )
+        panel.set(xlabel="update", ylabel="training loss (nats/masked token)")
+        panel.legend(title="one line a seed")
+        figure.suptitle(described, x=0.01, ha="left", fontsize=8.5, wrap=True)
+    return {"trained": trained}

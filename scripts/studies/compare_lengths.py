@@ -1,0 +1,160 @@
+"""Compares language models at several lengths: is one better at short ones, and what does a training step cost?
+
+    python scripts/studies/compare_lengths.py --models attention ipa-p --lengths 100 250 500 --output-dir runs/lengths \\
+        --train-file wiki.train.head.tokens --validation-file wiki.valid.tokens --test-file wiki.test.tokens
+
+Runs compare_mixers.py for each length, in a folder of its own (equal parameters, equal batches and updates, learning rate
+swept on the first seed; a killed run goes on where it stopped), and then times training steps of the models side by side, in
+turn. Further arguments go to compare_mixers.py. The first model is the one that the others are compared with. Writes
+lengths.json, lengths.md and lengths.png.
+
+The question is that of Shamsi, Hua, Williams 2023 (arXiv 2306.12317), who report 1.5 % less cross-entropy than attention at
+short lengths, an advantage that shrinks with the length, and training times that are very similar.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from compare_mixers import Comparison, compare
+from compare_mixers import write_report as write_comparison
+from comparison_tasks import build_model
+from transformers import PreTrainedModel
+
+from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.training.timing import Clock, interleave, medians_ms, write_report
+
+
+class TrainingStep:
+    """Forward, backward and update of a model on one batch of random tokens."""
+
+    def __init__(self, model: PreTrainedModel, batch: int, length: int) -> None:
+        self.model = model.train()
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        self.ids = torch.randint(model.config.vocab_size, (batch, length))
+
+    def __call__(self, clock: Clock) -> tuple[float, ...]:
+        begin = clock.mark()
+        self.model(self.ids, labels=self.ids).loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return (clock.between(begin, clock.mark()),)
+
+
+def step_times(comparison: Comparison, rounds: int) -> dict[str, float]:
+    """Median milliseconds of a training step of each model of a comparison, interleaved."""
+    clock, arguments = Clock(torch.device("cpu")), comparison.arguments
+    steps = {
+        name: TrainingStep(build_model(config, True, 0), arguments.batch_size, arguments.block_size)
+        for name, config in comparison.configs.items()
+    }
+    return {name: medians_ms(seconds)[0] for name, seconds in interleave(steps, rounds, clock).items()}
+
+
+def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) -> list[dict[str, Any]]:
+    """One row a model: test cross-entropy, how it differs from the first model's on the same seeds, and the time."""
+    reference = report["results"][0]
+    rows = []
+    for result in report["results"]:
+        losses = result["test_bits_per_byte"]["by_seed"]
+        paired = [
+            100 * (value / reference["test_bits_per_byte"]["by_seed"][seed] - 1)
+            for seed, value in losses.items()
+            if value is not None and reference["test_bits_per_byte"]["by_seed"].get(seed) is not None
+        ]
+        spread = f" ± {statistics.stdev(paired):.2f}" if len(paired) > 1 else ""
+        mean = result["test_bits_per_byte"]["mean"]
+        rows.append(
+            {
+                "length": length,
+                "model": result["model"],
+                "num_parameters": result["num_parameters"],
+                "rate": f"{result['learning_rate']:g}" + (" (edge)" if result["best_at_edge"] else ""),
+                "bits_per_byte": mean,
+                "sd": result["test_bits_per_byte"]["sd"],
+                "num_seeds": result["test_bits_per_byte"]["n"],
+                "percent": statistics.mean(paired) if paired else None,
+                "by_seed_percent": paired,
+                "difference": f"{statistics.mean(paired):+.2f}{spread}" if paired else None,
+                "step_ms": times[result["model"]],
+                "time_ratio": times[result["model"]] / times[reference["model"]],
+            }
+        )
+    return rows
+
+
+COLUMNS = {
+    "length": "length",
+    "model": "model",
+    "num_parameters": "parameters:,",
+    "rate": "best rate",
+    "bits_per_byte": "test bits/byte:.4f",
+    "sd": "sd:.4f",
+    "difference": "difference, %",
+    "num_seeds": "seeds",
+    "step_ms": "step ms:.1f",
+    "time_ratio": "step time, ratio:.2f",
+}
+
+
+def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw cross-entropy, its difference from the first model's, and the ratio of step times against the length."""
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    with draw_row(path, 12.5, 3.9, 3) as (_, axes):
+        for index, model in enumerate(models):
+            mine = [row for row in rows if row["model"] == model]
+            lengths = [row["length"] for row in mine]
+            spread = [row["sd"] or 0 for row in mine]
+            axes[0].errorbar(lengths, [row["bits_per_byte"] for row in mine], spread, label=model, **line(index))
+            axes[1].plot(lengths, [row["percent"] for row in mine], **line(index))
+            for row in mine if index else []:
+                seeds = row["by_seed_percent"]
+                axes[1].plot([row["length"]] * len(seeds), seeds, linestyle="none", alpha=0.5, **line(index))
+            axes[2].plot(lengths, [row["time_ratio"] for row in mine], **line(index))
+        for panel in axes:
+            panel.set_xticks(lengths, [str(n) for n in lengths])
+            panel.set_xlabel("length (tokens)")
+        axes[0].set_ylabel("test bits per byte")
+        axes[1].set_ylabel(f"cross-entropy against {models[0]} (%)")
+        axes[2].set_ylabel(f"time of a training step against {models[0]}")
+        axes[2].set_ylim(0, 1.15 * max(row["time_ratio"] for row in rows))
+        axes[0].legend()
+
+
+def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Run the command line and return the rows of the table."""
+    parser = argparse.ArgumentParser(
+        "compare_lengths.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--models", nargs="+", default=["attention", "ipa-p"], metavar="MODEL")
+    parser.add_argument("--lengths", nargs="+", type=int, default=[100, 250, 500])
+    parser.add_argument("--timing-rounds", type=int, default=15)
+    parser.add_argument("--output-dir", type=Path, required=True)
+    arguments, rest = parser.parse_known_args(argv)
+    if min(arguments.lengths) < 2 or arguments.timing_rounds < 1:
+        parser.error("lengths must be at least 2, and --timing-rounds at least 1.")
+    rows: list[dict[str, Any]] = []
+    common: dict[str, Any] = {}
+    for length in sorted(arguments.lengths):
+        folder = arguments.output_dir / f"length-{length}"
+        command = ["--task", "lm-causal", "--models", *arguments.models, "--block-size", str(length)]
+        comparison = compare([*command, "--output-dir", str(folder), *rest])
+        report = write_comparison(comparison)
+        if report is None or len(report["results"]) < len(arguments.models):
+            sys.exit(f"compare_lengths.py: the models of length {length} are not all trained; give the command again.")
+        common = {name: value for name, value in report["arguments"].items() if name != "block_size"}
+        rows += rows_of(report, length, step_times(comparison, arguments.timing_rounds))
+    shown = argparse.Namespace(**common | vars(arguments))
+    title = f"{common['steps']} updates of {common['batch_size']} sequences, {common['threads']} CPU thread(s); differences "
+    title += "from the first model are of runs of the same seed, mean and standard deviation"
+    folder = write_report(shown, "lengths", [(title, rows, COLUMNS)])
+    plot(rows, folder / "lengths.png")
+    return rows
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,435 @@
+"""Trains models of equal size on equal data, with a sweep of the learning rate and several seeds, and tabulates them.
+
+    python scripts/studies/compare_mixers.py --task lm-causal --models tnn attention fd_tnn-cosine-gelu --threads 1 \\
+        --train-file wiki.train.head.tokens --validation-file wiki.valid.tokens --test-file wiki.test.tokens \\
+        --output-dir runs/causal
+    python scripts/studies/compare_mixers.py --task recall --models tnn attention --output-dir runs/recall
+
+Each model is trained with every learning rate on the first seed. While the rate of least validation loss lies at the edge
+of the sweep, the sweep goes on beyond it (--extend-sweep). The best rate is then trained on the other seeds. All models have
+the number of parameters of `tnn`, made up by the width of their feed-forwards, and see the same batches in the same
+order. Each run is a line of runs.jsonl; a killed comparison goes on where it stopped when the command is given again, also
+with more models, rates or seeds. Writes table.md, table.json and plot.png after each model, and for the task repetition
+bins.png, accuracy by frequency of the word and distance of its first occurrence.
+"""
+
+import argparse
+import logging
+import math
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from comparison_bins import mean_of_bins, plot_bins, score_bins
+from comparison_plots import plot_comparison
+from comparison_tasks import MODELS, TASKS, Sizes, Task, build_config, build_model, build_task, data_digest
+from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments, default_data_collator
+
+from hf_seqmix._files import write_json
+from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
+from hf_seqmix.data import ReproducibleMaskingCollator
+from hf_seqmix.training import block_scores, corpus_metrics, explain_write_error, prepare_run_folder
+
+SPLITS = ("train", "validation", "test")
+
+logger = logging.getLogger("compare_mixers")
+
+
+class OutOfTimeError(Exception):
+    """The next run would not end within the time budget."""
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line; sizes that are not given are the task's.
+
+    Raises:
+        ValueError: if an argument makes no sense.
+    """
+    parser = argparse.ArgumentParser(
+        "compare_mixers.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--task", required=True, choices=TASKS)
+    parser.add_argument("--output-dir", required=True, type=Path)
+    parser.add_argument("--models", nargs="+", default=["tnn", "attention"], choices=MODELS, metavar="MODEL")
+    parser.add_argument("--learning-rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], metavar="RATE")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
+    parser.add_argument(
+        "--extend-sweep", type=int, default=2, help="rates to add, at most, while the best is at an edge"
+    )
+    for split in SPLITS:
+        parser.add_argument(f"--{split}-file", help="for the tasks lm-causal and lm-masked")
+    parser.add_argument("--tokenizer", default="bpe:1024", help="see pretrain.py; trained once and kept")
+    parser.add_argument("--steps", type=int, help="updates a run")
+    parser.add_argument("--batch-size", type=int, help="sequences an update")
+    parser.add_argument("--block-size", type=int, help="tokens a sequence")
+    parser.add_argument("--eval-blocks", type=int, help="sequences of the validation and of the test split")
+    parser.add_argument("--hidden-size", type=int)
+    parser.add_argument("--num-layers", type=int)
+    parser.add_argument("--decay", type=float, help="of the kernels of tnn")
+    parser.add_argument("--embedding-scale", type=float, help="of all models")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--time-budget", type=float, help="minutes; no run begins that would end later")
+    arguments = parser.parse_args(argv)
+    for name, value in TASKS[arguments.task].defaults.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    _check(arguments)
+    return arguments
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    for name in ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads"):
+        if getattr(arguments, name) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1.")
+    for name in ("models", "learning_rates", "seeds"):
+        values = getattr(arguments, name)
+        if len(set(values)) < len(values):
+            raise ValueError(f"--{name.replace('_', '-')} names something twice: {' '.join(map(str, values))}.")
+    if not all(0 < rate < math.inf for rate in arguments.learning_rates):
+        raise ValueError(f"--learning-rates is {arguments.learning_rates}; rates must be positive and finite.")
+    if arguments.extend_sweep < 0:
+        raise ValueError(f"--extend-sweep is {arguments.extend_sweep}; give 0 or more.")
+
+
+class Comparison:
+    """The runs of one comparison: trained when they are first asked for, read from runs.jsonl after that."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.folder: Path = prepare_run_folder(arguments.output_dir, resume=True)
+        self.sizes = Sizes(**{field.name: getattr(arguments, field.name) for field in fields(Sizes)})
+        self.task: Task = build_task(
+            arguments.task,
+            self.sizes,
+            eval_blocks=arguments.eval_blocks,
+            train_rows=arguments.steps * arguments.batch_size,
+            files={split: getattr(arguments, f"{split}_file") for split in SPLITS},
+            tokenizer_spec=arguments.tokenizer,
+            folder=self.folder,
+        )
+        self.configs = {name: build_config(name, self.task, self.sizes) for name in arguments.models}
+        self.settings = asdict(self.sizes) | {
+            "steps": arguments.steps,
+            "batch_size": arguments.batch_size,
+            "data": data_digest(self.task),
+        }
+        self.log = ResultLog(self.folder / "runs.jsonl")
+        self.begin = time.monotonic()
+        self.longest = 0.0
+
+    def run(self, model: str, rate: float, seed: int) -> dict[str, Any]:
+        """The result of a run.
+
+        Raises:
+            OutOfTimeError: if it has not been trained, and the time left is shorter than the longest run so far.
+        """
+        key = self._key(model, rate, seed)
+        result = self.log.get(key)
+        if result is not None:
+            return result
+        budget = self.arguments.time_budget
+        begin = time.monotonic()
+        if budget is not None and begin - self.begin + self.longest > 60 * budget:
+            raise OutOfTimeError
+        result = self._train(self.configs[model], rate, seed)
+        self.longest = max(self.longest, time.monotonic() - begin)
+        self.log.append(key, result)
+        loss, seconds = result["validation"]["token_loss"], time.monotonic() - begin
+        logger.info(f"{model}, rate {rate:g}, seed {seed}: validation loss {_shown(loss)}, {seconds:.0f} s")
+        return result
+
+    def known(self, model: str, rate: float, seed: int) -> dict[str, Any] | None:
+        """The result of a run if it has been trained, else None."""
+        return self.log.get(self._key(model, rate, seed))
+
+    def _key(self, model: str, rate: float, seed: int) -> dict[str, Any]:
+        return {
+            "task": self.arguments.task,
+            "model": model,
+            "learning_rate": rate,
+            "seed": seed,
+            "settings": self.settings,
+        }
+
+    def _train(self, config: PreTrainedConfig, rate: float, seed: int) -> dict[str, Any]:
+        task, arguments = self.task, self.arguments
+        causal = task.kind.causal
+        model = build_model(config, causal, seed)
+        with tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(
+                model=model,
+                args=TrainingArguments(
+                    output_dir=folder,
+                    max_steps=arguments.steps,
+                    per_device_train_batch_size=arguments.batch_size,
+                    per_device_eval_batch_size=arguments.batch_size * 4,
+                    learning_rate=rate,
+                    lr_scheduler_type="cosine",
+                    warmup_steps=arguments.steps // 10,
+                    adam_beta2=0.98,
+                    weight_decay=0.1,
+                    max_grad_norm=1.0,
+                    seed=seed,
+                    data_seed=seed,  # the order of the data, which is thereby the same for all models
+                    save_strategy="no",
+                    logging_steps=max(1, arguments.steps // 20),
+                    logging_nan_inf_filter=False,
+                    report_to="none",
+                    disable_tqdm=True,
+                    dataloader_pin_memory=torch.accelerator.is_available(),
+                ),
+                train_dataset=task.train,
+                data_collator=default_data_collator
+                if causal or task.tokenizer is None
+                else ReproducibleMaskingCollator(tokenizer=task.tokenizer, mlm_probability=0.15, seed=seed),
+                preprocess_logits_for_metrics=lambda logits, labels: block_scores(logits, labels, causal=causal),
+                compute_metrics=corpus_metrics(),
+            )
+            trainer.remove_callback(PrinterCallback)
+            seconds = trainer.train().metrics["train_runtime"]
+            scores = {split: self._score(trainer, split) for split in task.evaluation}
+        losses = [[entry["step"], _finite(entry["loss"])] for entry in trainer.state.log_history if "loss" in entry]
+        return {
+            "num_parameters": model.num_parameters(),
+            "intermediate_size": config.intermediate_size,
+            **scores,
+            "train_loss_curve": losses,
+            "train_seconds": seconds,
+            "threads": torch.get_num_threads(),
+        }
+
+    def _score(self, trainer: Trainer, split: str) -> dict[str, Any]:
+        blocks = self.task.evaluation[split]
+        prediction = trainer.predict(blocks, metric_key_prefix=split)
+        scores = prediction.metrics or {}
+        names = ("token_loss", "perplexity", "token_accuracy", "num_tokens")
+        figures: dict[str, Any] = {name: scores[f"{split}_{name}"] for name in names}
+        num_bytes = self.task.num_bytes.get(split)
+        if self.task.kind.causal and num_bytes:
+            bits = figures["token_loss"] * figures["num_tokens"] / math.log(2)
+            figures |= {"num_bytes": num_bytes, "bits_per_byte": bits / num_bytes}
+        figures = {name: _finite(figure) for name, figure in figures.items()}
+        bins = score_bins(blocks, np.asarray(prediction.predictions))
+        return figures | {"bins": bins} if bins else figures
+
+    def sweep(self, model: str) -> Iterator[float]:
+        """Rates to train on the first seed: the given ones, then beyond the edge at which the best one lies."""
+        rates = sorted(self.arguments.learning_rates)
+        yield from rates
+        for _ in range(self.arguments.extend_sweep if len(rates) > 1 else 0):
+            best = self.best(model, rates)
+            if best not in (rates[0], rates[-1]):
+                return
+            beyond = rates[0] ** 2 / rates[1] if best == rates[0] else rates[-1] ** 2 / rates[-2]
+            # Rounded, so that a later sweep from other rates finds the same ones.
+            beyond = float(f"{beyond:.6g}")
+            rates = sorted([*rates, beyond])
+            yield beyond
+
+    def best(self, model: str, rates: Sequence[float]) -> float | None:
+        """The rate of least validation loss on the first seed among those trained, or None if all diverged."""
+        losses = {rate: self._loss(model, rate) for rate in rates}
+        finite = {rate: loss for rate, loss in losses.items() if loss is not None}
+        return min(finite, key=finite.__getitem__) if finite else None
+
+    def _loss(self, model: str, rate: float) -> float | None:
+        result = self.known(model, rate, self.arguments.seeds[0])
+        return result["validation"]["token_loss"] if result else None
+
+    def trained_rates(self, model: str) -> list[float]:
+        """The rates of the sweep that have been trained, in order."""
+        first = self.arguments.seeds[0]
+        return sorted(rate for rate in self.sweep(model) if self.known(model, rate, first))
+
+    def complete(self, model: str) -> None:
+        """Train what is missing of a model."""
+        first, *others = self.arguments.seeds
+        for rate in self.sweep(model):
+            self.run(model, rate, first)
+        best = self.best(model, self.trained_rates(model))
+        if best is not None:
+            for seed in others:
+                self.run(model, best, seed)
+
+
+def summary_of(comparison: Comparison) -> list[dict[str, Any]]:
+    """One row a model: the best rate, and each figure's mean, sample standard deviation and number of seeds."""
+    seeds = comparison.arguments.seeds
+    rows = []
+    for model in comparison.arguments.models:
+        rates = comparison.trained_rates(model)
+        best = comparison.best(model, rates)
+        if best is None:
+            continue
+        runs = {seed: run for seed in seeds if (run := comparison.known(model, best, seed))}
+        row: dict[str, Any] = {
+            "model": model,
+            "num_parameters": comparison.known(model, best, seeds[0])["num_parameters"],  # type: ignore[index]
+            "intermediate_size": comparison.configs[model].intermediate_size,
+            "learning_rate": best,
+            "best_at_edge": best in (rates[0], rates[-1]),
+            "num_seeds": len(runs),
+            "sweep": [[rate, comparison.known(model, rate, seeds[0])["validation"]] for rate in rates],  # type: ignore[index]
+            "train_seconds": statistics.median(run["train_seconds"] for run in runs.values()),
+        }
+        for split in comparison.task.evaluation:
+            for metric in comparison.task.kind.metrics:
+                row[f"{split}_{metric}"] = spread({seed: run[split][metric] for seed, run in runs.items()})
+        bins = [run["test"]["bins"] for run in runs.values() if "bins" in run["test"]]
+        if bins:
+            row["test_bins"] = mean_of_bins(bins)
+        rows.append(row)
+    return rows
+
+
+def spread(values: Mapping[int, float | None]) -> dict[str, Any]:
+    """Mean and sample standard deviation (None for one seed) over the seeds whose run did not diverge."""
+    finite = [value for value in values.values() if value is not None]
+    return {
+        "mean": statistics.mean(finite) if finite else None,
+        "sd": statistics.stdev(finite) if len(finite) > 1 else None,
+        "n": len(finite),
+        "by_seed": {str(seed): value for seed, value in values.items()},
+    }
+
+
+def add_differences(rows: Sequence[dict[str, Any]], metric: str) -> None:
+    """Adds to each row how it differs from the first one, seed by seed, on the test split."""
+    reference = rows[0][f"test_{metric}"]["by_seed"]
+    for row in rows:
+        values = row[f"test_{metric}"]["by_seed"]
+        paired = {
+            int(seed): value - reference[seed]
+            for seed, value in values.items()
+            if value is not None and reference.get(seed) is not None
+        }
+        row["difference"] = spread(paired)
+
+
+def write_report(comparison: Comparison) -> dict[str, Any] | None:
+    """Writes table.json, table.md and plot.png from the runs there are; None if there are none."""
+    rows = summary_of(comparison)
+    if not rows:
+        return None
+    arguments, task = comparison.arguments, comparison.task
+    main_metric = next(iter(task.kind.metrics))
+    add_differences(rows, main_metric)
+    environment = run_environment()
+    environment.pop("command")  # has the paths of this machine
+    names = {
+        name: Path(value).name if name.endswith("_file") and value else value
+        for name, value in vars(arguments).items()
+        if name not in ("output_dir", "time_budget")
+    }
+    report = {"arguments": names, "settings": comparison.settings, "results": rows, "environment": environment}
+    write_json(comparison.folder / "table.json", report)
+    _write_text(comparison.folder / "table.md", _markdown(comparison, rows, main_metric))
+    title = f"Task {arguments.task}, {rows[0]['num_parameters']:,} parameters, {arguments.steps} updates"
+    plot_comparison(rows, main_metric, task.kind.metrics[main_metric], comparison.folder / "plot.png", title)
+    if "test_bins" in rows[0]:
+        plot_bins(rows, comparison.folder / "bins.png", title)
+    return report
+
+
+def _markdown(comparison: Comparison, rows: Sequence[Mapping[str, Any]], main_metric: str) -> str:
+    arguments, task = comparison.arguments, comparison.task
+    columns = {
+        "model": "model",
+        "num_parameters": "parameters:,",
+        "intermediate_size": "feed-forward width",
+        "rate": "best rate",
+    }
+    cells = []
+    for row in rows:
+        cell = {name: row[name] for name in ("model", "num_parameters", "intermediate_size")}
+        cell["rate"] = f"{row['learning_rate']:g}" + (" (edge)" if row["best_at_edge"] else "")
+        cell["n"] = row[f"test_{main_metric}"]["n"]
+        for split in task.evaluation:
+            for metric, header in task.kind.metrics.items():
+                cell[f"{split}_{metric}"] = _with_spread(row[f"{split}_{metric}"], metric)
+                columns[f"{split}_{metric}"] = f"{split} {header}"
+        cell["difference"] = _with_spread(row["difference"], main_metric, sign="+")
+        cells.append(cell)
+    columns |= {"difference": f"test, minus {rows[0]['model']}", "n": "seeds"}
+    sizes = []
+    for split, blocks in task.evaluation.items():
+        tokens = comparison.known(rows[0]["model"], rows[0]["learning_rate"], arguments.seeds[0])
+        count = tokens[split]["num_tokens"] if tokens else 0
+        in_bytes = f" ({task.num_bytes[split]:,} bytes)" if split in task.num_bytes else ""
+        sizes.append(f"{split}: {len(blocks)} sequences, {count:,} predicted tokens{in_bytes}")
+    tokens_seen = arguments.steps * arguments.batch_size * arguments.block_size
+    return "\n".join(
+        [
+            f"Task {arguments.task}: {arguments.steps} updates of {arguments.batch_size} sequences of"
+            f" {arguments.block_size} tokens ({tokens_seen:,} in all); {'; '.join(sizes)}.",
+            f"{arguments.num_layers} layers, {arguments.hidden_size} channels. Mean ± sample standard deviation over seeds"
+            f" {', '.join(map(str, arguments.seeds))} at the learning rate of least validation loss on seed"
+            f" {arguments.seeds[0]}; differences are of runs of the same seed. (edge): no higher or no lower rate was"
+            " tried.",
+            "",
+            markdown_table(cells, columns),
+            "",
+        ]
+    )
+
+
+def _with_spread(value: Mapping[str, Any], metric: str, sign: str = "") -> str | None:
+    if value["mean"] is None:
+        return None
+    digits = 2 if metric == "perplexity" else 4
+    text = format(value["mean"], f"{sign}.{digits}f")
+    return text if value["sd"] is None else f"{text} ± {value['sd']:.{digits}f}"
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _shown(value: float | None) -> str:
+    return "not finite" if value is None else f"{value:.4f}"
+
+
+def compare(argv: Sequence[str] | None = None) -> Comparison:
+    """Runs the command line, as far as the time budget goes; exits with a message on wrong input."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logger.setLevel(logging.INFO)
+    try:
+        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+        torch.set_num_threads(arguments.threads)
+        comparison = Comparison(arguments)
+    except ValueError as error:
+        sys.exit(f"compare_mixers.py: {error}")
+    try:
+        for model in arguments.models:
+            comparison.complete(model)
+            write_report(comparison)
+    except OutOfTimeError:
+        logger.warning("The time budget is used up; the same command goes on from here.")
+    except OSError as error:
+        message = explain_write_error(error, comparison.folder)
+        if message is None:
+            raise
+        sys.exit(f"compare_mixers.py: {message}")
+    return comparison
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
+    """Runs the command line and returns what is written to table.json."""
+    return write_report(compare(argv))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,238 @@
+"""Does a layer of degree 3 learn more from the same parameters than layers of degree 2 and 4? And the ranks behind the claim.
+
+    python scripts/studies/degree_experiment.py train --form fully-connected --output-dir runs/degree/fully-connected
+    python scripts/studies/degree_experiment.py train --form sequence --token-width 2 --width 10 --batch-size 64 \\
+        --output-dir runs/degree/sequence
+    python scripts/studies/degree_experiment.py ranks --output-dir runs/degree/ranks
+
+`train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with other
+pairs, 1, with residual nets of layers of degree 2, 3 and 4 (static norms, no activation: polynomials) and of fractional
+degrees. Depths are equal in parameters; the learning rate is chosen on seeds of its own. All nets of an architecture are
+trained side by side. Each line of runs.jsonl is an architecture at a task; a killed run goes on where it stopped when the
+command is given again. Writes table.md, table.json and plots at the end. `ranks` prints exact separation ranks modulo a
+prime beside what they are said to be.
+"""
+
+import argparse
+import logging
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from degree_nets import FORMS, Architecture, architectures, build_net, draw_rows, rank_of
+from degree_report import write_report
+from degree_tables import write_rank_tables
+from degree_training import Schedule, clipped, train_nets
+
+from hf_seqmix.analysis import ResultLog
+from hf_seqmix.data import SeparationTask, separation_task
+from hf_seqmix.training import prepare_run_folder
+
+TASKS = ("paired_product", "paired_product_control")
+
+logger = logging.getLogger("degree_experiment")
+
+
+def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Read the command line.
+
+    Raises:
+        ValueError: if an argument makes no sense.
+    """
+    parser = argparse.ArgumentParser(
+        "degree_experiment.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    train = commands.add_parser("train", help="train nets of equal size")
+    train.add_argument("--form", required=True, choices=FORMS)
+    train.add_argument("--output-dir", required=True, type=Path)
+    train.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    train.add_argument("--num-tokens", type=int, default=4, help="N, even")
+    train.add_argument("--token-width", type=int, default=4, help="D; the rank to learn is D^(N/2)")
+    train.add_argument("--width", type=int, default=20, help="of the layers")
+    train.add_argument("--budget", type=int, default=12, help="matrices without overhead, a multiple of 12")
+    train.add_argument("--projections", nargs="+", default=["linear", "affine"], choices=["linear", "affine"])
+    train.add_argument("--min-depth", type=int, default=1, help="leave shallower nets out")
+    train.add_argument("--learning-rates", nargs="+", type=float, default=[1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3])
+    train.add_argument("--sweep-seeds", nargs="+", type=int, default=[100, 101], help="which choose the rate")
+    train.add_argument("--seeds", nargs="+", type=int, default=list(range(6)), help="which are reported")
+    train.add_argument("--steps", type=int, default=2000)
+    train.add_argument("--batch-size", type=int, default=128)
+    train.add_argument("--threads", type=int, default=1)
+    train.add_argument(
+        "--report-only", action="store_true", help="train nothing; tables and plots of the runs there are"
+    )
+    ranks = commands.add_parser("ranks", help="print exact separation ranks")
+    ranks.add_argument("--output-dir", type=Path, help="where to write ranks.md and ranks.json; nowhere by default")
+    ranks.add_argument(
+        "--max-size", type=int, default=4096, help="of a sampled matrix; smaller ones give lower bounds"
+    )
+    ranks.add_argument("--threads", type=int, default=1)
+    arguments = parser.parse_args(argv)
+    _check(arguments)
+    return arguments
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    numbers = ("steps", "batch_size", "width", "token_width", "threads", "max_size", "min_depth")
+    for name in numbers:
+        if getattr(arguments, name, 1) < 1:
+            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1.")
+    if arguments.command == "ranks":
+        return
+    for name in ("learning_rates", "seeds", "sweep_seeds", "tasks", "projections"):
+        values = getattr(arguments, name)
+        if len(set(values)) < len(values):
+            raise ValueError(f"--{name.replace('_', '-')} names something twice: {' '.join(map(str, values))}.")
+    both = sorted({*arguments.seeds} & {*arguments.sweep_seeds})
+    if both:
+        raise ValueError(
+            f"--sweep-seeds and --seeds share {' '.join(map(str, both))}: choose the rate on seeds that are not reported."
+        )
+    if not all(0 < rate < math.inf for rate in arguments.learning_rates):
+        raise ValueError(f"--learning-rates is {arguments.learning_rates}; rates must be positive and finite.")
+
+
+class Experiment:
+    """The runs of one form: trained when they are first asked for, read from runs.jsonl after that."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.folder = prepare_run_folder(arguments.output_dir, resume=True)
+        sizes = {"num_tokens": arguments.num_tokens, "width": arguments.token_width}
+        self.tasks = {name: separation_task(name, **sizes) for name in arguments.tasks}
+        self.schedule = Schedule(steps=arguments.steps, batch_size=arguments.batch_size)
+        self.log = ResultLog(self.folder / "runs.jsonl")
+        self.nets = [
+            net
+            for kind in arguments.projections
+            for net in architectures(arguments.form, arguments.width, arguments.budget, kind == "affine")
+            if net.depth >= arguments.min_depth
+        ]
+
+    def key(self, net: Architecture, task: str) -> dict[str, Any]:
+        arguments = self.arguments
+        names = ("num_tokens", "token_width", "learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")
+        settings = {name: getattr(arguments, name) for name in names}
+        degrees = [float(degree) for degree in net.degrees]
+        return {
+            "form": net.form,
+            "kind": net.kind,
+            "degrees": degrees,
+            "width": net.width,
+            "affine": net.affine,
+            "overhead": net.overhead,
+            "task": task,
+        } | settings
+
+    def plan(self) -> list[tuple[str, Architecture]]:
+        """Tasks and nets, what matters most first: the budget's nets of degree 2, 3 and 4 at every task, those of other
+        degrees, and at the first task the nets of other sizes."""
+        budget = self.arguments.budget * self.arguments.width**2
+        equal = [
+            net
+            for net in self.nets
+            if abs(net.projections / budget - 1) < 0.08 and net.overhead == (net.form == "sequence")
+        ]
+        whole = [net for net in equal if net.kind in "234"]
+        tasks = self.arguments.tasks
+        first = [
+            (task, net)
+            for part in (whole, [net for net in equal if net not in whole])
+            for task in tasks
+            for net in part
+        ]
+        return first + [(tasks[0], net) for net in self.nets if net not in equal]
+
+    def run(self, net: Architecture, name: str) -> dict[str, Any]:
+        """The result of an architecture at a task."""
+        key, task = self.key(net, name), self.tasks[name]
+        result = self.log.get(key)
+        if result is None:
+            begin = time.monotonic()
+            result = self._train(net, task) | {"train_seconds": round(time.monotonic() - begin, 2)}
+            self.log.append(key, result)
+        return result
+
+    def _train(self, net: Architecture, task: SeparationTask) -> dict[str, Any]:
+        arguments = self.arguments
+        rates, seeds = arguments.learning_rates, arguments.sweep_seeds
+        swept = self._fit(net, task, [rate for rate in rates for _ in seeds], list(seeds) * len(rates))
+        # A rate at which a seed diverged or was stuck counts as the geometric mean says; 1 is the error of the mean.
+        scores = [
+            sum(math.log(clipped(error)) for error in swept["errors"][i * len(seeds) : (i + 1) * len(seeds)])
+            / len(seeds)
+            for i in range(len(rates))
+        ]
+        best = rates[min(range(len(rates)), key=scores.__getitem__)]
+        final = self._fit(net, task, [best] * len(arguments.seeds), arguments.seeds)
+        rank = rank_of(net, task, (task.rank or 0) + 1)
+        return {
+            "projections": net.projections,
+            "with_overhead": net.with_overhead,
+            "depth": net.depth,
+            "rate": best,
+            "best_at_edge": best in (rates[0], rates[-1]),
+            "sweep": [[rate, math.exp(score)] for rate, score in zip(rates, scores, strict=True)],
+            "separation_rank": rank,
+            "task_rank": task.rank,
+            "bound": 0.0 if rank is None else task.mse_bound(rank),
+            **final,
+        }
+
+    def _fit(self, net: Architecture, task: SeparationTask, rates: list[float], seeds: list[int]) -> dict[str, Any]:
+        built = {seed: build_net(net, task, seed) for seed in set(seeds)}
+        done = train_nets([built[seed] for seed in seeds], rates, seeds, draw_rows(task), self.schedule)
+        return {
+            "errors": [_finite(error) for error in done.errors.tolist()],
+            "curve_steps": done.curve_steps,
+            "curves": [[_finite(error) for error in curve] for curve in done.curves.tolist()],
+        }
+
+
+def _finite(error: float) -> float | None:
+    return float(f"{error:.6g}") if math.isfinite(error) else None
+
+
+def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
+    """Runs the command line and returns what is written to the JSON file; exits with a message on wrong input."""
+    logging.basicConfig(format="%(message)s", level=logging.WARNING)
+    logger.setLevel(logging.INFO)
+    try:
+        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+        torch.set_num_threads(arguments.threads)
+        if arguments.command == "ranks":
+            return write_rank_tables(arguments.output_dir, arguments.max_size)
+        experiment = Experiment(arguments)
+    except ValueError as error:
+        sys.exit(f"degree_experiment.py: {error}")
+    results: list[dict[str, Any]] = []
+    for name, net in experiment.plan():
+        if arguments.report_only and experiment.log.get(experiment.key(net, name)) is None:
+            continue
+        result = experiment.run(net, name)
+        results.append(experiment.key(net, name) | result)
+        logger.info(
+            "%s, degree %s, depth %d, %s: rate %g, median error %.3g, %.0f s",
+            name,
+            net.kind,
+            net.depth,
+            "affine" if net.affine else "linear",
+            result["rate"],
+            statistics.median(map(clipped, result["errors"])),
+            result["train_seconds"],
+        )
+    if not results:
+        sys.exit(
+            f"degree_experiment.py: {experiment.folder} has no runs with these arguments; leave --report-only out."
+        )
+    return write_report(experiment.folder, arguments, results)
+
+
+if __name__ == "__main__":
+    main()

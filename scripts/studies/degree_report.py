@@ -1,0 +1,226 @@
+"""Tables and verdict of degree_experiment.py."""
+
+import argparse
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from degree_plots import KINDS, plot_curves, plot_equal, plot_errors
+from degree_training import FLOOR, clipped
+
+from hf_seqmix._files import write_json
+from hf_seqmix.analysis import markdown_table, run_environment
+
+__all__ = ["compare", "write_report"]
+
+"""Errors below it are rounding; they count as this."""
+
+# Student's t at 0.975 for 1, 2, ... degrees of freedom.
+_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """log10 error of the first less that of the second: mean over seeds with its 95 % interval (paired t), and a word.
+
+    The interval is of the seeds; that the learning rates were chosen on few seeds is not in it.
+    """
+    pairs = zip(first["errors"], second["errors"], strict=True)
+    differences = [math.log10(clipped(a)) - math.log10(clipped(b)) for a, b in pairs]
+    count, mean = len(differences), statistics.mean(differences)
+    half = math.inf
+    if count > 1:
+        half = _T[min(count - 2, len(_T) - 1)] * statistics.stdev(differences) / math.sqrt(count)
+    word = "undecided"
+    if abs(mean) > half:
+        word = f"{first['kind'] if mean < 0 else second['kind']} is better"
+    return {
+        "first": first["kind"],
+        "second": second["kind"],
+        "mean": mean,
+        "low": mean - half,
+        "high": mean + half,
+        "seeds": count,
+        "verdict": word,
+    }
+
+
+def write_report(folder: Path, arguments: argparse.Namespace, results: Rows) -> dict[str, Any]:
+    """Writes table.json, table.md and the plots from the results there are."""
+    n = arguments.width**2
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    results = sorted(
+        results,
+        key=lambda row: (
+            arguments.tasks.index(row["task"]),
+            row["affine"],
+            row["overhead"],
+            order[row["kind"]],
+            row["depth"],
+        ),
+    )
+    rows = [_row(result, n) for result in results]
+    comparisons = [
+        comparison for budget in ("projections", "with_overhead") for comparison in _pairs(results, budget, n)
+    ]
+    environment = run_environment()
+    environment.pop("command")  # has the paths of this machine
+    settings = {name: value for name, value in vars(arguments).items() if name not in ("output_dir", "report_only")}
+    report = {"settings": settings, "results": rows, "comparisons": comparisons, "environment": environment}
+    write_json(folder / "table.json", report)
+    text = _markdown(arguments, rows, comparisons)
+    temporary = folder / ".table.md.tmp"
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(folder / "table.md")
+    plot_errors(results, n, folder / "errors.png", _title(arguments))
+    plot_equal(results, arguments.budget * n, folder / "equal.png", _title(arguments))
+    plot_curves(results, arguments.budget * n, folder / "curves.png", _title(arguments))
+    return report
+
+
+def _row(result: Mapping[str, Any], n: int) -> dict[str, Any]:
+    errors = [clipped(error) for error in result["errors"]]
+    reached = [_steps_to(curve, result["curve_steps"], 0.1) for curve in result["curves"]]
+    solved = sum(error < 0.01 for error in errors)
+    middle = statistics.median(reached)
+    return {
+        "task": result["task"],
+        "projections_are": "affine" if result["affine"] else "linear",
+        "output_map": bool(result["overhead"]),
+        "kind": result["kind"],
+        "depth": result["depth"],
+        "width": result["width"],
+        "matrices": result["projections"] / n,
+        "matrices_with_overhead": result["with_overhead"] / n,
+        "rate": result["rate"],
+        "best_at_edge": result["best_at_edge"],
+        "median": statistics.median(errors),
+        "low": min(errors),
+        "high": max(errors),
+        "geometric_mean": math.exp(statistics.mean(map(math.log, errors))),
+        "solved": solved,
+        "diverged": sum(error is None for error in result["errors"]),
+        "seeds": len(errors),
+        "steps_to_tenth": middle if math.isfinite(middle) else None,
+        "separation_rank": result["separation_rank"],
+        "task_rank": result["task_rank"],
+        "bound": result["bound"],
+        "errors": result["errors"],
+        "sweep": result["sweep"],
+        "train_seconds": result["train_seconds"],
+    }
+
+
+def _steps_to(curve: Sequence[float | None], steps: Sequence[int], error: float) -> float:
+    return next(
+        (step for step, value in zip(steps, curve, strict=True) if value is not None and value < error), math.inf
+    )
+
+
+def _pairs(results: Rows, budget: str, n: int) -> list[dict[str, Any]]:
+    """Comparisons of nets of different degrees and equal size, in one accounting."""
+    found = []
+    for first, second in combinations(results, 2):
+        same = all(first[name] == second[name] for name in ("task", "affine", "overhead"))
+        if not same or first["kind"] == second["kind"] or first["kind"] not in "234":
+            continue
+        if budget == "with_overhead" and not first["overhead"]:
+            continue
+        fractional = second["kind"] not in "234"
+        if fractional and budget == "with_overhead":
+            continue
+        if first[budget] == second[budget] or (fractional and abs(first[budget] / second[budget] - 1) < 0.08):
+            found.append(
+                {
+                    "task": first["task"],
+                    "projections_are": "affine" if first["affine"] else "linear",
+                    "output_map": bool(first["overhead"]),
+                    "accounting": "d" if budget == "projections" else "d + 1",
+                    "matrices": first[budget] / n,
+                    "depths": f"{first['depth']}, {second['depth']}",
+                }
+                | compare(first, second)
+            )
+    return found
+
+
+def _title(arguments: argparse.Namespace) -> str:
+    return (
+        f"{arguments.form.capitalize()} nets, {arguments.num_tokens} tokens of {arguments.token_width} numbers,\n"
+        f"width {arguments.width}, {arguments.steps} updates, {len(arguments.seeds)} seeds"
+    )
+
+
+def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> str:
+    columns = {
+        "task": "task",
+        "projections_are": "projections",
+        "output_map": "output map",
+        "kind": "degree",
+        "depth": "depth",
+        "matrices": "matrices:.4g",
+        "matrices_with_overhead": "with output maps:.4g",
+        "rate_": "rate",
+        "median": "median error:.2e",
+        "low": "least:.1e",
+        "high": "largest:.1e",
+        "solved_": "below 0.01",
+        "steps_to_tenth": "updates to 0.1:.0f",
+        "rank_": "separation rank",
+        "bound": "lower bound:.3f",
+    }
+    cells = []
+    for row in rows:
+        rank = row["separation_rank"]
+        more = "" if rank is None else f"{rank}" if rank <= row["task_rank"] else f"> {row['task_rank']}"
+        cells.append(
+            dict(row)
+            | {
+                "output_map": "yes" if row["output_map"] else "no",
+                "rate_": f"{row['rate']:g}" + (" (edge)" if row["best_at_edge"] else ""),
+                "solved_": f"{row['solved']} of {row['seeds']}",
+                "rank_": more or "-",
+            }
+        )
+    pairs = [
+        dict(pair)
+        | {
+            "output_map": "yes" if pair["output_map"] else "no",
+            "pair": f"{pair['first']} and {pair['second']}",
+            "difference": f"{pair['mean']:+.2f} ({pair['low']:+.2f} to {pair['high']:+.2f})",
+        }
+        for pair in comparisons
+    ]
+    pair_columns = {
+        "task": "task",
+        "projections_are": "projections",
+        "output_map": "output map",
+        "accounting": "accounting",
+        "matrices": "matrices:.4g",
+        "pair": "degrees",
+        "depths": "depths",
+        "difference": "log10 error, first less second",
+        "verdict": "verdict",
+    }
+    seeds = ", ".join(map(str, arguments.seeds))
+    return "\n".join(
+        [
+            f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual, static norms, no activation.",
+            f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning rate of least"
+            f" geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher or no lower rate"
+            " was tried. Matrices are parameters of projections over width^2. Updates to 0.1: median over seeds, - if fewer"
+            " than half came so far. The separation rank is exact, of generic weights; the lower bound follows from it.",
+            "",
+            markdown_table(cells, columns),
+            "",
+            "Equal sizes: mean over seeds with the 95 % interval of paired differences; errors above 1 count as 1, below"
+            f" {FLOOR:g} as that. Fractional degrees are equal within 8 %.",
+            "",
+            markdown_table(pairs, pair_columns) if pairs else "No two nets of equal size yet.",
+            "",
+        ]
+    )

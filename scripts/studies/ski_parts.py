@@ -1,0 +1,69 @@
+"""The two parts of SKI's operator as mixers of their own: what remains of SKI-TNN without the other part."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_seqmix.models.mixers import register_mixer
+from hf_seqmix.models.ski_tnn.configuration_ski_tnn import SKITNNConfig
+from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
+from hf_seqmix.models.ski_tnn.modeling_ski_tnn import build_ski_tnn_mixer
+from hf_seqmix.models.ski_tnn.operator import SKIOperator
+from hf_seqmix.ops.masking import TokenLayout
+from hf_seqmix.ops.ski.interpolation import ski_matmul
+from hf_seqmix.ops.ski.short_conv import short_conv
+
+__all__ = ["ConvolutionOnly", "LowRankOnly", "register_parts"]
+
+
+class LowRankOnly(nn.Module):
+    """W A W^T x of an `SKIOperator`."""
+
+    def __init__(self, operator: SKIOperator) -> None:
+        super().__init__()
+        self.kernel, self.grid = operator.kernel, operator.grid
+
+    def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
+        """Mix (batch, length, channels)."""
+        most = self.grid.points(layout.longest(values.shape[1]))
+        lags = torch.arange(1 - most, most, device=values.device) * self.grid.spacing
+        taps = self.kernel(lags)
+
+        def operation(rows: Tensor) -> Tensor:
+            points = self.grid.points(rows.shape[1])
+            shortened = taps[:, most - points : most + points - 1]
+            return ski_matmul(rows.transpose(1, 2), shortened, self.grid).transpose(1, 2)
+
+        return layout.mix(operation, values, align=True)
+
+
+class ConvolutionOnly(nn.Module):
+    """The short convolution of an `SKIOperator`."""
+
+    def __init__(self, operator: SKIOperator) -> None:
+        super().__init__()
+        self.conv_weight = operator.conv_weight
+
+    def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
+        """Mix (batch, length, channels)."""
+        return layout.mix(lambda rows: short_conv(rows.transpose(1, 2), self.conv_weight).transpose(1, 2), values)
+
+
+def _builder(part: type[nn.Module]) -> Any:
+    def build(config: SKITNNConfig, layer_idx: int) -> SKITNNMixer:
+        mixer = build_ski_tnn_mixer(config, layer_idx)
+        assert isinstance(mixer.operator, SKIOperator)
+        mixer.operator = part(mixer.operator)
+        return mixer
+
+    return build
+
+
+def register_parts() -> dict[str, str]:
+    """Make both known to hybrids; return the name in tables -> the name of the mixer."""
+    parts = {"low-rank-only": LowRankOnly, "convolution-only": ConvolutionOnly}
+    names = {name: f"ski_{name.replace('-', '_')}" for name in parts}
+    for name, part in parts.items():
+        register_mixer(names[name], SKITNNConfig, _builder(part))
+    return names

@@ -1,0 +1,39 @@
+"""WikiText: articles begin at titles, not at sections or at lines that only look like them."""
+
+import datasets
+import pytest
+
+from hf_seqmix.data.text import wikitext
+from hf_seqmix.data.text.wikitext import load_wikitext, wikitext_articles
+
+FIRST = " \n = One = \n \n A sentence .\n = = Early = years = = \n \n = Goals ; A = \n = Assists ; P = Points\n \n"
+SECOND = " = Two = = 2 = \n \n Another = one = .\n"
+
+
+def test_articles_begin_at_their_titles():
+    assert wikitext_articles(FIRST + SECOND) == [FIRST, SECOND]
+    with pytest.raises(ValueError, match="has no title"):
+        wikitext_articles(" = = Section = = \n \n text\n")
+
+
+def test_files_are_articles_to_train_on_and_running_text_to_score(tmp_path):
+    for split in ("train.head", "valid", "test"):
+        (tmp_path / f"wiki.{split}.tokens").write_text(FIRST + SECOND, encoding="utf-8")
+    splits = load_wikitext(tmp_path)
+    assert list(splits["train"]["text"]) == [FIRST, SECOND]
+    assert list(splits["validation"]["text"]) == list(splits["test"]["text"]) == [FIRST + SECOND]
+    (tmp_path / "wiki.test.raw").write_text("another")
+    with pytest.raises(ValueError, match=r"has 2 files wiki\.test"):
+        load_wikitext(tmp_path)
+
+
+def test_rows_of_the_hub_give_the_text_of_the_files(monkeypatch):
+    file = " \n = One = \n \n A sentence = .\n = 1 is not a title .\n \n = = Early = = \n \n More .\n"
+    rows = [line for line in file.splitlines(keepends=True) if line.strip()]  # blank ones are left out on the way
+    hub = datasets.DatasetDict(
+        {name: datasets.Dataset.from_dict({"text": rows}) for name in ("train", "validation", "test")}
+    )
+    monkeypatch.setattr(wikitext, "load_corpus", lambda source: hub)
+    splits = load_wikitext("Salesforce/wikitext:wikitext-103-raw-v1")
+    assert list(splits["test"]["text"]) == [file]
+    assert list(splits["train"]["text"]) == [file]

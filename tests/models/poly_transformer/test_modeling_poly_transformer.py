@@ -1,0 +1,348 @@
+"""The polynomial-degree transformer: the common suite, and what is its own."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch._dynamo.testing import CompileCounterWithBackend
+from transformers import DynamicCache, StaticCache
+
+from hf_seqmix import (
+    PolyTransformerConfig,
+    PolyTransformerForCausalLM,
+    PolyTransformerModel,
+    SeqMixHybridConfig,
+    SeqMixHybridForCausalLM,
+)
+from hf_seqmix.models.poly_transformer import configuration_poly_transformer as configuration
+from hf_seqmix.models.poly_transformer.mixer import MIXINGS, NORMALIZATIONS
+from hf_seqmix.models.poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
+from hf_seqmix.modules.norms import calibrate_static_norms
+from hf_seqmix.ops.polynomial.product import DEGREE_FORMS
+from tests.models.suite import VOCAB, ModelSuite, perturb
+from tests.tolerances import assert_close
+
+
+class TestPolyTransformer(ModelSuite):
+    family = POLY_TRANSFORMER_FAMILY
+    fields: dict[str, Any] = {}
+
+    def config(self, is_causal: bool = True, **kwargs: Any) -> PolyTransformerConfig:
+        fields = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+        fields |= {"max_position_embeddings": 24, "intermediate_size": 32}
+        return PolyTransformerConfig(**{**fields, **self.fields, "is_causal": is_causal, **kwargs})
+
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "layers": {"layer_degrees": [2, 4]},
+    "gate": {"layer_degrees": [4, 3], "degree_form": "gate"},
+    "heads": {"head_degrees": [2, 3, 4, 3]},
+    "5": {"degree": 5},
+    "e": {"degree": math.e},
+    "soft": {"degree_form": "soft"},
+    "static": {"normalization": "static", "feed_forward": "none"},
+    "toeplitz": {"mixing": "toeplitz"},
+    "triangular": {"mixing": "triangular", "max_position_embeddings": 48},
+}
+
+
+@pytest.fixture(params=VARIANTS)
+def variant(request: pytest.FixtureRequest) -> TestPolyTransformer:
+    suite = TestPolyTransformer()
+    suite.fields = VARIANTS[request.param]
+    return suite
+
+
+@pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "bidirectional"])
+class TestVariants:
+    """The tests of the suite that depend on the mixer, for other mixers of the family."""
+
+    def test_padding(self, variant, is_causal):
+        for side in ("left", "inside"):
+            variant.test_a_padded_row_equals_the_row_alone(is_causal, side, torch.float64)
+        variant.test_not_even_nan_at_pads_matters(is_causal)
+        variant.test_empty_inputs(is_causal)
+
+    def test_packing(self, variant, is_causal):
+        variant.test_packed_sequences_equal_each_alone(is_causal, "cu_seq_lens_q")
+
+    def test_causality(self, variant, is_causal):
+        variant.test_the_future_does_not_reach_the_past(is_causal, torch.float32)
+
+    def test_training(self, variant, is_causal):
+        variant.test_every_parameter_gets_a_gradient(is_causal)
+        variant.test_gradient_checkpointing_changes_nothing(is_causal)
+        variant.test_autocast(is_causal, torch.bfloat16)
+
+    def test_saving(self, variant, is_causal, tmp_path):
+        model = variant.make("Model", is_causal, torch.float32)
+        model.save_pretrained(tmp_path)
+        inputs = variant.batch("Model")
+        assert torch.equal(type(model).from_pretrained(tmp_path)(**inputs)[0], model(**inputs)[0])
+        variant.test_nothing_is_left_to_chance_by_initialisation(is_causal)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_causal"), [("heads", True), ("soft", True), ("toeplitz", True), ("toeplitz", False)]
+)
+def test_exporting_variants(name, is_causal):
+    suite = TestPolyTransformer()
+    suite.fields = VARIANTS[name]
+    suite.test_exports_with_any_length(is_causal, masked=True)
+
+
+def test_caches_of_variants(variant):
+    variant.test_cached_chunked_and_full_logits_agree([3, 1, 1, 4], torch.float64)
+    variant.test_masks_of_this_calls_tokens_alone("left")
+    variant.test_masks_of_this_calls_tokens_alone("inside")
+    variant.test_a_cropped_cache_continues_as_if_nothing_had_been()
+    variant.test_a_reset_cache_forgets_the_weights_too()
+
+
+@pytest.mark.parametrize("mode", ["greedy", "beam"])
+def test_generation_of_variants(variant, mode):
+    model = variant.make("ForCausalLM", pad_token_id=0)
+    model.lm_head.weight.data.mul_(8.0)
+    variant.test_generation_with_and_without_cache(model, mode)
+    if mode == "greedy":
+        variant.test_assisted_generation_equals_plain_generation(model, "assistant")
+
+
+# -- polynomials ---------------------------------------------------------------------------------------------------
+
+
+def theory(degree: int | None = None, layers: int = 2, **kwargs: Any) -> PolyTransformerModel:
+    """A model that is a homogeneous polynomial of its input embeddings."""
+    config = PolyTransformerConfig(
+        vocab_size=VOCAB,
+        hidden_size=8,
+        num_attention_heads=2,
+        num_hidden_layers=layers,
+        degree=degree,
+        feed_forward="none",
+        use_residual=False,
+        normalization="none",
+        use_bias=False,
+        hidden_dropout=0.0,
+        embedding_scale=1.0,
+        **kwargs,
+    )
+    return PolyTransformerModel(config).double().eval()
+
+
+@pytest.mark.parametrize(("degree", "layers"), [(2, 1), (2, 3), (3, 2), (4, 2), (5, 2)])
+def test_the_degree_of_a_net_is_that_of_its_layers_to_the_power_of_their_number(degree, layers):
+    model = theory(degree, layers)
+    x = torch.randn(2, 7, 8, dtype=torch.float64)
+    y = model(inputs_embeds=x)[0]
+    assert y.abs().max() > 0
+    assert torch.equal(model(inputs_embeds=2 * x)[0], 2.0 ** (degree**layers) * y)
+    assert_close(model(inputs_embeds=1.5 * x)[0], 1.5 ** (degree**layers) * y)
+    assert not [p for name, p in model.named_parameters() if "mixer" not in name and "embed" not in name]
+
+
+def test_degrees_of_layers_multiply():
+    x = torch.randn(2, 7, 8, dtype=torch.float64)
+    for fields, degree in (({"layer_degrees": [2, 4]}, 8), ({"degree": 4, "degree_form": "gate"}, 16)):
+        model = theory(**fields)
+        assert torch.equal(model(inputs_embeds=2 * x)[0], 2.0**degree * model(inputs_embeds=x)[0])
+
+
+@pytest.mark.parametrize("normalization", ["static", "batch"])
+def test_norms_that_keep_a_net_a_polynomial(normalization):
+    """Along a line a net of two layers of degree 2 with residuals and biases is a polynomial of degree 4."""
+    suite = TestPolyTransformer()
+    model = suite.make(degree=2, normalization=normalization, feed_forward="none", hidden_dropout=0.0)
+    x, direction = torch.randn(2, 2, 5, 16, dtype=torch.float64)
+    if normalization == "static":
+        calibrate_static_norms(model, inputs_embeds=x)
+    else:
+        model.train()(inputs_embeds=x)
+        model.eval()
+    y = torch.stack([model(inputs_embeds=x + 0.5 * t * direction)[0] for t in range(6)])
+    size = y.abs().max()
+    for _ in range(4):
+        y = y.diff(dim=0)
+    assert y.abs().max() > 1e-6 * size
+    assert y.diff(dim=0).abs().max() < 1e-11 * size
+
+
+def test_batch_statistics_are_refused_where_the_future_would_come_in():
+    config = TestPolyTransformer().config(normalization="batch")
+    with pytest.raises(ValueError, match="batch statistics let a causal language model see the future"):
+        PolyTransformerForCausalLM(config)
+    fields = {"vocab_size": VOCAB, "hidden_size": 16, "mixer_types": ["attention", "poly_transformer"]}
+    hybrid = SeqMixHybridConfig(**fields, mixer_configs={"poly_transformer": {"normalization": "batch"}})
+    with pytest.raises(ValueError, match="batch statistics let a causal language model see the future"):
+        SeqMixHybridForCausalLM(hybrid)
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("degree", [2, 3, 4, 5, 2.5])
+def test_parameter_counts(degree):
+    with torch.device("meta"):
+        model = PolyTransformerForCausalLM(PolyTransformerConfig(degree=degree, num_hidden_layers=3))
+    d = 512
+    mixer = int((degree + 1) * d * d) + (math.ceil(degree) + 1) * d
+    feed_forward = 3 * 4 * d * d + 2 * 4 * d + d
+    assert sum(p.numel() for p in model.parameters()) == 50257 * d + 3 * (mixer + feed_forward) + 2 * d
+
+
+def test_a_cache_of_sums_is_constant_in_size_and_refuses_a_deep_crop():
+    model = TestPolyTransformer().make("ForCausalLM", layer_degrees=[3, 5])
+    ids = torch.randint(VOCAB, (1, 300))
+    cache = DynamicCache(config=model.config)
+    parts = [model(ids[:, :150], past_key_values=cache, use_cache=True).logits]
+    sizes = set()
+    for t in range(150, 300):
+        parts.append(model(ids[:, t : t + 1], past_key_values=cache, use_cache=True).logits)
+        sizes.add(sum(layer.sums.numel() for layer in cache.layers))
+        assert all(layer.keys.shape[2] <= 128 for layer in cache.layers)
+    assert len(sizes) == 1
+    full = model(ids, use_cache=False).logits
+    assert_close(torch.cat(parts, dim=1), full, factor=10)
+    cache.crop(-60)
+    assert_close(model(ids[:, 240:], past_key_values=cache, use_cache=True).logits, full[:, 240:], factor=10)
+    with pytest.raises(ValueError, match="250 tokens were to be cropped from a cache of 300"):
+        cache.crop(-250)
+
+
+def test_a_compiled_step_of_decoding_is_one_graph():
+    torch._dynamo.reset()
+    model = TestPolyTransformer().make("ForCausalLM", layer_degrees=[3, 4])
+    ids = torch.randint(VOCAB, (2, 14))
+    counter = CompileCounterWithBackend("aot_eager")
+    step = torch.compile(model.forward, backend=counter, fullgraph=True)
+    cache = StaticCache(model.config, max_cache_len=16)
+    with torch.no_grad():
+        model(ids[:, :8], past_key_values=cache, use_cache=True)
+        parts = [step(ids[:, t : t + 1], past_key_values=cache, use_cache=True).logits for t in range(8, 14)]
+    assert_close(torch.cat(parts, dim=1), model(ids, use_cache=False).logits[:, 8:])
+    assert counter.frame_count == 1
+
+
+# -- soft degrees --------------------------------------------------------------------------------------------------
+
+
+def soft(suffix: str, is_causal: bool) -> Any:
+    return TestPolyTransformer().make(suffix, is_causal, degree_form="soft", degree_penalty=0.5, hidden_dropout=0.0)
+
+
+@pytest.mark.parametrize(("suffix", "is_causal"), TestPolyTransformer().heads())
+def test_the_penalty_enters_the_loss_of_every_head_in_training(suffix, is_causal):
+    if suffix == "Model":
+        return
+    model, batch = soft(suffix, is_causal), TestPolyTransformer().batch(suffix)
+    means = [layer.mixer.mean_degree for layer in model.model.layers]
+    penalty = 0.5 * sum((mean - math.e) ** 2 for mean in means)
+    assert penalty > 0.01
+    plain = model(**batch).loss
+    torch.testing.assert_close(model.train()(**batch).loss, plain + penalty, check_dtype=False)
+
+
+@pytest.mark.parametrize("suffix", ["ForCausalLM", "ForTokenClassification", "ForSequenceClassification"])
+def test_the_penalty_counts_once_in_an_accumulated_batch(suffix):
+    model, batch = soft(suffix, True).train(), TestPolyTransformer().batch(suffix, rows=3)
+    if suffix != "ForSequenceClassification":
+        batch["labels"][0, 3:] = -100
+    whole = model(**batch).loss
+    labels = batch["labels"][:, 1:] if suffix == "ForCausalLM" else batch["labels"]
+    items = (labels != -100).sum()
+    parts = [{key: value[rows] for key, value in batch.items()} for rows in (slice(0, 1), slice(1, 3))]
+    accumulated = sum(model(**part, num_items_in_batch=items).loss for part in parts)
+    torch.testing.assert_close(accumulated, whole)
+
+
+def test_a_soft_degree_moves_towards_its_target():
+    model = soft("ForCausalLM", True).train()
+    optimizer = torch.optim.SGD([layer.mixer.degree_logits for layer in model.model.layers], lr=1.0)
+    for _ in range(30):
+        optimizer.zero_grad()
+        model.auxiliary_loss().backward()
+        optimizer.step()
+    for layer in model.model.layers:
+        assert layer.mixer.mean_degree.item() == pytest.approx(math.e, abs=0.05)
+
+
+# -- configurations ------------------------------------------------------------------------------------------------
+
+
+def test_in_a_hybrid():
+    types = ["poly_transformer", "attention", "tnn", "poly_transformer"]
+    for own, kept in (({}, "seqmix_sums"), ({"mixing": "toeplitz", "head_degrees": [2, 4]}, "seqmix_history")):
+        config = SeqMixHybridConfig(
+            vocab_size=VOCAB,
+            hidden_size=16,
+            mixer_types=types,
+            mixer_configs={"poly_transformer": {"num_attention_heads": 2, **own}, "attention": {"num_heads": 2}},
+            pad_token_id=0,
+        )
+        assert config.layer_types == [kept, "full_attention", "seqmix_history", kept]
+        model = perturb(SeqMixHybridForCausalLM(config)).double().eval()
+        ids = torch.randint(1, VOCAB, (2, 5))
+        expected = model.generate(ids, max_new_tokens=8, use_cache=False)
+        assert torch.equal(model.generate(ids, max_new_tokens=8), expected)
+        static = model.generate(ids, max_new_tokens=8, cache_implementation="static", disable_compile=True)
+        assert torch.equal(static, expected)
+
+
+def test_norms_follow_the_normalization():
+    make = TestPolyTransformer().config
+    assert make().norm_type == "simple_rms" and make(norm_type="layer").norm_type == "layer"
+    for name in ("static", "batch", "none"):
+        assert make(normalization=name).norm_type == name
+    assert make(degree_form="soft").degree == 4 and make().degree == 3
+
+
+def test_a_configuration_comes_back(tmp_path):
+    config = TestPolyTransformer().config(head_degrees=[2, 3, 2.5, 4], normalization="static")
+    config.save_pretrained(tmp_path)
+    assert PolyTransformerConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
+    assert config.num_attention_heads == 4 and config.head_dim == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"degree": 1}, "degree is 1; it must be at least 2"),
+        ({"degree": 1.9}, "degree is 1.9; it must be at least 2"),
+        ({"layer_degrees": [2, 1]}, "layer_degrees is 1; it must be at least 2"),
+        ({"layer_degrees": [2, 3, 4]}, "layer_degrees has 3 entries, but num_hidden_layers is 2"),
+        ({"head_degrees": [2, 3]}, "head_degrees has 2 entries, but num_attention_heads is 4"),
+        ({"head_degrees": [2] * 4, "layer_degrees": [2] * 2}, "layer_degrees and head_degrees are both set"),
+        ({"degree": 3, "layer_degrees": [2] * 2}, "degree and layer_degrees are both set"),
+        ({"num_attention_heads": 3}, "num_attention_heads is 3; it must divide hidden_size 16"),
+        ({"degree_form": "hard"}, "degree_form is 'hard'; it must be one of 'cumsum', 'gate', 'soft'"),
+        ({"degree_form": "gate"}, "'gate', which only even degrees from 4 on have, but the degree is 3"),
+        ({"degree_form": "soft", "degree": 3}, "'soft', which mixes degrees 2, 3 and 4, but the degree is 3"),
+        ({"degree_form": "soft", "mixing": "toeplitz"}, "mixing 'toeplitz' has one form only"),
+        ({"mixing": "fourier"}, "mixing is 'fourier'; it must be one of 'content', 'toeplitz', 'triangular'"),
+        ({"feed_forward": "mlp"}, "feed_forward is 'mlp'; it must be one of 'glu', 'none'"),
+        ({"normalization": "layer"}, "normalization is 'layer'; it must be one of 'rms', 'static', 'batch', 'none'"),
+        ({"normalization": "static", "norm_type": "layer"}, "norm_type is 'layer', but normalization is 'static'"),
+        ({"norm_type": "batch"}, "norm_type is 'batch', but normalization is 'rms': .* 'simple_rms' or 'layer'"),
+        ({"soft_degree_target": 4.5}, "soft_degree_target is 4.5; it must be greater than 2 and less than 4"),
+        ({"degree_penalty": -1}, "degree_penalty is -1; it must be at least 0"),
+    ],
+)
+def test_bad_configurations_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TestPolyTransformer().config(**fields)
+
+
+def test_learned_positions_end():
+    model = TestPolyTransformer().make(mixing="triangular", max_position_embeddings=8)
+    with pytest.raises(ValueError, match=r"9 tokens, .* 0 to 7 \(max_position_embeddings\)"):
+        model(torch.randint(VOCAB, (1, 9)))
+    with pytest.raises(ValueError, match="the context length cannot be changed"):
+        model.set_context_length(16)
+    assert model.config.max_position_embeddings == 8
+
+
+def test_the_configuration_knows_the_choices_of_the_mixer():
+    assert configuration._DEGREE_FORMS == DEGREE_FORMS
+    assert configuration._MIXINGS == MIXINGS
+    assert tuple(configuration._NORM_TYPES) == NORMALIZATIONS

@@ -1,0 +1,56 @@
+"""Learned matrices over positions: sizes, empty input, and the context length."""
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerForCausalLM
+from hf_seqmix.models.poly_transformer.static_mixing import STATIC_MIXINGS, build_static_operator
+from hf_seqmix.ops.masking import TokenLayout
+from tests.tolerances import assert_close
+
+
+def model_of(mixing: str) -> PolyTransformerForCausalLM:
+    config = PolyTransformerConfig(
+        vocab_size=37,
+        hidden_size=16,
+        num_hidden_layers=2,
+        max_position_embeddings=24,
+        num_attention_heads=4,
+        mixing=mixing,
+    )
+    return PolyTransformerForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize("shape", [(1, 0), (0, 3), (0, 0)])
+@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+def test_empty_input(mixing, shape):
+    model = model_of(mixing)
+    for use_cache in (True, False):
+        assert model(torch.zeros(shape, dtype=torch.long), use_cache=use_cache).logits.shape == (*shape, 37)
+
+
+@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+def test_an_empty_call_changes_no_history(mixing):
+    operator = build_static_operator(mixing, 2, 3, 9, True, 0).double()
+    x, cache = torch.randn(2, 7, 6, dtype=torch.float64), DynamicCache()
+    parts = [operator(part, TokenLayout(), cache) for part in x.split([0, 4, 0, 3], dim=1)]
+    assert_close(torch.cat(parts, dim=1), operator(x, TokenLayout()))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+def test_no_positions(mixing, is_causal):
+    for positions in (0, -1):
+        with pytest.raises(ValueError, match=f"max_positions is {positions}; .* needs at least 1"):
+            PolynomialMixer(16, num_heads=4, mixing=mixing, max_positions=positions, is_causal=is_causal)
+
+
+@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+def test_the_context_length_stays(mixing):
+    model = model_of(mixing)
+    for length in (8, 48):
+        with pytest.raises(ValueError, match=f"was to be {length}, but .*the context length cannot be changed"):
+            model.set_context_length(length)
+        assert model.config.max_position_embeddings == 24
+    model.set_context_length(24)

@@ -1,0 +1,79 @@
+"""A short convolution plus a structured kernel interpolation, with padding and packing."""
+
+import pytest
+import torch
+
+from hf_seqmix import InverseTimeWarpKernel, SKIOperator
+from hf_seqmix.ops.masking import token_layout
+from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
+from hf_seqmix.ops.ski.short_conv import short_conv_dense
+from hf_seqmix.ops.toeplitz.product import toeplitz_matrix
+from tests.tolerances import assert_close
+
+
+def make(max_length: int = 20, points: int = 5, degree: int = 1) -> SKIOperator:
+    kernel = InverseTimeWarpKernel(3, points, 0.8, max_length)
+    return SKIOperator(kernel, InducingGrid(max_length, points, degree), 3).double()
+
+
+def dense(operator: SKIOperator, values: torch.Tensor) -> torch.Tensor:
+    """conv(x) + W A W^T x from dense matrices, the inducing matrix evaluated entry by entry."""
+    matrix = interpolation_matrix(values.shape[1], operator.grid)
+    points = matrix.shape[1]
+    lags = torch.arange(1 - points, points, dtype=torch.float64) * operator.grid.spacing
+    inducing = toeplitz_matrix(operator.kernel(lags), points, causal=False)
+    low_rank = torch.einsum("ip,cpq,jq,bjc->bic", matrix, inducing, matrix, values)
+    return low_rank + short_conv_dense(values.transpose(1, 2), operator.conv_weight).transpose(1, 2)
+
+
+@pytest.mark.parametrize("degree", [1, 3])
+@pytest.mark.parametrize("length", [1, 2, 13, 20, 21, 47])
+def test_equals_the_dense_operator(length, degree):
+    operator = make(degree=degree)
+    values = torch.randn(2, length, 3, dtype=torch.float64)
+    assert_close(operator(values, token_layout(None, 2, length)), dense(operator, values))
+
+
+def test_one_point_a_token_is_the_exact_toeplitz_matrix():
+    operator = make(12, 12)
+    values = torch.randn(1, 12, 3, dtype=torch.float64)
+    taps = operator.kernel(torch.arange(-11, 12, dtype=torch.float64))
+    exact = torch.einsum("cij,bjc->bic", toeplitz_matrix(taps, 12, causal=False), values)
+    exact = exact + short_conv_dense(values.transpose(1, 2), operator.conv_weight).transpose(1, 2)
+    assert_close(operator(values, token_layout(None, 1, 12)), exact)
+
+
+@pytest.mark.parametrize("degree", [1, 3])
+@pytest.mark.parametrize(
+    "mask",
+    [
+        [[0, 0, 0, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 1, 1]],
+        [[1, 1, 1, 1, 0, 0, 0, 0, 0], [0, 0, 1, 1, 1, 1, 1, 0, 0]],
+        [[1, 0, 0, 1, 1, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1, 1, 1, 0]],
+    ],
+    ids=["left", "both", "inside"],
+)
+def test_a_padded_row_equals_the_row_alone(mask, degree):
+    """Inducing points are counted from the first real token, wherever it stands."""
+    operator = make(degree=degree)
+    mask = torch.tensor(mask)
+    values = torch.randn(2, 9, 3, dtype=torch.float64)
+    out = operator(values, token_layout(mask, 2, 9))
+    for row in range(2):
+        real = mask[row].bool()
+        assert_close(out[row][real], dense(operator, values[row][real][None])[0])
+
+
+def test_packed_sequences_equal_each_alone():
+    operator = make()
+    values = torch.randn(1, 12, 3, dtype=torch.float64)
+    layout = token_layout(None, 1, 12, seq_idx=torch.tensor([[0] * 5 + [1] + [2] * 6]))
+    expected = torch.cat([dense(operator, part) for part in values.split([5, 1, 6], dim=1)], dim=1)
+    assert_close(operator(values, layout), expected)
+
+
+def test_caches_and_even_convolutions_are_refused():
+    with pytest.raises(ValueError, match="a bidirectional mixer has no cache"):
+        make()(torch.randn(1, 3, 3), token_layout(None, 1, 3), object())
+    with pytest.raises(ValueError, match="conv_kernel_size is 4; it must be odd"):
+        SKIOperator(InverseTimeWarpKernel(3, 5, 0.8, 20), InducingGrid(20, 5), 4)

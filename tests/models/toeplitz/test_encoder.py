@@ -1,0 +1,64 @@
+"""The relative-position encoder."""
+
+import pytest
+import torch
+from torch.nn.functional import layer_norm, linear
+
+from hf_seqmix import RelativePositionEncoder
+
+
+def rms(z):
+    return z * (z.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+@pytest.mark.parametrize("num_layers", [0, 1, 3])
+def test_formula_norm_then_activation_then_linear(num_layers):
+    encoder = RelativePositionEncoder(5, hidden_size=8, num_layers=num_layers).double()
+    s = torch.arange(-4, 5, dtype=torch.float64)
+    z = linear(s[:, None], encoder.in_proj.weight, encoder.in_proj.bias)
+    for layer in encoder.layers:
+        z = linear(rms(z).relu(), layer.weight, layer.bias)
+    expected = linear(rms(z).relu(), encoder.out_proj.weight, encoder.out_proj.bias)
+    torch.testing.assert_close(encoder(s), expected.T)
+
+
+def test_layer_norm_variant_of_the_long_range_arena():
+    encoder = RelativePositionEncoder(5, hidden_size=8, num_layers=2, norm_type="layer").double()
+    torch.nn.init.normal_(encoder.out_norm.weight)
+    torch.nn.init.normal_(encoder.out_norm.bias)
+    s = torch.arange(6, dtype=torch.float64)
+    z = linear(s[:, None], encoder.in_proj.weight, encoder.in_proj.bias)
+    for layer in encoder.layers:
+        z = linear(z.relu(), layer.weight, layer.bias)
+    z = layer_norm(z, (8,), encoder.out_norm.weight, encoder.out_norm.bias)
+    expected = linear(z.relu(), encoder.out_proj.weight, encoder.out_proj.bias)
+    torch.testing.assert_close(encoder(s), expected.T)
+
+
+@pytest.mark.parametrize(("norm_type", "extra"), [("simple_rms", 0), ("layer", 2)])
+def test_number_of_parameters(norm_type, extra):
+    p, k, m = 16, 3, 24
+    encoder = RelativePositionEncoder(m, p, k, norm_type=norm_type)
+    assert sum(t.numel() for t in encoder.parameters()) == 2 * p + k * (p * p + p) + p * m + m + extra * p
+
+
+def test_saturates_at_large_lags():
+    encoder = RelativePositionEncoder(32, 64, 6).double()
+    far = encoder(torch.tensor([1e9], dtype=torch.float64))
+    error = [(encoder(torch.tensor([t], dtype=torch.float64)) - far).norm().item() for t in (16.0, 1024.0, 65536.0)]
+    assert error[1] < error[0] / 16 and error[2] < error[1] / 16  # as 1 / t
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_computes_in_float32_whatever_the_weights_and_autocast_say(dtype):
+    encoder = RelativePositionEncoder(5, 8, 1).to(dtype)
+    s = torch.arange(2040, 2060)
+    with torch.autocast("cpu", dtype=dtype):
+        out = encoder(s)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out, RelativePositionEncoder.forward(encoder.float(), s))
+
+
+def test_unknown_norm():
+    with pytest.raises(ValueError, match="rpe_norm_type is 'batch'"):
+        RelativePositionEncoder(2, norm_type="batch")

@@ -1,0 +1,165 @@
+"""Which implementation computes a call: the table, what is forced, and what a trial finds."""
+
+import json
+import sys
+
+import pytest
+import torch
+
+from hf_seqmix.ops import forced, gated_toeplitz_matmul, toeplitz_matmul, use_crossovers
+from hf_seqmix.ops.common import backend, crossovers
+from hf_seqmix.ops.common.backend import implementation, kernel_module
+from tests.tolerances import assert_close
+
+CUDA = torch.device("cuda")
+
+
+class Elsewhere:
+    """Stands for a tensor on a device that is not there."""
+
+    def __init__(self, device: torch.device = CUDA, dtype: torch.dtype = torch.bfloat16) -> None:
+        self.device, self.dtype = device, dtype
+
+
+@pytest.fixture(autouse=True)
+def _restored():
+    yield
+    use_crossovers(None)
+
+
+@pytest.fixture
+def trusted(monkeypatch):
+    """Trials pass, and Triton is there."""
+    monkeypatch.setattr(backend, "_agrees", lambda *_: True)
+    monkeypatch.setattr(backend, "kernel_module", lambda name: name)
+
+
+def test_every_table_ends_without_a_limit_and_starts_with_a_form_for_all():
+    for op, entry in crossovers.crossovers_in_force().items():
+        for rows in entry.values():
+            assert rows[-1][0] is None
+            assert all(name in crossovers.IMPLEMENTATIONS[op] for _, name in rows)
+    assert set(backend.KERNELS) < {name for names in crossovers.IMPLEMENTATIONS.values() for name in names}
+
+
+def test_the_table_decides_by_device_precision_and_length(trusted):
+    cpu = torch.zeros(1)
+    assert implementation("toeplitz_causal", cpu, 512) == "fft"
+    for length, name in [(1, "tiles"), (512, "tiles"), (513, "monarch"), (16384, "monarch"), (16385, "right_angle")]:
+        assert implementation("toeplitz_causal", Elsewhere(), length) == name
+    assert implementation("toeplitz_causal", Elsewhere(dtype=torch.float32), 1024) == "monarch"
+    assert implementation("toeplitz_causal", Elsewhere(dtype=torch.float64), 512) == "right_angle"
+    assert implementation("toeplitz_bidirectional", Elsewhere(dtype=torch.float64), 512) == "fft"
+    assert implementation("ski", Elsewhere(torch.device("mps")), 512) == "torch"
+
+
+def test_a_table_from_a_file(trusted, tmp_path):
+    path = tmp_path / "tuned.json"
+    path.write_text(json.dumps({"crossovers": {"toeplitz_causal": {"cuda half": [[64, "fft"], [None, "tiles"]]}}}))
+    use_crossovers(path)
+    assert implementation("toeplitz_causal", Elsewhere(), 64) == "fft"
+    assert implementation("toeplitz_causal", Elsewhere(), 65) == "tiles"
+    assert implementation("toeplitz_bidirectional", Elsewhere(), 512) == "monarch"  # as by default
+    use_crossovers(None)
+    assert implementation("toeplitz_causal", Elsewhere(), 64) == "tiles"
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"fourier": {}}, "'fourier' is no operation"),
+        ({"ski": {"tpu": [[None, "torch"]]}}, "'tpu' is no kind of device"),
+        ({"ski": {"cpu": [[None, "tiles"]]}}, "'tiles' is no implementation of 'ski'"),
+        ({"ski": {"cuda torch": [[None, "fused"]]}}, "'fused' is no implementation of 'ski' for 'cuda torch'"),
+        ({"ski": {"cpu": [[64, "torch"]]}}, "must end with one"),
+        ({"ski": {"cpu": []}}, "must end with one"),
+        ({"ski": {"cpu": [[64, "torch"], [64, "native"], [None, "torch"]]}}, "do not rise"),
+        ({"ski": {"cpu": [[None, "torch"], [None, "native"]]}}, "must end with one"),
+    ],
+)
+def test_tables_that_make_no_sense(table, message):
+    before = crossovers.crossovers_in_force()
+    with pytest.raises(ValueError, match=message):
+        use_crossovers(table)
+    assert crossovers.crossovers_in_force() == before
+
+
+def test_a_file_that_is_no_table(tmp_path):
+    path = tmp_path / "other.json"
+    path.write_text("[]")
+    with pytest.raises(ValueError, match=r"scripts/tune\.py"):
+        use_crossovers(path)
+
+
+def test_forcing():
+    x = torch.zeros(1)
+    with forced(toeplitz_causal="right_angle"):
+        assert implementation("toeplitz_causal", x, 8) == "right_angle"
+        with forced(ski="torch", toeplitz_causal=None):
+            assert implementation("toeplitz_causal", x, 8) == "fft"
+        assert implementation("toeplitz_causal", x, 8) == "right_angle"
+    assert implementation("toeplitz_causal", x, 8) == "fft"
+    for names in ({"fourier": "fft"}, {"ski": "tiles"}):
+        with pytest.raises(ValueError, match="names no implementation"), forced(**names):
+            pass
+
+
+def test_triton_takes_no_float64_and_no_cpu_unless_it_interprets(monkeypatch):
+    with forced(toeplitz_causal="tiles"):
+        assert implementation("toeplitz_causal", torch.zeros(1, dtype=torch.float64), 8) == "fft"
+        monkeypatch.setenv("TRITON_INTERPRET", "0")
+        assert implementation("toeplitz_causal", torch.zeros(1), 8) == "fft"
+
+
+def test_without_triton_torch_computes(monkeypatch):
+    monkeypatch.setattr(backend, "_modules", {})
+    monkeypatch.setitem(sys.modules, "triton", None)
+    for name in [name for name in sys.modules if name.startswith("hf_seqmix.ops.kernels.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert kernel_module("toeplitz_tiles") is None
+    assert implementation("toeplitz_causal", Elsewhere(), 512) == "right_angle"
+    assert implementation("ski", Elsewhere(), 512) == "torch"
+    with forced(toeplitz_causal="tiles"), pytest.raises(RuntimeError, match="pip install triton"):
+        implementation("toeplitz_causal", Elsewhere(), 512)
+
+
+@pytest.mark.parametrize("failure", ["off by 3", RuntimeError("out of shared memory")])
+def test_a_kernel_that_fails_its_trial_is_not_used_and_said_once(monkeypatch, recwarn, failure):
+    class Trials:
+        calls = 0
+
+        def fault(self, *arguments):
+            Trials.calls += 1
+            if isinstance(failure, Exception):
+                raise failure
+            return failure
+
+    monkeypatch.setattr(backend, "_tried", {})
+    monkeypatch.setattr(backend, "kernel_module", lambda name: Trials())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    with pytest.warns(UserWarning, match=f"torch computes instead: .*{failure}"):
+        assert implementation("toeplitz_causal", Elsewhere(), 512) == "right_angle"
+    assert implementation("toeplitz_causal", Elsewhere(), 300) == "right_angle"
+    assert Trials.calls == 1
+    assert implementation("ski", Elsewhere(), 300) == "torch"
+    assert Trials.calls == 2
+    assert implementation("toeplitz_causal", Elsewhere(dtype=torch.float16), 300) == "right_angle"
+    assert Trials.calls == 3
+
+
+def test_no_trial_while_a_graph_is_captured(monkeypatch):
+    monkeypatch.setattr(backend, "_tried", {})
+    monkeypatch.setattr(backend, "kernel_module", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert implementation("toeplitz_causal", Elsewhere(), 512) == "right_angle"
+    assert backend._tried == {}
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_gated_product_is_the_gate_times_the_product(causal):
+    x, gate = torch.randn(2, 2, 3, 17, dtype=torch.float64)
+    kernel = torch.randn(3, 17 if causal else 33, dtype=torch.float64)
+    assert_close(gated_toeplitz_matmul(x, kernel, gate, causal), gate * toeplitz_matmul(x, kernel, causal))
+    for wrong in (gate[:1], gate.float()):
+        with pytest.raises(ValueError, match="it must be as x is"):
+            gated_toeplitz_matmul(x, kernel, wrong, causal)

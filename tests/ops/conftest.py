@@ -1,0 +1,62 @@
+"""Without a GPU, kernels run in Triton's interpreter, which `tests/conftest.py` chooses."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+HERE = Path(__file__).parent
+NEEDS_TRITON = ("test_trials.py", "ski/test_fused.py")
+
+try:
+    import triton
+except ImportError:
+    collect_ignore_glob = ["*/kernels/*", *NEEDS_TRITON]
+    VERSION = "0.0"
+else:
+    VERSION = triton.__version__
+
+# Earlier interpreters fail with NumPy 2.4.
+INTERPRETED = tuple(map(int, VERSION.split(".")[:2])) >= (3, 9)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the kernels out where nothing can run them."""
+    if torch.cuda.is_available() or INTERPRETED:
+        return
+    reason = f"no GPU, and Triton {VERSION} interprets nothing with a new NumPy: 3.9 is needed"
+    for item in items:
+        name = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
+        if "/kernels/" in name or name in NEEDS_TRITON:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+if not torch.cuda.is_available() and INTERPRETED:
+    import numpy as np
+    import triton.language as tl
+    from triton.runtime.interpreter import InterpreterBuilder, TensorHandle
+
+    _create_dot = InterpreterBuilder.create_dot
+
+    def _widened(operand: TensorHandle) -> TensorHandle:
+        if operand.dtype.scalar != tl.bfloat16:
+            return operand
+        return TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def _create_dot_of_numbers(self: InterpreterBuilder, a: TensorHandle, b: TensorHandle, *args: Any) -> TensorHandle:
+        return _create_dot(self, _widened(a), _widened(b), *args)
+
+    # The interpreter of Triton 3.9 keeps bfloat16 as integers of 16 bits and multiplies those.
+    InterpreterBuilder.create_dot = _create_dot_of_numbers
+
+    _cast = InterpreterBuilder.cast_impl
+
+    def _cast_to_nearest(self: InterpreterBuilder, source: TensorHandle, to: Any) -> TensorHandle:
+        if source.dtype.scalar == tl.float32 and to.scalar == tl.bfloat16:
+            rounded = torch.from_numpy(np.array(source.data, dtype=np.float32)).bfloat16()
+            return TensorHandle(rounded.view(torch.int16).numpy().view(np.uint16), tl.bfloat16)
+        return _cast(self, source, to)
+
+    # It also cuts float32 off to bfloat16, which devices round.
+    InterpreterBuilder.cast_impl = _cast_to_nearest

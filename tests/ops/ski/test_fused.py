@@ -1,0 +1,79 @@
+"""SKI through its kernels as users call it: derivatives of both orders, as an operator, and its trial."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_seqmix.ops import InducingGrid, forced, ski_matmul_dense, trials
+from hf_seqmix.ops.ski.fused import _operator, fused_suits, traced_ski
+from hf_seqmix.ops.ski.operator import sparse_low_rank_matmul
+from hf_seqmix.ops.ski.short_conv import short_conv_dense
+from tests.tolerances import assert_close
+
+GRID = InducingGrid(40, 6)
+
+
+def make(length: int = 37, channels: int = 5) -> list[Tensor]:
+    x = torch.randn(2, length, channels).transpose(1, 2)
+    return [x, torch.randn(channels, 5), torch.randn(channels, 2 * GRID.points(length) - 1)]
+
+
+def dense(x: Tensor, taps: Tensor, kernel: Tensor) -> Tensor:
+    return short_conv_dense(x, taps) + ski_matmul_dense(x, kernel, GRID)
+
+
+def values(function, inputs: list[Tensor], dtype: torch.dtype, second: bool = False) -> list[Tensor]:
+    inputs = [t.to(dtype).detach().requires_grad_() for t in inputs]
+    y = function(*inputs)
+    upstream = torch.ones_like(y) + torch.arange(y.shape[-1], dtype=dtype)
+    first = torch.autograd.grad(y, inputs, upstream, create_graph=second)
+    if not second:
+        return [y.detach(), *first]
+    return [*first, *torch.autograd.grad(sum(g.square().sum() for g in first), inputs)]
+
+
+def test_both_derivatives(poisoned_empty):
+    inputs = make()
+    for second in (False, True):
+        with forced(ski="fused"):
+            ours = values(lambda *t: sparse_low_rank_matmul(*t, GRID), inputs, torch.float32, second)
+        exact = values(dense, inputs, torch.float64, second)
+        for actual, expected in zip(ours, exact, strict=True):
+            assert_close(actual.detach(), expected.detach())
+
+
+@pytest.mark.parametrize("name", ["torch", "fused"])
+def test_as_an_operator(name, poisoned_empty):
+    inputs = make()
+    with forced(ski=name):
+        ours = values(lambda *t: traced_ski(*t, GRID), inputs, torch.float32)
+        checked = [t.detach().requires_grad_() for t in inputs]
+        torch.library.opcheck(_operator, (*checked, *GRID))
+    for actual, expected in zip(ours, values(dense, inputs, torch.float64), strict=True):
+        assert_close(actual, expected)
+
+
+def test_one_gradient_alone():
+    inputs = make()
+    exact = values(dense, inputs, torch.float64)[1:]
+    for which in range(3):
+        alone = [t.detach().requires_grad_(k == which) for k, t in enumerate(inputs)]
+        with forced(ski="fused"):
+            y = sparse_low_rank_matmul(*alone, GRID)
+        upstream = torch.ones_like(y) + torch.arange(y.shape[-1])
+        assert_close(torch.autograd.grad(y, alone[which], upstream)[0], exact[which])
+
+
+def test_more_points_or_taps_than_kernels_take_are_torchs():
+    x = torch.randn(1, 2, 300)
+    with forced(ski="fused"):
+        assert fused_suits(x, torch.zeros(2, 33), torch.zeros(2, 255))
+        assert not fused_suits(x, torch.zeros(2, 33), torch.zeros(2, 259))
+        assert not fused_suits(x, torch.zeros(2, 201), torch.zeros(2, 255))
+        assert not fused_suits(x.double(), torch.zeros(2, 33), torch.zeros(2, 255))
+    assert not fused_suits(x, torch.zeros(2, 33), torch.zeros(2, 255))
+
+
+def test_its_trial_finds_nothing_wrong(monkeypatch):
+    monkeypatch.setattr(trials, "_LENGTHS", (33, 61))
+    assert trials.fault("ski", "fused", torch.device("cpu"), torch.float32, 64) is None

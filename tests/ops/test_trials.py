@@ -1,0 +1,112 @@
+"""The public Toeplitz products through the Triton kernels: derivatives of both orders, compilation, gates, and trials."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_seqmix.ops import forced, gated_toeplitz_matmul, toeplitz_matmul, toeplitz_matmul_dense, trials
+from hf_seqmix.ops.common.backend import kernel_module
+from tests.tolerances import assert_close
+
+NAMES = ["tiles", "monarch"]
+
+
+def through(name: str):
+    return forced(toeplitz_causal=name, toeplitz_bidirectional=name)
+
+
+def make(causal: bool, length: int = 21) -> list[Tensor]:
+    """x, kernel, upstream gradient, and weights of the gradients for a second derivative."""
+    taps = length if causal else 2 * length - 1
+    return [torch.randn(s) for s in [(2, 2, length), (2, taps), (2, 2, length), (2, 2, length), (2, taps)]]
+
+
+def both_orders(function, causal: bool, tensors: list[Tensor], dtype: torch.dtype) -> list[Tensor]:
+    x, kernel, upstream, of_x, of_kernel = (t.to(dtype) for t in tensors)
+    x.requires_grad_(), kernel.requires_grad_(), upstream.requires_grad_()
+    y = function(x, kernel, causal)
+    first = torch.autograd.grad(y, (x, kernel), upstream, create_graph=True)
+    total = (first[0] * of_x).sum() + (first[1] * of_kernel).sum()
+    return [y, *first, *torch.autograd.grad(total, (x, kernel, upstream))]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_first_and_second_derivatives(name, causal, poisoned_empty):
+    tensors = make(causal)
+    with through(name):
+        ours = both_orders(toeplitz_matmul, causal, tensors, torch.float32)
+    exact = both_orders(toeplitz_matmul_dense, causal, tensors, torch.float64)
+    for actual, expected in zip(ours, exact, strict=True):
+        assert_close(actual, expected)
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_compiled(name, causal):
+    torch.compiler.reset()
+    x, kernel, upstream, *_ = make(causal)
+    x.requires_grad_(), kernel.requires_grad_()
+    compiled = torch.compile(
+        lambda x, kernel: toeplitz_matmul(x * 2, kernel, causal), backend="aot_eager", fullgraph=True
+    )
+    with through(name):
+        y = compiled(x, kernel)
+        dx, dkernel = torch.autograd.grad(y, (x, kernel), upstream)
+    a, b = x.detach().double().requires_grad_(), kernel.detach().double().requires_grad_()
+    exact = toeplitz_matmul_dense(2 * a, b, causal)
+    for actual, expected in zip(
+        (y, dx, dkernel), (exact, *torch.autograd.grad(exact, (a, b), upstream.double())), strict=True
+    ):
+        assert_close(actual.detach(), expected.detach())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_the_gate_in_the_epilogue_and_its_derivatives(causal, poisoned_empty):
+    tensors = [*make(causal)[:2], torch.randn(2, 2, 21)]
+    upstream = torch.randn(2, 2, 21)
+
+    def values(dtype: torch.dtype) -> list[Tensor]:
+        inputs = [t.to(dtype).requires_grad_() for t in tensors]
+        y = gated_toeplitz_matmul(*inputs, causal=causal)
+        first = torch.autograd.grad(y, inputs, upstream.to(dtype), create_graph=True)
+        total = sum(g.square().sum() for g in first)
+        return [y, *first, *torch.autograd.grad(total, inputs)]
+
+    with through("tiles"):
+        ours = values(torch.float32)
+        kept: list[int] = []
+        inputs = [t.clone().requires_grad_() for t in tensors]
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
+            gated_toeplitz_matmul(*inputs, causal=causal)
+    assert sum(kept) == sum(t.numel() for t in tensors)  # and not the product before the gate
+    for actual, expected in zip(ours, values(torch.float64), strict=True):
+        assert_close(actual.detach(), expected.detach())
+
+
+@pytest.mark.parametrize("op", ["toeplitz_causal", "toeplitz_bidirectional"])
+@pytest.mark.parametrize("name", NAMES)
+def test_trials_find_nothing_wrong(op, name, monkeypatch):
+    monkeypatch.setattr(trials, "_LENGTHS", (33, 40))
+    with torch.inference_mode():
+        assert trials.fault(op, name, torch.device("cpu"), torch.float32, 64) is None
+
+
+def test_trials_find_a_kernel_that_is_wrong(monkeypatch):
+    tiles = kernel_module("toeplitz_tiles")
+    right = tiles.toeplitz_tiles_kernel_gradient
+    monkeypatch.setattr(trials, "_LENGTHS", (33, 40))
+    # One tap of a thousand is off.
+    monkeypatch.setattr(
+        tiles, "toeplitz_tiles_kernel_gradient", lambda *a: right(*a).index_fill(1, torch.tensor([7]), 0.0)
+    )
+    fault = trials.fault("toeplitz_causal", "tiles", torch.device("cpu"), torch.float32, 64)
+    assert fault is not None and "gradient of the argument of shape (2, 33)" in fault
+
+
+def test_rows_too_long_for_a_program_are_torchs(monkeypatch):
+    monkeypatch.setattr(kernel_module("monarch"), "monarch_suits", lambda *_: False)
+    x, kernel, *_ = make(True)
+    with through("monarch"):
+        y = toeplitz_matmul(x, kernel)
+    assert_close(y, toeplitz_matmul_dense(x.double(), kernel.double()))

@@ -1,0 +1,178 @@
+"""The benchmark `glue`: what chooses, what is scored, what a second run trains again, and what is refused."""
+
+import importlib
+import json
+import os
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from transformers import ByT5Tokenizer
+
+from hf_seqmix import TNNConfig, TNNForMaskedLM
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+WORDS = ("plain", "odd", "short", "long", "new", "old")
+NUMBER = 24
+
+
+@pytest.fixture(scope="module")
+def script():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module("run_benchmarks")
+
+
+@pytest.fixture
+def trained(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the runs, which train in this process: starting another for each takes longer than its training."""
+    training, finetune = (importlib.import_module(name) for name in ("benchmarks.benchmark_training", "finetune"))
+    names: list[str] = []
+
+    def train(run, folder, more=()):
+        names.append(run.name)
+        try:
+            finetune.main([*run.arguments, *more, "--output-dir", str(folder), "--resume"])
+        except SystemExit as error:
+            return str(error)
+        return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+
+    monkeypatch.setattr(training, "train", train)
+    return names
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("models") / "masked"
+    torch.manual_seed(0)
+    config = TNNConfig(vocab_size=384, hidden_size=8, num_hidden_layers=1, max_position_embeddings=32, is_causal=False)
+    TNNForMaskedLM(config).save_pretrained(folder)
+    ByT5Tokenizer().save_pretrained(folder)
+    return folder
+
+
+def write_tasks(folder: Path, flip_dev: bool = False) -> Path:
+    """SST-2, STS-B and MNLI as the benchmark distributes them, a few rows each."""
+    for name in ("SST-2", "STS-B", "MNLI"):
+        (folder / name).mkdir(parents=True)
+    texts = [f"a {'good' if i % 2 else 'dull'} {WORDS[i % 5]} film {i}" for i in range(NUMBER)]
+    for split, flip in (("train", 0), ("dev", int(flip_dev))):
+        lines = [f"{text}\t{(i + flip) % 2}\n" for i, text in enumerate(texts)]
+        (folder / "SST-2" / f"{split}.tsv").write_text("sentence\tlabel\n" + "".join(lines))
+        lines = [f"{i}\t{text}\t{text} again\t{i % 6 * (1 - 2 * flip)}.5\n" for i, text in enumerate(texts)]
+        (folder / "STS-B" / f"{split}.tsv").write_text("index\tsentence1\tsentence2\tscore\n" + "".join(lines))
+    labels = ("entailment", "neutral", "contradiction")
+    lines = [f"{text}\tso\t{labels[i % 3]}\n" for i, text in enumerate(texts)]
+    for name, wanted in (("train", lines), ("dev_matched", lines[:9]), ("dev_mismatched", lines[9:16])):
+        (folder / "MNLI" / f"{name}.tsv").write_text("sentence1\tsentence2\tgold_label\n" + "".join(wanted))
+    return folder
+
+
+def command(model: Path, data: Path, output: Path, *more: str) -> list[str]:
+    return [
+        *("glue", "--model", str(model), "--data-dir", str(data), "--output-dir", str(output), "--fast"),
+        *("--cache-dir", str(output.parent / "cache"), "--training-arguments", "--use-cpu --disable-tqdm true"),
+        *more,
+    ]
+
+
+def test_runs_table_and_resumption(script, trained, model, tmp_path, capsys):
+    data, output = write_tasks(tmp_path / "glue"), tmp_path / "out"
+    options = ["--tasks", "sst2", "--learning-rates", "1e-2", "1e-4", "--seeds", "0", "1", "--random-init"]
+    report = script.main(command(model, data, output, *options))
+    # pretrained and random: two learning rates with the first seed, the better one with the second
+    assert len(trained) == len(set(trained)) == 2 * (2 + 1)
+    assert len(report["results"]) == 2 * 2 and not report["failures"]
+    for row in report["results"]:
+        rivals = {
+            other["learning_rate"]: other["held_out"] for other in report["sweep"] if other["entry"] == row["entry"]
+        }
+        assert len(rivals) == 2 and rivals[row["learning_rate"]] == max(rivals.values())
+        assert (row["train_examples"], row["held_out_examples"], row["test_examples"]) == (21, 3, NUMBER)
+    table = capsys.readouterr().out
+    assert "| masked, random weights" in table and "| bag of words" in table
+    assert "published: TNN, 126.4 M" in table and "90.6" in table
+    summary = {row["entry"]: row for row in report["summary"]}
+    accuracies = [row["scores"]["test"]["accuracy"] for row in report["results"] if row["entry"] == "masked"]
+    assert summary["masked"]["score"] == pytest.approx(sum(accuracies) / 2)
+    assert summary["masked"]["spread"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    assert (output / "scores.png").read_bytes().startswith(b"\x89PNG")
+    lines = (output / "results.jsonl").read_text(encoding="utf-8")
+    assert str(tmp_path) not in lines and len(lines.splitlines()) == 6
+
+    trained.clear()
+    again = script.main(command(model, data, output, *options))
+    assert trained == [] and again["summary"] == report["summary"]
+    # other weights of the same name are another model
+    os.utime(model / "model.safetensors", (1, 1))
+    script.main(command(model, data, output, "--tasks", "sst2", "--learning-rates", "1e-2"))
+    assert trained == ["sst2/masked/pretrained/lr-0.01/seed-0"]
+
+
+def test_the_development_set_chooses_nothing(script, trained, model, tmp_path):
+    reports = []
+    for name, flip in (("right", False), ("flipped", True)):
+        data = write_tasks(tmp_path / name / "glue", flip_dev=flip)
+        options = ["--tasks", "sst2", "--learning-rates", "1e-2", "1e-3"]
+        reports.append(script.main(command(model, data, tmp_path / name / "out", *options)))
+    right, flipped = (report["sweep"] for report in reports)
+    assert [row["held_out_curve"] for row in right] == [row["held_out_curve"] for row in flipped]
+    chosen = [report["results"][0] for report in reports]
+    assert chosen[0]["learning_rate"] == chosen[1]["learning_rate"]
+    # the same predictions on the same sentences, of which every label is the other one
+    assert chosen[0]["scores"]["test"]["accuracy"] == pytest.approx(1 - chosen[1]["scores"]["test"]["accuracy"])
+
+
+def test_two_metrics_and_two_development_sets(script, trained, model, tmp_path, capsys):
+    data = write_tasks(tmp_path / "glue")
+    report = script.main(command(model, data, tmp_path / "out", "--tasks", "stsb", "mnli"))
+    stsb, mnli = report["results"]
+    assert stsb["held_out_metric"] == "pearsonr" and {"pearsonr", "spearmanr"} <= stsb["scores"]["test"].keys()
+    right = [mnli["scores"][split]["accuracy"] * count for split, count in (("test", 9), ("test_mismatched", 7))]
+    assert right == pytest.approx([round(number) for number in right])
+    mean = next(row for row in report["summary"] if row["entry"] == "majority class or mean")
+    assert mean["task"] == "stsb" and mean["metrics"] == [None, None] and mean["score"] == 0
+    table = capsys.readouterr().out
+    assert "STS-B Pearson / Spearman" in table and "MNLI matched / mismatched" in table and "76.7 / 76.1" in table
+
+
+def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
+    data = write_tasks(tmp_path / "glue")
+    options = ["--tasks", "sst2", "--learning-rates", "1e-2", "1e-3", "--seeds", "0", "1", "2", "--costs"]
+    script.main(command(model, data, tmp_path / "out", *options))
+    # one run is timed: learning rate and seed make no other cost
+    assert trained == ["sst2/masked/pretrained/lr-0.001/seed-0"]
+    table = capsys.readouterr().out
+    assert table.count("sst2/masked/pretrained") == 2 + 2 and "hours in all" in table
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--tasks", "rte"], r"data of rte could not be read in .*There is no file .*train\.tsv"),
+        (["--tasks", "sst2", "sst2"], "A task is given twice"),
+        (["--learning-rates", "0"], "--learning-rates must be positive"),
+        (["--epochs", "-1"], "--epochs must be positive"),
+        (["--model", "nowhere/at-all"], "--model nowhere/at-all cannot be read"),
+    ],
+)
+def test_refusals(script, trained, model, tmp_path, options, message):
+    data = write_tasks(tmp_path / "glue")
+    more = options if "--tasks" in options else ["--tasks", "sst2", *options]
+    with pytest.raises(SystemExit, match=message):
+        script.main(command(model, data, tmp_path / "out", *more))
+    assert trained == []
+
+
+def test_an_unknown_task_is_refused(script, model, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        script.main(command(model, tmp_path, tmp_path / "out", "--tasks", "sst"))
+    assert "invalid choice: 'sst'" in capsys.readouterr().err
+
+
+def test_a_test_file_contradicts_validation_from_train(script, model):
+    finetune = importlib.import_module("finetune")
+    with pytest.raises(SystemExit, match="leave out --test-file"):
+        options = ["--validation-from-train", "--train-file", "a.csv", "--test-file", "b.csv", "--output-dir", "out"]
+        finetune.main(["--model", str(model), *options])

@@ -1,0 +1,72 @@
+"""The benchmark against attention: every part runs, wrong products are not timed, and its ratios are those of its times."""
+
+import importlib
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        threads = torch.get_num_threads()
+        yield importlib.import_module("benchmark_attention")
+        torch.set_num_threads(threads)
+
+
+SMALL = ["--width", "16", "--heads", "2", "--rounds", "1", "--lengths", "12", "5"]
+
+
+def test_every_part_is_timed(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "DECODED", 3)
+    rows = script.main([*SMALL, "--eager-limit", "8", "--output-dir", str(tmp_path)])
+    assert [(row["part"], row["length"]) for row in rows] == [
+        ("polynomial", 5),
+        ("polynomial", 12),
+        ("ipa", 5),
+        ("decoding", 5),
+        ("decoding", 12),
+    ]
+    polynomial, ipa = rows[:2], rows[2]
+    assert polynomial[0]["degree_4_times_faster"] == polynomial[0]["attention_ms"] / polynomial[0]["degree_4_ms"]
+    slope = math.log(polynomial[1]["degree_3_ms"] / polynomial[0]["degree_3_ms"]) / math.log(12 / 5)
+    assert script.growth(polynomial, "degree_3") == pytest.approx(slope)
+    assert ipa["ratio_ms"] == ipa["ipa_ms"] / ipa["eager_ms"]
+    assert 0 < ipa["ipa_forward_ms"] < ipa["ipa_ms"]
+    assert json.loads((tmp_path / "benchmark_attention.json").read_text(encoding="utf-8"))["rows"][2] == ipa
+    assert "growth with the length" in (tmp_path / "benchmark_attention.md").read_text(encoding="utf-8")
+    assert (tmp_path / "benchmark_attention.png").stat().st_size > 10_000
+
+
+def test_a_wrong_product_is_not_timed(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(script, "column", lambda q, k, v, bias: 1.01 * v)
+    with pytest.raises(SystemExit, match=r"column is off by .* nothing was timed"):
+        script.main([*SMALL, "--parts", "ipa", "--output-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--width", "10", "--heads", "3"], "must divide --width 10"),
+        (["--rounds", "0"], "must be at least 1"),
+    ],
+)
+def test_bad_sizes_are_refused(
+    script: ModuleType, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        script.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+def test_no_length_for_eager_attention(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no length is within --eager-limit"):
+        script.main([*SMALL, "--parts", "ipa", "--eager-limit", "2", "--output-dir", str(tmp_path)])

@@ -1,0 +1,161 @@
+"""The benchmark of layers runs, times nothing that is wrong, and its rival is the same layer computed another way."""
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        names = ("benchmark_models", "layer_candidates", "layer_checks", "layer_goals")
+        yield {name: importlib.import_module(name) for name in names}
+
+
+@pytest.fixture
+def script(scripts: dict[str, ModuleType]) -> ModuleType:
+    return scripts["benchmark_models"]
+
+
+FAST = ["--fast", "--together", "--lengths", "9"]
+LENGTHS = {"layers": 8, "paper": 12, "transformers": 10, "others": 3}
+
+
+def test_runs_and_goes_on(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = [*FAST, "--output-dir", str(tmp_path)]
+    tables = script.main(command)
+    assert {name: len(rows) for name, rows in tables.items()} == LENGTHS
+    for row in [row for rows in tables.values() for row in rows]:
+        assert row["ratio"] == row["rival_ms"] / row["layer_ms"] > 0
+        assert row["layer_peak_mib"] > 0
+        assert row["error"] < 1e-3
+    for row in [*tables["transformers"], *tables["others"]]:
+        assert abs(row["rival_parameters"] / row["layer_parameters"] - 1) < 0.02
+    written = json.loads((tmp_path / "benchmark_models.json").read_text())
+    assert len(written["rows"]) == sum(LENGTHS.values())
+    assert {goal["measured"] for goal in written["goals"]} == {None}  # of other lengths, and of a GPU
+    assert str(tmp_path) not in json.dumps(written)
+    for table in LENGTHS:
+        assert (tmp_path / f"benchmark_models_{table}.png").stat().st_size > 10_000
+    monkeypatch.setattr(script, "measure", lambda *_: pytest.fail("measured again"))
+    assert script.main([*command, "--families", "tnn", "--tables", "others"])["others"] == tables["others"][:1]
+
+
+def test_goals_are_of_the_causal_rivals(scripts: dict[str, ModuleType]) -> None:
+    def row(layer: str, direction: str, rival: str, ratio: float) -> dict[str, Any]:
+        return {"length": 512, "layer": layer, "direction": direction, "rival": rival, "ratio": ratio}
+
+    layers = [
+        row("fd_tnn K=1", "causal", "original K=1", 9.0),
+        row("tnn K=1", "causal", "original K=1", 1.7),
+        row("ski_tnn r=64 m=33", "bidirectional", "original K=1, causal", 1.5),
+    ]
+    transformers = [
+        row("tnn K=1", "bidirectional", "llama", 9.0),
+        row("tnn K=1", "causal", "llama", 1.0),
+        row("ski_tnn r=64 m=33", "bidirectional", "llama, causal", 1.2),
+        row("ski_tnn r=64 m=33", "bidirectional", "llama", 9.0),
+    ]
+    tables = {"layers": layers, "transformers": transformers}
+
+    def measured(*arguments: Any) -> list[tuple[str, float, bool]]:
+        goals = scripts["layer_goals"].layer_goals(tables, *arguments)
+        return [(g["goal"], g["measured"], g["met"]) for g in goals if g["measured"] is not None]
+
+    on_cpu = [("C4", 1.7, True), ("C4", 1.5, False), ("C5", 1.0, True), ("C5", 1.2, True)]
+    on_gpu = [("G3", 1.7, True), ("G3", 1.5, False), ("G4", 1.0, True), ("G4", 1.2, True)]
+    assert measured("cpu", "float32", 256) == on_cpu
+    assert measured("cuda", "bfloat16", 1024) == on_gpu
+    assert measured("cuda", "bfloat16", 512) == measured("cpu", "bfloat16", 1024) == []
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_rivals_see_what_they_should(scripts: dict[str, ModuleType], causal: bool) -> None:
+    candidates = scripts["layer_candidates"]
+    families = ("llama", "mamba") if causal else ("llama",)
+    for family in families:
+        layer = candidates.build(candidates.Layer(family, causal), 9, 16, 4000)
+        x = torch.randn(2, 9, 16)
+        moved = x.clone()
+        moved[:, -1] += 1
+        before = (layer(x) - layer(moved))[:, :-1].abs().max().item()
+        assert (before == 0) == causal
+
+
+def test_a_rival_that_cannot_be_as_large_is_refused(scripts: dict[str, ModuleType]) -> None:
+    candidates = scripts["layer_candidates"]
+    with pytest.raises(RuntimeError, match="where 500 are wanted"):
+        candidates.build(candidates.Layer("llama", True), 9, 16, 500)
+
+
+def test_half_precision_is_checked(scripts: dict[str, ModuleType]) -> None:
+    candidates = scripts["layer_candidates"]
+    pair = candidates.transformer_pairs()[0]
+    ours = candidates.build(pair.layer, 9, 16)
+    x, upstream = torch.randn(2, 2, 9, 16)
+    single = scripts["layer_checks"].check(pair, [ours, ours], x, upstream, torch.float32)
+    half = scripts["layer_checks"].check(pair, [ours, ours], x, upstream, torch.bfloat16)
+    assert single < 1e-5 < half < 5e-2
+
+
+def test_no_pair_is_left(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="there is no pair"):
+        script.main([*FAST, "--tables", "others", "--slow-limit", "8", "--output-dir", str(tmp_path)])
+
+
+def test_published_figures_stand_beside_their_pair(scripts: dict[str, ModuleType]) -> None:
+    made = scripts["layer_candidates"].paper_pairs()
+    pairs = {(p.layer.name, p.layer.causal, p.rival.name): p for p in made}
+    assert pairs["fd_tnn K=3", True, "original K=6"].published_faster == {512: 0.15}
+    assert pairs["fd_tnn K=3", True, "tnn K=3"].published_faster == {512: 0.10}
+    assert pairs["fd_tnn K=6", False, "original K=6"].published_faster == {None: 0.80}
+    ski = pairs["ski_tnn r=32 m=17", False, "original K=6"]
+    assert (ski.published_faster, ski.published_memory) == ({512: 0.25, 2048: 0.30}, {512: 0.17, 2048: 0.42})
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [2, 13])
+def test_the_original_is_the_same_layer(scripts: dict[str, ModuleType], causal: bool, length: int) -> None:
+    candidates = scripts["layer_candidates"]
+    original = candidates.Layer("original", causal, 8, 2)
+    rival, ours = (candidates.build(layer, length, 6) for layer in (original, original._replace(family="tnn")))
+    x = torch.randn(2, length, 6)
+    assert not torch.allclose(ours(x), rival(x), rtol=1e-3)
+    candidates.copy_weights(rival, ours)
+    torch.testing.assert_close(ours(x), rival(x), rtol=1e-3, atol=1e-4)  # their norms differ by an epsilon
+
+
+def test_a_wrong_layer_is_not_timed(
+    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = scripts["layer_candidates"].OriginalTNNLayer
+    forward = original.forward
+    monkeypatch.setattr(original, "forward", lambda self, x: forward(self, x) * 1.01)
+    with pytest.raises(RuntimeError, match="causal tnn K=1 differs from the original at length 9"):
+        scripts["benchmark_models"].main([*FAST, "--output-dir", str(tmp_path)])
+
+
+def test_peak_memory_is_of_the_call(script: ModuleType) -> None:
+    kept: list[torch.Tensor] = []
+
+    def call() -> None:
+        temporary = torch.zeros(2**18)
+        kept.append(temporary + 1)
+        del temporary
+        kept.append(torch.zeros(2**16))
+
+    assert 2**21 <= script.peak_bytes(call, torch.device("cpu")) < 2**21 + 2**19
+
+
+@pytest.mark.parametrize("more", [["--lengths", "1"], ["--rounds", "0"]])
+def test_wrong_arguments_are_refused(script: ModuleType, tmp_path: Path, more: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        script.main([*more, "--output-dir", str(tmp_path)])

@@ -1,0 +1,229 @@
+"""The benchmark of products runs, checks before it times, and writes what it says, and "unmeasured" where it does not."""
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import hf_seqmix
+from hf_seqmix.ops import toeplitz_matmul_dense
+from hf_seqmix.ops.ski.interpolation import InducingGrid, ski_matmul_dense
+from hf_seqmix.ops.ski.short_conv import short_conv_dense
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SMALL = ["--batch", "2", "--channels", "6", "--head-width", "2", "--points", "8", "--taps", "5", "--rounds", "1"]
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        names = ("benchmark_ops", "op_candidates", "op_checks", "op_products", "roofline", "speed_goals", "_timing")
+        yield {name: importlib.import_module(name) for name in names}
+
+
+@pytest.fixture
+def script(scripts: dict[str, ModuleType]) -> ModuleType:
+    return scripts["benchmark_ops"]
+
+
+def test_every_operation_runs(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[str] = []
+    monkeypatch.setattr(script, "plot_op", lambda rows, path, *_: drawn.append(path.name))
+    rows = script.main([*SMALL, "--lengths", "33", "16", "--output-dir", str(tmp_path), "--together"])
+    ops = script.OPS
+    assert [(row["op"], row["length"]) for row in rows] == [(op, length) for op in ops for length in (16, 33)]
+    for row in rows:
+        baselines = {name for name, candidate in ops[row["op"]].candidates.items() if candidate.needs is None}
+        assert baselines <= set(row["errors"]) and not row["left_out"]
+        assert row["vs_attention"] == row["attention_ms"] / row["ours_ms"] > 0
+        assert row["ours_saved_mib"] > 0 and row["ours_peak_mib"] > 0
+        assert row["floor_ms"] > row["floor_forward_ms"] > 0
+    assert drawn == [f"benchmark_ops_{op}.png" for op in ops]
+
+
+def test_goes_on_and_writes(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = [*SMALL, "--lengths", "33", "16", "--dtype", "bfloat16", "--ops", "toeplitz", "ski", "degree_4"]
+    command += ["--output-dir", str(tmp_path), "--together"]
+    rows = script.main(command)
+    assert len(rows) == 6
+    written = json.loads((tmp_path / "benchmark_ops.json").read_text())
+    assert len(written["rows"]) == 6
+    assert str(tmp_path) not in json.dumps(written)
+    for op in ("toeplitz", "ski", "degree_4"):
+        assert (tmp_path / f"benchmark_ops_{op}.png").stat().st_size > 5_000
+    printed = capsys.readouterr().out
+    assert (tmp_path / "benchmark_ops.md").read_text() == printed
+    assert "vs strided" in printed and "vs right_angle" in printed
+    monkeypatch.setattr(script, "benchmark", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(script, "plot_op", lambda *_: None)
+    assert [row["ours_ms"] for row in script.main(command)] == [row["ours_ms"] for row in rows]
+
+
+def test_what_a_cpu_does_not_say_is_unmeasured(script: ModuleType, tmp_path: Path) -> None:
+    command = [*SMALL, "--ops", "toeplitz", "--lengths", "512", "600", "--together", "--output-dir", str(tmp_path)]
+    rows = script.main(command)
+    written = json.loads((tmp_path / "benchmark_ops.json").read_text())
+    goals = {(goal["goal"], goal["what"], goal["length"]): goal for goal in written["goals"]}
+    [ours] = [goal for key, goal in goals.items() if key[0] == "C1" and key[2] == 512]
+    assert ours["measured"] == rows[0]["vs_rfft"] and ours["met"] == (rows[0]["vs_rfft"] >= 1.4)
+    assert {goal["measured"] for key, goal in goals.items() if key[0] in ("C3", "G1", "G2", "G6", "G7")} == {None}
+    assert {goal["met"] for key, goal in goals.items() if key[0].startswith("G")} == {None}
+    assert (
+        {row["measured_ms"] for row in written["model"]} == {row["off_percent"] for row in written["model"]} == {None}
+    )
+    growth = next(goal for key, goal in goals.items() if key[0] == "C8" and "causal" in key[1])
+    assert growth["measured"] is not None
+    kept = {row["dtype"]: row for row in written["kept"]}
+    assert kept["float32"]["over_inputs"] <= 1.01 and kept["bfloat16"]["batch"] == 16
+    assert kept["bfloat16"]["times_fewer"] > 7
+
+
+def test_rivals_get_a_process_of_their_own(script: ModuleType, tmp_path: Path) -> None:
+    [row] = script.main([*SMALL, "--ops", "degree_2", "--lengths", "8", "--output-dir", str(tmp_path)])
+    assert row["vs_attention"] == row["attention_ms"] / row["ours_ms"]
+
+
+@pytest.mark.parametrize("op", ["toeplitz", "ski", "degree_3", "column"])
+def test_a_wrong_result_is_not_timed(
+    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
+) -> None:
+    entry = scripts["op_candidates"].OPS[op]
+    right = entry.candidates["ours"]
+    wrong = right._replace(product=lambda *tensors: right.product(*tensors) * 1.001)
+    monkeypatch.setitem(entry.candidates, "ours", wrong)
+    arguments = [*SMALL, "--ops", op, "--lengths", "8", "--together", "--output-dir", str(tmp_path)]
+    with pytest.raises(RuntimeError, match=f"{op}: ours is wrong at length 8"):
+        scripts["benchmark_ops"].main(arguments)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_wrong_implementation_is_left_out(
+    scripts: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
+) -> None:
+    candidates = scripts["op_candidates"]
+    sizes = candidates.Sizes(1, 2, 9, 2)
+    found = candidates.candidates_of("toeplitz", sizes)
+    assert found["right_angle"].names == (("toeplitz_causal", "right_angle"),)
+    found["right_angle"] = found["right_angle"]._replace(product=lambda x, kernel: x + kernel.sum())
+    errors, left_out = scripts["op_checks"].check("toeplitz", sizes, found)
+    assert "right_angle" not in found and "relative error" in left_out["right_angle"]
+    assert errors["ours"] < 1e-5
+    assert "right_angle is left out" in capsys.readouterr().err
+
+
+def test_forced_implementations_are_used(scripts: dict[str, ModuleType]) -> None:
+    used = []
+
+    def product(x: torch.Tensor) -> torch.Tensor:
+        used.append(hf_seqmix.ops.common.backend.implementation("toeplitz_causal", x, x.shape[-1]))
+        return x
+
+    candidates = scripts["op_candidates"]
+    candidate = candidates.Candidate(product, product, names=(("toeplitz_causal", "right_angle"),))
+    scripts["op_checks"].error_of(candidates.Sizes(1, 2, 9, 2), candidate)
+    scripts["op_checks"].under(candidate, lambda clock: (float(product(torch.ones(1, 1, 1)).sum()),))(None)
+    assert used == ["right_angle", "fft", "right_angle"]  # the reference, between them, is not forced
+
+
+def test_plain_products_agree_with_their_definitions(scripts: dict[str, ModuleType]) -> None:
+    products = scripts["op_products"]
+    x, gate = torch.randn(2, 2, 3, 10, dtype=torch.float64)
+    kernel, two_sided = torch.randn(3, 10, dtype=torch.float64), torch.randn(3, 19, dtype=torch.float64)
+    expected = toeplitz_matmul_dense(x, kernel)
+    torch.testing.assert_close(products.rfft_product(x, kernel), expected)
+    torch.testing.assert_close(products.strided_product(x.mT, kernel.mT).mT, expected)
+    torch.testing.assert_close(products.gated_rfft(x, gate, kernel), gate * expected)
+    torch.testing.assert_close(products.gated_strided(x.mT, gate.mT, kernel.mT).mT, gate * expected)
+    expected = toeplitz_matmul_dense(x, two_sided, causal=False)
+    torch.testing.assert_close(products.two_sided_reference(x, two_sided), expected)
+
+
+def test_the_reference_of_ski_is_its_definition(scripts: dict[str, ModuleType]) -> None:
+    x, taps, kernel = (torch.randn(shape, dtype=torch.float64) for shape in ((2, 3, 11), (3, 5), (3, 7)))
+    expected = short_conv_dense(x, taps) + ski_matmul_dense(x, kernel, InducingGrid(11, 4))
+    torch.testing.assert_close(scripts["op_products"].ski_reference(x, taps, kernel), expected)
+
+
+def test_references_by_blocks_are_the_formulas(
+    scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    products = scripts["op_products"]
+    monkeypatch.setattr(products, "BLOCK", 4)
+    factors = torch.randn(4, 2, 9, 3, 2, dtype=torch.float64)
+    parallel = hf_seqmix.ops.polynomial.product
+    for degree in (2, 3, 4):
+        expected = parallel(tuple(factors[:degree]), form="parallel").y
+        torch.testing.assert_close(products.polynomial_reference(*factors[:degree]), expected)
+    q, k, v = factors[:3].transpose(2, 3)
+    for causal in (True, False):
+        expected = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        torch.testing.assert_close(products.attention_reference(causal, q, k, v), expected)
+    bias = torch.randn(3, 9, dtype=torch.float64)
+    expected = hf_seqmix.ops.piecewise_column_dense(q, k, v, bias, scale=2**-0.5)
+    torch.testing.assert_close(products.column_reference(q, k, v, bias), expected)
+
+
+def test_floor_and_model(scripts: dict[str, ModuleType]) -> None:
+    roofline, candidates = scripts["roofline"], scripts["op_candidates"]
+    sizes = candidates.Sizes(2, 3, 8, 3, dtype="bfloat16", device="cuda")
+    elements, taps = 2 * 3 * 8, 4 * 3 * 8
+    ours = candidates.OPS["toeplitz"].candidates["ours"]
+    assert roofline.fewest_bytes(sizes, ours) == (4 * elements + taps, 10 * elements + 3 * taps)
+    assert roofline.floor_ms(sizes, ours, 1e3) == (4 * elements + taps, 10 * elements + 3 * taps)
+    assert roofline.kept_bytes(sizes, ours) == 2 * elements + taps
+    row = {"op": "toeplitz", "length": 8, "rfft_forward_ms": 104 * elements * 1.1, "rfft_ms": 335 * elements * 0.8}
+    forward, both = roofline.model_rows([row], {8: sizes}, 1e3)
+    assert forward["off_percent"] == pytest.approx(10) and both["off_percent"] == pytest.approx(-20)
+    assert roofline.rfft_model(sizes._replace(length=16384), 1e3)[0] == 136 * 6 * 16384
+    assert roofline.copy_bandwidth(torch.device("cpu"), 2**16, 1) > 0
+
+
+def test_goals_of_a_gpu_need_its_sizes(scripts: dict[str, ModuleType]) -> None:
+    rows = [{"op": "toeplitz", "length": 512, "vs_rfft": 9.0, "rfft_peak_mib": 20.0, "ours_peak_mib": 2.0}]
+    kept = [{"dtype": "bfloat16", "batch": 16, "length": 512, "over_inputs": 1.0, "times_fewer": 8.0}]
+
+    def met(elements: int, dtype: str) -> list[Any]:
+        goals = scripts["speed_goals"].op_goals(rows, kept, "cuda", dtype, elements)
+        return [goal["met"] for goal in goals if goal["measured"] is not None]
+
+    assert met(16_000_000, "bfloat16") == [True, True, True]  # G1 at 512, and G6 twice
+    assert met(15_000_000, "bfloat16") == met(16_000_000, "float32") == []
+
+
+def test_ratios_of_an_implementation_go_through_ours(scripts: dict[str, ModuleType]) -> None:
+    row = {"op": "ski", "length": 512, "chosen": "native", "vs_rfft": 6.0, "vs_torch": 4.0, "forward_vs_rfft": 8.0}
+    goals = scripts["speed_goals"].op_goals([row], [], "cpu", "float32", 1)
+    measured = [goal["measured"] for goal in goals if goal["goal"] == "C3" and goal["length"] == 512]
+    assert measured == [1.5, 8.0]
+
+
+def test_saved_bytes_and_slope(scripts: dict[str, ModuleType]) -> None:
+    timing = scripts["_timing"]
+    x = torch.ones(100, requires_grad=True)
+    weight = torch.ones(100, requires_grad=True)
+    assert timing.saved_bytes(lambda x: (x * weight * weight).sum(), [x]) == 3 * 400  # x, the weight, the product
+    assert timing.saved_bytes(lambda x: (x * weight * weight).sum(), [x], [weight]) == 2 * 400
+    assert timing.slope([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
+    assert timing.slope([8], [1]) is None
+
+
+def test_rounds_stop_at_the_budget(scripts: dict[str, ModuleType]) -> None:
+    timing = scripts["_timing"]
+    calls = []
+    measured = timing.interleave({"one": lambda clock: (float(len(calls)), calls.append(0))[:1]}, 100, None, budget=0)
+    assert len(measured["one"]) == timing.FEWEST
+
+
+@pytest.mark.parametrize(
+    "more", [["--lengths", "1"], ["--taps", "4"], ["--points", "1"], ["--rounds", "0"], ["--head-width", "4"]]
+)
+def test_wrong_arguments_are_refused(script: ModuleType, tmp_path: Path, more: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        script.main([*SMALL, *more, "--output-dir", str(tmp_path)])

@@ -1,0 +1,41 @@
+"""Every kernel compiles for GPUs that need not be there, without spilling what the tables count on."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "speed" / "compile_kernels.py"
+
+
+def compile_kernels(folder: Path, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"} | more
+    command = [sys.executable, str(SCRIPT), "--output-dir", str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800)
+
+
+def test_one_case_of_a_hopper_gpu(tmp_path):
+    done = compile_kernels(tmp_path, "--targets", "sm_90", "--dtypes", "bfloat16", "--cases", "width 64")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads((tmp_path / "compile_kernels.json").read_text())["rows"]
+    assert {row["kernel"] for row in rows} >= {"_part_sums", "_outputs"}
+    for row in rows:
+        assert row["registers"] <= 255 and row["spilled_bytes"] == 0 and row["shared_bytes"] <= 227 * 1024
+    assert any(row["tensor_cores"] for row in rows)
+
+
+def test_what_cannot_be_compiled_is_said(tmp_path):
+    done = compile_kernels(tmp_path, "--cases", "fourier")
+    assert done.returncode == 2 and "there are: toeplitz causal 512" in done.stderr
+    done = compile_kernels(tmp_path, "--targets", "sm_90", TRITON_INTERPRET="1")
+    assert done.returncode == 2 and "unset it" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("target", ["sm_80", "sm_90", "sm_100", "gfx942"])
+def test_every_case(tmp_path, target):
+    done = compile_kernels(tmp_path, "--targets", target)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,42 @@
+"""The script that says what training a model takes."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hf_seqmix import TNNConfig, TNNForCausalLM
+
+SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "speed" / "training_memory.py"
+SIZES = ["hidden_size=16", "num_hidden_layers=4", "vocab_size=300", "rpe_hidden_size=8"]
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("training_memory", SCRIPT)
+    assert specification is not None and specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_it_counts_numbers_and_bytes(script: ModuleType) -> None:
+    figures = script.main(["--model-type", "tnn", "--config-overrides", *SIZES, "--block-size", "32"])
+    config = TNNConfig(hidden_size=16, num_hidden_layers=4, vocab_size=300, rpe_hidden_size=8)
+    assert figures["parameters"] == TNNForCausalLM(config).num_parameters()
+    assert figures["bytes_of_gradients"] == figures["bytes_of_parameters"] == 2 * figures["parameters"]
+    assert figures["bytes_of_optimizer"] == 4 * figures["parameters"]
+    # At least what three projections of the mixer and two of the feed-forward put out: (3 x 3 + 3) hidden_size.
+    assert figures["activation_numbers_a_token_and_layer_over_hidden_size"] > 12
+    assert figures["activation_bytes_a_token"] > 4 * 12 * 16 * 2
+
+
+def test_checkpointing_leaves_the_input_of_each_layer(script: ModuleType) -> None:
+    command = ["--model-type", "ipa", "--config-overrides", *SIZES[:3], "--block-size", "32", "--checkpointing"]
+    assert script.main(command)["activation_numbers_a_token_and_layer_over_hidden_size"] == 1.0
+
+
+def test_wrong_input_ends_with_a_message(script: ModuleType) -> None:
+    with pytest.raises(SystemExit, match=r"training_memory.py: .*no field 'hidden_sizes'"):
+        script.main(["--model-type", "tnn", "--config-overrides", "hidden_sizes=3"])

@@ -1,0 +1,166 @@
+"""Tuning: what is timed is right and uses what it names; the table is the best one, and can be put in force."""
+
+import importlib
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from hf_seqmix.ops.common import backend, crossovers
+from hf_seqmix.ops.common import fft as fft_conv
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SMALL = ["--batch", "1", "--channels", "4", "--head-width", "2", "--points", "4", "--taps", "3", "--rounds", "1"]
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        names = ("tune", "tune_candidates", "crossover_table", "op_candidates")
+        yield {name: importlib.import_module(name) for name in names}
+
+
+@pytest.fixture
+def default_table() -> Iterator[None]:
+    yield
+    crossovers.use_crossovers(None)
+
+
+@pytest.fixture
+def here(scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The script, without processes of its own."""
+    monkeypatch.setattr(scripts["tune"], "in_fresh_process", lambda function, *arguments: function(*arguments))
+    return scripts["tune"]
+
+
+def test_runs_goes_on_and_is_put_in_force(
+    here: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, default_table: None
+) -> None:
+    command = [*SMALL, "--lengths", "40", "9", "--output-dir", str(tmp_path)]
+    table = here.main(command)
+    printed = capsys.readouterr().out
+    assert "The table of crossovers, as measured" in printed and '"toeplitz_causal"' in printed
+    written = json.loads((tmp_path / "tune.json").read_text())
+    assert {(row["op"], row["length"]) for row in written["rows"]} == {
+        (op, length) for op in crossovers.IMPLEMENTATIONS for length in (9, 40)
+    }
+    for point in written["points"]:
+        assert not point["left_out"]
+        assert all(error < 1e-5 for error in point["errors"].values())
+    assert str(tmp_path) not in json.dumps(written)
+    assert (tmp_path / "tune.png").stat().st_size > 10_000
+    crossovers.use_crossovers(tmp_path / "tune.json")
+    assert crossovers.crossovers_in_force()["toeplitz_causal"]["cpu"] == table["toeplitz_causal"]["cpu"]
+    crossovers.use_crossovers(None)
+    monkeypatch.setattr(here, "measure", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(here, "plot_points", lambda *_: None)
+    assert here.main(command) == table
+
+
+def test_a_single_implementation_is_no_choice(here: ModuleType, tmp_path: Path) -> None:
+    command = [*SMALL, "--ops", "toeplitz_bidirectional", "--lengths", "8", "--output-dir", str(tmp_path)]
+    assert here.main(command) == {}
+
+
+def test_variants_use_what_they_name(scripts: dict[str, ModuleType]) -> None:
+    candidates = scripts["tune_candidates"]
+    sizes = scripts["op_candidates"].Sizes(1, 4, 8, 2)
+    variants = candidates.variants_of("toeplitz_causal", sizes)
+    assert variants["right_angle"].candidate.names == (("toeplitz_causal", "right_angle"),)
+    in_force = fft_conv._CPU_BYTES_PER_THREAD
+    assert f"fft, {in_force >> 20} MiB" not in variants
+    with candidates.active(variants["fft, 256 KiB"]):
+        assert fft_conv._CPU_BYTES_PER_THREAD == 2**18
+    assert in_force == fft_conv._CPU_BYTES_PER_THREAD
+    with candidates.active(variants["conv1d"]):
+        assert backend.route(torch.ones(1)) == "real"
+    assert backend.route(torch.ones(1)) == "eager"
+    longer = candidates.variants_of("toeplitz_causal", sizes._replace(length=2048))
+    assert {"conv1d", "dense"} & set(longer) == set()
+    assert {"parallel", "vectorised, 64", "torch, 16"} <= set(candidates.variants_of("causal_sum", sizes))
+
+
+def test_what_is_wrong_is_left_out(
+    scripts: dict[str, ModuleType], here: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    sizes = scripts["op_candidates"].Sizes(1, 4, 8, 2)
+    arguments = here.parse_arguments(SMALL)
+    made = here.variants_of("toeplitz_causal", sizes)
+    wrong = made["dense"].candidate._replace(product=lambda x, kernel: x + kernel.sum())
+    variants = {"fft": made["fft"], "dense": made["dense"]._replace(candidate=wrong)}
+    monkeypatch.setattr(here, "variants_of", lambda *_: variants)
+    point = here.measure(arguments, "toeplitz_causal", sizes)
+    assert set(point["ms"]) == {"fft"} and "relative error" in point["left_out"]["dense"]
+    assert "dense is left out" in capsys.readouterr().err
+    del variants["fft"]
+    with pytest.raises(RuntimeError, match="nothing is right at length 8"):
+        here.measure(arguments, "toeplitz_causal", sizes)
+
+
+def test_rows_are_the_best_and_a_change_must_pay(scripts: dict[str, ModuleType]) -> None:
+    best = scripts["crossover_table"].best_rows
+    times = {64: {"a": 1.0, "b": 2.0}, 256: {"a": 4.0, "b": 4.0}, 1024: {"a": 16.0, "b": 8.0}}
+    assert best(times, ["a", "b"], 0.03) == [(256, "a"), (None, "b")]
+    nearly = {64: {"a": 1.0, "b": 1.02}, 256: {"a": 4.0, "b": 3.93}, 1024: {"a": 16.0, "b": 16.0}}
+    assert best(nearly, ["a", "b"], 0.03) == [(None, "a")]
+    assert best({64: {"a": 2.0, "b": 1.0}}, ["a", "b"], 0.03) == [(None, "b")]
+    missing = {64: {"a": 3.0, "b": 1.0}, 128: {"a": 3.0}}
+    assert best(missing, ["a", "b"], 0.03) == [(64, "b"), (None, "a")]
+
+
+def test_limits_are_where_times_cross(scripts: dict[str, ModuleType]) -> None:
+    crossing = scripts["crossover_table"].crossing
+    times = {64: {"a": 1.0, "b": 2.0}, 256: {"a": 8.0, "b": 4.0}}
+    assert crossing(64, 256, times, "a", "b") == 128  # halfway on a log scale
+    assert crossing(64, 256, {64: {"a": 1.0, "b": 2.0}, 256: {"b": 4.0}}, "a", "b") == 64
+    assert crossing(64, 65, {64: {"a": 1.0, "b": 9.0}, 65: {"a": 9.0, "b": 8.9}}, "a", "b") == 64
+
+
+def test_dtypes_of_one_kind_share_a_table(scripts: dict[str, ModuleType]) -> None:
+    def point(dtype: str, length: int, **ms: float) -> dict[str, Any]:
+        names = list(ms)
+        kind = {"op": "toeplitz_causal", "kind": "cuda half", "dtype": dtype}
+        return {**kind, "length": length, "ms": ms, "implementations": names}
+
+    points = [
+        point("bfloat16", 64, fft=8.0, tiles=1.0),
+        point("float16", 64, fft=8.0, tiles=2.0),
+        point("bfloat16", 1024, fft=8.0, tiles=9.0),
+        point("float16", 1024, fft=8.0, tiles=64.0),
+    ]
+    made = scripts["crossover_table"].table_of(points, 0.03)
+    [(longest, name), last] = made["toeplitz_causal"]["cuda half"]
+    share = math.log(8 / math.sqrt(2)) / (math.log(8 / math.sqrt(2)) + math.log(3))
+    assert (longest, name, last) == (math.floor(64 * 16**share), "tiles", (None, "fft"))
+    text = scripts["crossover_table"].table_text(made)
+    assert f'"cuda half": [({longest}, "tiles"), (None, "fft")],' in text
+    crossovers._checked("toeplitz_causal", "cuda half", made["toeplitz_causal"]["cuda half"])
+
+
+def test_costs_of_what_is_in_force(scripts: dict[str, ModuleType]) -> None:
+    tune = scripts["tune"]
+    point = {"op": "ski", "dtype": "float32", "length": 8, "batch": 1, "ms": {"torch": 3.0, "native": 2.0, "odd": 1.0}}
+    row = tune.judged(point | {"implementations": ["torch", "native"]}, "torch")
+    assert (row["best"], row["fastest"], row["cost_percent"]) == ("native", "odd", pytest.approx(50))
+    assert "torch takes 50 % more than native" in tune.differences([row], 0.03)
+    assert "within 60 %" in tune.differences([row], 0.6)
+    [constant] = tune.constant_rows([point | {"bases": {"odd": "torch"}}])
+    assert constant["mean"] == pytest.approx(1 / 3) and constant["lengths"] == 1
+
+
+@pytest.mark.parametrize("device, dtype, kind", [("cpu", "bfloat16", "cpu"), ("cuda:0", "float16", "cuda half")])
+def test_kinds_are_those_of_the_table(scripts: dict[str, ModuleType], device: str, dtype: str, kind: str) -> None:
+    assert scripts["tune"].kind_of(device, dtype) == kind
+    assert kind in crossovers.crossovers_in_force()["ski"]
+
+
+@pytest.mark.parametrize("more", [["--lengths", "1"], ["--taps", "4"], ["--rounds", "0"], ["--head-width", "3"]])
+def test_wrong_arguments_are_refused(scripts: dict[str, ModuleType], tmp_path: Path, more: list[str]) -> None:
+    with pytest.raises(SystemExit):
+        scripts["tune"].main([*SMALL, *more, "--output-dir", str(tmp_path)])

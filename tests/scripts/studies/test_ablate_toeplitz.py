@@ -1,0 +1,173 @@
+"""The ablations as their users run them, and the products and parts that they compare against their definitions."""
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from transformers import AutoConfig
+
+from hf_seqmix.models.backbone import SeqMixBlock
+from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
+from tests.tolerances import assert_close
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+TRAIN = ["--steps", "2", "--batch-size", "2", "--block-size", "32", "--eval-blocks", "3", "--hidden-size", "48"]
+TRAIN += ["--num-layers", "1", "--train-characters", "9000", "--tokenizer", "bpe:270", "--learning-rates", "1e-3"]
+TRAIN += ["--seeds", "0"]
+LAYERS = ["--lengths", "32", "--layer-size", "8", "--batch", "1", "--rounds", "1"]
+PRODUCTS = ["--lengths", "16", "33", "--batch", "1", "--channels", "3", "--rounds", "1"]
+
+
+def load(name: str) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        return importlib.import_module(name)
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    return load("ablate_toeplitz")
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    datasets.disable_progress_bars()
+
+
+def written(folder: Path, stem: str) -> dict[str, Any]:
+    assert (folder / f"{stem}.png").stat().st_size > 10_000
+    text = (folder / f"{stem}.json").read_text(encoding="utf-8")
+    assert str(folder) not in text + (folder / f"{stem}.md").read_text(encoding="utf-8")
+    return json.loads(text)
+
+
+def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
+    command = ["sparse-low-rank", *TRAIN, *LAYERS, "--points", "8", "--output-dir", str(tmp_path)]
+    found = script.main(command)
+    names = ["ski_tnn", "low-rank-only", "convolution-only"]
+    assert [row["model"] for row in found["timings"]] == names
+    assert found["timings"][1]["time_ratio"] == found["timings"][1]["ms"] / found["timings"][0]["ms"]
+    assert [row["model"] for row in found["trained"]] == names
+    sizes = [row["num_parameters"] for row in found["trained"]]
+    assert max(sizes) < 1.02 * min(sizes)
+    assert len({row["test_loss"] for row in found["trained"]}) == 3
+    assert len(written(tmp_path, "sparse_low_rank")["rows"]) == 6
+    # Given again, the command trains nothing.
+    lines = (tmp_path / "training" / "runs.jsonl").read_bytes()
+    again = script.main(command)
+    assert (tmp_path / "training" / "runs.jsonl").read_bytes() == lines
+    assert [row["test_loss"] for row in again["trained"]] == [row["test_loss"] for row in found["trained"]]
+
+
+def test_depth_of_the_encoder(script: ModuleType, tmp_path: Path) -> None:
+    found = script.main(["mlp-depth", *TRAIN, *LAYERS, "--output-dir", str(tmp_path)])
+    expected = ["tnn-K6", "tnn-K3", "fd_tnn-K6", "fd_tnn-K3"]
+    assert [row["model"] for row in found["timings"]] == [row["model"] for row in found["trained"]] == expected
+    assert len(written(tmp_path, "mlp_depth")["rows"]) == 8
+
+
+def test_curves(script: ModuleType, tmp_path: Path) -> None:
+    found = script.main(["curves", *TRAIN, "--output-dir", str(tmp_path)])
+    assert [row["model"] for row in found["trained"]] == ["tnn", "ski_tnn"]
+    for row in found["trained"]:
+        assert [step for step, _ in row["curves"][0]] == [1, 2]
+    written(tmp_path, "curves")
+
+
+def test_causal_ski(script: ModuleType, tmp_path: Path) -> None:
+    found = script.main(
+        ["causal-ski", *PRODUCTS, "--points", "5", "--output-dir", str(tmp_path), "--most-mib", "0.001"]
+    )
+    short, long = found["rows"]
+    assert "running_sums_ms" in short and "running_sums_ms" not in long
+    assert short["within_cells_over_fft"] == short["within_cells_ms"] / short["fft_ms"]
+    assert max(long["errors"].values()) < 1e-4
+    assert written(tmp_path, "causal_ski")["faster_from"] == found["faster_from"]
+
+
+def test_interpolation(script: ModuleType, tmp_path: Path) -> None:
+    found = script.main(["interpolation", *PRODUCTS, "--points", "5", "8", "--output-dir", str(tmp_path)])
+    assert [(row["points"], row["length"]) for row in found["rows"]] == [(5, 16), (5, 33), (8, 16), (8, 33)]
+    assert len(written(tmp_path, "interpolation")["faster_from"]) == 2 * 3
+
+
+def test_where_a_ratio_stays_below_one() -> None:
+    crossing = load("ablation_products").crossing
+    assert crossing({8: 2.0, 16: 0.9, 32: 0.5}) == 16
+    assert crossing({8: 0.9, 16: 1.1, 32: 0.5}) == 32
+    assert crossing({8: 0.5, 16: 1.0}) is None
+
+
+@pytest.mark.parametrize("name", ["running_sums", "chunked", "within_cells"])
+@pytest.mark.parametrize(("length", "points"), [(2, 2), (7, 3), (13, 5), (65, 9), (50, 50), (100, 7)])
+def test_causal_forms_are_the_masked_product(name: str, length: int, points: int) -> None:
+    causal_ski = load("causal_ski")
+    grid = causal_ski.whole_grid(length, points)
+    x = torch.randn(2, length, 3, dtype=torch.float64, requires_grad=True)
+    kernel = torch.randn(3, 2 * grid.points(length) - 1, dtype=torch.float64, requires_grad=True)
+    upstream = torch.randn_like(x)
+    values = []
+    for form in (getattr(causal_ski, name), causal_ski.causal_ski_dense):
+        y = form(x, kernel, grid)
+        values.append([y, *torch.autograd.grad(y, (x, kernel), upstream)])
+    for actual, expected in zip(*values, strict=True):
+        torch.testing.assert_close(actual, expected)
+    past = x.detach().clone()
+    past[:, length // 2 :] += 1
+    changed = getattr(causal_ski, name)(past, kernel, grid)
+    torch.testing.assert_close(changed[:, : length // 2], values[0][0][:, : length // 2])
+
+
+def test_a_grid_between_tokens_is_refused() -> None:
+    with pytest.raises(ValueError, match="no whole spacing"):
+        load("causal_ski").spacing_of(InducingGrid(10, 5))
+
+
+@pytest.mark.parametrize("name", ["band", "dense", "gather", "csr"])
+@pytest.mark.parametrize("degree", [1, 3])
+def test_forms_of_interpolation(name: str, degree: int) -> None:
+    grid = InducingGrid(17, 6, degree)
+    products = load("interpolation_products").FORMS[name](17, grid)
+    matrix = interpolation_matrix(17, grid)
+    z, x = torch.randn(2, 3, grid.points(17)), torch.randn(2, 3, 17)
+    assert_close(products.leave(products.forward(products.enter(z)), 2), z.double() @ matrix.mT)
+    assert_close(products.leave(products.adjoint(products.enter(x)), 2), x.double() @ matrix)
+
+
+def test_the_parts_add_up() -> None:
+    parts = load("ski_parts")
+    sizes = {"hidden_size": 6, "intermediate_size": 6, "num_hidden_layers": 1, "max_position_embeddings": 12}
+    whole: Any = AutoConfig.for_model("ski_tnn", num_inducing_points=4, conv_kernel_size=3, **sizes)
+    operator = SeqMixBlock(whole, 0).mixer.operator
+    layout = importlib.import_module("hf_seqmix.ops.masking").TokenLayout()
+    x = torch.randn(2, 12, operator.conv_weight.shape[0])
+    both = parts.LowRankOnly(operator)(x, layout) + parts.ConvolutionOnly(operator)(x, layout)
+    torch.testing.assert_close(operator(x, layout), both)
+    for mixer in parts.register_parts().values():
+        fields = {mixer: {"num_inducing_points": 4}}
+        config: Any = AutoConfig.for_model(
+            "seqmix_hybrid", mixer_types=[mixer], mixer_configs=fields, is_causal=False, **sizes
+        )
+        assert isinstance(SeqMixBlock(config, 0).mixer.operator, (parts.LowRankOnly, parts.ConvolutionOnly))
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["causal-ski", "--lengths", "1"], "--lengths must be at least 2"),
+        (["curves", "--train-file", "a.txt"], "or none of them"),
+    ],
+)
+def test_wrong_arguments_end_with_a_message(
+    script: ModuleType, tmp_path: Path, command: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        script.main([*command, "--output-dir", str(tmp_path)])

@@ -1,0 +1,59 @@
+"""The comparison at several lengths, as its users run it."""
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import datasets
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module("compare_lengths")
+
+
+@pytest.fixture
+def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    datasets.disable_progress_bars()
+    files = []
+    for index, split in enumerate(("train", "validation", "test")):
+        path = tmp_path / f"{split}.txt"
+        path.write_text(f"Where is number {index}? Here is number {index}!\n" * 20, encoding="utf-8")
+        files += [f"--{split}-file", str(path)]
+    sizes = ["--steps", "2", "--batch-size", "2", "--eval-blocks", "4", "--hidden-size", "16", "--num-layers", "1"]
+    sweep = ["--learning-rates", "1e-3", "--extend-sweep", "0", "--seeds", "3", "4", "--tokenizer", "bpe:270"]
+    return [*files, *sizes, *sweep, "--timing-rounds", "1", "--output-dir", str(tmp_path / "out")]
+
+
+def test_each_length_is_compared_and_timed(script: ModuleType, command: list[str], tmp_path: Path) -> None:
+    rows = script.main(["--models", "tnn", "attention", "--lengths", "24", "12", *command])
+    assert [(row["length"], row["model"]) for row in rows] == [
+        (length, model) for length in (12, 24) for model in ("tnn", "attention")
+    ]
+    for first, second in zip(rows[::2], rows[1::2], strict=True):
+        assert first["percent"] == 0 and first["time_ratio"] == 1
+        assert len(second["by_seed_percent"]) == second["num_seeds"] == 2
+        assert second["step_ms"] > 0
+        # The mean of the differences seed by seed is about the difference of the means.
+        assert second["percent"] == pytest.approx(
+            100 * (second["bits_per_byte"] / first["bits_per_byte"] - 1), abs=0.5
+        )
+    saved = json.loads((tmp_path / "out" / "lengths.json").read_text(encoding="utf-8"))
+    assert saved["rows"] == json.loads(json.dumps(rows))
+    assert str(tmp_path) not in json.dumps(saved)
+    assert (tmp_path / "out" / "lengths.png").stat().st_size > 10_000
+    assert (tmp_path / "out" / "length-12" / "runs.jsonl").is_file()
+
+
+def test_bad_lengths_are_refused(script: ModuleType, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        script.main(["--lengths", "1", *command])
+    assert "lengths must be at least 2" in capsys.readouterr().err

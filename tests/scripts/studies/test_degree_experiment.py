@@ -1,0 +1,172 @@
+"""The degree experiment as its users run it: training, going on after a kill, tables, ranks, wrong arguments."""
+
+import importlib
+import json
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from hf_seqmix.data import separation_task
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+SMALL = [
+    *["--token-width", "2", "--width", "4", "--steps", "4", "--batch-size", "4", "--learning-rates", "1e-3", "1e-2"],
+    *["--sweep-seeds", "7", "--seeds", "0", "1", "--min-depth", "4"],
+]
+
+
+@pytest.fixture(scope="module")
+def load() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module
+
+
+@pytest.fixture
+def script(load: Any) -> ModuleType:
+    return load("degree_experiment")
+
+
+def arguments(folder: Path, form: str, *more: str) -> list[str]:
+    return ["train", "--form", form, "--output-dir", str(folder), *SMALL, *more]
+
+
+@pytest.mark.parametrize("form", ["fully-connected", "sequence"])
+def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = ["paired_product", *(["paired_product_control"] if form == "sequence" else [])]
+    command = arguments(tmp_path, form, "--projections", "affine", "--tasks", *tasks)
+    report = script.main(command)
+    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {line["key"]["task"] for line in lines} == set(tasks)
+    for line in lines:
+        result = line["result"]
+        assert len(result["errors"]) == 2
+        assert [len(curve) for curve in result["curves"]] == [len(result["curve_steps"])] * 2
+        assert result["rate"] in (1e-3, 1e-2)
+    text = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "e signed power" in text and "2.4 mixed layers" in text
+    for name in ("errors", "equal", "curves"):
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    equal = {(row["accounting"], row["first"], row["second"]): row for row in report["comparisons"]}
+    assert equal["d", "2", "3"]["matrices"] == 12
+    assert equal["d + 1", "3", "4"]["matrices"] == 20
+
+    # What is there is not trained again.
+    monkeypatch.setattr(script.Experiment, "_train", lambda *_: pytest.fail("trained twice"))
+    again = script.main([*command, "--report-only"])
+    assert again["results"] == report["results"]
+
+
+def test_sizes_are_equal(load: Any) -> None:
+    nets = load("degree_nets")
+    task = separation_task("paired_product", num_tokens=4, width=2)
+    for form in nets.FORMS:
+        for net in nets.architectures(form, 10, 12, True):
+            built = nets.build_net(net, task, 0)
+            matrices = sum(
+                parameter.numel()
+                for name, parameter in built.named_parameters()
+                if parameter.ndim > 1 and "bias" not in name and "positions" not in name
+            )
+            outside = sum(built.get_parameter(name).numel() for name in _maps(form))
+            assert matrices - outside == net.with_overhead, net
+        equal = [net for net in nets.architectures(form, 10, 12, False) if net.projections == 1200]
+        depths = {(net.kind, net.depth) for net in equal if net.overhead == (form == "sequence")}
+        assert depths == {("2", 6), ("3", 4), ("4", 3), ("2.4 mixed layers", 5), ("2.4 signed power", 5)}
+
+
+def _maps(form: str) -> list[str]:
+    inside = "" if form == "sequence" else "net."
+    return [f"{inside}in_proj.weight", f"{inside}out_proj.weight"]
+
+
+def test_nets_side_by_side_are_nets_alone(load: Any) -> None:
+    nets, training = load("degree_nets"), load("degree_training")
+    task = separation_task("paired_product", num_tokens=2, width=2)
+    net = nets.architectures("sequence", 4, 12, True)[1]
+    built = [nets.build_net(net, task, seed) for seed in (0, 1)]
+    before = [parameter.clone() for parameter in built[0].parameters()]
+    schedule = training.Schedule(steps=3, batch_size=8, curve_points=3, eval_rows=64)
+    draw = nets.draw_rows(task)
+    both = training.train_nets(built, [1e-2, 3e-3], [0, 1], draw, schedule)
+    assert all(map(torch.equal, before, built[0].parameters()))
+    for i in range(2):
+        alone = training.train_nets(built[i : i + 1], [[1e-2, 3e-3][i]], [i], draw, schedule)
+        torch.testing.assert_close(both.curves[i], alone.curves[0], rtol=1e-4, atol=1e-6)
+    assert both.curve_steps == [0, 1, 2, 3]
+
+    # And the updates are Adam's with clipping.
+    single = built[0]
+    optimizer = torch.optim.Adam(single.parameters(), lr=1e-2, betas=(0.9, 0.99))
+    rows = draw(50 * 8, torch.Generator().manual_seed(1000))
+    for step in range(1, 4):
+        inputs, targets = (part[(step - 1) * 8 : step * 8] for part in rows)
+        optimizer.param_groups[0]["lr"] = 1e-2 * training._factor(step, schedule)
+        optimizer.zero_grad()
+        (single(inputs).squeeze(-1) - targets).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(single.parameters(), 1.0)
+        optimizer.step()
+    inputs, targets = draw(64, torch.Generator().manual_seed(8))
+    error = (single(inputs).squeeze(-1) - targets).square().sum() / targets.square().sum()
+    assert both.errors[0].item() == pytest.approx(error.item(), rel=1e-3)
+
+
+def test_bounds_of_shallow_nets(load: Any) -> None:
+    nets = load("degree_nets")
+    task = separation_task("paired_product", num_tokens=4, width=4)
+    shallow = [net for net in nets.architectures("fully-connected", 20, 12, False) if net.depth == 1]
+    # x + (l1 l2): two functions of one half, and the bilinear part, of rank 8 for 8 inputs a half.
+    assert [nets.rank_of(net, task, 17) for net in shallow] == [10, 17, 17]
+    sequence = [net for net in nets.architectures("sequence", 10, 12, False) if net.depth == 1]
+    small = separation_task("paired_product", num_tokens=4, width=2)
+    assert nets.rank_of(sequence[0], small, 5) == 3  # the last token times a mean over both halves
+    assert nets.rank_of(nets.architectures("sequence", 10, 12, False)[-1], small, 5) is None
+
+
+def test_verdicts(load: Any) -> None:
+    report = load("degree_report")
+    a = {"kind": "3", "errors": [1e-4, 1e-5, 1e-4, 3e-5]}
+    b = {"kind": "2", "errors": [1e-2, 1e-3, None, 5e-3]}
+    found = report.compare(a, b)
+    assert found["verdict"] == "3 is better"
+    assert found["mean"] == pytest.approx((-2 - 2 - 4 + math.log10(3e-5 / 5e-3)) / 4)
+    assert found["high"] < 0
+    assert report.compare(a, {"kind": "4", "errors": [1e-5, 1e-4, 2e-5, 4e-4]})["verdict"] == "undecided"
+    assert report.clipped(None) == report.clipped(7.0) == 1
+    assert report.clipped(0.0) == report.FLOOR
+
+
+def test_ranks(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], load: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(load("degree_tables"), "SIZES", ((2, 1, True),))
+    monkeypatch.setattr(load("degree_tables"), "SAMPLES", 100)
+    report = script.main(["ranks", "--output-dir", str(tmp_path), "--max-size", "256"])
+    assert [row["rank"] for row in report["fully_connected"]] == [65, 82, 65, 73, 37, 13, 9, 25, 81, 30, 210, 81]
+    assert all(row["rank"] == row["formula"] for row in report["fully_connected"])
+    assert [report["attention"][0][f"degree_{d}"] for d in (2, 3, 4)] == [64, 41, 64]
+    line = next(line for line in capsys.readouterr().out.splitlines() if "2, 2, 2, 2, 2, 2" in line)
+    assert [cell.strip() for cell in line.split("|")[-3:-1]] == ["65", "65"]
+    assert json.loads((tmp_path / "ranks.json").read_text(encoding="utf-8"))["best_degrees"][1]["whole"] == 4
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--report-only"], "has no runs with these arguments"),
+        (["--budget", "10"], "budget is 10 matrices"),
+        (["--steps", "0"], "--steps is 0"),
+        (["--seeds", "1", "1"], "--seeds names something twice"),
+        (["--seeds", "1", "2", "--sweep-seeds", "2"], "--sweep-seeds and --seeds share 2"),
+        (["--learning-rates", "-1"], "rates must be positive"),
+        (["--num-tokens", "3"], "num_tokens is 3"),
+    ],
+)
+def test_wrong_arguments(script: ModuleType, tmp_path: Path, more: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        script.main(arguments(tmp_path, "sequence", *more))

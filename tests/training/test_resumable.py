@@ -1,0 +1,209 @@
+"""What the `Trainer` of the scripts adds to the library's: where it goes on from, what it removes when, failing writes."""
+
+import errno
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+
+from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix.training import fault_of, last_complete_checkpoint
+from hf_seqmix.training.checkpoints import open_checkpoint_folder
+from hf_seqmix.training.resumable import LAST, ResumableTrainer
+
+ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
+
+
+def trainer(folder: Path, trainer_class: type = ResumableTrainer, callbacks: Any = None, **options: Any) -> Any:
+    torch.manual_seed(0)
+    model = TNNForCausalLM(
+        TNNConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, rpe_hidden_size=8, hidden_dropout=0.2)
+    )
+    steps = {"max_steps": 6, "save_steps": 2, "logging_steps": 3, "per_device_train_batch_size": 2}
+    fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
+    arguments = TrainingArguments(output_dir=str(folder), **{**steps, **fixed, **options})
+    return trainer_class(model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS, callbacks=callbacks)
+
+
+def losses(run: Any) -> list[tuple[int, float]]:
+    return [(entry["step"], entry["loss"]) for entry in run.state.log_history if "loss" in entry]
+
+
+def names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()}
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def test_the_newest_whole_checkpoint_and_a_line_about_the_others(tmp_path: Path) -> None:
+    whole = trainer(tmp_path)
+    whole.train()
+    cut(tmp_path / "checkpoint-6" / "optimizer.pt")
+    resumed = trainer(tmp_path)
+    assert resumed.find_checkpoint(None) == (None, None)
+    checkpoint, line = resumed.find_checkpoint(LAST)
+    assert checkpoint == str(tmp_path / "checkpoint-4")
+    size = (tmp_path / "checkpoint-6" / "optimizer.pt").stat().st_size
+    fault = f"passed over checkpoint-6: optimizer.pt is cut short: it has {size} of {size + 1} bytes"
+    assert line == f"Continuing from {checkpoint}; {fault}"
+    resumed.train(resume_from_checkpoint=checkpoint)
+    # Step 4 lies between two log entries: the second one averages over steps before and after the interruption.
+    assert losses(resumed) == losses(whole)
+    assert [step for step, _ in losses(whole)] == [3, 6]
+    assert resumed.mean_train_loss == whole.mean_train_loss
+    assert resumed.first_step == 4
+    assert fault_of(tmp_path / "checkpoint-6") is None
+    manifest = tmp_path / "checkpoint-6" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"num_processes": 1', '"num_processes": 4'))
+    assert "4 processes wrote it, now 1 go on" in trainer(tmp_path).find_checkpoint(LAST)[1]
+
+
+def test_nothing_is_started_anew_in_silence(tmp_path: Path) -> None:
+    assert trainer(tmp_path).find_checkpoint(LAST) == (None, f"No checkpoint in {tmp_path}: starting anew")
+    open_checkpoint_folder(tmp_path / "checkpoint-2")
+    with pytest.raises(ValueError, match=r"checkpoint-2: its writing was interrupted.*Start anew"):
+        trainer(tmp_path).find_checkpoint(LAST)
+
+
+def test_a_given_checkpoint_must_be_whole_and_later_ones_are_set_aside(tmp_path: Path) -> None:
+    trainer(tmp_path).train()
+    run = trainer(tmp_path)
+    cut(tmp_path / "checkpoint-4" / "scheduler.pt")
+    with pytest.raises(
+        ValueError, match=r"checkpoint-4 cannot.*scheduler.pt is cut short.*newest whole.*checkpoint-6"
+    ):
+        run.find_checkpoint(str(tmp_path / "checkpoint-4"))
+    with pytest.raises(ValueError, match=r"checkpoint-5 cannot be continued from: there is no such folder"):
+        run.find_checkpoint(str(tmp_path / "checkpoint-5"))
+    assert names(tmp_path) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+    checkpoint, line = run.find_checkpoint(str(tmp_path / "checkpoint-2"))
+    assert checkpoint == str(tmp_path / "checkpoint-2")
+    assert "later ones renamed to superseded-checkpoint-6, superseded-checkpoint-4" in line
+    assert names(tmp_path) == {"checkpoint-2", "superseded-checkpoint-4", "superseded-checkpoint-6"}
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "trainer_state.json"])
+def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, name: str) -> None:
+    """Even where only one is to be kept."""
+
+    class FullDisk(ResumableTrainer):
+        def _save_rng_state(self, output_dir: str) -> None:
+            super()._save_rng_state(output_dir)
+            if output_dir.endswith("checkpoint-4"):
+                (Path(output_dir) / name).write_bytes(b"half")
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    run = trainer(tmp_path, FullDisk, save_total_limit=1)
+    with pytest.raises(OSError, match="No space left"):
+        run.train()
+    assert run.args.save_total_limit == 1
+    assert names(tmp_path) == {"checkpoint-2", "checkpoint-4"}
+    assert last_complete_checkpoint(tmp_path) == tmp_path / "checkpoint-2"
+    resumed = trainer(tmp_path, save_total_limit=1)
+    resumed.train(resume_from_checkpoint=resumed.find_checkpoint(LAST)[0])
+    assert names(tmp_path) == {"checkpoint-6"}
+
+
+def test_the_final_model_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trainer(tmp_path / "run")
+    (tmp_path / "run" / "model-00001-of-00002.safetensors").write_text("of an earlier run")
+    (tmp_path / "run" / "config.json").write_text("of an earlier run")
+    save = torch.save
+
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(torch, "save", full)
+    with pytest.raises(OSError, match="No space left"):
+        run.save_model()
+    assert names(tmp_path / "run") == {"model-00001-of-00002.safetensors", "config.json"}
+    assert (tmp_path / "run" / "config.json").read_text() == "of an earlier run"
+    monkeypatch.setattr(torch, "save", save)
+    run.save_model()
+    assert {"model.safetensors", "config.json"} <= names(tmp_path / "run")
+    assert not any(name.startswith(("model-", ".")) for name in names(tmp_path / "run"))
+    TNNForCausalLM.from_pretrained(tmp_path / "run")
+
+
+class GettingWorse(TrainerCallback):
+    """The second evaluation is the best."""
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any) -> None:
+        metrics["eval_score"] = -abs(state.global_step - 2)
+
+
+def early_stopping(folder: Path) -> Any:
+    return trainer(
+        folder,
+        callbacks=[GettingWorse(), EarlyStoppingCallback(2)],
+        max_steps=20,
+        save_steps=1,
+        eval_strategy="steps",
+        eval_steps=1,
+        load_best_model_at_end=True,
+        metric_for_best_model="score",
+        greater_is_better=True,
+        restore_callback_states_from_checkpoint=True,
+    )
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_early_stopping_is_resumed_too(tmp_path: Path, step: int) -> None:
+    """At step 3 one evaluation without a better one has been counted; step 4 is where the run stopped."""
+    whole = early_stopping(tmp_path)
+    whole.train()
+    assert whole.state.global_step == 4
+    assert whole.state.best_global_step == 2
+    resumed = early_stopping(tmp_path)
+    checkpoint, _ = resumed.find_checkpoint(str(tmp_path / f"checkpoint-{step}"))
+    assert resumed.restore_finished(checkpoint) is (step == 4)
+    if step == 3:
+        resumed.train(resume_from_checkpoint=checkpoint)
+    assert resumed.state.global_step == 4
+    assert resumed.mean_train_loss == pytest.approx(whole.mean_train_loss, rel=1e-6)
+    for name, parameter in whole.model.state_dict().items():
+        assert torch.equal(parameter, resumed.model.state_dict()[name])
+
+
+def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
+    first = trainer(tmp_path)
+    first.train()
+    checkpoint = str(tmp_path / "checkpoint-6")
+    assert trainer(tmp_path).restore_finished(checkpoint)
+    longer = trainer(tmp_path, max_steps=8)
+    assert not longer.restore_finished(checkpoint)
+    longer.train(resume_from_checkpoint=checkpoint)
+    assert longer.state.global_step == 8
+
+
+def test_the_end_of_an_epoch_is_saved_after_its_evaluation(tmp_path: Path) -> None:
+    """Six updates an epoch; the library would save step 6 before it is evaluated and logged."""
+    run = trainer(tmp_path, max_steps=9, save_steps=3, eval_strategy="epoch", logging_strategy="epoch")
+    run.train()
+    state = json.loads((tmp_path / "checkpoint-6" / "trainer_state.json").read_text())
+    assert [(entry["step"], "eval_loss" in entry) for entry in state["log_history"]] == [(6, False), (6, True)]
+    assert names(tmp_path) == {"checkpoint-3", "checkpoint-6", "checkpoint-9"}
+
+
+def test_what_is_pushed_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pushed = []
+    monkeypatch.setattr(
+        Trainer, "_push_from_checkpoint", lambda self, folder: pushed.append((folder, fault_of(folder)))
+    )
+    run = trainer(tmp_path, max_steps=2)
+    run.args.push_to_hub = True
+    run.train()
+    assert pushed == [(str(tmp_path / "checkpoint-2"), None)]
+
+
+def test_checkpoints_of_the_library_are_taken_up(tmp_path: Path) -> None:
+    trainer(tmp_path, Trainer).train()
+    run = trainer(tmp_path)
+    checkpoint, line = run.find_checkpoint(LAST)
+    assert line == f"Continuing from {tmp_path / 'checkpoint-6'}"
+    assert run.restore_finished(checkpoint)

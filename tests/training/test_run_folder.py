@@ -1,0 +1,82 @@
+"""The output folder: refused when used, cleared of an earlier run on request; what a full disk leaves is explained."""
+
+import errno
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hf_seqmix._files import write_json
+from hf_seqmix.training import explain_write_error, prepare_run_folder
+from tests.training.checkpoint_folder import write_checkpoint
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    folder = prepare_run_folder(tmp_path / "a" / "b")
+    assert folder.is_dir()
+    assert not any(folder.iterdir())
+    prepare_run_folder(folder)
+    (folder / "model.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"not empty.*--resume.*--overwrite-output-dir"):
+        prepare_run_folder(folder)
+    prepare_run_folder(folder, resume=True)
+    prepare_run_folder(folder, overwrite=True)
+    assert (folder / "model.safetensors").read_bytes() == b"x"
+
+
+def test_overwriting_deletes_what_would_be_taken_for_the_new_run(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path, 5)
+    for name in ("results.json", "notes.txt", "checkpoint-best"):
+        (tmp_path / name).write_text("x")
+    prepare_run_folder(tmp_path, resume=True, overwrite=True)
+    assert len(list(tmp_path.iterdir())) == 4
+    prepare_run_folder(tmp_path, overwrite=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "checkpoint-best"}
+
+
+def test_a_file_or_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="is a file"):
+        prepare_run_folder(tmp_path / "file")
+    with pytest.raises(ValueError, match="cannot be written to: Not a directory"):
+        prepare_run_folder(tmp_path / "file" / "run")
+
+    def read_only(*args: object, **kwargs: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    with pytest.raises(ValueError, match="cannot be written to: Read-only file system"):
+        prepare_run_folder(tmp_path / "run")
+
+
+def test_only_errors_of_the_disk_are_explained(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "model.safetensors")
+    assert "No space left" in explain_write_error(full, tmp_path)
+    assert "No checkpoint had been written" in explain_write_error(full, tmp_path)
+    checkpoint = write_checkpoint(tmp_path, 5)
+    assert f"{checkpoint}; continue from it with --resume" in explain_write_error(full, tmp_path)
+    for other in (ValueError("x"), FileNotFoundError(errno.ENOENT, "No such file"), RuntimeError("shapes differ")):
+        assert explain_write_error(other, tmp_path) is None
+
+
+def test_errors_of_the_libraries_writers_are_known(tmp_path: Path) -> None:
+    # A file size limit stands in for a full disk: both libraries meet the system's refusal to write.
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    messages = []
+    for write in (
+        lambda: save_file({"weight": torch.zeros(100_000)}, tmp_path / "model.safetensors"),
+        lambda: torch.save(torch.zeros(100_000), tmp_path / "optimizer.pt"),
+        lambda: write_json(tmp_path / "results.json", "x" * 100_000),
+    ):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        try:
+            write()
+        except Exception as error:
+            messages.append(explain_write_error(error, tmp_path))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(messages) == 3
+    assert all(message and "could not be written" in message for message in messages)
+    assert not (tmp_path / "results.json").exists()
