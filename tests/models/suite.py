@@ -618,17 +618,21 @@ class ModelSuite:
 
     # -- compilation -----------------------------------------------------------------------------------------------
 
-    @pytest.mark.parametrize("pads", [None, *PADS], ids=str)
-    def test_compiles_in_one_graph(self, is_causal, pads):
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_compiles_in_one_graph(self, is_causal, masked):
+        """One graph without a mask, one for pads wherever they are, each with a cache and without."""
         torch._dynamo.reset()
         model = self.make("Model", is_causal)
-        mask = None if pads is None else torch.tensor(PADS[pads])
-        ids = torch.randint(VOCAB, (2, 9))
-        compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-        real = torch.ones(2, 9, dtype=torch.bool) if mask is None else mask.bool()
-        expected = model(ids, attention_mask=mask, use_cache=False)[0][real]
-        for use_cache in (False, None):  # by default a causal model builds a cache, within the graph
-            assert_close(compiled(ids, attention_mask=mask, use_cache=use_cache)[0][real], expected)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model, backend=counter, fullgraph=True)
+        for pads in PADS.values() if masked else [None]:
+            mask = None if pads is None else torch.tensor(pads)
+            ids = torch.randint(VOCAB, (2, 9))
+            real = torch.ones(2, 9, dtype=torch.bool) if mask is None else mask.bool()
+            expected = model(ids, attention_mask=mask, use_cache=False)[0][real]
+            for use_cache in (False, None):  # by default a causal model builds a cache, within the graph
+                assert_close(compiled(ids, attention_mask=mask, use_cache=use_cache)[0][real], expected)
+        assert counter.frame_count <= 2
 
     @pytest.mark.parametrize("masked", [False, True])
     def test_compiles_at_most_twice_for_all_lengths(self, is_causal, masked):
