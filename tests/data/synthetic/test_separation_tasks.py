@@ -135,7 +135,7 @@ def test_nearest_neighbor():
     ],
 )
 def test_samples_follow_the_flat_spectrum(name, sizes):
-    task, spectrum = separation_task(name, **sizes), sampled(separation_task(name, **sizes), 2000)
+    task, spectrum = separation_task(name, **sizes), sampled(separation_task(name, **sizes), 1000)
     assert spectrum.numerical_rank(1e-6) == task.rank
     for rank in range(task.rank):
         assert spectrum.mse_bound(rank) == pytest.approx(task.mse_bound(rank), abs=0.08)
