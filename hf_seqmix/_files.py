@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, then renamed."""
+"""Write files that are either whole or absent: first beside their place, then renamed."""
 
 import json
 import math
@@ -14,7 +14,10 @@ __all__ = ["whole_files", "write_json"]
 
 
 def write_json(path: str | Path, payload: Any) -> None:
-    """Writes JSON to a temporary file and renames it, so that `path` is whole or untouched; NaN and infinity become null."""
+    """Write JSON to a temporary file and rename that file, so that `path` is whole or untouched.
+
+    NaN and infinity become null.
+    """
     path = Path(path)
     text = json.dumps(_finite(payload), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -40,16 +43,16 @@ def _finite(value: Any) -> Any:
 
 @contextmanager
 def whole_files(folder: str | Path, *, last: str) -> Iterator[Path]:
-    """
-    A folder to write into, whose files move to `folder` once all of them are written.
+    """Yield a temporary folder to write into, and move its files to `folder` once all of them are written.
 
-    A kill before that leaves `folder` as it was, but for a hidden subfolder that the next call on this machine clears.
+    A kill before that leaves `folder` as it was, but for a hidden subfolder. The next call on this machine clears that
+    subfolder.
 
     Args:
-        folder: where the files shall be.
-        last: pattern of the names without which the others are not taken for finished; they move last. Files in `folder`
-            of such names that were not written again are then deleted: what is left of a model in more files than this
-            one would be read in its place.
+        folder: where the files belong.
+        last: pattern of the files that move last, because a reader takes their presence for a complete write. Files in
+            `folder` that match the pattern and were not written again are deleted: leftover shards of a larger model
+            would be read instead of the new files.
     """
     folder = Path(folder)
     temporary = folder / f".unfinished-{platform.node()}"  # machines that share a disk each write their own

@@ -1,24 +1,45 @@
-"""Text corpora, tokenizers, packing and yardsticks, as `datasets` objects (needs the extra `train`)."""
+"""Data for sequence models as `datasets` objects, tokenizers and packing (needs the extra `train`).
+
+`text` has corpora, `lra` the Long Range Arena, `synthetic` tasks that test one ability each, and `labelled` labeled
+examples as model inputs. Here are tokenizers, packing into blocks, masking, and the baselines of text: n-grams and
+compressors. The public names of `text`, `lra` and `synthetic` are names of this package, too.
+"""
 
 from .compression import bits_per_byte_gzip, bits_per_byte_xz
-from .lra.document_pairs import load_document_pairs
-from .lra.listops import evaluate_listops, listops
-from .lra.passage_pairs import load_documents, same_document_pairs
-from .lra.pathfinder import pathfinder
-from .lra.pathfinder_geometry import PathfinderScene, pathfinder_scenes
-from .lra.pathfinder_settings import PathfinderSettings
+from .lra import (
+    PathfinderScene,
+    PathfinderSettings,
+    evaluate_listops,
+    listops,
+    load_document_pairs,
+    load_documents,
+    pathfinder,
+    pathfinder_scenes,
+    same_document_pairs,
+)
 from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
-from .synthetic.recall import associative_recall, lagged_copy
-from .synthetic.repetition import rare_word_repetition
-from .synthetic.separation_tasks import SEPARATION_TASKS, SeparationTask, separation_dataset, separation_task
-from .text.corpora import hold_out, load_corpus
-from .text.enwik8 import load_enwik8
-from .text.gutenberg import is_gutenberg, strip_gutenberg
-from .text.novels import load_novels
-from .text.stdlib_corpus import python_stdlib
-from .text.wikitext import load_wikitext, wikitext_articles
+from .synthetic import (
+    SEPARATION_TASKS,
+    SeparationTask,
+    associative_recall,
+    lagged_copy,
+    rare_word_repetition,
+    separation_dataset,
+    separation_task,
+)
+from .text import (
+    hold_out,
+    is_gutenberg,
+    load_corpus,
+    load_enwik8,
+    load_novels,
+    load_wikitext,
+    python_stdlib,
+    strip_gutenberg,
+    wikitext_articles,
+)
 from .tokenization import build_tokenizer, count_bytes, token_bytes, train_bpe
 
 __all__ = [

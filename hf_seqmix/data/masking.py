@@ -1,4 +1,4 @@
-"""Masks for masked language models that a resumed run draws again exactly as the interrupted one would have."""
+"""Masks for masked language models that a resumed run draws exactly as the interrupted run would have."""
 
 import hashlib
 from dataclasses import dataclass
@@ -15,17 +15,18 @@ Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
 
 @dataclass
 class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
-    """
-    [`~transformers.DataCollatorForLanguageModeling`] whose masks are a function of `seed` and the tokens of the batch.
+    """Mask the tokens of a batch by a function of `seed` and these tokens.
 
-    The library's draws from a random stream, which loaders that fetch ahead or skip batches leave in another state, so
-    that a resumed run sees other masks. Here a block gets a new mask whenever it meets other blocks in its batch, that
-    is in every epoch of a shuffled data set. Rows that have `labels` already (see [`mask_blocks`]) are only stacked.
+    [`~transformers.DataCollatorForLanguageModeling`] draws from a random stream. Loaders that fetch ahead or skip
+    batches change the state of that stream, so a resumed run would see other masks. Here the same batch always gets
+    the same masks. A block gets a new mask whenever other blocks share its batch, that is in every epoch of a shuffled
+    data set. Rows that have `labels` already (see [`mask_blocks`]) are only stacked.
     """
 
     seed: int | None = 0
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
+        """Make a batch of `input_ids` and `labels`, (rows, length) each."""
         if "labels" in examples[0]:
             return default_data_collator(examples)
         digest = hashlib.sha256(str(self.seed).encode())
@@ -38,13 +39,12 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
 def mask_blocks(
     blocks: Rows, tokenizer: PreTrainedTokenizerBase, *, mlm_probability: float = 0.15, seed: int = 0
 ) -> Rows:
-    """
-    Masks evaluation blocks once and for all, each by itself, so that every evaluation answers the same questions.
+    """Mask evaluation blocks once and for all, each by itself, so that every evaluation answers the same questions.
 
     Args:
         blocks: rows with `input_ids`, as [`pack_for_evaluation`] gives.
         tokenizer: says which token masks, and which are special and never masked.
-        mlm_probability: share of the tokens to predict; of these 80 % are masked, 10 % replaced and 10 % kept.
+        mlm_probability: share of the tokens to predict; of these tokens 80 % are masked, 10 % replaced and 10 % kept.
         seed: another seed gives other masks.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Byte n-gram language models: the yardstick a neural model of text has to beat."""
+"""Byte n-gram language models: the baseline that a neural model of text has to beat."""
 
 from collections.abc import Iterable
 
@@ -10,35 +10,34 @@ MAX_ORDER = 7  # an n-gram is one 64-bit integer, eight bits a byte, the sign bi
 
 
 class ByteNGram:
-    r"""
-    Interpolated Witten-Bell model of the next byte given the `order - 1` bytes before it.
+    r"""Interpolated Witten-Bell model of the next byte, given the `order - 1` bytes before that byte.
 
     $$P_k(w \mid h) = \frac{c(hw) + T(h)\, P_{k-1}(w \mid h')}{c(h) + T(h)}, \qquad P_0(w) = \frac{1}{256}$$
 
-    where h is the last k - 1 bytes, h' is h without its oldest byte, c counts occurrences in the training text and T(h)
-    is the number of distinct bytes seen after h (Witten and Bell, 1991). A context never seen passes the shorter
-    context's probability on. Each P_k sums to one over the 256 bytes. The first bytes of a text are given the
-    context of zero bytes that are missing.
+    where h is the last k - 1 bytes and h' is h without its oldest byte. c counts occurrences in the training text, and
+    T(h) is the number of distinct bytes seen after h (Witten and Bell, 1991). A context that was never seen has the
+    probabilities of the shorter context. Each P_k sums to one over the 256 bytes. Zero bytes stand for the context
+    that the first bytes of a text lack.
 
     Args:
         order (`int`, *optional*, defaults to 5): n of the n-gram, 1 (unigram) to 7.
 
     Raises:
-        ValueError: if `order` is outside 1 to 7, if the training text is empty, or if the model is used before `fit`.
+        ValueError: `order` is outside 1 to 7, the training text is empty, or the model is used before `fit`.
     """
 
     def __init__(self, order: int = 5) -> None:
         if not 1 <= order <= MAX_ORDER:
-            raise ValueError(f"`order` is {order}; an n-gram of bytes can have an order of 1 to {MAX_ORDER}.")
+            raise ValueError(f"order is {order}; an n-gram of bytes can have an order of 1 to {MAX_ORDER}.")
         self.order = order
-        # For each k: the k-grams seen (sorted), how often; their contexts (sorted), how often, with how many successors.
+        # For each k: the k-grams seen (sorted) and their counts; the contexts (sorted), their counts and successors.
         self._tables: list[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]] = []
 
     def fit(self, texts: Iterable[str]) -> "ByteNGram":
-        """Counts the n-grams of the UTF-8 bytes of `texts`, joined without a separator, and returns the model."""
+        """Count the n-grams of the UTF-8 bytes of `texts`, joined without a separator, and return the model."""
         grams = _ngrams(_to_bytes(texts), self.order)
         if grams.size == 0:
-            raise ValueError("The training text is empty; an n-gram model needs at least one byte.")
+            raise ValueError("the training text is empty; an n-gram model needs at least one byte.")
         grams, counts = np.unique(grams, return_counts=True)
         tables = []
         for k in range(self.order, 0, -1):
@@ -51,8 +50,7 @@ class ByteNGram:
         return self
 
     def probability(self, ngrams: np.ndarray) -> np.ndarray:
-        """
-        Probability of the last byte of each n-gram given the others.
+        """Return the probability of the last byte of each n-gram, given the other bytes.
 
         Args:
             ngrams (`np.ndarray` of shape `(count,)`, int64): `order` bytes each, the oldest in the highest place.
@@ -61,7 +59,7 @@ class ByteNGram:
             `np.ndarray` of shape `(count,)`, float64.
         """
         if not self._tables:
-            raise ValueError("The n-gram model has counted nothing yet; call `fit(texts)` first.")
+            raise ValueError("the n-gram model has counted nothing yet; call `fit(texts)` first.")
         probability = np.full(ngrams.shape, 1 / 256)
         for k, (grams, counts, contexts, totals, distinct) in enumerate(self._tables, start=1):
             gram = ngrams & _mask(k)
@@ -73,25 +71,25 @@ class ByteNGram:
         return probability
 
     def next_byte(self, context: bytes) -> np.ndarray:
-        """Distribution of the byte after `context`, an array of 256 probabilities that sum to one."""
+        """Return the distribution of the byte after `context`: 256 probabilities that sum to one."""
         context = (bytes(self.order - 1) + context)[len(context) :]
         code = int.from_bytes(context, "big") << 8
         return self.probability(code + np.arange(256, dtype=np.int64))
 
     def bits_per_byte(self, texts: Iterable[str]) -> float:
-        """Cross-entropy of the UTF-8 bytes of `texts`, joined without a separator, in bits per byte."""
+        """Return the cross-entropy of the UTF-8 bytes of `texts`, joined without a separator, in bits per byte."""
         grams, counts = np.unique(_ngrams(_to_bytes(texts), self.order), return_counts=True)
         if grams.size == 0:
-            raise ValueError("The text to score is empty; bits per byte need at least one byte.")
+            raise ValueError("the text to score is empty; bits per byte need at least one byte.")
         return float(-(counts * np.log2(self.probability(grams))).sum() / counts.sum())
 
     def code_lengths(self, text: str) -> np.ndarray:
-        """Bits that each UTF-8 byte of `text` takes given the bytes before it, shape `(bytes,)`, float64."""
+        """Return the bits that each UTF-8 byte of `text` takes given the bytes before, shape `(bytes,)`, float64."""
         return -np.log2(self.probability(_ngrams(_to_bytes([text]), self.order)))
 
 
 def bits_per_byte_ngram(train: Iterable[str], held_out: Iterable[str], order: int = 5) -> float:
-    """Bits per byte of `held_out` under a byte n-gram (see [`ByteNGram`]) trained on `train`; order 1 is the unigram."""
+    """Return the bits per byte of `held_out` under a byte n-gram trained on `train` (see [`ByteNGram`])."""
     return ByteNGram(order).fit(train).bits_per_byte(held_out)
 
 
@@ -104,7 +102,7 @@ def _mask(k: int) -> int:
 
 
 def _ngrams(text: np.ndarray, order: int) -> np.ndarray:
-    """The n-gram that ends at each byte of `text` as one integer, shape `(length,)`."""
+    """Return the n-gram that ends at each byte of `text` as one integer, shape `(length,)`."""
     padded = np.concatenate([np.zeros(order - 1, dtype=np.uint8), text]).astype(np.int64)
     grams = np.zeros(text.size, dtype=np.int64)
     for offset in range(order):
@@ -113,13 +111,13 @@ def _ngrams(text: np.ndarray, order: int) -> np.ndarray:
 
 
 def _merge(grams: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Adds up the counts of equal n-grams; returns the distinct ones, sorted, with their sums."""
+    """Add up the counts of equal n-grams; return the distinct n-grams, sorted, with their sums."""
     order = np.argsort(grams, kind="stable")
     grams, first = np.unique(grams[order], return_index=True)
     return grams, np.add.reduceat(counts[order], first)
 
 
 def _lookup(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Value of each wanted key in the sorted `keys`, zero where it is absent."""
+    """Return the value of each wanted key in the sorted `keys`, zero where the key is absent."""
     place = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
     return np.where(keys[place] == wanted, values[place], 0)

@@ -1,4 +1,4 @@
-"""Documents to blocks of tokens of one length, for training and for evaluation."""
+"""Cut documents into blocks of tokens of one length, for training and for evaluation."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +17,7 @@ Batch: TypeAlias = dict[str, Any]
 
 IGNORED_LABEL = -100
 
-# A stream is packed so many documents at a time; what does not fill a block is carried no further.
+# A stream is packed this many documents at a time; tokens that do not fill a block are dropped.
 STREAMED_DOCUMENTS = 1000
 
 
@@ -30,20 +30,19 @@ def pack_for_training(
     respect_documents: bool = False,
     num_proc: int | None = None,
 ) -> Rows:
-    """
-    Tokenizes `documents` and cuts them, one after the other, into blocks of exactly `block_size` tokens.
+    """Tokenize `documents` and cut them, one after the other, into blocks of exactly `block_size` tokens.
 
-    The end-of-text token stands before each document: it ends the one before and is the context of the next one's first
-    token. What is left over at the end is dropped (in a stream, once every thousand documents). Special tokens that are
-    spelled out in a text are text.
+    The end-of-text token stands before each document: it ends the previous document and is the context of the first
+    token of the next document. Tokens that do not fill the last block are dropped (in a stream, once every thousand
+    documents). Special tokens that are spelled out in a text are text.
 
     Args:
         documents: rows with a column `text`.
         tokenizer: its end-of-text (else separator, else begin-of-text) token separates documents; without one they
             follow each other directly.
         block_size: tokens a block, at least 2.
-        causal: add `labels` equal to the inputs; the model shifts them. Masked language models are given theirs by the
-            collator.
+        causal: add `labels` equal to the inputs; the model shifts the labels. For masked language models the collator
+            makes the labels.
         respect_documents: add `position_ids` that restart at each document, which makes a model mix every document
             alone.
         num_proc: processes that tokenize.
@@ -52,7 +51,7 @@ def pack_for_training(
         Rows of `input_ids`, and `labels` and `position_ids` as asked for, each of `block_size` integers.
 
     Raises:
-        ValueError: if the block size is below 2, or if the documents do not fill one block.
+        ValueError: the block size is below 2, or the documents do not fill one block.
     """
     tokens = _tokenize(documents, tokenizer, with_bytes=False, num_proc=num_proc)
     pack = partial(
@@ -61,7 +60,8 @@ def pack_for_training(
     blocks = _map_blocks(tokens, pack, block_size)
     if next(iter(blocks), None) is None:
         raise ValueError(
-            f"The training text has fewer tokens than one block of {block_size}. Give more text or a smaller block size."
+            f"the training text has fewer tokens than one block of {block_size}. Give more text or a smaller block"
+            " size."
         )
     return blocks
 
@@ -75,21 +75,23 @@ def pack_for_evaluation(
     respect_documents: bool = False,
     num_proc: int | None = None,
 ) -> Rows:
-    """
-    As [`pack_for_training`], but no token is lost: the last block is padded, and every token is predicted exactly once.
+    """Tokenize `documents` and cut them into blocks in which every token is predicted exactly once.
 
-    A causal model says nothing about the first token of a block. Blocks therefore overlap by one token: each begins with
-    the last token of the block before, as context only, and the first begins with the end-of-text token. The sum of the
-    losses over all blocks is then the code length of the whole text, which divided by [`total_bytes`] gives bits per byte.
-    The end-of-text tokens between documents are predicted too and have no bytes, so the figure is, if anything, too high.
+    The arguments are those of [`pack_for_training`]. No token is dropped: the last block is padded.
+
+    A causal model says nothing about the first token of a block. Blocks of a causal model therefore overlap by one
+    token: each block begins with the last token of the previous block, as context only, and the first block begins
+    with the end-of-text token. The sum of the losses over all blocks is then the code length of the whole text. The
+    code length divided by [`total_bytes`] gives bits per byte. The end-of-text tokens between documents are predicted
+    too and have no bytes, so the figure is, if anything, too high.
 
     Returns:
-        Rows of `input_ids`, `num_bytes` (UTF-8 bytes of the text whose tokens this block predicts), `attention_mask`, and
-        for causal models `labels` (-100 on padding). With `respect_documents` there are `position_ids` instead of the
-        mask, and the padding is a document of its own.
+        Rows of `input_ids`, `num_bytes` (UTF-8 bytes of the text whose tokens this block predicts), `attention_mask`,
+        and for causal models `labels` (-100 on padding). With `respect_documents` there are `position_ids` instead of
+        the mask, and the padding is a document of its own.
 
     Raises:
-        ValueError: as [`pack_for_training`], but a single token of text is enough.
+        ValueError: as in [`pack_for_training`], but a single token of text is enough.
     """
     tokens = _tokenize(documents, tokenizer, with_bytes=True, num_proc=num_proc)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else _separator(tokenizer)
@@ -103,12 +105,12 @@ def pack_for_evaluation(
     )
     blocks = _map_blocks(tokens, pack, block_size)
     if next(iter(blocks), None) is None:
-        raise ValueError("The evaluation text has no token to predict. Give more text.")
+        raise ValueError("the evaluation text has no token to predict. Give more text.")
     return blocks
 
 
 def total_bytes(blocks: datasets.Dataset | datasets.IterableDataset) -> int:
-    """UTF-8 bytes of text that the blocks of [`pack_for_evaluation`] predict; a stream is read through once."""
+    """Return how many UTF-8 bytes of text the blocks of [`pack_for_evaluation`] predict; a stream is read once."""
     if isinstance(blocks, datasets.Dataset):
         return int(np.sum(blocks.with_format("numpy")["num_bytes"][:]))
     return sum(row["num_bytes"] for row in blocks)
@@ -130,7 +132,7 @@ def _separator(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, separator: int | None, with_bytes: bool) -> Batch:
-    """Token ids of each text, the separator first, and how many bytes each stands for."""
+    """Return the token ids of each text, the separator first, and how many bytes each token stands for."""
     with_offsets = with_bytes and tokenizer.is_fast
     encoded = tokenizer(
         texts,
@@ -155,7 +157,7 @@ def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, separator: int
 def _map_blocks(tokens: Rows, pack: Callable[[Batch], Batch], block_size: int) -> Rows:
     if block_size < 2:
         raise ValueError(
-            f"The block size is {block_size}; a block needs at least 2 tokens, one to predict from another."
+            f"the block size is {block_size}; a block needs at least 2 tokens, one to predict from another."
         )
     columns = tokens.column_names
     if isinstance(tokens, datasets.Dataset):
@@ -182,7 +184,7 @@ def _pack(
     causal: bool,
     respect_documents: bool,
 ) -> Batch:
-    """Blocks of the concatenated documents; without a `pad_id` the incomplete last one is dropped."""
+    """Return blocks of the concatenated documents; without a `pad_id` the incomplete last block is dropped."""
     documents = [np.asarray(ids, dtype=np.int32) for ids in batch["input_ids"]]
     length = sum(ids.size for ids in documents)
     stride = block_size - overlap

@@ -1,4 +1,4 @@
-"""Tokenizers for language models trained here: bytes, a BPE trained on the spot, or any pretrained one."""
+"""Tokenizers for language models trained here: bytes, a BPE trained on the spot, or any pretrained tokenizer."""
 
 import json
 from collections.abc import Iterable
@@ -29,20 +29,19 @@ SMALLEST_BPE = 256 + 2  # every byte, the end of a text, padding
 def build_tokenizer(
     spec: str | Path, texts: Iterable[str] | None = None, *, mask_token: bool = False
 ) -> PreTrainedTokenizerBase:
-    """
-    The tokenizer that `spec` names.
+    """Return the tokenizer that `spec` names.
 
     Args:
-        spec: `"byte"` (transformers' `ByT5Tokenizer`: one token a UTF-8 byte), `"listops"` (see [`listops_tokenizer`]),
-            `"bpe:4096"` (a byte-level BPE of that many tokens trained on `texts`, see [`train_bpe`]), or the name or
-            folder of a pretrained tokenizer. A folder with only `vocab.json` and `merges.txt` is read as GPT-2's or
-            RoBERTa's byte-level BPE, whichever special tokens its vocabulary has.
+        spec: `"byte"` (transformers' `ByT5Tokenizer`: one token a UTF-8 byte), `"listops"` (see
+            [`listops_tokenizer`]), `"bpe:4096"` (a byte-level BPE of that many tokens trained on `texts`, see
+            [`train_bpe`]), or the name or folder of a pretrained tokenizer. A folder with only `vocab.json` and
+            `merges.txt` is read as the byte-level BPE of GPT-2 or RoBERTa, by the special tokens of its vocabulary.
         texts: what a BPE is trained on; not used otherwise.
-        mask_token: add a mask token, for masked language models, unless there is one.
+        mask_token: add a mask token, for masked language models, unless the tokenizer has a mask token.
 
     Raises:
-        ValueError: if the specification is none of these, if a BPE has nothing to be trained on, or if the folder or Hub
-            name holds no tokenizer.
+        ValueError: the specification is none of these, a BPE has nothing to be trained on, or the folder or Hub name
+            holds no tokenizer.
     """
     kind, _, argument = str(spec).partition(":")
     tokenizer: PreTrainedTokenizerBase
@@ -60,18 +59,18 @@ def build_tokenizer(
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """
-    Trains a byte-level BPE of `vocab_size` tokens, special tokens included.
+    """Train a byte-level BPE of `vocab_size` tokens, special tokens included.
 
     All 256 bytes are in the vocabulary, so there are no unknown tokens, and decoding gives any text back exactly.
     `<|endoftext|>` opens and ends a text and `<|pad|>` pads.
 
     Raises:
-        ValueError: if the vocabulary is too small for the bytes, or if `texts` has no text.
+        ValueError: the vocabulary is too small for the bytes, or `texts` has no text.
     """
     if vocab_size < SMALLEST_BPE:
         raise ValueError(
-            f"A byte-level BPE of {vocab_size} tokens is too small: the 256 bytes and 2 special tokens need {SMALLEST_BPE}."
+            f"a byte-level BPE of {vocab_size} tokens is too small: the 256 bytes and 2 special tokens need"
+            f" {SMALLEST_BPE}."
         )
     backend = tokenizers.Tokenizer(tokenizers.models.BPE())
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -84,7 +83,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     )
     texts = [text for text in texts if text.strip()]
     if not texts:
-        raise ValueError("There is no text to train a BPE on; give `texts` with some text in it.")
+        raise ValueError("there is no text to train a BPE on; give `texts` with some text in it.")
     backend.train_from_iterator(texts, trainer, length=len(texts))
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
@@ -96,22 +95,22 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
 
 
 def count_bytes(text: str) -> int:
-    """Number of UTF-8 bytes of `text`, the denominator of bits per byte; no tokenizer is involved."""
+    """Return the number of UTF-8 bytes of `text`, the denominator of bits per byte; no tokenizer is involved."""
     return len(text.encode("utf-8"))
 
 
 def token_bytes(text: str, num_tokens: int, offsets: list[tuple[int, int]] | None = None) -> np.ndarray:
-    """
-    How many UTF-8 bytes of `text` each of its tokens stands for, so that any run of tokens has a size in bytes.
+    """Return how many UTF-8 bytes of `text` each token stands for, so that any run of tokens has a size in bytes.
 
-    A token is given the bytes from the furthest place its predecessors reach to the place where it ends, the last one all
-    that is left: the counts always sum to [`count_bytes`] of the text, also where tokens share a character or skip
-    one. Without offsets the bytes are spread evenly, which is exact for a tokenizer of bytes.
+    A token counts the bytes from the furthest place that earlier tokens reach to the place where the token ends. The
+    last token counts all remaining bytes. The counts therefore always sum to [`count_bytes`] of the text, also where
+    tokens share or skip a character. Without offsets the bytes are spread evenly, which is exact for a tokenizer of
+    bytes.
 
     Args:
         text: the raw text.
-        num_tokens: how many tokens it has, special tokens not counted.
-        offsets: for each token, where it starts and ends in `text`, in characters.
+        num_tokens: how many tokens the text has, special tokens not counted.
+        offsets: start and end of each token in `text`, in characters.
 
     Returns:
         `np.ndarray` of shape `(num_tokens,)`, int32.
@@ -129,7 +128,7 @@ def token_bytes(text: str, num_tokens: int, offsets: list[tuple[int, int]] | Non
 
 
 def _byte_positions(text: str) -> np.ndarray:
-    """UTF-8 bytes before each character and before the end, shape `(len(text) + 1,)`."""
+    """Return the number of UTF-8 bytes before each character and before the end, shape `(len(text) + 1,)`."""
     code_points = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     sizes = 1 + (code_points > 0x7F).astype(np.int64) + (code_points > 0x7FF) + (code_points > 0xFFFF)
     return np.concatenate([[0], np.cumsum(sizes)])
@@ -153,6 +152,7 @@ def _pretrained(name: str) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else name)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"{name!r} gave no tokenizer: {error} Allowed are 'byte', 'listops', 'bpe:SIZE' such as 'bpe:4096', a folder with"
+            f"{name!r} gave no tokenizer: {error} Allowed are 'byte', 'listops', 'bpe:SIZE' such as 'bpe:4096', a"
+            " folder with"
             " tokenizer.json or with vocab.json and merges.txt, and the name of a pretrained tokenizer."
         ) from error

@@ -361,7 +361,7 @@ def test_bad_data(finetune, script, checkpoints, tmp_path):
         finetune({"text": TEXTS[:3], "label": [1, None, 0]}, validation=TABLE, output="other")
     with pytest.raises(SystemExit, match="which the training data has not"):
         finetune(TABLE, validation={"text": TEXTS[:1], "label": [2]}, output="third")
-    for content, message in ((b"", "empty"), (b"text,label\n\xff,1\n", "not UTF-8"), (None, "There is no file")):
+    for content, message in ((b"", "empty"), (b"text,label\n\xff,1\n", "not UTF-8"), (None, "there is no file")):
         path = tmp_path / "data.csv"
         path.unlink(missing_ok=True)
         if content is not None:

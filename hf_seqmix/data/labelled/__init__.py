@@ -1,8 +1,9 @@
-"""Labelled examples from files or the Hub, and as model inputs.
+"""Labeled examples from files or the Hub, and as model inputs.
 
-The tasks share an interface. `from_data` reads what the labels are from the training split, `config_fields` goes into the
-model's configuration, `encode` makes inputs with labels, `predictions` turns a `Trainer`'s output back into labels, numbers
-or answers, and `references` gives the true ones in the same form.
+The tasks share five methods. `from_data` reads the kind of the labels from the training split. `config_fields` gives
+what the configuration of the model needs. `encode` makes inputs with labels. `predictions` turns the output of a
+`Trainer` back into labels, numbers or answers. `references` gives the true labels, numbers or answers in the same
+form.
 """
 
 from .classification import Classification

@@ -1,4 +1,4 @@
-"""What classifications and regressions of whole inputs share, whatever the inputs are: their labels."""
+"""Labels of whole inputs: what classifications and regressions of texts and images share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Classification:
     """One label, several labels or a number for each input.
 
     Attributes:
-        label_columns: one; or several of zeros and ones, each a label of its own.
+        label_columns: one column; or several columns of zeros and ones, each a label of its own.
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
         label_names: names of the classes in the order of their ids; none for a regression.
     """
@@ -30,11 +30,11 @@ class Classification:
     def read_labels(
         cls, train: datasets.Dataset, label_columns: Sequence[str], problem_type: str | None = None
     ) -> dict[str, Any]:
-        """The attributes above, as the training split has them.
+        """Return the attributes of this class, as read from the training split.
 
-        Without `problem_type`: integers, truth values and strings are classes, numbers with a fraction a regression,
-        lists sets of classes (lists in which a value occurs twice: zeros and ones, one a class); several label columns
-        are several labels.
+        Without `problem_type` the kind follows from the values. Integers, truth values and strings are classes. Floats
+        are a regression. Lists are sets of classes; lists in which a value occurs twice are zeros and ones, one a
+        class. Several label columns are several labels.
 
         Raises:
             ValueError: a column is missing, or the labels make no such task.
@@ -42,7 +42,7 @@ class Classification:
         require_columns(train, label_columns, "training")
         if len(label_columns) > 1:
             if problem_type not in (None, "multi_label_classification"):
-                raise ValueError(f"Several label columns make a multi-label task; asked for is {problem_type!r}.")
+                raise ValueError(f"several label columns make a multi-label task; asked for is {problem_type!r}.")
             problem_type, names = "multi_label_classification", tuple(label_columns)
         else:
             labels = complete(train[label_columns[0]], label_columns[0], "training")
@@ -52,7 +52,7 @@ class Classification:
                 names = label_names(train.features[label_columns[0]], labels, problem_type)
                 if len(names) < 2:
                     raise ValueError(
-                        f"The training data has the one label {names[0]!r}; there is nothing to tell apart."
+                        f"the training data has the one label {names[0]!r}; there is nothing to tell apart."
                     )
         fields: dict[str, Any] = {
             "label_columns": tuple(label_columns),
@@ -63,20 +63,20 @@ class Classification:
         return fields
 
     def config_fields(self) -> dict[str, Any]:
-        """What the model's configuration needs to know."""
+        """Return the fields that the configuration of the model needs."""
         if self.problem_type == "regression":
             return {"num_labels": 1, "problem_type": "regression"}
         return {"problem_type": self.problem_type, **label_fields(self.label_names)}
 
     def has_labels(self, split: datasets.Dataset) -> bool:
-        """Whether the split can be scored: hidden labels are a missing column, empty, or -1."""
+        """Return whether the split can be scored: hidden labels are a missing column, empty, or -1."""
         if any(column not in split.column_names for column in self.label_columns):
             return False
         first = split[self.label_columns[0]]
         return not all(label is None or label == "" or label == -1 for label in first)
 
     def add_labels(self, encoded: datasets.Dataset, split: datasets.Dataset, name: str) -> datasets.Dataset:
-        """The encoded split with a column `labels`, if the split has them."""
+        """Return the encoded split with a column `labels`, if `split` has labels."""
         if not self.has_labels(split):
             return encoded
         references = self.references(split, name)
@@ -85,7 +85,7 @@ class Classification:
         return encoded.add_column("labels", references.tolist())
 
     def references(self, split: datasets.Dataset, name: str) -> np.ndarray:
-        """True labels: ids (examples,), zeros and ones (examples, labels), or numbers (examples,).
+        """Return the true labels: ids (examples,), zeros and ones (examples, labels), or numbers (examples,).
 
         Raises:
             ValueError: a label is missing, unknown, or not a number in a regression.
@@ -100,9 +100,9 @@ class Classification:
             try:
                 numbers = np.asarray([float(label) for label in labels])
             except (TypeError, ValueError) as error:
-                raise ValueError(f"The column {column!r} of the {name} data holds no numbers: {error}.") from error
+                raise ValueError(f"the column {column!r} of the {name} data holds no numbers: {error}.") from error
             if not np.isfinite(numbers).all():
-                raise ValueError(f"The column {column!r} of the {name} data has NaN or infinite numbers.")
+                raise ValueError(f"the column {column!r} of the {name} data has NaN or infinite numbers.")
             return numbers
         if isinstance(split.features[column], datasets.ClassLabel):
             labels = [split.features[column].int2str(label) for label in labels]
@@ -121,7 +121,10 @@ class Classification:
         return np.asarray([id_of(label, ids, name) for label in labels])
 
     def predictions(self, output: Any) -> np.ndarray:
-        """Labels as `references` gives them, from logits (examples, labels); several labels: those above one half."""
+        """Return predicted labels in the form of `references`, from logits (examples, labels).
+
+        Of several labels, those with a probability above one half are predicted.
+        """
         logits = np.asarray(output)
         if self.problem_type == "regression":
             return logits.reshape(len(logits)).astype(np.float64)
@@ -130,7 +133,7 @@ class Classification:
         return logits.argmax(axis=-1)
 
     def readable(self, predictions: np.ndarray) -> list[Any]:
-        """Predictions as names of labels, lists of them, or numbers."""
+        """Return predictions as names of labels, lists of names, or numbers."""
         if self.problem_type == "regression":
             return predictions.tolist()
         names = np.asarray(self.label_names)

@@ -1,4 +1,4 @@
-"""Batches of inputs that the library's own collators do not make: pairs read as two segments, and images."""
+"""Batches that the collators of transformers do not make: texts read as separate segments, and images."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,10 +11,13 @@ __all__ = ["ImageCollator", "SegmentCollator"]
 
 
 class SegmentCollator:
-    """Pads all segments of a batch to the longest of them.
+    """Pad all segments of a batch to the longest segment.
+
+    A model with `num_segments` above 1 reads each text of a row separately, so a row holds one list of tokens a
+    segment.
 
     Args:
-        tokenizer: pads as it says.
+        tokenizer: gives the pad token and the side on which segments are padded.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -24,15 +27,18 @@ class SegmentCollator:
         """Make a batch.
 
         Args:
-            rows: each with lists of `num_segments` lists, as many for every row, and perhaps `labels`.
+            rows: each input of a row, such as `input_ids`, is a list of `num_segments` lists. Rows may have `labels`.
 
         Returns:
-            The inputs, (batch, num_segments, length), and `labels`, (batch,) or (batch, labels).
+            The inputs, (batch, num_segments, length) each, and `labels`, (batch,) or (batch, labels).
+
+        Raises:
+            ValueError: the rows have different numbers of segments.
         """
         names = [name for name in rows[0] if name != "labels"]
         counts = {len(row[names[0]]) for row in rows}
         if len(counts) != 1:
-            raise ValueError(f"The rows of a batch must have as many segments each; these have {sorted(counts)}.")
+            raise ValueError(f"the rows of a batch must have equally many segments; these have {sorted(counts)}.")
         [count] = counts
         flat = [{name: row[name][index] for name in names} for row in rows for index in range(count)]
         padded = self.tokenizer.pad(flat, return_tensors="pt")
@@ -41,11 +47,11 @@ class SegmentCollator:
 
 
 class ImageCollator:
-    """Makes `pixel_values` of the images of a batch.
+    """Make `pixel_values` of the images of a batch.
 
     Args:
         processor: an image processor of transformers.
-        column: which column holds the images.
+        column: the column that holds the images.
     """
 
     def __init__(self, processor: Any, column: str = "image") -> None:
@@ -56,7 +62,7 @@ class ImageCollator:
         """Make a batch.
 
         Args:
-            rows: each with an image of any size, and perhaps `labels`.
+            rows: each with an image of any size. Rows may have `labels`.
 
         Returns:
             `pixel_values` (batch, channels, height, width), and `labels`, (batch,) or (batch, labels).

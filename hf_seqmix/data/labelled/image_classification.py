@@ -18,10 +18,10 @@ __all__ = ["ImageClassification"]
 class ImageClassification(Classification):
     """One label, several labels or a number for each image.
 
-    Images stay as they are stored, and are decoded when a batch is made of them (see `ImageCollator`).
+    Images stay as they are stored, and are decoded when a batch is made (see `ImageCollator`).
 
     Attributes:
-        image_column: holds encoded images ({"bytes": ...}, as parquet files of the Hub have them), paths of image files,
+        image_column: holds encoded images ({"bytes": ...}, as in parquet files of the Hub), paths of image files,
             or the images of a `datasets.Image` feature.
     """
 
@@ -35,7 +35,7 @@ class ImageClassification(Classification):
         label_columns: Sequence[str],
         problem_type: str | None = None,
     ) -> Self:
-        """The task that the training split poses; see `Classification.read_labels` for the kind of it.
+        """Return the task that the training split poses; `Classification.read_labels` says which kind.
 
         Raises:
             ValueError: a column is missing or holds no images, or the labels make no such task.
@@ -46,7 +46,7 @@ class ImageClassification(Classification):
         return task
 
     def encode(self, split: datasets.Dataset, name: str) -> datasets.Dataset:
-        """`image`, and `labels` if the split has them.
+        """Return rows of `image`, and of `labels` if the split has labels.
 
         Raises:
             ValueError: the column is missing, holds no images, or misses some.
@@ -66,9 +66,9 @@ class ImageClassification(Classification):
             first = images[0][self.image_column]
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, OSError) as error:
             raise ValueError(
-                f"The column {self.image_column!r} of the {name} data holds no images: {error}. Images are encoded "
+                f"the column {self.image_column!r} of the {name} data holds no images: {error}. Images are encoded "
                 '({"bytes": ...}), or paths of image files.'
             ) from error
         if not isinstance(first, Image.Image):
-            raise ValueError(f"The column {self.image_column!r} holds {type(first).__name__}, not images.")
+            raise ValueError(f"the column {self.image_column!r} holds {type(first).__name__}, not images.")
         return images if self.image_column == "image" else images.rename_column(self.image_column, "image")

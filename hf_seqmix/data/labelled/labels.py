@@ -18,31 +18,34 @@ __all__ = [
 
 
 def require_columns(split: datasets.Dataset, columns: Iterable[str], name: str) -> None:
-    """Raise a `ValueError` that lists the columns there are unless the split has all of `columns`."""
+    """Raise a `ValueError` that lists the existing columns, unless the split has all of `columns`."""
     missing = [column for column in columns if column not in split.column_names]
     if missing:
         raise ValueError(
-            f"The {name} data has no column {', '.join(map(repr, missing))}; it has {', '.join(map(repr, split.column_names))}."
+            f"the {name} data has no column {', '.join(map(repr, missing))}; it has"
+            f" {', '.join(map(repr, split.column_names))}."
         )
 
 
 def complete(labels: Any, column: str, name: str) -> list[Any]:
-    """The labels as a list; a missing one is a `ValueError`."""
+    """Return the labels as a list; a missing label is a `ValueError`."""
     labels = list(labels)
     missing = [index for index, label in enumerate(labels) if label is None or label == ""]
     if missing:
         raise ValueError(
-            f"{len(missing)} rows of the {name} data have no label in column {column!r}, the first is row {missing[0]}."
+            f"{len(missing)} rows of the {name} data have no label in column {column!r}, the first is row"
+            f" {missing[0]}."
         )
     return labels
 
 
 def label_names(feature: Any, labels: Sequence[Any], problem_type: str) -> tuple[str, ...]:
-    """Names of the classes: those the data set declares, or all that occur in order."""
+    """Return the names of the classes: those that the data set declares, or the sorted labels that occur."""
     if problem_type == "multi_label_classification":
         if not isinstance(labels[0], list):
             raise ValueError(
-                f"A multi-label task needs lists of labels or several label columns; the labels are like {labels[0]!r}."
+                "a multi-label task needs lists of labels or several label columns; the labels are like"
+                f" {labels[0]!r}."
             )
         feature = getattr(feature, "feature", None)
         if not isinstance(feature, datasets.ClassLabel) and are_indicators(labels):
@@ -52,15 +55,15 @@ def label_names(feature: Any, labels: Sequence[Any], problem_type: str) -> tuple
         return tuple(feature.names)
     values = set(labels)
     if not values:
-        raise ValueError("The training data has no label at all.")
+        raise ValueError("the training data has no label at all.")
     if any(isinstance(value, (list, dict)) for value in values):
-        raise ValueError(f"Labels must be numbers or words; given {next(iter(values))!r}.")
+        raise ValueError(f"labels must be numbers or words; given {next(iter(values))!r}.")
     numeric = all(isinstance(value, (int, float)) for value in values)
     return tuple(_name(value) for value in (sorted(values) if numeric else sorted(values, key=str)))
 
 
 def label_fields(names: Sequence[str]) -> dict[str, Any]:
-    """The fields of a model's configuration that describe its classes."""
+    """Return the fields of a model configuration that describe the classes."""
     return {
         "num_labels": len(names),
         "id2label": dict(enumerate(names)),
@@ -69,35 +72,36 @@ def label_fields(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _name(label: Any) -> str:
-    """Labels 1, 1.0 and True are one label."""
+    """Return the name of a label; 1, 1.0 and True are one label."""
     return str(int(label)) if isinstance(label, (bool, float)) and label == int(label) else str(label)
 
 
 def id_of(label: Any, ids: dict[str, int], name: str) -> int:
-    """The id of a label as it stands in the data; one that there is not is a `ValueError`."""
+    """Return the id of a label of the data; a label that training did not have is a `ValueError`."""
     found = ids.get(_name(label))
     if found is None:
         raise ValueError(
-            f"The {name} data has the label {label!r}, which the training data has not; that has {', '.join(ids)}."
+            f"the {name} data has the label {label!r}, which the training data has not; its labels are"
+            f" {', '.join(ids)}."
         )
     return found
 
 
 def are_indicators(labels: Sequence[Sequence[Any]]) -> bool:
-    """Whether lists of labels are zeros and ones, one a class: then some value occurs twice in a list."""
+    """Return whether lists of labels are zeros and ones, one a class: then some value occurs twice in a list."""
     return any(len(set(row)) < len(row) for row in labels)
 
 
 def indicators(rows: Sequence[Sequence[Any]], name: str) -> np.ndarray:
-    """Zeros and ones (examples, classes); anything else is a `ValueError`."""
+    """Return zeros and ones (examples, classes); any other value is a `ValueError`."""
     if len({len(row) for row in rows}) > 1:
-        raise ValueError(f"Lists of zeros and ones must be equally long; those of the {name} data are not.")
+        raise ValueError(f"lists of zeros and ones must be equally long; those of the {name} data are not.")
     try:
         values = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"Label columns must hold zeros and ones; those of the {name} data do not: {error}."
+            f"label columns must hold zeros and ones; those of the {name} data do not: {error}."
         ) from error
     if not np.isin(values, (0, 1)).all():
-        raise ValueError(f"Label columns must hold zeros and ones; those of the {name} data hold others.")
+        raise ValueError(f"label columns must hold zeros and ones; those of the {name} data hold others.")
     return values.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Tables of labelled examples from files or the Hub, as `datasets` objects."""
+"""Tables of labeled examples from files or the Hub, as `datasets` objects."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ FORMATS = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".pa
 
 @dataclass(frozen=True)
 class GlueTask:
-    """Where a GLUE task keeps its texts and labels, and what it is measured by.
+    """Where a GLUE task keeps its texts and labels, and which metrics score the task.
 
     Attributes:
         text_columns, label_column: in the files that the benchmark distributes.
         metrics: names for `load_metric`.
         folder: the usual name of the task's folder.
         validation: the file that holds the validation data.
-        mismatched: the one that holds MNLI's second validation data, of other sources than its training data.
-        columns: of files without a header.
-        hub_text_columns, hub_validation, hub_mismatched: names in the Hub's copy, where they differ.
+        mismatched: the file that holds the second validation data of MNLI, from other sources than the training data.
+        columns: names of the columns, for files without a header.
+        hub_text_columns, hub_validation, hub_mismatched: names in the copy on the Hub, where they differ.
     """
 
     text_columns: tuple[str, ...]
@@ -79,18 +79,17 @@ def load_labelled(
     columns: Sequence[str] | None = None,
     cache_dir: str | Path | None = None,
 ) -> datasets.DatasetDict:
-    """
-    Tables of examples, one split a file, with their columns unchanged.
+    """Load tables of examples, one split a file, with their columns unchanged.
 
-    CSV follows RFC 4180 (fields may be quoted). TSV has no quotes, as IANA registers it and GLUE's files are: a quotation
-    mark is text. Neither turns words such as "NA" or "null" into missing values. JSON is a list or lines of objects;
-    SQuAD's own nested files are flattened into `id`, `title`, `context`, `question`, `answers`.
+    CSV follows RFC 4180: fields may be quoted. TSV has no quotes, as in the registration of IANA and in the files of
+    GLUE: a quotation mark is text. Words such as "NA" or "null" stay words in both. JSON is a list or lines of
+    objects. The nested files of SQuAD are flattened into `id`, `title`, `context`, `question`, `answers`.
 
     Args:
         source: split -> file, or the name of a Hub data set, `"name"` or `"name:config"`.
-        header: the first line of CSV and TSV files names the columns. Otherwise they are named "0", "1" ...
-        columns: names of the columns of CSV and TSV files without a header, instead.
-        cache_dir: where `datasets` keeps what it has read; its default is in the home directory.
+        header: the first line of CSV and TSV files names the columns. Otherwise the columns are named "0", "1" ...
+        columns: names of the columns, for CSV and TSV files without a header.
+        cache_dir: where `datasets` keeps what was read; its default is in the home directory.
 
     Raises:
         ValueError: a file is missing, empty, not UTF-8, of an unknown kind or not what its extension says, or the Hub
@@ -102,7 +101,7 @@ def load_labelled(
         try:
             loaded = datasets.load_dataset(path, config or None, cache_dir=cache)
         except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
-            raise ValueError(f"The data set {source!r} could not be loaded: {error}") from error
+            raise ValueError(f"the data set {source!r} could not be loaded: {error}") from error
         return loaded if isinstance(loaded, datasets.DatasetDict) else datasets.DatasetDict(loaded)
     return datasets.DatasetDict(
         {split: _load_file(Path(path).expanduser(), header, columns, cache) for split, path in source.items()}
@@ -112,21 +111,21 @@ def load_labelled(
 def load_glue(
     task: str, folder: str | Path | None = None, cache_dir: str | Path | None = None
 ) -> tuple[datasets.DatasetDict, GlueTask]:
-    """
-    The train and validation splits of a GLUE task (MNLI: and validation_mismatched), and the task with their columns.
+    """Load the train and validation splits of a GLUE task, and the task with the names of their columns.
 
-    The test splits are left out: their labels are not public.
+    MNLI has a third split, `validation_mismatched`. The test splits are left out, because their labels are not public.
 
     Args:
         task: a key of `GLUE_TASKS`.
-        folder: holds the files that the benchmark distributes, directly or in the task's usual folder; None for the Hub.
+        folder: holds the files that the benchmark distributes, directly or in the usual folder of the task; None for
+            the Hub.
         cache_dir: as for [`load_labelled`].
 
     Raises:
         ValueError: there is no such task, or its data cannot be read.
     """
     if task not in GLUE_TASKS:
-        raise ValueError(f"There is no GLUE task {task!r}; allowed are {', '.join(GLUE_TASKS)}.")
+        raise ValueError(f"there is no GLUE task {task!r}; allowed are {', '.join(GLUE_TASKS)}.")
     entry = GLUE_TASKS[task]
     if folder is None:
         loaded = load_labelled(f"nyu-mll/glue:{task}", cache_dir=cache_dir)
@@ -148,7 +147,7 @@ def load_glue(
 
 def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: str | None) -> datasets.Dataset:
     if not path.is_file():
-        raise ValueError(f"There is no file {path}. Check the spelling; paths start from {Path.cwd()}.")
+        raise ValueError(f"there is no file {path}. Check the spelling; paths start from {Path.cwd()}.")
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise ValueError(f"{path} ends in {path.suffix!r}; files that can be read end in {', '.join(FORMATS)}.")
@@ -188,7 +187,7 @@ def _numbered_columns(path: Path, options: Mapping[str, Any]) -> list[str]:
 
 
 def _flatten_squad(split: datasets.Dataset) -> datasets.Dataset:
-    """Rows of SQuAD's own files (one an article, or one in all) as rows of one question each."""
+    """Turn rows of the files of SQuAD (one an article, or one in all) into rows of one question each."""
     articles = [article for row in split for article in row.get("data", [row])]
     rows = [
         {

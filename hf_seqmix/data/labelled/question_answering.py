@@ -20,8 +20,8 @@ __all__ = ["QuestionAnswering"]
 class QuestionAnswering:
     """The part of a context that answers a question, in the columns of SQuAD: question, context, answers.
 
-    Contexts longer than the model's input are read in windows that overlap by `stride` tokens; the best answer of all
-    windows counts. "No answer" is the span of the first token alone.
+    Contexts longer than the input of the model are read in windows that overlap by `stride` tokens. The best answer of
+    all windows counts. "No answer" is the span of the first token alone.
     """
 
     stride: int = 128
@@ -30,37 +30,41 @@ class QuestionAnswering:
 
     @classmethod
     def from_data(cls, train: datasets.Dataset, stride: int = 128, max_answer_length: int = 30) -> Self:
-        """The task on this training data.
+        """Return the task on this training data.
 
         Raises:
             ValueError: a column is missing, or a number is not positive.
         """
         if stride < 0 or max_answer_length < 1:
             raise ValueError(
-                f"stride must not be negative and max_answer_length at least 1; given {stride} and {max_answer_length}."
+                f"stride must not be negative and max_answer_length at least 1; given {stride} and"
+                f" {max_answer_length}."
             )
         task = cls(stride, max_answer_length)
         require_columns(train, task.columns, "training")
         return task
 
     def config_fields(self) -> dict[str, Any]:
-        """What the model's configuration needs to know: nothing."""
+        """Return the fields that the configuration of the model needs: none."""
         return {}
 
     def has_labels(self, split: datasets.Dataset) -> bool:
-        """Whether the split can be scored."""
+        """Return whether the split can be scored."""
         return "answers" in split.column_names
 
     def texts(self, split: datasets.Dataset) -> Iterator[str]:
-        """All its texts, to learn a vocabulary from."""
+        """Yield all texts of the split, to learn a vocabulary from."""
         for column in self.columns[:2]:
             yield from split[column]
 
     def encode(
         self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
     ) -> datasets.Dataset:
-        """A row a window: inputs, `start_positions` and `end_positions`, `example` (its row of the split), `first_token`
-        (position of the first token of context) and `offsets` (characters of each token of context).
+        """Tokenize questions and contexts, and cut them into windows.
+
+        Returns:
+            A row a window: inputs, `start_positions` and `end_positions`, `example` (the row of the split),
+            `first_token` (position of the first token of context) and `offsets` (characters of each token of context).
 
         Raises:
             ValueError: a column is missing, the stride leaves windows no way to advance, or the tokenizer does not say
@@ -84,18 +88,19 @@ class QuestionAnswering:
         )
 
     def references(self, split: datasets.Dataset, name: str) -> list[list[str]]:
-        """Accepted answers of each question; none where there is no answer."""
+        """Return the accepted answers of each question; none where there is no answer."""
         require_columns(split, self.columns, name)
         return [list(answers["text"]) for answers in split["answers"]]
 
     def predictions(
         self, output: Any, encoded: datasets.Dataset, split: datasets.Dataset, can_be_empty: bool
     ) -> list[str]:
-        """The best span of each question, from logits of starts and ends, (windows, length) each.
+        """Return the best span of each question.
 
         Args:
-            output: start and end logits.
-            encoded, split: what was predicted from, and the examples it was made of.
+            output: logits of starts and of ends, (windows, length) each.
+            encoded: the windows from which the model predicted.
+            split: the examples from which the windows were made.
             can_be_empty: "" is an answer too, if no span scores more than the first token.
         """
         starts, ends = (np.asarray(logits, dtype=np.float32) for logits in output)
@@ -158,7 +163,7 @@ def _encode_questions(
 
 
 def _answer_tokens(answers: dict[str, list[Any]], offsets: list[tuple[int, int]]) -> tuple[int, int] | None:
-    """First and last token of the first answer, or None if there is no answer."""
+    """Return the first and the last token of the first answer, or None if there is no answer."""
     if not answers["text"]:
         return None
     start = answers["answer_start"][0]
@@ -168,7 +173,10 @@ def _answer_tokens(answers: dict[str, list[Any]], offsets: list[tuple[int, int]]
 
 
 def _with_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[Ids, list[tuple[int, int]]]:
-    """Token ids of a text and the characters that each stands for; whole words' where the tokenizer does not say more."""
+    """Return the token ids of a text and the characters of each token.
+
+    Where the tokenizer does not give offsets, a token has the characters of its whole word.
+    """
     if tokenizer.is_fast:
         encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         return encoding["input_ids"], [tuple(pair) for pair in encoding["offset_mapping"]]
@@ -177,7 +185,8 @@ def _with_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[Ids, l
     tokens = tokenize(tokenizer, [piece.group() for piece in pieces]) if pieces else []
     if [token for piece in tokens for token in piece] != ids:
         raise ValueError(
-            f"{type(tokenizer).__name__} does not say which characters its tokens stand for: use a fast tokenizer or a "
+            f"{type(tokenizer).__name__} does not say which characters its tokens stand for: use a fast tokenizer or"
+            " a "
             "tokenizer of bytes for question answering."
         )
     return ids, [piece.span() for piece, own in zip(pieces, tokens, strict=True) for _ in own]

@@ -21,9 +21,9 @@ class SequenceClassification(Classification):
     """One label, several labels or a number for each text or pair of texts.
 
     Attributes:
-        text_columns: one, or two for pairs.
-        num_segments: 1 where the model reads a pair as one sequence; 2 where it reads each text of a pair alone, as
-            Qin et al. 2023 (arXiv 2305.04749) do on the Long Range Arena's Retrieval.
+        text_columns: one column, or two for pairs.
+        num_segments: 1 where the model reads a pair as one sequence. 2 where the model reads each text of a pair
+            alone, as Qin et al. 2023 (arXiv 2305.04749) do on Retrieval of the Long Range Arena.
     """
 
     text_columns: tuple[str, ...]
@@ -37,24 +37,24 @@ class SequenceClassification(Classification):
         label_columns: Sequence[str],
         problem_type: str | None = None,
     ) -> Self:
-        """The task that the training split poses; see `Classification.read_labels` for the kind of it.
+        """Return the task that the training split poses; `Classification.read_labels` says which kind.
 
         Raises:
             ValueError: a column is missing, or the labels make no such task.
         """
         if len(text_columns) not in (1, 2):
-            raise ValueError(f"One text column, or two for pairs, are possible; given {list(text_columns)}.")
+            raise ValueError(f"give one text column, or two for pairs; given are {list(text_columns)}.")
         require_columns(train, [*text_columns, *label_columns], "training")
         for column in text_columns:
             if not isinstance(train[column][0], str):
-                raise ValueError(f"The column {column!r} holds {type(train[column][0]).__name__}, not text.")
+                raise ValueError(f"the column {column!r} holds {type(train[column][0]).__name__}, not text.")
         return cls(text_columns=tuple(text_columns), **cls.read_labels(train, label_columns, problem_type))
 
     def read_by(self, config: PreTrainedConfig) -> Self:
-        """The task as a model of this configuration reads it: pairs as two segments where its `num_segments` is 2.
+        """Return the task as a model of this configuration reads it: pairs as two segments if its `num_segments` is 2.
 
         Raises:
-            ValueError: the model reads pairs, and the texts are none.
+            ValueError: the model reads pairs, and the task has no pairs.
         """
         segments = getattr(config, "num_segments", 1)
         if segments > 1 and len(self.text_columns) != segments:
@@ -65,16 +65,16 @@ class SequenceClassification(Classification):
         return dataclasses.replace(self, num_segments=segments)
 
     def texts(self, split: datasets.Dataset) -> Iterator[str]:
-        """All its texts, to learn a vocabulary from."""
+        """Yield all texts of the split, to learn a vocabulary from."""
         for column in self.text_columns:
             yield from split[column]
 
     def encode(
         self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
     ) -> datasets.Dataset:
-        """Inputs, and `labels` if the split has them.
+        """Return the inputs, and `labels` if the split has labels.
 
-        With two segments, `input_ids` and `attention_mask` hold two lists each, and `max_length` is that of each.
+        With two segments, `input_ids` and `attention_mask` hold two lists a row, and `max_length` bounds each list.
         """
         require_columns(split, self.text_columns, name)
         encoded = split.map(

@@ -1,4 +1,4 @@
-"""Token ids of texts, and the special tokens around them, alike for every tokenizer."""
+"""Token ids of texts and the special tokens around the texts, in one way for every tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """What a tokenizer puts around one text and around two: before, between, after.
+    """The special tokens that a tokenizer puts before, between and after one text or two texts.
 
-    One way for every tokenizer, fast or not, and for those that put nothing between two texts: there it is the token that
-    ends a text, since the model must see where the second begins.
+    All tokenizers are treated alike, fast or not. Where a tokenizer puts nothing between two texts, the token that
+    ends a text stands there, since the model must see where the second text begins.
     """
 
     before: tuple[int, ...] = ()
@@ -28,7 +28,7 @@ class SpecialTokens:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Self:
-        """Read them off the tokenizer's own treatment of a probe."""
+        """Read the special tokens off what the tokenizer makes of short texts."""
         single, pair = _runs(tokenizer, "a"), _runs(tokenizer, "a", "b")
         between = pair[1]
         if not between:
@@ -46,7 +46,7 @@ class SpecialTokens:
         )
 
     def join(self, first: Ids, second: Ids | None, max_length: int | None = None) -> dict[str, Ids]:
-        """Inputs of one example; where they are too long, the longer text is cut at its end.
+        """Return the inputs of one example; where they are too long, the longer text is cut at its end.
 
         Raises:
             ValueError: `max_length` leaves no room for text.
@@ -62,7 +62,7 @@ class SpecialTokens:
         else:
             if max_length is not None:
                 room = self._room(max_length, len(self.before + self.between + self.after), 2)
-                # the shorter one keeps up to half of the room, the longer one has the rest
+                # the shorter text keeps up to half of the room, the longer text has the rest
                 of_first = min(len(first), max(room - len(second), (room + 1) // 2))
                 first, second = first[:of_first], second[: room - of_first]
             start = [*self.before, *first, *self.between]
@@ -81,17 +81,17 @@ class SpecialTokens:
 
 
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Ids]:
-    """Token ids of each text, without special tokens."""
+    """Return the token ids of each text, without special tokens."""
     return tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
 
 
 def to_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    """Rows as `Dataset.map` wants them from a batch: a list a column."""
+    """Return rows in the form that `Dataset.map` expects of a batch: a list a column."""
     return {name: [row[name] for row in rows] for name in rows[0]} if rows else {}
 
 
 def _runs(tokenizer: PreTrainedTokenizerBase, *texts: str) -> list[tuple[int, ...]]:
-    """Special tokens before, between and after one or two short texts."""
+    """Return the special tokens before, between and after one or two short texts."""
     parts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in texts]
     ids = tokenizer(*texts)["input_ids"]
     runs, rest = [], list(ids)

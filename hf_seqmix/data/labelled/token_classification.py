@@ -21,7 +21,7 @@ IGNORED_LABEL = -100
 class TokenClassification:
     """One label for each word of a list of words, such as a part of speech.
 
-    A word's label sits on its last token: that is where a causal model has seen the whole word.
+    The label of a word is on its last token, because a causal model has seen the whole word only there.
     """
 
     words_column: str
@@ -30,16 +30,16 @@ class TokenClassification:
 
     @classmethod
     def from_data(cls, train: datasets.Dataset, words_column: str, label_column: str) -> Self:
-        """The task that the training split poses.
+        """Return the task that the training split poses.
 
         Raises:
-            ValueError: a column is missing or holds no lists, or words and labels are not as many.
+            ValueError: a column is missing or holds no lists, or a row has more words than labels or fewer.
         """
         require_columns(train, [words_column, label_column], "training")
         for column in (words_column, label_column):
             if not isinstance(train[column][0], list):
                 raise ValueError(
-                    f"The column {column!r} must hold lists, an entry a word; it holds {train[column][0]!r}."
+                    f"the column {column!r} must hold lists, an entry a word; it holds {train[column][0]!r}."
                 )
         flat = [label for row in train[label_column] for label in row]
         inner = getattr(train.features[label_column], "feature", None)
@@ -48,24 +48,24 @@ class TokenClassification:
         return task
 
     def config_fields(self) -> dict[str, Any]:
-        """What the model's configuration needs to know."""
+        """Return the fields that the configuration of the model needs."""
         return label_fields(self.label_names)
 
     def has_labels(self, split: datasets.Dataset) -> bool:
-        """Whether the split can be scored."""
+        """Return whether the split can be scored."""
         return self.label_column in split.column_names
 
     def texts(self, split: datasets.Dataset) -> Iterator[str]:
-        """All its texts, to learn a vocabulary from."""
+        """Yield all texts of the split, to learn a vocabulary from."""
         for words in split[self.words_column]:
             yield " ".join(words)
 
     def encode(
         self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
     ) -> datasets.Dataset:
-        """Inputs, `labels` (-100 but on the last token of each word) and `kept`, the words that the length leaves room for.
+        """Return the inputs, `labels` and `kept`, the numbers of the words for which the length leaves room.
 
-        Without labels in the split, zeros stand for them.
+        `labels` are -100 except on the last token of each word, and 0 there if the split has no labels.
         """
         require_columns(split, [self.words_column], name)
         labels: list[Ids] | None = self._ids(split, name) if self.has_labels(split) else None
@@ -86,11 +86,14 @@ class TokenClassification:
         )
 
     def references(self, split: datasets.Dataset, name: str) -> list[Ids]:
-        """True labels of each word of each example."""
+        """Return the true labels of each word of each example."""
         return self._ids(split, name)
 
     def predictions(self, output: Any, labels: np.ndarray, kept: Sequence[Ids], num_words: Sequence[int]) -> list[Ids]:
-        """Predicted labels of each word, from label ids (examples, length); words that were cut off get the label 0."""
+        """Return the predicted labels of each word, from label ids (examples, length).
+
+        Words that were cut off get the label 0.
+        """
         result = []
         for row, targets, words, count in zip(np.asarray(output), labels, kept, num_words, strict=True):
             tags = [0] * count
@@ -100,7 +103,7 @@ class TokenClassification:
         return result
 
     def readable(self, predictions: list[Ids]) -> list[Any]:
-        """Predictions as names of labels."""
+        """Return predictions as names of labels."""
         return [[self.label_names[tag] for tag in row] for row in predictions]
 
     def _ids(self, split: datasets.Dataset, name: str) -> list[Ids]:
@@ -110,7 +113,7 @@ class TokenClassification:
         result = []
         for index, (words, labels) in enumerate(zip(split[self.words_column], split[self.label_column], strict=True)):
             if len(words) != len(labels):
-                raise ValueError(f"Row {index} of the {name} data has {len(words)} words and {len(labels)} labels.")
+                raise ValueError(f"row {index} of the {name} data has {len(words)} words and {len(labels)} labels.")
             names = [inner.int2str(label) for label in labels] if isinstance(inner, datasets.ClassLabel) else labels
             result.append([id_of(label, ids, name) for label in names])
         return result

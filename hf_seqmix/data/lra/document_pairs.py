@@ -24,29 +24,31 @@ COLUMNS = ("label", "id1", "id2", "text1", "text2")
 def load_document_pairs(
     source: str | Path | Mapping[str, str | Path], *, decode: bool = False, cache_dir: str | Path | None = None
 ) -> datasets.DatasetDict:
-    r"""
-    Retrieval of the Long Range Arena from its released files: does one of two articles of the ACL Anthology Network cite
-    the other?
+    r"""Load Retrieval of the Long Range Arena from its released files: does one of two articles cite the other?
 
-    Each line of a file has a label (0.0 or 1.0), two identifiers and two texts, between tabs, without header or quotation.
-    A text is written as Python writes bytes: `b'...'`, with `\n` and `\xe2` for a line end and a byte that is not ASCII.
-    The benchmark's own reader and S4's take these characters as they are, escapes included, so that the first 4000 of
-    them are fewer of the article's: leave them to compare with published figures.
+    The articles are from the ACL Anthology Network. Each line of a file has a label (0.0 or 1.0), two identifiers and
+    two texts, between tabs, without header or quotation. A text is written as Python writes bytes: `b'...'`, with `\n`
+    for a line end and `\xe2` for a byte that is not ASCII. The readers of the benchmark and of S4 take these
+    characters as they are, escapes included. The first 4000 characters therefore hold less than 4000 characters of the
+    article. Leave the escapes in place to compare with published figures.
 
-    Source: Tay et al. 2021 (arXiv 2011.04006), section 2.2.3, and the reader in its release. The form of the texts is what
-    another public reader of these files decodes; we have not seen the files. Texts in another form are read as they are.
+    Source: Tay et al. 2021 (arXiv 2011.04006), section 2.2.3, and the reader in its release. The form of the texts is
+    taken from another public reader of these files; we have not seen the files. Texts in another form are read as they
+    are.
 
     Args:
         source: the folder that holds `new_aan_pairs.train.tsv`, `.eval.tsv` and `.test.tsv`, or split -> file.
-        decode: turn the texts back into the articles' own characters, UTF-8 with U+FFFD for what is none; a text that is
-            not written as bytes stays as it is.
-        cache_dir: where `datasets` keeps what it has read; its default is in the home directory.
+        decode: turn the texts back into the characters of the articles, with U+FFFD for bytes that are not UTF-8. A
+            text that is not written as bytes stays as it is.
+        cache_dir: where `datasets` keeps what was read; its default is in the home directory.
 
     Returns:
-        Rows of `text1`, `text2` and `label`, 1 for a citation. From a folder: splits train, validation (the eval file), test.
+        Rows of `text1`, `text2` and `label`, 1 for a citation. From a folder: splits train, validation (the eval
+        file), test.
 
     Raises:
-        ValueError: a file is missing, or a line has other fields, no text, another label or, to decode, broken escapes.
+        ValueError: a file is missing, or a line has other fields, no text or another label. With `decode`: a text has
+            broken escapes.
     """
     files = source if isinstance(source, Mapping) else {s: Path(source) / name for s, name in RELEASED.items()}
     tables = load_labelled(files, header=False, columns=COLUMNS, cache_dir=cache_dir)
@@ -54,23 +56,23 @@ def load_document_pairs(
 
 
 def _pairs(rows: datasets.Dataset, path: str, decode: bool) -> datasets.Dataset:
-    """The table's texts, and its labels as integers."""
+    """Return the texts of the table, and its labels as integers."""
     if set(rows.column_names) != set(COLUMNS):
-        raise ValueError(f"The lines of {path} have more than the {len(COLUMNS)} fields {', '.join(COLUMNS)}.")
+        raise ValueError(f"the lines of {path} have more than the {len(COLUMNS)} fields {', '.join(COLUMNS)}.")
     for name in COLUMNS[3:]:
         column = rows.data.column(name)
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
-            raise ValueError(f"The field {name} of {path} holds no texts, but numbers ({column.type}).")
+            raise ValueError(f"the field {name} of {path} holds no texts, but numbers ({column.type}).")
         empty = pc.index(column, pa.scalar("", column.type)).as_py()
         if empty >= 0:
-            raise ValueError(f"Line {empty + 1} of {path} has no {name}; give {', '.join(COLUMNS)} between tabs.")
+            raise ValueError(f"line {empty + 1} of {path} has no {name}; give {', '.join(COLUMNS)} between tabs.")
     try:
         labels = np.asarray([float(label) for label in rows["label"]])
     except (TypeError, ValueError) as error:
-        raise ValueError(f"The labels of {path} must be 0.0 or 1.0: {error}.") from error
+        raise ValueError(f"the labels of {path} must be 0.0 or 1.0: {error}.") from error
     if not np.isin(labels, (0, 1)).all():
         row = int(np.flatnonzero(~np.isin(labels, (0, 1)))[0])
-        raise ValueError(f"Line {row + 1} of {path} has the label {labels[row]}; it must be 0.0 or 1.0.")
+        raise ValueError(f"line {row + 1} of {path} has the label {labels[row]}; it must be 0.0 or 1.0.")
     texts = rows.select_columns(list(COLUMNS[3:]))
     if decode:
         options = {"batched": True, "batch_size": 200, "with_indices": True, "fn_kwargs": {"path": path}}
@@ -86,11 +88,11 @@ def _decode_rows(batch: Mapping[str, list[str]], indices: list[int], path: str) 
 
 
 def _decode(text: str, where: str) -> str:
-    """What a bytes literal of Python stands for."""
+    """Return the text that a bytes literal of Python stands for."""
     if not text.startswith(("b'", 'b"')):
         return text
     try:
         content = ast.literal_eval(text)
     except (SyntaxError, ValueError) as error:
-        raise ValueError(f"{where} begins as bytes are written, {text[:40]!r}, and is not: {error}.") from error
+        raise ValueError(f"{where} begins like bytes, {text[:40]!r}, but cannot be decoded: {error}.") from error
     return content.decode("utf-8", errors="replace")

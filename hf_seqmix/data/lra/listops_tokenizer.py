@@ -1,4 +1,4 @@
-"""The vocabulary of ListOps, the Long Range Arena's task of nested lists of digits."""
+"""Tokenizer of ListOps, the task of nested lists of digits of the Long Range Arena."""
 
 import tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -10,12 +10,11 @@ WORDS = ("[MIN", "[MAX", "[MED", "[SM", "]", *map(str, range(10)))
 
 
 def listops_tokenizer() -> PreTrainedTokenizerFast:
-    """
-    A tokenizer of expressions such as `[MAX 2 9 [MIN 4 7 ] 0 ]`, words apart by spaces, with `<eos>` at the end.
+    """Return a tokenizer of expressions such as `[MAX 2 9 [MIN 4 7 ] 0 ]`, words apart by spaces, `<eos>` at the end.
 
-    18 tokens: four operators, the bracket that closes, ten digits, `<pad>`, `<unk>` and `<eos>`. Parentheses, which the
-    benchmark's files hold and which say nothing that the brackets do not, are left out, as in its own reader (Tay et al.
-    2021, arXiv 2011.04006).
+    The 18 tokens are four operators, the closing bracket, ten digits, `<pad>`, `<unk>` and `<eos>`. The files of the
+    benchmark also hold parentheses, which say nothing that the brackets do not say. They are left out, as in the
+    reader of the benchmark (Tay et al. 2021, arXiv 2011.04006).
     """
     backend = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({word: index for index, word in enumerate(SPECIAL_TOKENS + WORDS)}, "<unk>")

@@ -1,4 +1,4 @@
-"""Pairs of passages from any texts, of one document or of two: a substitute for the Long Range Arena's Retrieval."""
+"""Pairs of passages, of one document or of two: a substitute for Retrieval of the Long Range Arena."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,13 @@ DOCUMENTS_PER_SPLIT = 8
 
 
 def load_documents(source: str | Path) -> list[str]:
-    """
-    The documents of all splits of a corpus, Project Gutenberg's notices cut off where there are any.
+    """Return the documents of all splits of a corpus, without the notices of Project Gutenberg.
 
     Args:
         source: as for [`load_corpus`]: a folder of text files, each a document, or "embedded:python-stdlib".
 
     Raises:
-        ValueError: as [`load_corpus`], or if a book of Project Gutenberg has no end.
+        ValueError: as in [`load_corpus`], or a book of Project Gutenberg has no end.
     """
     texts = [text for split in load_corpus(source).values() for text in split["text"]]
     return [strip_gutenberg(text) if is_gutenberg(text) else text for text in texts]
@@ -38,9 +37,9 @@ class Passage:
     """A part of a document.
 
     Attributes:
-        document: its number.
-        start: its first character's place in the document.
-        text: its characters.
+        document: number of the document.
+        start: place of the first character in the document.
+        text: the characters of the passage.
     """
 
     document: int
@@ -56,40 +55,41 @@ def same_document_pairs(
     split_by: Literal["document", "passage"] | None = None,
     seed: int = 0,
 ) -> datasets.DatasetDict:
-    """
-    A substitute for the Long Range Arena's Retrieval, where its files are not at hand: are two passages of one document?
+    """Draw pairs of passages and ask: are two passages of one document?
 
-    It is not AAN: its results are no results of Retrieval, and say only how models compare on a task of that form.
+    The task is a substitute for Retrieval of the Long Range Arena, where the files of Retrieval are not at hand.
+    Results on the substitute are no results of Retrieval; they say only how models compare on a task of that form.
 
-    Documents are cut into passages that do not overlap, of `length` bytes (up to 3 fewer, so that characters stay whole);
-    what is left at a document's end, blank passages and texts that came before are dropped. Half of a split's rows are
-    pairs of two passages of one document, spread over its documents as evenly as they allow. The other half are the same
-    first and second passages put together anew, of two documents each: every passage stands on each side as often with
-    label 0 as with label 1, so that one passage alone, or a sum of what each says alone (a bag of words), tells nothing. No
-    pair occurs twice, in either order.
+    Documents are cut into passages of `length` bytes that do not overlap (up to 3 bytes fewer, so that characters stay
+    whole). Remainders at the end of a document, blank passages and repeated texts are dropped. Half of the rows of a
+    split are pairs of two passages of one document, spread over the documents as evenly as possible. The other half
+    combines the same first and second passages anew, of two documents each. Every passage therefore is on each side as
+    often with label 0 as with label 1. One passage alone tells nothing, and neither does a sum over single passages,
+    such as a bag of words. No pair occurs twice, in either order.
 
-    What tells most simply is how many words two passages share. Whether the cosine of their TF-IDF weights is above a
-    threshold, chosen on 2000 training pairs, was right for 0.86 of 400 test pairs of 4000 bytes of the Python 3.11 standard
-    library, split by document, and for 0.74 of those of seven novels, split by passage (means of the seeds 0 to 2).
+    The simplest cue is the number of words that two passages share. The baseline calls a pair one document if the
+    cosine of the TF-IDF weights exceeds a threshold, chosen on 2000 training pairs. On 400 test pairs of 4000 bytes,
+    the baseline was right for 0.86 with the Python 3.11 standard library, split by document, and for 0.74 with seven
+    novels, split by passage (means of the seeds 0 to 2).
 
     Args:
         documents: texts, by name or numbered.
-        num_rows: split -> number of its rows, even: exactly half of them have label 1.
+        num_rows: split -> number of its rows, even: exactly half of the rows have label 1.
         length: bytes of a passage in UTF-8.
-        split_by: "document": each document belongs to one split, as the question is whether a model compares texts that
-            it has never seen. "passage": each split has a stretch of every document, in the order of `num_rows`, so that
-            no passage is in two splits, but a model may learn what is in each document. By default "document" if there
-            are 8 documents of at least two passages for each split, else "passage". Documents or stretches are as large a
-            share as the split's rows, but at least a tenth of an even share.
-        seed: of all splits together.
+        split_by: "document": each document belongs to one split, so a model must compare texts that it has never seen.
+            "passage": each split has a stretch of every document, in the order of `num_rows`. Then no passage is in
+            two splits, but a model may learn what is in each document. The default is "document" if there are 8
+            documents of at least two passages for each split, otherwise "passage". The share of the documents, or the
+            length of a stretch, follows the number of rows of the split, but is at least a tenth of an even share.
+        seed: one seed for all splits together.
 
     Returns:
-        Rows of `text1`, `text2`, `label` (1: one document), and, to check them by, `document1`, `document2`, the
-        documents' names, and `start1`, `start2`, the passages' first characters in them. `info.description` of each
-        split says what it is made of, and how it was split.
+        Rows of `text1`, `text2` and `label` (1: one document). For checks, rows also have the names of the documents,
+        `document1` and `document2`, and the places of the first characters, `start1` and `start2`. `info.description`
+        says what the split is made of and how it was split.
 
     Raises:
-        ValueError: if a number is odd or too small, or the documents are too few or too short for the rows asked for.
+        ValueError: a number is odd or too small, or the documents are too few or too short for the rows asked for.
     """
     if not num_rows:
         raise ValueError("num_rows names no split; give, for example, {'train': 1000, 'test': 100}.")
@@ -123,7 +123,7 @@ def same_document_pairs(
 
 
 def _cut_all(texts: Sequence[str], length: int) -> list[list[Passage]]:
-    """Passages of each document, each text once."""
+    """Return the passages of each document, each text once."""
     seen = set[str]()
     groups = list[list[Passage]]()
     for document, text in enumerate(texts):
@@ -142,7 +142,7 @@ def _cut_all(texts: Sequence[str], length: int) -> list[list[Passage]]:
 
 
 def _borders(num_rows: Mapping[str, int], total: int) -> np.ndarray:
-    """Where each split's share of `total` things begins, and the end."""
+    """Return where the share of each split of `total` things begins, and the end."""
     shares = np.array(list(num_rows.values())) / sum(num_rows.values())
     shares = np.maximum(shares, 0.1 / len(shares))
     return np.rint(np.cumsum([0, *shares]) / shares.sum() * total).astype(int)
@@ -160,7 +160,8 @@ def _deal_documents(
     for split, part in parts.items():
         if len(part) < 2:
             raise ValueError(
-                f"{len(groups)} documents have two passages or more, which leaves {len(part)} for the split {split!r}; give"
+                f"{len(groups)} documents have two passages or more, which leaves {len(part)} for the split"
+                f" {split!r}; give"
                 " more documents, shorter passages, or split_by='passage'."
             )
     return parts
@@ -179,12 +180,13 @@ def _deal_stretches(groups: list[list[Passage]], num_rows: Mapping[str, int]) ->
 def _draw(
     groups: list[list[Passage]], count: int, split: str, rng: np.random.Generator
 ) -> list[tuple[Passage, Passage, int]]:
-    """Pairs of one document, and of two documents, in random order."""
+    """Draw pairs of one document and pairs of two documents, in random order."""
     half = count // 2
     quotas = _spread(half, np.array([len(group) * (len(group) - 1) // 2 for group in groups], dtype=np.int64), rng)
     if quotas.sum() < half or 2 * quotas.max() > half:
         raise ValueError(
-            f"The documents of the split {split!r} have {[len(group) for group in groups[:10]]} ... passages: too few, or too"
+            f"the documents of the split {split!r} have {[len(group) for group in groups[:10]]} ... passages: too"
+            " few, or too"
             f" unequal, for {half} pairs of one document of which no document has more than half. Give more or longer"
             " documents, shorter passages or fewer rows."
         )
@@ -200,7 +202,8 @@ def _draw(
     others = _recombine(firsts, seconds, rng)
     if others is None:
         raise ValueError(
-            f"The {half} pairs of one document of the split {split!r} could not be put together anew without any pair twice;"
+            f"the {half} pairs of one document of the split {split!r} could not be combined anew without any pair"
+            " twice;"
             " give more documents, or fewer rows."
         )
     rows = [(first, second, 1) for first, second in zip(firsts, seconds, strict=True)]
@@ -209,7 +212,7 @@ def _draw(
 
 
 def _spread(total: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """`total` dealt out as evenly as the limits allow; less in all if they are too low."""
+    """Deal out `total` as evenly as the limits allow; less in all if the limits are too low."""
     quotas = np.zeros_like(limits)
     while (rest := total - quotas.sum()) > 0 and (quotas < limits).any():
         open_ = rng.permutation(np.flatnonzero(quotas < limits))[:rest]
@@ -218,12 +221,14 @@ def _spread(total: int, limits: np.ndarray, rng: np.random.Generator) -> np.ndar
 
 
 def _recombine(firsts: list[Passage], seconds: list[Passage], rng: np.random.Generator) -> list[int] | None:
-    """
-    A permutation of the second passages after which each pair is of two documents and none is there twice.
+    """Return a permutation of the second passages after which each pair is of two documents and no pair occurs twice.
 
-    Random, then repaired: a faulty pair changes its second passage with a random one if that leaves neither faulty. While
-    no document has more than half of the pairs, some pair has nothing of the faulty one's document, so that there is one to
-    change with; only repeated pairs can prevent it.
+    The permutation is random, then repaired: a faulty pair swaps its second passage with a random pair if the swap
+    leaves neither faulty. As no document has more than half of the pairs, some pair has nothing of the document of the
+    faulty pair. A partner for the swap therefore exists, and only repeated pairs can prevent the repair.
+
+    Returns:
+        The permutation, or None if the repair failed.
     """
     size = len(firsts)
     order = rng.permutation(size).tolist()

@@ -1,4 +1,4 @@
-"""Pathfinder scenes as grey pictures, and as rasters of what is connected."""
+"""Draw Pathfinder scenes as gray pictures, and as rasters of what is connected."""
 
 import io
 
@@ -9,14 +9,14 @@ from .pathfinder_geometry import PathfinderScene
 
 __all__ = ["connectivity_raster", "draw_scene", "encode_png"]
 
-_SCALE = 4  # edges are smoothed by drawing so many times as large; published: 2
+_SCALE = 4  # edges are smoothed by drawing 4 times as large; published: 2
 
 
 def draw_scene(scene: PathfinderScene) -> np.ndarray:
-    """A scene as the task shows it, white on black: paddles, and two discs.
+    """Draw a scene as the task shows it, white on black: paddles and two discs.
 
     Args:
-        scene: what is drawn.
+        scene: the scene.
 
     Returns:
         (image_size, image_size) bytes.
@@ -37,15 +37,15 @@ def draw_scene(scene: PathfinderScene) -> np.ndarray:
 
 
 def connectivity_raster(scene: PathfinderScene, scale: int = _SCALE) -> np.ndarray:
-    """A scene with the gaps of each contour bridged, so that what is connected is one patch of set pixels.
+    """Draw a scene with the gaps of each contour bridged, so that each contour is one patch of set pixels.
 
     Args:
-        scene: what is drawn.
+        scene: the scene.
         scale: pixels of the raster to a pixel of the picture; at 4, contours never touch.
 
     Returns:
-        (image_size scale, image_size scale) truth values. A place (x, y) of the scene is in row floor(y scale) and column
-        floor(x scale).
+        (image_size scale, image_size scale) truth values. A place (x, y) of the scene is in row floor(y scale) and
+        column floor(x scale).
 
     Raises:
         ValueError: the scale is below 1.
@@ -62,12 +62,12 @@ def connectivity_raster(scene: PathfinderScene, scale: int = _SCALE) -> np.ndarr
 
 
 def _canvas(points: np.ndarray, scale: int = _SCALE) -> list[tuple[float, float]]:
-    """Points of a picture as PIL counts them, from the middle of the first pixel."""
+    """Return points of a picture in the coordinates of PIL, which count from the middle of the first pixel."""
     return [(float(x), float(y)) for x, y in points * scale - 0.5]
 
 
 def encode_png(picture: np.ndarray) -> bytes:
-    """A grey picture as a PNG file; the same picture gives the same bytes on one machine."""
+    """Encode a gray picture as a PNG file; on one machine the same picture gives the same bytes."""
     buffer = io.BytesIO()
     Image.fromarray(picture).save(buffer, format="PNG")
     return buffer.getvalue()

@@ -11,14 +11,14 @@ from .pathfinder_settings import PathfinderSettings
 __all__ = ["PathfinderScene", "pathfinder_scenes"]
 
 _WALKS = 512  # pictures begun together, at most
-_TRIES = 12  # turns drawn before steps are taken back,
-_BACK = 0.5  # probability that no more of them are,
-_PATIENCE = 4  # halved after so many times without getting further
-_ROUNDS = 12  # turns drawn for each step before a picture is given up,
-_DISTRACTOR_ROUNDS = 12  # or a distractor
-_FRUITLESS = 1000  # pictures begun for one that comes to an end before there is an error
-_SHARP = 0.9  # of the largest turn
-_FAR_AWAY = np.array([1e6, 1e6 + 1], dtype=complex)  # where the steps lie that are not taken
+_TRIES = 12  # turns drawn before steps are taken back
+_BACK = 0.5  # probability that no further step is taken back
+_PATIENCE = 4  # failures without getting further that halve this probability
+_ROUNDS = 12  # turns drawn for each step before a picture is given up
+_DISTRACTOR_ROUNDS = 12  # turns drawn for each step before a distractor is given up
+_FRUITLESS = 1000  # pictures begun for each complete picture before there is an error
+_SHARP = 0.9  # share of the largest turn with which a contour must be able to turn before the frame
+_FAR_AWAY = np.array([1e6, 1e6 + 1], dtype=complex)  # place of steps that are not taken
 
 # F(x) of the density cos(x)^2 on [-pi/2, pi/2]
 _QUANTILES = np.linspace(-np.pi / 2, np.pi / 2, 1025)
@@ -27,13 +27,13 @@ _CUMULATIVE = 0.5 + _QUANTILES / np.pi + np.sin(2 * _QUANTILES) / (2 * np.pi)
 
 @dataclass(frozen=True)
 class PathfinderScene:
-    """The truth of one picture. Places are (x, y) in pixels from the upper left corner of the picture.
+    """What one picture shows. Places are (x, y) in pixels from the upper left corner of the picture.
 
     Attributes:
-        settings: of the picture.
-        margin: m.
-        contours: (paddles + 1, 2) joints of each contour; the first two contours are the marked ones.
-        markers: (2, 2) centres of the discs.
+        settings: settings of the picture.
+        margin: the value of m in this picture.
+        contours: (paddles + 1, 2) joints of each contour; the first two contours are marked.
+        markers: (2, 2) centers of the discs.
         label: 1 if both markers are on one contour, else 0.
     """
 
@@ -44,14 +44,14 @@ class PathfinderScene:
     label: int
 
     def paddles(self, contour: int) -> np.ndarray:
-        """(paddles, 2, 2): where each paddle of a contour begins and ends."""
+        """Return where each paddle of a contour begins and ends, (paddles, 2, 2)."""
         joints = self.contours[contour]
         inset = self.margin / (self.settings.paddle_length + 2 * self.margin) * np.diff(joints, axis=0)
         return np.stack([joints[:-1] + inset, joints[1:] - inset], axis=1)
 
 
 class _Walks:
-    """Contours of many pictures that grow together, each by a step at a time."""
+    """Contours of many pictures that grow together, a step at a time."""
 
     def __init__(self, settings: PathfinderSettings, rng: np.random.Generator, margin: np.ndarray) -> None:
         self.settings, self.rng, self.margin = settings, rng, margin
@@ -61,27 +61,31 @@ class _Walks:
         self.angles = np.zeros((len(margin), slots))
 
     def keep(self, rows: np.ndarray) -> None:
-        """Drops all pictures but these."""
+        """Keep these pictures and drop all others."""
         self.margin, self.steps, self.angles = self.margin[rows], self.steps[rows], self.angles[rows]
 
     def add(
         self, rows: np.ndarray, slots: np.ndarray, follows: np.ndarray, tails: np.ndarray, angles: np.ndarray
     ) -> np.ndarray:
-        """Takes steps where there is room for them, and says where there was.
+        """Take steps where there is room.
 
         Args:
-            rows: (count,) pictures.
-            slots: (count,) numbers of the steps; none after them is taken yet.
-            follows: (count,) numbers of the steps before them, which they touch; their own if there is none.
-            tails: (count,) where their paddles begin.
-            angles: (count,) their directions.
+            rows: (count,) numbers of the pictures.
+            slots: (count,) numbers of the steps; no later step is taken yet.
+            follows: (count,) numbers of the previous steps, which the steps touch; the own number if there is no
+                previous step.
+            tails: (count,) places where the paddles begin.
+            angles: (count,) directions.
+
+        Returns:
+            (count,) whether there was room.
         """
         settings, margin = self.settings, self.margin[rows]
         along = _direction(angles)
         heads = tails + settings.paddle_length * along
         begins, ends = tails - margin * along, heads + margin * along
         free = self._inside(rows, tails, heads)
-        near = np.flatnonzero(free)  # only there the other steps matter
+        near = np.flatnonzero(free)  # the other steps matter only for these
         others = self.steps[rows[near], : slots.max(initial=0)]
         distances = _distances(begins[near, None], ends[near, None], others[:, :, 0], others[:, :, 1])
         touched = np.arange(distances.shape[1]) == follows[near, None]
@@ -98,7 +102,10 @@ class _Walks:
         return np.logical_and.reduce(inside)
 
     def _can_turn(self, rows: np.ndarray, tails: np.ndarray, angles: np.ndarray, more: np.ndarray) -> np.ndarray:
-        """Whether, after a step, the frame leaves room for `more` steps (or enough for a right angle) to one side."""
+        """Return whether, after a step, the frame leaves room to turn to one side.
+
+        The room must suffice for `more` steps, or for as many steps as make a right angle.
+        """
         turn, margin = _SHARP * np.pi / (2 * self.settings.continuity), self.margin[rows]
         sides = []
         for side in (-turn, turn):
@@ -114,18 +121,19 @@ class _Walks:
         return sides[0] | sides[1]
 
     def grow(self, first: int, last: int, stride: int, rounds: int) -> np.ndarray:
-        """Takes the steps from `first` to `last` (not included), each following on that `stride` before it.
+        """Take the steps from `first` to `last`, each from the end of the step `stride` before.
 
-        Turns are drawn until there is room for one; after several in vain, one or more steps are taken back, the more
-        the oftener this has happened.
+        Turns are drawn until there is room for a turn. After several turns in vain, one or more steps are taken back;
+        the more often this happens, the more steps.
 
         Args:
-            first, last: numbers of steps.
+            first: number of the first step.
+            last: number after the last step.
             stride: 1 for a new contour, which begins anywhere; 2 for two contours that take turns and have begun.
             rounds: turns drawn before a picture is given up.
 
         Returns:
-            The numbers of the pictures that have all steps; the others have none of them.
+            The numbers of the pictures that have all steps; the other pictures have none of these steps.
         """
         settings, rng = self.settings, self.rng
         begun = stride > 1
@@ -177,7 +185,7 @@ def _uniform(rng: np.random.Generator, low: float, high: float, count: int) -> n
 
 
 def _distances(p: np.ndarray, q: np.ndarray, r: np.ndarray, s: np.ndarray) -> np.ndarray:
-    """Between the line from p to q and the line from r to s."""
+    """Return the distance between the line from p to q and the line from r to s."""
     first, second = q - p, s - r
     # Turned and shifted, a line lies on the real axis, from 0 to its length.
     length, other_length = np.abs(first), np.abs(second)
@@ -192,13 +200,13 @@ def _distances(p: np.ndarray, q: np.ndarray, r: np.ndarray, s: np.ndarray) -> np
 
 
 def _to_line(point: np.ndarray, length: np.ndarray) -> np.ndarray:
-    """Squared distance from a point to the real axis between 0 and `length`."""
+    """Return the squared distance from a point to the real axis between 0 and `length`."""
     along = point.real - np.clip(point.real, 0, length)
     return along * along + point.imag * point.imag
 
 
 def _marked_contours(settings: PathfinderSettings, rng: np.random.Generator, count: int) -> _Walks:
-    """At most `count` pictures with their two marked contours; those that do not come to an end are left out."""
+    """Draw at most `count` pictures with their two marked contours; incomplete pictures are left out."""
     walks = _Walks(settings, rng, rng.choice(np.array(settings.paddle_margins, dtype=float), size=count))
     # The first contour begins in the middle of the picture, the second beside it.
     low = min(2 * settings.seed_distance, settings.image_size / 2)
@@ -214,14 +222,14 @@ def _marked_contours(settings: PathfinderSettings, rng: np.random.Generator, cou
     steps = 2 * settings.contour_length
     walks.keep(walks.grow(2, steps, 2, rounds=_ROUNDS * steps))
     tips = _tips(walks)
-    # Whichever of them is marked, the markers are apart.
+    # The markers are apart, whichever ends are marked.
     between = np.abs(tips[:, :, None, 0] - tips[:, None, :, 1]).min(axis=(1, 2))
     walks.keep(np.flatnonzero(between >= 2 * settings.marker_radius + 1))
     return walks
 
 
 def _tips(walks: _Walks) -> np.ndarray:
-    """(pictures, 2, 2): of each marked contour, where its first paddle begins and its last one ends."""
+    """Return where the first paddle of each marked contour begins and the last paddle ends, (pictures, 2, 2)."""
     last = 2 * walks.settings.contour_length - 2
     along = _direction(walks.angles) * walks.margin[:, None]
     begins = walks.steps[:, :2, 0] + along[:, :2]
@@ -230,7 +238,7 @@ def _tips(walks: _Walks) -> np.ndarray:
 
 
 def _add_distractors(walks: _Walks) -> None:
-    """A distractor after the other, each where there is room for it."""
+    """Add one distractor after the other, each where there is room."""
     length, start = walks.settings.distractor_length, 2 * walks.settings.contour_length
     for number in range(walks.settings.num_distractors):
         first = start + number * length
@@ -261,24 +269,25 @@ def _scenes(walks: _Walks, labels: Sequence[int]) -> list[PathfinderScene]:
 def pathfinder_scenes(
     settings: PathfinderSettings, labels: Sequence[int], rng: np.random.Generator
 ) -> list[PathfinderScene]:
-    """Random scenes with given labels; their contours do not depend on these.
+    """Draw random scenes with given labels; the contours do not depend on the labels.
 
-    A positive marks both ends of one of the two contours, a negative the beginning of one and the end of the other.
+    A positive marks both ends of one of the two contours, a negative the beginning of one contour and the end of the
+    other.
 
     Args:
-        settings: what they look like.
-        labels: of each scene, 1 or 0.
-        rng: what they are drawn from.
+        settings: what the scenes look like.
+        labels: the label of each scene, 1 or 0.
+        rng: the source of randomness.
 
     Returns:
-        A scene for each label, in which any two steps, but for those that follow each other, are at least
-        `settings.clearance(margin)` apart.
+        A scene for each label. Any two steps that do not follow each other are at least `settings.clearance(margin)`
+        apart.
 
     Raises:
         ValueError: a label is neither 0 nor 1, or the pictures have no room for the contours.
     """
     if not set(labels) <= {0, 1}:
-        raise ValueError(f"The labels are {sorted(set(labels))}; give 1 for connected, 0 for not.")
+        raise ValueError(f"the labels are {sorted(set(labels))}; give 1 for connected, 0 for not.")
     scenes: list[PathfinderScene] = []
     begun, done = 3, 1  # of pictures begun so far, how many came to an end; at first a guess
     while len(scenes) < len(labels):
@@ -288,8 +297,9 @@ def pathfinder_scenes(
         begun, done = begun + begin, done + len(walks.margin)
         if begun > _FRUITLESS * done:
             raise ValueError(
-                f"Pictures of {settings.image_size} pixels have no room for two contours of {settings.contour_length}"
-                f" paddles of length {settings.paddle_length} ({done - 1} of {begun - 3} tries); give larger pictures, or"
+                f"pictures of {settings.image_size} pixels have no room for two contours of {settings.contour_length}"
+                f" paddles of length {settings.paddle_length} ({done - 1} of {begun - 3} tries); give larger"
+                " pictures, or"
                 " fewer or shorter paddles."
             )
         chosen = labels[len(scenes) : len(scenes) + len(walks.margin)]

@@ -1,4 +1,4 @@
-"""Settings of Pathfinder pictures, published ones and one's own."""
+"""Settings of Pathfinder pictures, published settings and your own."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -7,12 +7,12 @@ import numpy as np
 
 __all__ = ["PathfinderSettings"]
 
-# The published masks, paddles widened by m, are smooth at their edges and may overlap by some four fifths of a pixel.
+# In pixels: the published masks, paddles widened by m, have smooth edges and may overlap by about this much.
 _OVERLAP = 0.75
 
-# By image size, from the Long Range Arena's builders (lra_benchmarks/data/pathfinder.py) and, where these say nothing,
-# the defaults of drewlinsley/pathfinder's snakes2_wrapper.py. The contrast is that of contours times that of paddles;
-# distractors have `distractor_paddles` paddles together.
+# By image size, from the builders of the Long Range Arena (lra_benchmarks/data/pathfinder.py) and, where these say
+# nothing, the defaults of snakes2_wrapper.py in drewlinsley/pathfinder. The contrast is the product of the contrasts
+# of contours and of paddles. All distractors together have `distractor_paddles` paddles.
 _PUBLISHED: dict[int, dict[str, Any]] = {
     32: {
         "paddle_length": 2,
@@ -63,26 +63,25 @@ _PUBLISHED: dict[int, dict[str, Any]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PathfinderSettings:
-    r"""
-    What a picture looks like; lengths are in pixels.
+    r"""What a picture looks like; lengths are in pixels.
 
-    A contour is a chain of steps of length $\ell + 2m$, the middle $\ell$ of each drawn as a paddle, so that gaps of
-    $2m$ lie between paddles. From step to step it turns by an angle of density $\propto \cos^2(c\,\delta)$ for
-    $|\delta| < \pi / (2c)$.
+    A contour is a chain of steps of length $\ell + 2m$. The middle $\ell$ of each step is drawn as a paddle, so that
+    gaps of $2m$ lie between paddles. From step to step the contour turns by an angle of density $\propto
+    \cos^2(c\,\delta)$ for $|\delta| < \pi / (2c)$.
 
     Attributes:
         image_size: height and width.
         contour_length: paddles of each marked contour.
         paddle_length: $\ell$.
         paddle_thickness: width of a paddle.
-        paddle_margins: m; each picture draws one of them.
+        paddle_margins: values of m; each picture draws one value.
         continuity: c; the larger, the straighter.
         distractor_length: paddles of each distractor.
-        num_distractors: distractors for which a place is sought; one that finds none is left out.
-        seed_distance: between the first paddles of the two marked contours.
-        marker_radius: of the discs.
-        padding: free frame, besides m.
-        contrast: brightness of a paddle, of 1; more than 1 brightens edges and is cut off at 1.
+        num_distractors: distractors for which a place is sought; a distractor without a place is left out.
+        seed_distance: distance between the first paddles of the two marked contours.
+        marker_radius: radius of the discs.
+        padding: width of the free frame, besides m.
+        contrast: brightness of a paddle; 1 is white. More than 1 brightens edges and is cut off at 1.
     """
 
     image_size: int
@@ -100,7 +99,7 @@ class PathfinderSettings:
 
     @classmethod
     def published(cls, image_size: int = 32, contour_length: int = 14) -> Self:
-        """The Long Range Arena's settings of a size.
+        """Return the settings of the Long Range Arena for a size.
 
         Args:
             image_size: 32 (Pathfinder), 64, 128 (Path-X) or 256.
@@ -111,8 +110,8 @@ class PathfinderSettings:
         """
         if image_size not in _PUBLISHED:
             raise ValueError(
-                f"There are no published settings for pictures of {image_size} pixels, but for {sorted(_PUBLISHED)}; give"
-                " PathfinderSettings of your own."
+                f"there are no published settings for pictures of {image_size} pixels; there are settings for"
+                f" {sorted(_PUBLISHED)}. Give PathfinderSettings of your own."
             )
         if contour_length < 3:
             raise ValueError(f"contour_length is {contour_length}; it must be at least 3 (14, 9 and 6 are published).")
@@ -142,10 +141,10 @@ class PathfinderSettings:
             )
 
     def clearance(self, margin: np.ndarray) -> np.ndarray:
-        """Least distance between lines of steps that do not follow each other; a marker touches no other contour, either."""
+        """Return the least distance between lines of steps that do not follow each other; markers touch no contour."""
         paddles = 2 * margin + self.paddle_thickness - _OVERLAP
         return np.maximum(paddles, self.marker_radius + self.paddle_thickness / 2 + 0.25)
 
     def frame(self, margin: np.ndarray) -> np.ndarray:
-        """Least distance of a paddle's line from the border; a marker is not cut off."""
+        """Return the least distance of the line of a paddle from the border; a marker is not cut off."""
         return np.maximum(self.padding + margin + self.paddle_thickness / 2 - _OVERLAP, self.marker_radius)

@@ -1,4 +1,4 @@
-"""Synthetic sequences that ask for one ability each: recall by content, and copying over a lag."""
+"""Synthetic sequences that test one ability each: recall by content, and copying over a lag."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -27,34 +27,36 @@ def associative_recall(
     causal: bool = True,
     seed: int = 0,
 ) -> datasets.DatasetDict:
-    r"""
-    Multi-query associative recall: pairs of a key and its value, then keys again, each asking for its value.
+    r"""Draw rows of multi-query associative recall: pairs of a key and a value, then keys, each asking for its value.
 
-    $k_1 v_1 \dots k_P v_P \; \cdot \; k_{\pi(1)} v_{\pi(1)} \; \cdot\cdot \; k_{\pi(2)} v_{\pi(2)} \dots$, where the dots
-    are fillers in random numbers, so that no fixed lag leads from a query to its answer. The keys of a row differ from
-    each other; values and the keys asked for are drawn independently, so that earlier answers rule out no later one.
-    Token 0 is the filler, token 1 the mask; of the rest, $K = \lfloor (V - 2) / 2 \rfloor$ tokens, 2 to K + 1, are keys,
-    and the others are values. With many values, guessing one of the row's is right with probability about 1 / P.
+    $k_1 v_1 \dots k_P v_P \; \cdot \; k_{\pi(1)} v_{\pi(1)} \; \cdot\cdot \; k_{\pi(2)} v_{\pi(2)} \dots$
 
-    Source: Arora et al. 2023, "Zoology" (arXiv 2312.04927). There a key is asked for once, so that late answers follow
-    in part from earlier ones, the gaps between queries follow a power law, and the token after a query is a filler; here
-    gaps are uniform, and the answer itself follows its query, as in text.
+    The dots are fillers in random numbers, so that no fixed lag leads from a query to its answer. The keys of a row
+    differ from each other. Values and queried keys are drawn independently, so that earlier answers rule out no later
+    answer. Token 0 is the filler, token 1 the mask. Of the other tokens, the first $K = \lfloor (V - 2) / 2 \rfloor$,
+    2 to K + 1, are keys, and the rest are values. With many values, guessing a value of the row is right with
+    probability about 1 / P.
+
+    Source: Arora et al. 2023, "Zoology" (arXiv 2312.04927). Departures: in the paper each key is queried once, so late
+    answers follow in part from earlier answers. The gaps between queries follow a power law there and are uniform
+    here. The token after a query is a filler there; here the answer itself follows its query, as in text.
 
     Args:
-        num_rows: split -> number of its rows. No row occurs twice, within a split or in two of them.
+        num_rows: split -> number of its rows. No row occurs twice, within a split or in two splits.
         num_pairs: P, pairs a row.
-        num_queries: Q, how often a key is asked for; P by default.
-        vocab_size: V, tokens in all.
+        num_queries: Q, queries a row; P by default.
+        vocab_size: V, number of tokens.
         length: tokens a row, at least 2 (pairs + queries).
-        causal: for a causal language model, which shifts the labels itself, so that the answer is predicted from the
-            query before it. Else answers are masked, for a masked language model.
-        seed: of all splits together.
+        causal: make rows for a causal language model, which shifts the labels itself and predicts the answer from the
+            query. Otherwise answers are masked, for a masked language model.
+        seed: one seed for all splits together.
 
     Returns:
-        Rows of `input_ids` and `labels`, each of `length` integers; labels are the answers at their places, -100 elsewhere.
+        Rows of `input_ids` and `labels`, each of `length` integers. Labels are the answers at their places, -100
+        elsewhere.
 
     Raises:
-        ValueError: if a number is too small, or if there are not twice as many different rows as are asked for.
+        ValueError: a number is too small, or there are not twice as many different rows as are asked for.
     """
     num_queries = num_pairs if num_queries is None else num_queries
     num_keys = (vocab_size - NUM_SPECIAL) // 2
@@ -65,7 +67,7 @@ def associative_recall(
         raise ValueError(
             f"vocab_size {vocab_size} has {num_keys} keys for {num_pairs} pairs; give at least {2 * num_pairs + 2}."
         )
-    free = length - 2 * num_pairs - num_queries  # places of the second part, each query and its answer counted as one
+    free = length - 2 * num_pairs - num_queries  # places of the second part; a query with its answer counts as one
     if free < num_queries:
         raise ValueError(
             f"length {length} is too short for {num_pairs} pairs and {num_queries} queries; give at least"
@@ -102,34 +104,34 @@ def lagged_copy(
     causal: bool = True,
     seed: int = 0,
 ) -> datasets.DatasetDict:
-    r"""
-    Copying: L random tokens, then the same ones over and over, $x_t = x_{t-L}$ for $t \ge L$.
+    r"""Draw rows of copying: L random tokens, then the same tokens over and over, $x_t = x_{t-L}$ for $t \ge L$.
 
-    With one lag for all rows, a fixed convolution kernel solves it; with a lag drawn for each row, the lag has to be
-    found in the sequence. Tokens 0 and 1 are left out, as in [`associative_recall`].
+    With one lag for all rows, a fixed convolution kernel solves the task. With a lag drawn for each row, a model has
+    to find the lag in the sequence. Tokens 0 and 1 are left out, as in [`associative_recall`].
 
     Args:
-        num_rows: split -> number of its rows. No row occurs twice, within a split or in two of them.
-        min_lag, max_lag: L is drawn uniformly from these bounds, both included; `max_lag` is `min_lag` by default. A row
-            whose first tokens repeat by chance may have a shorter lag, too.
-        vocab_size: tokens in all.
+        num_rows: split -> number of its rows. No row occurs twice, within a split or in two splits.
+        min_lag: lower bound of L, included; L is drawn uniformly. A row whose first tokens repeat by chance may have a
+            shorter lag, too.
+        max_lag: upper bound of L, included; `min_lag` by default.
+        vocab_size: number of tokens.
         length: tokens a row, more than `max_lag`.
-        causal: for a causal language model, which shifts the labels itself; else all after the first L tokens are masked,
-            for a masked language model.
-        seed: of all splits together.
+        causal: make rows for a causal language model, which shifts the labels itself. Otherwise all tokens after the
+            first L are masked, for a masked language model.
+        seed: one seed for all splits together.
 
     Returns:
-        Rows of `input_ids` and `labels`, each of `length` integers; labels are the copies at their places, -100 elsewhere.
-        With a drawn lag, the first copy of a causal row cannot be told in advance: it has no label.
+        Rows of `input_ids` and `labels`, each of `length` integers. Labels are the copies at their places, -100
+        elsewhere. With a drawn lag, the first copy of a causal row cannot be known in advance and has no label.
 
     Raises:
-        ValueError: if a number is too small, or if there are not twice as many different rows as are asked for.
+        ValueError: a number is too small, or there are not twice as many different rows as are asked for.
     """
     max_lag = min_lag if max_lag is None else max_lag
     _at_least("min_lag", min_lag, 1)
     _at_least("max_lag", max_lag, min_lag)
     _at_least("vocab_size", vocab_size, NUM_SPECIAL + 1)
-    # A first copy without label must be followed by one with.
+    # A first copy without label must be followed by a copy with a label.
     hidden = int(causal and max_lag > min_lag)
     _at_least("length", length, max_lag + 1 + hidden)
 
@@ -140,7 +142,7 @@ def lagged_copy(
         tokens = np.take_along_axis(first, position % lags, axis=1)
         return tokens, np.broadcast_to(position, tokens.shape) >= lags + hidden
 
-    # Rows of another lag may be the same, but not those of the longest lag among each other.
+    # Rows of different lags may be the same; rows of the longest lag are not.
     return _splits(num_rows, draw, (vocab_size - NUM_SPECIAL) ** max_lag, causal=causal, seed=seed)
 
 
@@ -150,12 +152,12 @@ def _at_least(name: str, value: int, low: int) -> None:
 
 
 def _distinct(rng: np.random.Generator, count: int, population: int, size: int) -> np.ndarray:
-    """(count, size) integers below `population`, those of a row different from each other, in random order."""
+    """Draw (count, size) integers below `population`, different from each other within a row, in random order."""
     return rng.random((count, population)).argsort(axis=1)[:, :size]
 
 
 def _splits(num_rows: Mapping[str, int], draw: Draw, choices: int, *, causal: bool, seed: int) -> datasets.DatasetDict:
-    """Rows drawn until there are enough different ones, dealt out to the splits."""
+    """Draw rows until there are enough different rows, and deal them out to the splits."""
     if not num_rows:
         raise ValueError("num_rows names no split; give, for example, {'train': 1000, 'test': 100}.")
     for split, count in num_rows.items():
@@ -163,7 +165,8 @@ def _splits(num_rows: Mapping[str, int], draw: Draw, choices: int, *, causal: bo
     total = sum(num_rows.values())
     if 2 * total > choices:
         raise ValueError(
-            f"{total} different rows are asked for, but there are only {choices} to draw from; give at least twice as many"
+            f"{total} different rows are asked for, but there are only {choices} to draw from; give at least twice as"
+            " many"
             " choices (a larger vocabulary, longer rows) or fewer rows."
         )
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""Synthetic text in which words come twice: can a model repeat a word that it has rarely, or never, seen in training?"""
+"""Synthetic text in which words occur twice: can a model repeat a word that is rare or absent in training?"""
 
 import math
 from collections.abc import Mapping
@@ -26,39 +26,41 @@ def rare_word_repetition(
     unseen: float = 0.0625,
     seed: int = 0,
 ) -> datasets.DatasetDict:
-    r"""
-    Rows of words in which, for each of a few cues, the word that followed it first follows it again D tokens later.
+    r"""Draw rows of words in which each of a few cues occurs twice, D tokens apart, before the same word.
 
-    $\dots\, c\, w \,\dots\, c\, w \,\dots$: words are drawn independently from Zipf's law, $p(\text{rank } r) \propto
-    r^{-s}$, so that nothing but the cue tells what comes next, and cues stand nowhere else. The last words, by rank, never
-    occur in training. A model that answers from frequencies fails at rare words; one that looks back does not.
+    $\dots\, c\, w \,\dots\, c\, w \,\dots$
 
-    In training, all second occurrences are scored, and their words follow Zipf's law, too, so that rare words are rarely
-    repeated. In the other splits one second occurrence a row is scored: its word is drawn evenly from four classes (unseen, and
-    the seen words in thirds of their ranks), its distance log-uniformly. Token 0 and 1 are left out, cues are 2 to K + 1,
-    words follow in order of rank.
+    Words are drawn independently from Zipf's law, $p(\text{rank } r) \propto r^{-s}$. Cues occur only in such pairs,
+    so nothing but the cue tells the next word. The last words, by rank, never occur in training. A model that answers
+    from frequencies fails at rare words; a model that looks back does not.
 
-    Source: the claim of Shamsi, Hua, Williams 2023 (arXiv 2306.12317) that their model is weaker than attention at repeating
-    an uncommon word seen earlier; the task is our own, since they describe none.
+    In training, all second occurrences are scored. Their words follow Zipf's law, too, so that rare words are rarely
+    repeated. In the other splits one second occurrence a row is scored. Its word is drawn evenly from four classes
+    (unseen words, and the seen words in thirds of their ranks), its distance log-uniformly. Tokens 0 and 1 are left
+    out, cues are 2 to K + 1, and words follow in order of rank.
+
+    Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317) say that their model is weaker than attention at repeating an
+    uncommon word seen earlier. They describe no task; this task is our own.
 
     Args:
-        num_rows: split -> number of its rows; "train" must be among them.
-        num_words: words in all, seen and unseen.
-        num_cues: K, different cues.
-        num_pairs: cues a row, each of which stands there twice.
+        num_rows: split -> number of its rows; "train" must be among the splits.
+        num_words: number of words, seen and unseen.
+        num_cues: K, number of cues.
+        num_pairs: cues a row, each of which occurs twice.
         length: tokens a row.
-        min_distance, max_distance: bounds of D, both included; the second is `length` - 2 by default.
+        min_distance: lower bound of D, included.
+        max_distance: upper bound of D, included; `length` - 2 by default.
         exponent: s of Zipf's law.
         unseen: share of the words that do not occur in training.
-        seed: of all splits together.
+        seed: one seed for all splits together.
 
     Returns:
-        Rows of `input_ids` and `labels` (-100 where nothing is scored), `length` integers each, for a causal model, which
-        shifts the labels itself. Splits other than "train" also have `distance`, and `train_count`: how often the scored
-        word occurs in the training rows.
+        Rows of `input_ids` and `labels` (-100 where nothing is scored), `length` integers each, for a causal model,
+        which shifts the labels itself. Splits other than "train" also have `distance`, and `train_count`: how often
+        the scored word occurs in the training rows.
 
     Raises:
-        ValueError: if a number is too small, rows are too short for their pairs, or there is no training split.
+        ValueError: a number is too small, rows are too short for their pairs, or there is no training split.
     """
     max_distance = length - 2 if max_distance is None else max_distance
     num_seen = num_words - round(unseen * num_words)
@@ -80,7 +82,8 @@ def rare_word_repetition(
         )
     if num_rows.get("train", 0) < 1 or min(num_rows.values()) < 1:
         raise ValueError(
-            f"num_rows is {dict(num_rows)}; name a 'train' split, whose counts say which words are rare, and give each at least 1 row."
+            f"num_rows is {dict(num_rows)}; name a 'train' split, whose counts say which words are rare, and give"
+            " each split at least 1 row."
         )
     rng = np.random.default_rng(seed)
     first_word = NUM_SPECIAL + num_cues
@@ -121,12 +124,12 @@ def rare_word_repetition(
 
 
 def _starts(distances: np.ndarray, length: int, rng: np.random.Generator) -> np.ndarray:
-    """Where the first cues stand, so that no two cues and words of a row share a place.
+    """Draw the places of the first cues, so that no two cues and words of a row share a place.
 
     Args:
-        distances: (rows, pairs); those of all but the first pair shrink where a row has no room for them.
+        distances: (rows, pairs); where a row has no room, the distances of all but its first pair shrink in place.
         length: tokens a row.
-        rng: what places are drawn from.
+        rng: the source of randomness.
 
     Returns:
         (rows, pairs).

@@ -47,27 +47,26 @@ def load_corpus(
     file_format: str | None = None,
     streaming: bool = False,
 ) -> Corpus:
-    """
-    A corpus as a `DatasetDict` (`IterableDatasetDict` when streaming) whose splits have one column, `text`.
+    r"""Load a corpus as a `DatasetDict` (`IterableDatasetDict` when streaming) whose splits have one column, `text`.
 
-    Rows without any text are left out. Text files are read as UTF-8 with line ends turned into `\\n`.
+    Rows without any text are left out. Text files are read as UTF-8 with line ends turned into `\n`.
 
     Args:
-        source: one of `"embedded:python-stdlib"` (see [`python_stdlib`]); a local file, or a folder whose files are
-            assigned to splits by the words train, valid, validation, dev and test in their names (all to train if there
-            are none); a folder written by `save_to_disk`; the name of a Hub data set, `"name"` or `"name:config"`; or a
-            mapping from split to local files or folders.
-        text_column: the column that holds the text; it is renamed to `text`.
+        source: `"embedded:python-stdlib"` (see [`python_stdlib`]); a local file, or a folder whose files are
+            assigned to splits by the words train, valid, validation, dev and test in their names (all to train if no
+            name has such a word); a folder written by `save_to_disk`; the name of a Hub data set, `"name"` or
+            `"name:config"`; or a mapping from split to local files or folders.
+        text_column: the column that holds the text; the column is renamed to `text`.
         sample_by: what one row of a text file is.
-        file_format: "text", "json", "csv" or "parquet" for files whose extension does not say it.
-        streaming: read rows only when they are asked for, and never all of them into memory.
+        file_format: "text", "json", "csv" or "parquet", for files whose extension does not say the format.
+        streaming: read rows only when they are asked for, and never all rows into memory.
 
     Raises:
-        ValueError: if a file is missing, empty, without text, not UTF-8 or of an unknown kind, if there is no such
-            column, or if the Hub cannot be reached.
+        ValueError: a file is missing, empty, without text, not UTF-8 or of an unknown kind, there is no such column,
+            or the Hub cannot be reached.
     """
     if sample_by not in ("document", "paragraph", "line"):
-        raise ValueError(f"`sample_by` is {sample_by!r}; allowed are 'document', 'paragraph' and 'line'.")
+        raise ValueError(f"sample_by is {sample_by!r}; allowed are 'document', 'paragraph' and 'line'.")
     if isinstance(source, Mapping):
         corpus = _load_files(_files_of_splits(source, file_format), sample_by, file_format, streaming)
     elif str(source).startswith("embedded:"):
@@ -84,17 +83,16 @@ def load_corpus(
 
 
 def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.DatasetDict:
-    """
-    Splits off the last `fraction` of a corpus, counted in characters, as validation data.
+    """Split off the last `fraction` of a corpus, counted in characters, as validation data.
 
-    Documents stay whole except the one across the border, which is cut after a line break (or, if it is the first and
-    has none, between two words), so that a corpus of a single document can be split too.
+    Only the document across the border is cut, after a line break. If that document is the first and has no line
+    break, the cut is between two words, so a corpus of a single document can be split too.
 
     Raises:
-        ValueError: if `fraction` is not between 0 and 1, or if one side would be left without text.
+        ValueError: `fraction` is not between 0 and 1, or one side would be left without text.
     """
     if not 0 < fraction < 1:
-        raise ValueError(f"The held-out fraction is {fraction}; it must lie between 0 and 1, both excluded.")
+        raise ValueError(f"the held-out fraction is {fraction}; it must lie between 0 and 1, both excluded.")
     texts = list(split["text"])
     border = round((1 - fraction) * sum(len(text) for text in texts))
     train: list[str] = []
@@ -107,7 +105,8 @@ def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.Datase
     train, held_out = ([text for text in side if text.strip()] for side in (train, held_out))
     if not train or not held_out:
         raise ValueError(
-            f"Holding out {fraction} of {len(texts)} documents leaves no text on one side. Give a larger corpus, another"
+            f"holding out {fraction} of {len(texts)} documents leaves no text on one side. Give a larger corpus,"
+            " another"
             " fraction, or a validation file of its own."
         )
     return datasets.DatasetDict(
@@ -119,7 +118,7 @@ def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.Datase
 
 
 def _cut(text: str, border: int, is_first: bool) -> int:
-    """The place nearest before `border` where `text` may be cut; its ends if the border is outside."""
+    """Return the nearest place before `border` where `text` may be cut; an end of `text` if the border is outside."""
     if border <= 0 or border >= len(text):
         return 0 if border <= 0 else len(text)
     for separator in ("\n", " ") if is_first else ("\n",):
@@ -131,7 +130,7 @@ def _cut(text: str, border: int, is_first: bool) -> int:
 
 def _load_embedded(name: str, streaming: bool) -> Corpus:
     if name not in EMBEDDED:
-        raise ValueError(f"There is no embedded corpus {name!r}; there is {', '.join(map(repr, EMBEDDED))}.")
+        raise ValueError(f"there is no embedded corpus {name!r}; there is {', '.join(map(repr, EMBEDDED))}.")
     corpus = EMBEDDED[name]()
     if not streaming:
         return corpus
@@ -144,7 +143,8 @@ def _load_hub(name: str, streaming: bool) -> Corpus:
         return datasets.load_dataset(path, config or None, streaming=streaming)
     except (OSError, datasets.exceptions.DatasetNotFoundError) as error:
         raise ValueError(
-            f"{name!r} is neither a file or folder here nor a data set that could be loaded from the Hub ({error}). Check"
+            f"{name!r} is neither a file or folder here nor a data set that could be loaded from the Hub ({error})."
+            " Check"
             f" the spelling and the network, or use a local file or one of {', '.join(map(repr, EMBEDDED))}."
         ) from error
 
@@ -155,7 +155,8 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
     kinds = sorted(set(formats.values()))
     if len(kinds) > 1:
         raise ValueError(
-            f"The files are of several kinds ({', '.join(kinds)}): {', '.join(map(str, paths[:5]))}. Give files of one kind."
+            f"the files are of several kinds ({', '.join(kinds)}): {', '.join(map(str, paths[:5]))}. Give files of"
+            " one kind."
         )
     for path in paths:
         _check_file(path, binary=kinds[0] == "parquet")
@@ -166,7 +167,8 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
     except datasets.exceptions.DatasetGenerationError as error:
         reason = error.__cause__ or error
         raise ValueError(
-            f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason} Check that the content is what"
+            f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason} Check that the content is"
+            " what"
             " the extension says."
         ) from error
 
@@ -174,14 +176,14 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
 def _files_of_splits(
     source: Mapping[str, Source | Sequence[Source]] | Mapping[None, Source], file_format: str | None
 ) -> dict[str, list[Path]]:
-    """Files of each split; a split of None lets the names of the files decide."""
+    """Return the files of each split; a split of None lets the names of the files decide."""
     allowed = sorted({*FORMATS.values()})
     if file_format is not None and file_format not in allowed:
-        raise ValueError(f"`file_format` is {file_format!r}; allowed are {', '.join(allowed)}.")
+        raise ValueError(f"file_format is {file_format!r}; allowed are {', '.join(allowed)}.")
     files: dict[str, list[Path]] = {}
     for split, given in source.items():
         if split is not None and split not in SPLITS:
-            raise ValueError(f"There is no split {split!r}; allowed are {', '.join(SPLITS)}.")
+            raise ValueError(f"there is no split {split!r}; allowed are {', '.join(SPLITS)}.")
         for entry in [given] if isinstance(given, (str, Path)) else given:
             path = Path(entry).expanduser()
             found = list(_walk(path, file_format))
@@ -191,7 +193,8 @@ def _files_of_splits(
                 name = split or (words[file] if named else "train")
                 if name is None:
                     raise ValueError(
-                        f"{file} does not say which split it belongs to, as other files of {path} do. Put one of the words"
+                        f"{file} does not say which split it belongs to, as other files of {path} do. Put one of the"
+                        " words"
                         " train, validation or test in its name, or name the files of each split."
                     )
                 files.setdefault(name, []).append(file)
@@ -199,7 +202,7 @@ def _files_of_splits(
 
 
 def _walk(path: Path, file_format: str | None) -> Iterator[Path]:
-    """The file itself, or the data files below a folder in order of name."""
+    """Yield the file itself, or the data files below a folder in order of name."""
     if path.is_file():
         yield path
     elif path.is_dir():
@@ -209,10 +212,10 @@ def _walk(path: Path, file_format: str | None) -> Iterator[Path]:
             if p.is_file() and not p.name.startswith(".") and (file_format or p.suffix.lower() in FORMATS)
         ]
         if not found:
-            raise ValueError(f"The folder {path} holds no data files; files ending in {', '.join(FORMATS)} are read.")
+            raise ValueError(f"the folder {path} holds no data files; files ending in {', '.join(FORMATS)} are read.")
         yield from found
     else:
-        raise ValueError(f"There is no file or folder {path}. Check the spelling; paths start from {Path.cwd()}.")
+        raise ValueError(f"there is no file or folder {path}. Check the spelling; paths start from {Path.cwd()}.")
 
 
 def _split_from_name(path: Path) -> str | None:
@@ -224,14 +227,15 @@ def _format_of(path: Path) -> str:
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise ValueError(
-            f"{path} ends in {path.suffix!r}, which does not say what it holds; known are {', '.join(FORMATS)}. Rename it or"
+            f"{path} ends in {path.suffix!r}, which does not say what it holds; known are {', '.join(FORMATS)}."
+            " Rename it or"
             f" give the format, one of {', '.join(sorted(set(FORMATS.values())))}."
         )
     return kind
 
 
 def _check_file(path: Path, binary: bool) -> None:
-    """Raises for an empty file and, with its place, for the first bytes that are not UTF-8."""
+    """Raise a `ValueError` for an empty file, and for the first bytes that are not UTF-8, with their place."""
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty (0 bytes); give a file with text in it.")
     if binary:
@@ -245,7 +249,8 @@ def _check_file(path: Path, binary: bool) -> None:
                 decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
                 raise ValueError(
-                    f"{path} is not UTF-8: {error.reason} at byte {start + error.start}. Convert it first, for example with"
+                    f"{path} is not UTF-8: {error.reason} at byte {start + error.start}. Convert it first, for"
+                    " example with"
                     f" `iconv -f latin1 -t utf-8`."
                 ) from error
             if not chunk:
@@ -253,20 +258,21 @@ def _check_file(path: Path, binary: bool) -> None:
 
 
 def _is_local(source: Source) -> bool:
-    """True for what exists here and for what can only be meant as a path."""
+    """Return whether `source` exists here or can only be meant as a path."""
     path = Path(source).expanduser()
     looks_like_path = str(source).startswith(("/", ".", "~")) or path.suffix.lower() in FORMATS
     return isinstance(source, Path) or path.exists() or looks_like_path
 
 
 def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:
-    """The split with the one column `text`, rows without text left out."""
+    """Return the split with the one column `text`, rows without text left out."""
     columns = split.column_names
     if columns is None:  # a stream does not know its columns before its first row
         columns = list(next(iter(split), {}))
     if text_column not in columns:
         raise ValueError(
-            f"The {name} split of {source} has no column {text_column!r}; its columns are {', '.join(columns) or 'none'}."
+            f"the {name} split of {source} has no column {text_column!r}; its columns are"
+            f" {', '.join(columns) or 'none'}."
             " Name the one that holds the text."
         )
     split = split.select_columns([text_column])
@@ -275,13 +281,13 @@ def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:
     first = next((row["text"] for row in split if row["text"] is not None), "")
     if not isinstance(first, str):
         raise ValueError(
-            f"The column {text_column!r} of the {name} split of {source} holds {type(first).__name__}, not text."
+            f"the column {text_column!r} of the {name} split of {source} holds {type(first).__name__}, not text."
             " Name the column that holds the text."
         )
     split = split.filter(_has_text, input_columns="text")
     if next(iter(split), None) is None:
         raise ValueError(
-            f"The {name} split of {source} has no text: every row is blank. Give a corpus with text in it."
+            f"the {name} split of {source} has no text: every row is blank. Give a corpus with text in it."
         )
     return split
 

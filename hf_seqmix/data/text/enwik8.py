@@ -1,4 +1,4 @@
-"""enwik8, the first 10^8 bytes of a dump of Wikipedia, or the head of it, cut into its splits."""
+"""enwik8, the first 10^8 bytes of a dump of Wikipedia, or the head of that file, cut into splits."""
 
 import codecs
 from pathlib import Path
@@ -11,27 +11,27 @@ __all__ = ["load_enwik8"]
 def load_enwik8(
     path: str | Path, *, train_bytes: int = 90_000_000, validation_bytes: int = 5_000_000
 ) -> datasets.DatasetDict:
-    """
-    The splits of enwik8, each one document: the first bytes for training, the next for validation, the rest for the test.
+    """Load the splits of enwik8, each one document: first the training text, then validation, the rest for the test.
 
-    The usual splits are 90, 5 and 5 million bytes (Mahoney, "Large Text Compression Benchmark"; Al-Rfou et al. 2019, arXiv
-    1808.04444). A border that falls inside a character is moved before it, so that every split is text; so is the end of a
-    file that was cut inside one.
+    The usual splits are 90, 5 and 5 million bytes (Mahoney, "Large Text Compression Benchmark"; Al-Rfou et al. 2019,
+    arXiv 1808.04444). A border inside a character is moved before that character, so that every split is text. A
+    character that the end of the file cuts is left out.
 
     Args:
         path: the file, uncompressed.
-        train_bytes: of the training split; those of a head of the file must be given.
-        validation_bytes: of the validation split.
+        train_bytes: size of the training split; must be given for a head of the file.
+        validation_bytes: size of the validation split; must be given for a head of the file.
 
     Raises:
-        ValueError: there is no such file, a size is not positive, the file leaves nothing for the test, or it is not UTF-8.
+        ValueError: there is no such file, a size is not positive, the file leaves nothing for the test, or the file is
+            not UTF-8.
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"There is no file {path}. Give the uncompressed enwik8, or the head of it.")
+        raise ValueError(f"there is no file {path}. Give the uncompressed enwik8, or the head of it.")
     if min(train_bytes, validation_bytes) < 1:
         raise ValueError(
-            f"The splits must hold bytes; given {train_bytes} for training, {validation_bytes} to validate."
+            f"train_bytes is {train_bytes} and validation_bytes is {validation_bytes}; both must be at least 1."
         )
     data = path.read_bytes()
     if len(data) <= train_bytes + validation_bytes:
@@ -51,7 +51,7 @@ def load_enwik8(
 
 
 def _character_start(data: bytes, place: int) -> int:
-    """The last place up to `place` at which a UTF-8 character begins."""
+    """Return the last place up to `place` at which a UTF-8 character begins."""
     while place > 0 and data[place] & 0xC0 == 0x80:
         place -= 1
     return place

@@ -8,29 +8,30 @@ from .gutenberg import is_gutenberg, strip_gutenberg
 
 __all__ = ["load_novels"]
 
-HELD_OUT = 20  # one book in so many is in the test, and one in the validation split
+HELD_OUT = 20  # one book in 20 is in the test split, and one in 20 in the validation split
 
 
 def load_novels(folder: str | Path) -> datasets.DatasetDict:
-    r"""
-    Books, one text file each, as documents of a column `text`: one in twenty, at least one, for each held-out split.
+    r"""Load books, one text file each, as documents of a column `text`.
 
-    Held out are whole books, as in PG-19 (Rae et al. 2020, arXiv 1911.05507), so that no name or phrase of a book is known
-    from its other part: the shortest for the test, the next for validation, which leaves most text to train on and does not
-    depend on file names. The notices of Project Gutenberg are cut off where a file has them. Line ends become `\n`.
+    Whole books are held out, as in PG-19 (Rae et al. 2020, arXiv 1911.05507), so that no name or phrase of a held-out
+    book occurs in training. Each held-out split has one book in twenty, at least one. The shortest books are for the
+    test, the next shortest for validation: most text stays for training, and the choice does not depend on file names.
+    The notices of Project Gutenberg are cut off where a file has them. Line ends become `\n`.
 
     Args:
-        folder: its files `*.txt` are read, in order of name; subfolders are not.
+        folder: its files `*.txt` are read, in order of name; subfolders are not read.
 
     Raises:
-        ValueError: there are fewer than three books, one is empty or not UTF-8, or has only one of Project Gutenberg's two
-            lines.
+        ValueError: there are fewer than three books, or a book is empty, not UTF-8, or has only one of the two lines
+            of Project Gutenberg.
     """
     folder = Path(folder)
     paths = sorted(folder.glob("*.txt"))
     if len(paths) < 3:
         raise ValueError(
-            f"{folder} has {len(paths)} files *.txt; give at least three books, since one is held out for validation and one"
+            f"{folder} has {len(paths)} files *.txt; give at least three books, since one is held out for validation"
+            " and one"
             " for the test."
         )
     books = [_read(path) for path in paths]

@@ -1,4 +1,4 @@
-"""The sources of the running Python's standard library as a text corpus: every machine has it, nothing is downloaded."""
+"""Sources of Python's standard library as a text corpus, which every machine has without a download."""
 
 import hashlib
 import sysconfig
@@ -8,7 +8,7 @@ from datasets import Dataset, DatasetDict
 
 __all__ = ["python_stdlib", "split_of"]
 
-# Installed packages, test suites and their data, compiled extensions, and the one generated file (pydoc's topics, 0.7 MB).
+# Installed packages, test suites and their data, compiled extensions, and one generated file (pydoc's topics, 0.7 MB).
 EXCLUDED_FOLDERS = frozenset(
     ["site-packages", "dist-packages", "test", "tests", "idle_test", "lib-dynload", "pydoc_data", "__pycache__"]
 )
@@ -17,14 +17,14 @@ EXCLUDED_PREFIXES = ("config-", "_sysconfigdata")
 
 
 def python_stdlib() -> DatasetDict:
-    """
-    Sources of the running Python's standard library, one `.py` file a row of the column `text`, in order of path.
+    """Load the sources of the running Python's standard library, one `.py` file a row, in order of path.
 
-    Tests, installed packages and generated files are left out. A file's split depends on its path alone (see
-    [`split_of`]), so the splits are the same on every machine with the same Python version.
+    The rows have one column, `text`. Tests, installed packages and generated files are left out. The split of a file
+    depends on its path alone (see [`split_of`]), so the splits are the same on every machine with the same Python
+    version.
 
     Raises:
-        ValueError: if this Python was installed without the sources of its standard library.
+        ValueError: this Python was installed without the sources of its standard library.
     """
     root = Path(sysconfig.get_paths()["stdlib"])
     splits: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
@@ -36,17 +36,18 @@ def python_stdlib() -> DatasetDict:
     empty = [name for name, texts in splits.items() if not texts]
     if empty:
         raise ValueError(
-            f"The corpus 'embedded:python-stdlib' has no files for {', '.join(empty)}: there are too few .py sources under"
+            f"the corpus 'embedded:python-stdlib' has no files for {', '.join(empty)}: there are too few .py sources"
+            " under"
             f" {root}. Use a Python that was installed with its standard library unpacked, or name text files instead."
         )
     return DatasetDict({name: Dataset.from_dict({"text": texts}) for name, texts in splits.items()})
 
 
 def split_of(path: str) -> str:
-    """
-    Split of a file, about 90 % "train", 5 % "validation" and 5 % "test", from the SHA-256 of its relative POSIX path.
+    """Return the split of a file, about 90 % "train", 5 % "validation" and 5 % "test", from its relative POSIX path.
 
-    The first 64 bits of the hash, read as a fraction of 2^64, are below 0.05 for test and below 0.1 for validation.
+    The first 64 bits of the SHA-256 of the path, as a fraction of 2^64, are below 0.05 for test, below 0.1 for
+    validation.
     """
     fraction = int.from_bytes(hashlib.sha256(path.encode("utf-8")).digest()[:8], "big") / 2**64
     if fraction < 0.05:
@@ -59,7 +60,7 @@ def _is_excluded(path: PurePosixPath) -> bool:
 
 
 def _read_utf8(path: Path) -> str | None:
-    """The file's text, or None for the few sources that declare another encoding."""
+    """Return the text of a file, or None for the few sources that declare another encoding."""
     try:
         return path.read_bytes().decode("utf-8")
     except UnicodeDecodeError:

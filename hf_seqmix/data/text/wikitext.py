@@ -1,4 +1,4 @@
-"""WikiText as articles to train on and running text to score, from its files or from the lines that the Hub holds."""
+"""WikiText as articles to train on and running text to score, from its files or from the lines of the Hub."""
 
 import itertools
 import re
@@ -15,15 +15,14 @@ TITLE = re.compile(r"^ = (?!= )[^\n]*[^=\s] = ?\n(?=[ ]?\n)", re.MULTILINE)
 
 
 def load_wikitext(source: str | Path) -> datasets.DatasetDict:
-    """
-    WikiText with one article a row for training, and the validation and test text as one document each.
+    """Load WikiText with one article a row for training, and the validation and the test text as one document each.
 
-    A model is scored on running text, as published figures are: an article is often shorter than a long context. Line ends
-    are text here; the papers replace them by end-of-sentence tokens, so perplexities per token are close to theirs, not the
-    same in kind.
+    A model is scored on running text, as in published figures: an article is often shorter than a long context. Line
+    ends are text here. The papers replace line ends by end-of-sentence tokens, so perplexities per token are close to
+    published perplexities, but not the same in kind.
 
     Args:
-        source: a folder with `wiki.train.*`, `wiki.valid.*` and `wiki.test.*`, or the Hub's name and configuration,
+        source: a folder with `wiki.train.*`, `wiki.valid.*` and `wiki.test.*`, or a name and configuration of the Hub,
             such as `"Salesforce/wikitext:wikitext-103-raw-v1"`, whose rows are lines.
 
     Raises:
@@ -33,7 +32,7 @@ def load_wikitext(source: str | Path) -> datasets.DatasetDict:
     if folder.is_dir():
         texts = {"train": _read(folder, "train"), "validation": _read(folder, "valid"), "test": _read(folder, "test")}
     else:
-        # Rows without text are blank lines; they are left out there, and stand around every title here.
+        # `load_corpus` leaves out blank lines, which the files have around every title.
         corpus = load_corpus(str(source))
         texts = {
             name: "".join(map(_with_blank_lines, corpus[name]["text"])) for name in ("train", "validation", "test")
@@ -44,8 +43,9 @@ def load_wikitext(source: str | Path) -> datasets.DatasetDict:
 
 
 def wikitext_articles(text: str) -> list[str]:
-    """
-    The articles of a split, each from its title on; what stands before the first title belongs to the first.
+    """Return the articles of a split, each from its title on.
+
+    Text before the first title belongs to the first article.
 
     Raises:
         ValueError: there is no title.
@@ -53,7 +53,7 @@ def wikitext_articles(text: str) -> list[str]:
     starts = [match.start() for match in TITLE.finditer(text)]
     if not starts:
         raise ValueError(
-            f"The text, which begins {text[:60]!r}, has no title such as ' = Valkyria Chronicles III = '."
+            f"the text, which begins {text[:60]!r}, has no title such as ' = Valkyria Chronicles III = '."
         )
     borders = [0, *starts[1:], len(text)]
     return [text[start:end] for start, end in itertools.pairwise(borders)]
@@ -70,5 +70,5 @@ def _read(folder: Path, split: str) -> str:
 
 
 def _with_blank_lines(line: str) -> str:
-    """A heading between blank lines as in the files, any other line as it is."""
+    """Return a heading between blank lines, as in the files, and any other line as it is."""
     return f" \n{line} \n" if re.match(r"^ (= )+[^\n]* =( =)*[ ]?\n?$", line) else line

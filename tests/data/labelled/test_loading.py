@@ -86,7 +86,7 @@ def test_files_that_cannot_be_read(load, name, content, message):
 
 
 def test_missing_file_and_unknown_hub_name(tmp_path):
-    with pytest.raises(ValueError, match=r"There is no file .*nowhere\.csv"):
+    with pytest.raises(ValueError, match=r"there is no file .*nowhere\.csv"):
         load_labelled({"train": tmp_path / "nowhere.csv"})
     with pytest.raises(ValueError, match="could not be loaded"):
         load_labelled("nobody/nothing", cache_dir=tmp_path)
@@ -120,5 +120,5 @@ def test_glue_files(tmp_path, task, nested):
 def test_glue_tasks_that_are_not_there(tmp_path):
     with pytest.raises(ValueError, match=r"no GLUE task 'sst'; allowed are cola, sst2"):
         load_glue("sst", tmp_path)
-    with pytest.raises(ValueError, match=r"There is no file .*train\.tsv"):
+    with pytest.raises(ValueError, match=r"there is no file .*train\.tsv"):
         load_glue("sst2", tmp_path)

@@ -141,7 +141,7 @@ def test_columns_that_make_no_task(tokenizers):
         SequenceClassification.from_data(data, ["text"], ["target"])
     with pytest.raises(ValueError, match="holds int, not text"):
         SequenceClassification.from_data(data, ["number"], ["label"])
-    with pytest.raises(ValueError, match="One text column, or two"):
+    with pytest.raises(ValueError, match="give one text column, or two"):
         SequenceClassification.from_data(data, ["text"] * 3, ["label"])
     with pytest.raises(ValueError, match="zeros and ones"):
         SequenceClassification.from_data(data, ["text"], ["label", "number"])

@@ -58,7 +58,7 @@ def test_split_without_labels(tokenizers):
 def test_bad_data(tokenizers):
     with pytest.raises(ValueError, match="must hold lists"):
         TokenClassification.from_data(Dataset.from_dict({"tokens": ["a b"], "tags": ["O O"]}), "tokens", "tags")
-    with pytest.raises(ValueError, match="Row 1 of the training data has 1 words and 2 labels"):
+    with pytest.raises(ValueError, match="row 1 of the training data has 1 words and 2 labels"):
         TokenClassification.from_data(table([["a"], ["b"]], [["O"], ["O", "X"]]), "tokens", "tags")
     with pytest.raises(ValueError, match="no column 'words'"):
         TokenClassification.from_data(table(), "words", "tags")

@@ -58,11 +58,11 @@ def test_texts_that_are_no_literals_and_bytes_that_are_no_utf8(tmp_path):
 @pytest.mark.parametrize(
     "row, message",
     [
-        (("2.0", "a", "b", "b'c'", "b'd'"), "Line 2 of .* has the label 2.0"),
+        (("2.0", "a", "b", "b'c'", "b'd'"), "line 2 of .* has the label 2.0"),
         (("yes", "a", "b", "b'c'", "b'd'"), "labels of .* must be 0.0 or 1.0"),
-        (("1.0", "a", "b", "b'c'"), "Line 2 of .* has no text2"),
+        (("1.0", "a", "b", "b'c'"), "line 2 of .* has no text2"),
         (("1.0", "a", "b", "b'c'", "b'd'", "e"), "Expected 5 fields in line 2, saw 6"),
-        (("1.0", "a", "b", "b'c", "b'd'"), "text1 in line 2 of .* begins as bytes are written"),
+        (("1.0", "a", "b", "b'c", "b'd'"), "text1 in line 2 of .* begins like bytes"),
     ],
 )
 def test_broken_lines_raise(tmp_path, row, message):

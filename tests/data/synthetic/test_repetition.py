@@ -68,7 +68,7 @@ def test_the_seed_decides():
         ({"length": 20, "max_distance": 30}, "length 20 is too short .* give at least 32"),
         ({"unseen": 0.0}, "unseen is 0.0; at least one of the 64 words"),
         ({"num_rows": {"test": 3}}, "name a 'train' split"),
-        ({"num_rows": {"train": 3, "test": 0}}, "give each at least 1 row"),
+        ({"num_rows": {"train": 3, "test": 0}}, "give each split at least 1 row"),
     ],
 )
 def test_bad_sizes_are_refused(fields, message):

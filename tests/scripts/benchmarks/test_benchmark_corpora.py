@@ -209,7 +209,7 @@ def test_a_length_that_memory_refuses_is_said(script, novels, finished, monkeypa
         (["--ngram", "9"], "--ngram is 9"),
         (["--data-dir", "nowhere"], "nowhere of --data-dir does not exist"),
         (["--corpus", "python-stdlib"], "leave --data-dir out"),
-        (["--corpus", "enwik8-head"], "There is no file"),
+        (["--corpus", "enwik8-head"], "there is no file"),
         (["--corpus", "wikitext-103-head"], r"has 0 files wiki\.train"),
     ],
 )

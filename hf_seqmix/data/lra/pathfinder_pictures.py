@@ -26,42 +26,43 @@ def pathfinder(
     seed: int = 0,
     num_proc: int | None = None,
 ) -> datasets.DatasetDict:
-    r"""
-    Grey pictures of two long dashed contours, shorter ones that distract, and two discs at ends of the long ones.
+    r"""Draw gray pictures of two long dashed contours, with a disc at one end of each or at both ends of one.
 
-    In a positive the discs are at both ends of one contour; in a negative, at the beginning of one and the end of the
-    other. Both contours begin in the middle of the picture, `seed_distance` apart, and the label is drawn when all of
-    them are complete: but for the discs, pictures of both classes are alike.
+    Shorter contours distract. In a positive the discs are at both ends of one contour. In a negative they are at the
+    beginning of one contour and the end of the other. Both contours begin in the middle of the picture,
+    `seed_distance` apart. The label is drawn when all contours are complete: but for the discs, pictures of both
+    classes are alike.
 
-    Source: Linsley et al. 2018 (arXiv 1805.08315) and its generator drewlinsley/pathfinder, snakes2.py; sizes and numbers
-    are those of the Long Range Arena (Tay et al. 2021, arXiv 2011.04006; see `PathfinderSettings`), whose benchmark is
-    `contour_length` 14, at 32 pixels Pathfinder, at 128 pixels Path-X, with 200,000 pictures of each.
+    Source: Linsley et al. 2018 (arXiv 1805.08315) and its generator drewlinsley/pathfinder, snakes2.py. Sizes and
+    numbers are those of the Long Range Arena (Tay et al. 2021, arXiv 2011.04006; see `PathfinderSettings`). The
+    benchmark has `contour_length` 14 and 200,000 pictures a task: Pathfinder at 32 pixels, Path-X at 128.
 
-    The pictures are not the published ones. Where they depart:
-    - Places are real numbers; in the generator, pixels. Which directions have room is told by distances between lines;
-      there, by masks of widened paddles.
-    - A contour that finds no way on goes back by some steps, and looks ahead for room to turn before the frame; there,
-      the picture is begun anew.
+    The pictures are not the published pictures. Departures from the generator:
+    - Places are real numbers; in the generator, pixels. Distances between lines decide which directions have room; in
+      the generator, masks of widened paddles.
+    - A contour without a way on goes back by some steps, and looks ahead for room to turn before the frame. The
+      generator begins the picture anew.
     - Neither disc overlaps the other, another contour, or the border.
-    - Edges are smoothed by drawing 4 times as large and averaging; there, 2 times as large and Lanczos's filter.
+    - Edges are smoothed by drawing 4 times as large and averaging; in the generator, 2 times as large with a Lanczos
+      filter.
     - Brightness is not stretched to the range of each picture.
-    - There are no single paddles besides the distractors, as in the generator's script.
+    - There are no single paddles besides the distractors, as in the script of the generator.
 
     Args:
-        num_rows: split -> number of its rows. No picture occurs twice, within a split or in two of them. What a split
-            begins with depends neither on its length nor, unless a picture occurs twice, on the other splits.
-        image_size: 32, 64, 128 or 256. There is so little room for contours of 14 at 64 pixels that they take long.
+        num_rows: split -> number of its rows. No picture occurs twice, within a split or in two splits. The first
+            pictures of a split do not depend on its length nor, unless a picture occurs twice, on the other splits.
+        image_size: 32, 64, 128 or 256. Contours of 14 have so little room at 64 pixels that drawing takes long.
         contour_length: paddles of each of the two contours; 9 and 6 are the published easier tasks.
-        settings: instead of those two, pictures of one's own design.
-        seed: of all splits together.
-        num_proc: processes that draw; the pictures do not depend on it.
+        settings: a design of your own, which replaces `image_size` and `contour_length`.
+        seed: one seed for all splits together.
+        num_proc: processes that draw; the pictures do not depend on their number.
 
     Returns:
-        Rows of `image`, an encoded PNG of one grey channel, and `label`, 1 for connected and 0 for not. In each split,
-        the numbers of both differ by one at most.
+        Rows of `image`, an encoded PNG of one gray channel, and `label`, 1 for connected and 0 for not. In each split,
+        the numbers of both labels differ by one at most.
 
     Raises:
-        ValueError: if no split is named, a number is too small, there are no settings for a size, or too little room.
+        ValueError: no split is named, a number is too small, there are no settings for a size, or too little room.
     """
     if not num_rows:
         raise ValueError("num_rows names no split; give, for example, {'train': 1000, 'test': 100}.")
@@ -78,7 +79,7 @@ def pathfinder(
 def _split(
     name: str, count: int, settings: PathfinderSettings, seed: int, num_proc: int | None, seen: set[bytes]
 ) -> datasets.Dataset:
-    """The first pictures of a split that are not yet in `seen`, in equal numbers of each class."""
+    """Draw the first pictures of a split that are not yet in `seen`, in equal numbers of each class."""
     label = datasets.ClassLabel(names=["unconnected", "connected"])
     features = datasets.Features({"image": datasets.Image(), "label": label})
     wanted = [count - count // 2, count - count // 2]
@@ -114,7 +115,7 @@ def _split(
 
 
 def _draw(batch: dict[str, list[int]], *, name: str, settings: PathfinderSettings, seed: int) -> dict[str, list[Any]]:
-    """The pictures of one random stream; of two that follow each other, one is connected."""
+    """Draw the pictures of one random stream; of each two in a row, one is connected."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode()), batch["batch"][0]])
     labels = rng.permuted(np.tile([0, 1], (_TOGETHER // 2, 1)), axis=1).ravel()
     scenes = pathfinder_scenes(settings, labels.tolist(), rng)

@@ -1,4 +1,4 @@
-"""ListOps of the Long Range Arena: nested lists of digits, and the digit that each of them comes to."""
+"""ListOps of the Long Range Arena: nested lists of digits, and the digit to which each list evaluates."""
 
 import itertools
 import random
@@ -11,11 +11,11 @@ from tqdm.auto import tqdm
 __all__ = ["evaluate_listops", "listops"]
 
 OPERATOR_PROBABILITY = 0.25
-FEW = 10_000  # rows that are drawn before anyone waits
+FEW = 10_000  # fewer rows are drawn without a progress bar
 
 
 def _median(values: list[int]) -> int:
-    """The median, cut to an integer: of an even number of digits, the mean of the middle two without its half."""
+    """Return the median; of an even number of digits, the mean of the middle two, rounded down."""
     ordered = sorted(values)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
@@ -44,30 +44,32 @@ def listops(
     max_args: int = 10,
     seed: int = 0,
 ) -> datasets.DatasetDict:
-    r"""
-    Expressions such as `( ( ( [MAX 2 ) 9 ) ] )` and their values, by the recipe of the Long Range Arena.
+    r"""Draw expressions such as `( ( ( [MAX 2 ) 9 ) ] )` and their values, by the recipe of the Long Range Arena.
 
-    A node above the depth `max_depth` is an operator with probability 1/4 and else a digit, at that depth always a digit;
-    an operator is one of MIN, MAX, MED (median, cut to an integer) and SM (sum modulo ten), all equally likely, and has 2
-    to `max_args` arguments, all numbers equally likely. A tree is kept if $min\_length < length < max\_length$, where the
-    length counts operators, digits and closing brackets, not the parentheses, and if it did not occur before.
+    A node above the depth `max_depth` is an operator with probability 1/4, otherwise a digit. A node at that depth is
+    a digit. An operator is one of MIN, MAX, MED (median, rounded down) and SM (sum modulo ten), all equally likely. An
+    operator has 2 to `max_args` arguments, all numbers equally likely. A tree is kept if $min\_length < length <
+    max\_length$ and if the tree did not occur before. The length counts operators, digits and closing brackets, but no
+    parentheses.
 
-    Source: Nangia and Bowman 2018 (arXiv 1804.06028); Tay et al. 2021 (arXiv 2011.04006), whose released settings are the
-    defaults, with 96,000, 2,000 and 2,000 rows. It is that distribution, not those rows: their file was drawn without a
-    seed. Lengths of a few dozen make an easier task, whose results are not the benchmark's.
+    Source: Nangia and Bowman 2018 (arXiv 1804.06028); Tay et al. 2021 (arXiv 2011.04006). The defaults are the
+    released settings of Tay et al., which have 96,000, 2,000 and 2,000 rows. The distribution is the published
+    distribution; the rows are not the published rows, which were drawn without a seed. Lengths of a few dozen make an
+    easier task, and results on that task are no results of the benchmark.
 
     Args:
-        num_rows: split -> number of its rows. No row occurs twice, within a split or in two of them.
-        min_length, max_length: bounds of the length, both excluded.
-        max_depth: of a tree; a lone digit has depth 1.
+        num_rows: split -> number of its rows. No row occurs twice, within a split or in two splits.
+        min_length: lower bound of the length, excluded.
+        max_length: upper bound of the length, excluded.
+        max_depth: depth of a tree at most; a lone digit has depth 1.
         max_args: arguments of an operator at most.
-        seed: of all splits together.
+        seed: one seed for all splits together.
 
     Returns:
         Rows of `Source`, the expression with the parentheses of the released files, and `Target`, its value, 0 to 9.
 
     Raises:
-        ValueError: if a number is too small, or if there seem to be fewer such rows than are asked for.
+        ValueError: a number is too small, or there seem to be fewer such rows than are asked for.
     """
     for name, value, least in (("max_depth", max_depth, 2), ("max_args", max_args, 2), ("min_length", min_length, 0)):
         if value < least:
@@ -96,19 +98,20 @@ def evaluate_listops(expression: str) -> int:
     """Return the value of an expression, with or without the parentheses of the released files.
 
     Raises:
-        ValueError: it is not one expression: a word is unknown, a bracket is missing, a list is empty, or more follows.
+        ValueError: the text is not one expression: a word is unknown, a bracket is missing, a list is empty, or more
+            words follow.
     """
     stack: list[tuple[str, list[int]]] = []
     value: int | None = None
     for word in expression.replace("(", " ").replace(")", " ").split():
         if value is not None and not stack:
-            raise ValueError(f"The expression has ended before {word!r}.")
+            raise ValueError(f"the expression has ended before {word!r}.")
         if word in OPERATORS:
             stack.append((word, []))
             continue
         if word == END:
             if not stack or not stack[-1][1]:
-                raise ValueError("A closing bracket has no operator, or its operator no arguments.")
+                raise ValueError("a closing bracket has no operator, or its operator no arguments.")
             operator, arguments = stack.pop()
             value = OPERATORS[operator](arguments)
         elif len(word) == 1 and word in "0123456789":
@@ -118,7 +121,7 @@ def evaluate_listops(expression: str) -> int:
         if stack:
             stack[-1][1].append(value)
     if value is None or stack:
-        raise ValueError("The expression is empty or lacks a closing bracket.")
+        raise ValueError("the expression is empty or lacks a closing bracket.")
     return value
 
 
@@ -133,11 +136,11 @@ class _Shape:
 
 
 class _TooLongError(Exception):
-    """The tree that grows will not be kept."""
+    """The growing tree is too long to be kept."""
 
 
 def _trees(rng: random.Random, shape: _Shape) -> Iterator[tuple[str, int]]:
-    """Draw trees for ever, and yield those within the bounds, None in place of any other."""
+    """Draw trees for ever; yield the words and the value of a tree within the bounds, ("", -1) for any other tree."""
     while True:
         words: list[str] = []
         try:
@@ -174,7 +177,7 @@ def _without_repeats(trees: Iterator[tuple[str, int]], total: int) -> Iterator[t
     """Yield different trees.
 
     Raises:
-        ValueError: of a long row of draws none was new.
+        ValueError: none of a million draws was new.
     """
     seen: set[str] = set()
     in_vain = 0
@@ -184,7 +187,8 @@ def _without_repeats(trees: Iterator[tuple[str, int]], total: int) -> Iterator[t
             in_vain += 1
             if in_vain > 1_000_000:
                 raise ValueError(
-                    f"{total} different rows are asked for, and after {len(seen)} a million draws gave no other; allow "
+                    f"{total} different rows are asked for, and after {len(seen)} a million draws gave no other;"
+                    " allow "
                     "more lengths, depths or arguments."
                 )
             continue
