@@ -1,10 +1,10 @@
-"""Talks with a checkpoint: each answer is printed while it is made.
+"""Talk with a checkpoint: each answer is printed while the model writes.
 
     python scripts/examples/chat.py runs/tnn-sft
     python scripts/examples/chat.py runs/tnn-sft --message "How long is a list x?" --message "And a dictionary?"
 
-Reads one message a line, or those given; the whole conversation is the context of the next answer. The tokenizer's chat
-template is used, or, where it has none, scripts/examples/chat_template.jinja, which sft.py trains on.
+The script reads one message a line, or takes the messages given. The whole conversation is the context of the next
+answer. Without a chat template of the tokenizer, scripts/examples/chat_template.jinja is used, on which sft.py trains.
 """
 
 import argparse
@@ -24,7 +24,7 @@ Message = dict[str, str]
 
 
 def typed_messages() -> Iterable[str]:
-    """Lines of the standard input, with a prompt where somebody types them."""
+    """Yield the lines of the standard input, with a prompt on a terminal."""
     if sys.stdin.isatty():
         print("An empty line ends the conversation.")
     while True:
@@ -37,13 +37,13 @@ def typed_messages() -> Iterable[str]:
 
 
 def reply(model: Any, tokenizer: Any, conversation: list[Message], **options: Any) -> tuple[str, int]:
-    """Print the model's answer token by token.
+    """Print the answer of the model token by token.
 
     Args:
         model: a causal language model.
-        tokenizer: with a chat template.
-        conversation: messages so far, the last of them a user's.
-        **options: of `generate`.
+        tokenizer: a tokenizer with a chat template.
+        conversation: messages so far; the last message is from a user.
+        **options: arguments of `generate`.
 
     Returns:
         The answer, and its number of tokens.
@@ -62,7 +62,7 @@ def reply(model: Any, tokenizer: Any, conversation: list[Message], **options: An
 
 
 def main(argv: Sequence[str] | None = None) -> list[Message]:
-    """Talk as the command line says; returns the conversation."""
+    """Talk as the command line says, and return the conversation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--message", action="append", help="say this instead of what is typed; may be repeated")

@@ -1,10 +1,10 @@
-"""A checkpoint as one file of ONNX, for any batch and length, compared with what torch computes.
+"""Export a checkpoint as one ONNX file, for any batch and length, and compare its outputs with torch.
 
     pip install "hf-seqmix[train]" onnx onnxscript onnxruntime
     python scripts/examples/export_onnx.py runs/tnn --output runs/tnn.onnx
 
-Inputs are input_ids and attention_mask (a model of images: pixel_values), outputs those of the checkpoint's head. The graph
-keeps no cache: it scores, fills masks and classifies; to generate, use the model itself.
+Inputs are input_ids and attention_mask (for images: pixel_values); outputs are those of the head of the checkpoint.
+The graph keeps no cache: it scores, fills masks and classifies. To generate, use the model itself.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from hf_seqmix.hub.verification import VerificationError
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder, or a repository on the Hub")
     parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="such as model.onnx; replaced")
@@ -31,7 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Export as the command line says; returns 0, or 2 with one line about what is wrong."""
+    """Export as the command line says; return 0, or 2 after one line that says what is wrong."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
     arguments = build_parser().parse_args(argv)
     try:

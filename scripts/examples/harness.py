@@ -1,15 +1,15 @@
-"""Scores a checkpoint with the lm-evaluation-harness, by default on three small tasks that need no network.
+r"""Score a checkpoint with the lm-evaluation-harness, by default on three small tasks that need no network.
 
     python scripts/examples/harness.py runs/tnn
     python scripts/examples/harness.py runs/tnn --include-path my_tasks --tasks my_task --limit 100
 
-The tasks of lm_eval_task/ say how such a task is written: a choice between continuations of code, the bits per byte of
-texts, and code that is continued until the line ends. The harness's own tasks (--tasks lambada_openai) are there, too; their
-data comes from the Hub. A folder written by scripts/publishing/push.py or `hf_seqmix.hub.export` is also read by the harness's own
-command, where hf_seqmix is not installed:
+The tasks of lm_eval_task/ are examples of such tasks: a choice between continuations of code, the bits per byte of
+texts, and code that is continued until the line ends. The tasks of the harness (--tasks lambada_openai) are there,
+too; their data comes from the Hub. The command of the harness also reads folders written by scripts/publishing/push.py
+or `hf_seqmix.hub.export`, where hf_seqmix is not installed:
 
-    lm_eval --model hf --model_args pretrained=FOLDER,trust_remote_code=True --include_path scripts/examples/lm_eval_task \\
-        --tasks python_choice
+    lm_eval --model hf --model_args pretrained=FOLDER,trust_remote_code=True \
+        --include_path scripts/examples/lm_eval_task --tasks python_choice
 
 Needs lm-eval.
 """
@@ -33,7 +33,7 @@ TASKS = Path(__file__).parent / "lm_eval_task"
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Score as the command line says; returns the results of the harness, task by task."""
+    """Score as the command line says, and return the results of the harness, task by task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--tasks", nargs="+", help="by default those of --include-path")
@@ -63,9 +63,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         bootstrap_iters=0,
     )
     assert results is not None
-    print(
-        f"hf_seqmix {hf_seqmix.__version__}: {arguments.checkpoint}, {model.config.model_type}, context {scored.max_length}"
-    )
+    kind = f"{model.config.model_type}, context {scored.max_length}"
+    print(f"hf_seqmix {hf_seqmix.__version__}: {arguments.checkpoint}, {kind}")
     print(make_table(results))
     return results["results"]
 

@@ -1,10 +1,10 @@
-"""Trains low-rank adapters of a language model with PEFT on a text file, and merges them into its weights.
+"""Train low-rank adapters of a language model with PEFT on a text file, and merge them into the weights.
 
     python scripts/examples/lora.py runs/tnn --train-file notes.txt --output-dir runs/tnn-lora
     python scripts/examples/lora.py runs/tnn --rank 4 --target-modules u_proj v_proj o_proj
 
-Without a file the model learns the source of this script. Writes OUTPUT/adapter, small and to be laid over the checkpoint,
-and OUTPUT/merged, a checkpoint like any other. Needs peft.
+Without a file the model learns the source of this script. The script writes OUTPUT/adapter, which is small and is laid
+over the checkpoint, and OUTPUT/merged, a checkpoint like any other. Needs peft.
 """
 
 import argparse
@@ -26,23 +26,23 @@ def blocks(tokenizer: Any, text: str, length: int) -> Dataset:
     """Cut a text into rows of `length` tokens, which are inputs and labels.
 
     Raises:
-        ValueError: if it has fewer tokens than one row.
+        ValueError: the text has fewer tokens than one row.
     """
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     rows = [ids[start : start + length] for start in range(0, len(ids) - length + 1, length)]
     if not rows:
-        raise ValueError(f"the text has {len(ids)} tokens; give one of at least {length}, or a smaller --length.")
+        raise ValueError(f"the text has {len(ids)} tokens; give a text of at least {length}, or a smaller --length.")
     return Dataset.from_dict({"input_ids": rows, "labels": rows})
 
 
 def logits_of(model: Any, rows: Dataset) -> torch.Tensor:
-    """Logits (1, length, vocab_size) of the first row."""
+    """Return the logits (1, length, vocab_size) of the first row."""
     with torch.no_grad():
         return model.eval()(input_ids=torch.tensor(rows[:1]["input_ids"], device=model.device)).logits
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
-    """Train as the command line says; returns what is printed."""
+    """Train as the command line says, and return the figures that are printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--train-file", default=__file__, help="text to learn")

@@ -1,9 +1,9 @@
-"""Weights of a checkpoint in int8, by torchao: a quarter of the memory of float32 for each linear layer, on any device.
+"""Quantize the weights of a checkpoint to int8 with torchao: a quarter of the memory of float32 for each linear layer.
 
     pip install "hf-seqmix[train]" torchao
     python scripts/examples/quantize.py runs/tnn --output runs/tnn-int8 --prompt "import "
 
-The folder that is written opens with `from_pretrained` as any other, where torchao is installed. Embeddings, the output layer
+The written folder opens with `from_pretrained` on any device, where torchao is installed. Embeddings, the output layer
 and the small networks that make kernels keep their precision.
 """
 
@@ -20,7 +20,7 @@ from hf_seqmix.hub import open_checkpoint
 
 
 def stored_bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor, of a quantised one those of its parts."""
+    """Return the bytes of a tensor; those of its parts, if the tensor is quantized."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return tensor.nbytes
     names, _ = tensor.__tensor_flatten__()
@@ -28,30 +28,30 @@ def stored_bytes(tensor: Tensor) -> int:
 
 
 def megabytes(model: PreTrainedModel) -> float:
-    """Return the megabytes of a model's weights."""
+    """Return the size of the weights of a model in megabytes."""
     return sum(map(stored_bytes, model.parameters())) / 1e6
 
 
 @torch.no_grad()
 def difference(model: PreTrainedModel, smaller: PreTrainedModel, ids: Tensor) -> float:
-    """Return the root mean square of the difference of the logits, relative to theirs."""
+    """Return the root mean square difference of the logits, relative to the root mean square of the logits."""
     expected = model(ids).logits.float()
     change = smaller(ids).logits.float() - expected
     return float(change.square().mean().sqrt() / expected.square().mean().sqrt())
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder, or a repository on the Hub, of a language model")
-    parser.add_argument("--output", metavar="FOLDER", help="where the quantised model goes; nowhere by default")
-    parser.add_argument("--prompt", help="text to go on from; a model without a past, of masks, does not generate")
+    parser.add_argument("--output", metavar="FOLDER", help="where the quantized model is written; nowhere by default")
+    parser.add_argument("--prompt", help="text to continue; masked language models do not generate")
     parser.add_argument("--max-new-tokens", type=int, default=32, help="tokens to generate")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Quantise as the command line says."""
+    """Quantize as the command line says, and return 0."""
     logging.getLogger("torchao").setLevel(logging.ERROR)
     arguments = build_parser().parse_args(argv)
     model, tokenizer = open_checkpoint(arguments.checkpoint)

@@ -1,10 +1,10 @@
-"""Fine-tunes a checkpoint on conversations with TRL's `SFTTrainer`, and shows an answer before and after.
+"""Fine-tune a checkpoint on conversations with TRL's `SFTTrainer`, and show an answer before and after.
 
     python scripts/examples/sft.py runs/tnn --output-dir runs/tnn-sft
     python scripts/examples/sft.py runs/tnn --train-file chats.jsonl --packing --lora-rank 8 --output-dir runs/tnn-sft
 
-Each line of the file is an example as TRL takes it: {"messages": [...]}, {"prompt": ..., "completion": ...} or {"text": ...}.
-Without a file, the model learns six answers about Python. Needs trl, and peft for --lora-rank.
+Each line of the file is an example as TRL takes it: {"messages": [...]}, {"prompt": ..., "completion": ...} or
+{"text": ...}. Without a file, the model learns six answers about Python. Needs trl, and peft for --lora-rank.
 """
 
 import argparse
@@ -34,27 +34,27 @@ QUESTIONS = {
 class ModelLossTrainer(SFTTrainer):
     """An `SFTTrainer` that trains on the loss of the model itself.
 
-    TRL computes the loss from the last hidden states and `lm_head.weight`. So it sees neither a copy head, which mixes
-    another distribution with that one, nor what mixers add to the loss (the penalty of soft degrees).
+    TRL computes the loss from the last hidden states and `lm_head.weight`. That loss lacks the second distribution
+    that a copy head mixes in, and the terms that mixers add (the penalty of soft degrees).
     """
 
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
-        """Return the model's loss, as the library's `Trainer` does."""
+        """Return the loss of the model, as the `Trainer` of transformers does."""
         inputs = {**inputs, "use_cache": False}
         return Trainer.compute_loss(self, model, inputs, return_outputs, num_items_in_batch)
 
 
 def trainer_class(model: PreTrainedModel) -> type[SFTTrainer]:
-    """Return TRL's own trainer, or that of the model's loss where TRL's loss is another."""
+    """Return the trainer of TRL, or the trainer on the loss of the model where the two losses differ."""
     auxiliary_loss = getattr(model, "auxiliary_loss", lambda: None)()
     has_own_loss = getattr(model, "copy_head", None) is not None or auxiliary_loss is not None
     return ModelLossTrainer if has_own_loss else SFTTrainer
 
 
 def load_examples(train_file: str | None) -> Dataset:
-    """Read the training examples, or make the questions above into some."""
+    """Read the training examples, or make examples of the questions above."""
     if train_file is not None:
         return load_dataset("json", data_files=train_file, split="train")
     return Dataset.from_list(
@@ -82,7 +82,7 @@ def answer(model: Any, tokenizer: Any, question: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Train as the command line says; returns the losses and answers that are printed."""
+    """Train as the command line says, and return the losses and answers that are printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--train-file", help="JSON lines; see above")
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--batch-size", type=int, default=6)
     parser.add_argument(
-        "--max-length", type=int, help="of an example, or of a packed row; by default the model's context"
+        "--max-length", type=int, help="tokens of an example or of a packed row; by default the context of the model"
     )
     parser.add_argument("--packing", action="store_true", help="several examples to a row, each read alone")
     parser.add_argument("--lora-rank", type=int, help="train low-rank adapters of this rank, not the weights")
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     if arguments.lora_rank is not None:
         from peft import LoraConfig
 
-        # Not `modules_to_save`: TRL's loss reads the weights of the output layer, which stay as they are.
+        # Not `modules_to_save`: the loss of TRL reads the weights of the output layer, which stay as they are.
         peft_config = LoraConfig(r=arguments.lora_rank, target_modules="all-linear", task_type="CAUSAL_LM")
 
     question = next(iter(QUESTIONS))

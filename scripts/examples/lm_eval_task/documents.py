@@ -1,4 +1,4 @@
-"""Reads the data of the tasks beside it: one JSON object a line."""
+"""Read the data of the tasks in this folder: one JSON object a line."""
 
 import json
 from pathlib import Path
