@@ -1,8 +1,9 @@
-"""What each of two processes does in `test_distributed.py`; what one process does alone is here, too, for comparison.
+r"""What each of two processes does in `test_distributed.py`, and what one process does alone, for comparison.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 -m tests.ecosystem.distributed_worker FOLDER KIND...
+    python -m torch.distributed.run --standalone --nproc-per-node 2 \
+        -m tests.ecosystem.distributed_worker FOLDER KIND...
 
-Reads models from FOLDER/models and writes FOLDER/results.json, and what was trained, beside them.
+The worker reads models from FOLDER/models and writes FOLDER/results.json and the trained models.
 """
 
 import importlib.util
@@ -82,7 +83,7 @@ def head_of(model_type: str) -> str:
 
 
 def rows() -> list[dict[str, Tensor]]:
-    """Rows of 1 to 11 targets each, so that a mean of the means of processes is not the mean; some end in pads."""
+    """Return rows of 1 to 11 targets each, so that a mean of means of processes is not the mean; some end in pads."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for i in range(ROWS):
@@ -97,7 +98,7 @@ def rows() -> list[dict[str, Tensor]]:
 
 
 def by_trainer(model: PreTrainedModel, folder: Path, batch_size: int = BATCH, accumulation: int = 1) -> list[float]:
-    """Train with the library's `Trainer`, and return the loss of each update."""
+    """Train with the `Trainer` of transformers, and return the loss of each update."""
     arguments = TrainingArguments(
         output_dir=str(folder),
         use_cpu=True,
@@ -127,9 +128,10 @@ def by_loop(model: PreTrainedModel, index: int = 0, processes: int = 1, accumula
     """Train as `by_trainer` does, where an older `Trainer` does not take a split model.
 
     Args:
-        model: to train.
-        index, processes: which rows of a batch are this process's; all for a single process.
-        accumulation: parts of them that are added up.
+        model: the model to train.
+        index: number of this process, which takes every row of a batch with that number.
+        processes: number of processes; all rows are this process's if there is one.
+        accumulation: parts of the rows whose gradients are added up.
     """
     factor = processes if processes == 1 or gradients_are_averaged() else 1
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
@@ -155,7 +157,7 @@ def by_loop(model: PreTrainedModel, index: int = 0, processes: int = 1, accumula
 
 
 def gradients_are_averaged() -> bool:
-    """Whether `fully_shard` averages gradients over processes; on a CPU, torch 2.8 adds them up."""
+    """Return whether `fully_shard` averages gradients over processes; on a CPU, torch 2.8 adds gradients up."""
     layer = nn.Linear(1, 2, bias=False)
     fully_shard(layer, mesh=dist.device_mesh.init_device_mesh("cpu", (dist.get_world_size(),)))
     layer(torch.ones(1, 1)).sum().backward()
@@ -173,7 +175,7 @@ def generated(model: PreTrainedModel) -> list[list[int]] | None:
 
 
 def split(model: nn.Module) -> dict[str, Any]:
-    """Say which parameters are in pieces, and what share of all numbers is here."""
+    """Return which parameters are in pieces, and what share of all numbers is in this process."""
     held = dict(model.named_parameters())
     local = {n: p.to_local() if isinstance(p, DTensor) else p for n, p in held.items()}
     return {
@@ -188,7 +190,7 @@ class Worker:
     """One of the processes.
 
     Args:
-        folder: holds `models`, and gets the results.
+        folder: the folder with `models`, into which results are written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -197,7 +199,7 @@ class Worker:
         self.results: dict[str, dict[str, Any]] = {}
 
     def run(self, kinds: list[str]) -> None:
-        """Do everything of the kinds that are asked for, and write what came out."""
+        """Run all kinds that are asked for, and write the results."""
         dist.init_process_group("gloo")
         for kind in kinds:
             self.results[kind] = {}
@@ -224,7 +226,7 @@ class Worker:
         return kind.from_pretrained(self.folder / "models" / model_type, distributed_config=config, **options)
 
     def _tuned(self, kind: str, model_type: str, model: PreTrainedModel, losses: list[float]) -> dict[str, Any]:
-        """Save a model, in several files, and say what there is to say of it."""
+        """Save a model, in several files, and return what is compared."""
         model.save_pretrained(self.folder / kind / model_type, max_shard_size="20KB", is_main_process=self.index == 0)
         dist.barrier()
         # In this order: a forward pass without a backward one leaves what was put together last.
@@ -327,9 +329,11 @@ class Worker:
                 def act(shards: int = shards, workers: int = workers) -> dict[str, Any]:
                     run = self.folder / "runs" / f"stream-{shards}-{workers}"
                     command = (
-                        "--model-type tnn --config-overrides hidden_size=8 num_hidden_layers=1 --streaming --sample-by line "
+                        "--model-type tnn --config-overrides hidden_size=8 num_hidden_layers=1 --streaming"
+                        " --sample-by line "
                         f"--tokenizer byte --block-size 16 --max-steps 4 --use-cpu --per-device-train-batch-size 2 "
-                        f"--shuffle-buffer-size 4 --dataloader-num-workers {workers} --dataset {self.folder}/text-{shards} "
+                        f"--shuffle-buffer-size 4 --dataloader-num-workers {workers} --dataset"
+                        f" {self.folder}/text-{shards} "
                         f"--output-dir {run}"
                     )
                     trainer = pretrain.prepare(pretrain.parse_arguments(command.split()))
@@ -341,7 +345,7 @@ class Worker:
 
 
 def compare(alone: PreTrainedModel, model: PreTrainedModel, is_averaged: bool) -> dict[str, Any]:
-    """Compare loss, gradients and generation of a split model with those of a whole one."""
+    """Compare loss, gradients and generation of a split model with those of a whole model."""
     if alone.main_input_name == "pixel_values":
         inputs = {"pixel_values": torch.randn(2, 3, 4, 6, generator=torch.Generator().manual_seed(0))}
         inputs["labels"] = torch.tensor([0, 2])

@@ -1,11 +1,11 @@
-"""Runs scripts/pretrain.py and scripts/finetune.py again and again in forked processes that kill themselves with SIGKILL.
+"""Run scripts/pretrain.py and scripts/finetune.py again and again in forked processes that kill themselves.
 
-It reads one request a line from its standard input and answers each with a line:
+The driver reads one request a line from its standard input and answers each request with a line:
 
     {"script": "pretrain", "argv": [...], "log": PATH, "seen": PATH, "ranks": 1, "kill": {...}, "killed": [0]}
     {"status": [-9], "seconds": 1.5}
 
-`status` has the exit code of each rank, -9 for a kill, null for a rank that was still there after the time limit. `kill` is
+`status` has the exit code of each rank: -9 for a kill by SIGKILL, null for a rank that did not end in time. `kill` is
 one of
 
     {"step": 5}                             in the middle of the backward pass of the fifth batch
@@ -13,8 +13,8 @@ one of
     {"replace": PATTERN}                    just before a finished file is renamed to such a path
     {"remove": PATTERN}                     with half of the files of such a folder removed
 
-and `seen` is where each rank writes a digest of every batch that it trains on. A request given as an argument is handled
-in this very process, for torchrun.
+`seen` is the file to which each rank writes a digest of every batch that the rank trains on. A request given as an
+argument is handled in this very process, for torchrun.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def die_in_step(number: int) -> None:
 
 
 def die_in_write(pattern: str, share: float) -> None:
-    """The libraries' writers, for such a path, write a share of what they would have written."""
+    """Let the writers of all libraries write only a share of such a file, and then die."""
     import safetensors.torch
     import torch
     import transformers.modeling_utils
@@ -138,7 +138,7 @@ def record_batches(path: str, rank: int) -> None:
 
 
 def run(request: dict[str, Any], rank: int) -> int:
-    """What a rank does: the script, armed; returns the exit code."""
+    """Run the script in a rank, with the kill in place, and return the exit code."""
     log = open(f"{request['log']}.{rank}", "ab", buffering=0)  # noqa: SIM115
     os.dup2(log.fileno(), 1)
     os.dup2(log.fileno(), 2)

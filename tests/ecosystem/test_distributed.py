@@ -1,7 +1,7 @@
-"""Two processes train and generate as one does: data parallel, FSDP2, tensor parallel, and a stream dealt out to them.
+"""Two processes train and generate as one does: data parallel, FSDP2, tensor parallel, and from a stream.
 
-Both are started once for all tests, on CPUs, with gloo; `distributed_worker.py` says what they do. A second start, of the
-slow tests, goes through other forms of the mixers.
+Both processes are started once for all tests, on CPUs, with gloo; `distributed_worker.py` says what they do. The slow
+tests start them again for other forms of the mixers.
 """
 
 import json
@@ -154,7 +154,7 @@ def test_fsdp_splits_every_parameter(outcome: list[Any], model_type: str) -> Non
 @pytest.mark.parametrize("model_type", EVERY)
 def test_tensor_parallelism_splits_every_projection(outcome: list[Any], model_type: str) -> None:
     model = tiny_model(model_type, worker.head_of(model_type))
-    # What is left whole are norms, biases that are added once, a row's gates of few centres, and the insides of encoders.
+    # Left whole are norms, biases that are added once, the gates of few centers, and the insides of encoders.
     allowed = ["norm", "o_proj.bias", "down_proj.bias", "relative_bias", ".encoder."]
     allowed += ["mlp.gate_proj"] if model_type == "ipa" else []
     for result in found(outcome, "tensor_parallel", model_type):

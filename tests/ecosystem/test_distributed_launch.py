@@ -1,6 +1,6 @@
 """The files for `accelerate launch`: accelerate reads them, means what they say, and starts the script with them.
 
-There is no GPU here. What is run are two processes on the CPU, for which accelerate falls back to data parallelism.
+Without a GPU, two processes are run on the CPU, for which accelerate falls back to data parallelism.
 """
 
 import json
@@ -34,7 +34,7 @@ PROCESSES = {
 
 
 def arguments(path: Path, *more: str) -> Any:
-    """What accelerate makes of a file."""
+    """Return the settings that accelerate reads from a file."""
     parsed = launch_command_parser().parse_args(["--config_file", str(path), *more, "script.py"])
     return _validate_launch_command(parsed)[0]
 
@@ -100,7 +100,8 @@ def test_fsdp_wraps_the_blocks_of_every_family(model_type: str, monkeypatch: pyt
 def test_the_script_starts_with_it(tmp_path: Path, name: str, more: list[str], processes: int) -> None:
     (tmp_path / "text.txt").write_text("".join(f"line {i} of a text\n" for i in range(200)))
     script = (
-        "--model-type tnn --config-overrides hidden_size=16 num_hidden_layers=1 --tokenizer byte --block-size 32 --use-cpu "
+        "--model-type tnn --config-overrides hidden_size=16 num_hidden_layers=1 --tokenizer byte --block-size 32"
+        " --use-cpu "
         f"--train-file {tmp_path}/text.txt --max-steps 2 --output-dir {tmp_path}/run --disable-tqdm true"
     )
     launch = [sys.executable, "-m", "accelerate.commands.launch"]

@@ -1,4 +1,4 @@
-"""The examples of scripts/examples that drive other people's tools: each runs on a small checkpoint and says what it did."""
+"""The examples of scripts/examples that drive other people's tools: each runs on a small checkpoint."""
 
 import importlib.util
 import io
@@ -29,7 +29,7 @@ def load(name: str) -> ModuleType:
 
 @pytest.fixture
 def checkpoint(tmp_path):
-    """Writes a checkpoint of a family, and returns its folder."""
+    """Write a checkpoint of a family, and return its folder."""
 
     def write(model_type: str = "tnn", **fields: object) -> str:
         folder = tmp_path / "-".join([model_type, *fields])
@@ -62,7 +62,7 @@ def test_adapters(checkpoint, tmp_path, capsys, targets):
 @pytest.mark.ecosystem("peft", "datasets")
 def test_a_text_too_short_for_adapters(checkpoint, tmp_path):
     (tmp_path / "text.txt").write_text("x = 1")
-    with pytest.raises(ValueError, match=r"the text has \d tokens; give one of at least 64, or a smaller --length"):
+    with pytest.raises(ValueError, match=r"the text has \d tokens; give a text of at least 64, or a smaller --length"):
         load("lora").main([checkpoint(), "--train-file", str(tmp_path / "text.txt"), "--output-dir", str(tmp_path)])
 
 
@@ -159,7 +159,8 @@ def test_the_harness_reads_an_exported_folder_by_its_own_command(tmp_path):
     code = (
         "import sys; sys.modules['hf_seqmix'] = None\n"
         "from lm_eval.__main__ import cli_evaluate\n"
-        f"sys.argv = ['lm_eval', '--model', 'hf', '--model_args', 'pretrained={tmp_path / 'repository'},trust_remote_code=True',"
+        "sys.argv = ['lm_eval', '--model', 'hf', '--model_args',"
+        f" 'pretrained={tmp_path / 'repository'},trust_remote_code=True',"
         f" '--include_path', '{EXAMPLES / 'lm_eval_task'}', '--tasks', 'python_choice', '--device', 'cpu',"
         f" '--output_path', '{tmp_path / 'results'}']\n"
         "cli_evaluate()\n"

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.ecosystem
 
 
 class Outputs(nn.Module):
-    """A model of two tensors, which gives its outputs side by side."""
+    """A model as a function of two tensors that returns its outputs as a tuple."""
 
     def __init__(self, model: PreTrainedModel) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Runs killed with signal 9 in the middle of a step or of a write go on as if nothing had happened, bit for bit.
 
-On a CPU the same operations on the same numbers give the same bits, with one process and with two, so losses, evaluations
-and weights are compared for equality.
+On a CPU the same operations on the same numbers give the same bits, with one process and with two, so losses,
+evaluations and weights are compared for equality.
 """
 
 import json
@@ -81,7 +81,7 @@ VARIANTS = {
 
 @dataclass
 class Outcome:
-    """What a run has shown: compared as a whole."""
+    """Everything that a run reports, compared as a whole."""
 
     losses: list[list[float]]
     evaluation: dict[str, Any]
@@ -160,18 +160,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 
 def continues(interrupted: list[str], resumed: list[str], whole: list[str]) -> bool:
-    """Whether a resumed run trained on the batches from its checkpoint on; lines are an update's number and a digest."""
+    """Return whether a resumed run trained on the batches after its checkpoint; a line has an update and a digest."""
     first = int(resumed[0].split()[0]) if resumed else None
     kept = [line for line in interrupted if first is None or int(line.split()[0]) < first]
     return kept + resumed == whole
 
 
 def check(runs: Runs, run: Path, variant: str, said: str, *more: str, ranks: int = 1, **kill: Any) -> None:
-    """Kills a run, continues it, and compares it with one that was not killed; `said` is in the resumed one's log."""
+    """Kill a run, resume it, and compare it with an uninterrupted run; `said` is in the log of the resumed run."""
     whole, seen = runs.uninterrupted(variant, ranks)
     killed = kill.setdefault("killed", [0])
     status = runs.request(variant, run, *more, ranks=ranks, **kill)
-    # A rank whose neighbour is gone ends by itself, with an error.
+    # A rank whose neighbor is gone ends by itself, with an error.
     assert status == [KILLED if rank in killed else 1 for rank in range(ranks)], log(run)
     assert not (run / "results.json").exists()
     before = [batches(run, rank) for rank in range(ranks)]
@@ -211,7 +211,7 @@ CHECKPOINT_FILES = [
 @pytest.mark.parametrize("name", CHECKPOINT_FILES)
 @pytest.mark.parametrize("variant", ["causal", "classifier"])
 def test_killed_in_any_file_of_a_checkpoint(runs: Runs, tmp_path: Path, variant: str, name: str, share: float) -> None:
-    """`--save-total-limit 2`: by the third checkpoint the first is to be removed, but not before the third is whole."""
+    """`--save-total-limit 2`: the third checkpoint removes the first, but not before the third is whole."""
     kill = {"write": f"checkpoint-9/{name}", "share": share}
     said = "checkpoint-6; passed over checkpoint-9: its writing was interrupted: "
     check(runs, tmp_path / "run", variant, said, kill=kill)
@@ -268,7 +268,7 @@ def test_killed_while_the_final_files_are_written(
 @pytest.mark.parametrize("killed", [[0], [1], [0, 1]], ids=["first", "second", "both"])
 @pytest.mark.parametrize("variant", ["causal", "masked", "classifier", "early-stopping"])
 def test_two_processes_killed_in_a_step(runs: Runs, tmp_path: Path, variant: str, killed: list[int]) -> None:
-    """The one that is left meets a closed connection in the next exchange of gradients, and ends."""
+    """The remaining process meets a closed connection in the next exchange of gradients, and ends."""
     check(runs, tmp_path / "run", variant, "", ranks=2, killed=killed, kill={"step": 8})
 
 
@@ -295,7 +295,7 @@ def test_two_processes_killed_in_a_checkpoint(
 
 @pytest.mark.slow
 def test_two_processes_are_refused_together(runs: Runs, tmp_path: Path) -> None:
-    """What the first process finds out, all of them hear; none waits for one that has given up."""
+    """All processes hear what the first finds out; no process waits for one that has given up."""
     run = tmp_path / "run"
     kill = {"write": "checkpoint-3/optimizer.pt", "share": 0.5}
     assert runs.request("causal", run, ranks=2, kill=kill, killed=[0]) == [KILLED, 1]
@@ -315,7 +315,7 @@ def test_two_processes_are_refused_together(runs: Runs, tmp_path: Path) -> None:
     "kill", [{"step": 8}, {"write": "checkpoint-6/rng_state_", "share": 0.5}], ids=["step", "write"]
 )
 def test_under_torchrun(runs: Runs, tmp_path: Path, kill: dict[str, Any], killed: list[int]) -> None:
-    """`torchrun` sees that a process is gone, stops the other and ends with an error; then the same command with --resume."""
+    """`torchrun` stops the other process and ends with an error; the same command with --resume goes on."""
     whole, _ = runs.uninterrupted("causal", 2)
     run = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(DRIVER)]

@@ -49,7 +49,7 @@ def score():
 
 
 def log_probability(model: Any, before: list[int], after: list[int]) -> float:
-    """log p(after | before), each row read alone."""
+    """Return log p(after | before), each row read alone."""
     ids = torch.tensor([before + after])
     with torch.no_grad():
         scores = model(ids).logits[0, :-1].double().log_softmax(dim=-1)
@@ -62,7 +62,7 @@ def test_a_choice_between_continuations(score, name):
     results, responses = score(model, "python_choice")
     right = 0
     for row, answers in zip(rows("choice.jsonl"), responses, strict=True):
-        # The harness splits the ids of the whole where those of the text before end, its last blanks counted to what follows.
+        # The harness splits the ids of the whole where the ids of the text before end, without its last blanks.
         first = tokenizer(row["prefix"].rstrip())["input_ids"]
         expected = []
         for choice in row["choices"]:
@@ -75,7 +75,7 @@ def test_a_choice_between_continuations(score, name):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_bits_per_byte_of_texts(score, name):
-    """Windows of the context, each token scored once; the first of a window sees the one before it, of the text the end token."""
+    """Each token is scored once; the first token of a window sees the token before, that of the text the end token."""
     model, tokenizer = model_of(name), tiny_tokenizer()
     results, responses = score(model, "python_text")
     total, size = 0.0, 0
@@ -107,7 +107,7 @@ def test_continuations_in_padded_batches(score, name):
 
 
 def test_what_is_scored_depends_on_nothing_behind_it(score):
-    """The harness pads on the right and passes no mask: batches of other sizes pad otherwise."""
+    """The harness pads on the right and passes no mask, so padding depends on the size of the batch."""
     model = model_of("fd_tnn")
     for task in ("python_choice", "python_text"):
         alone, together = score(model, task, 1)[1], score(model, task, 12)[1]

@@ -36,7 +36,7 @@ IMAGES: dict[str, Any] = {"image_size": [6, 4], "patch_size": 2, "num_channels":
 
 
 def sharpened(model_type: str, suffix: str, **overrides: Any) -> PreTrainedModel:
-    """A model whose kernels are as uneven as trained ones, and which embeds the token 0 as nothing at all."""
+    """Return a model whose kernels are as uneven as trained kernels, and whose embedding of token 0 is zero."""
     model = tiny_model(model_type, suffix, **overrides).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -127,7 +127,7 @@ def test_heads_and_options(
     export_onnx(model, tmp_path / "model.onnx", max_length=64 if numbered else None, tolerance=1e-5)
 
 
-def test_a_vector_of_zeros_is_normalised(tmp_path: Path) -> None:
+def test_a_vector_of_zeros_is_normalized(tmp_path: Path) -> None:
     """The converter drops the addition of an epsilon of 1e-8 or less, and what follows divides by zero."""
     from onnxruntime import InferenceSession
 

@@ -1,4 +1,4 @@
-"""PEFT: low-rank adapters of every family, trained, saved, laid over, merged; what they do to logits is in the model suite."""
+"""PEFT: low-rank adapters of every family, trained, saved, laid over and merged."""
 
 import copy
 from pathlib import Path
@@ -26,7 +26,7 @@ CLASSIFIERS = [
 
 
 def train(model: Any, rows: list[dict[str, Tensor]], folder: Path) -> tuple[float, float]:
-    """Train for a few steps; returns the first loss and the last."""
+    """Train for a few steps, and return the first loss and the last."""
     arguments = TrainingArguments(
         str(folder),
         max_steps=8,

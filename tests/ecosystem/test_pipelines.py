@@ -26,7 +26,7 @@ pytestmark = pytest.mark.ecosystem
 
 
 def opened(task: str, model: Any, processor: Any, folder: Path, caplog: pytest.LogCaptureFixture) -> Pipeline:
-    """The pipeline of a folder with the model and its tokenizer or image processor."""
+    """Return the pipeline of a folder with the model and its tokenizer or image processor."""
     model.save_pretrained(folder)
     processor.save_pretrained(folder)
     made = pipeline(task, str(folder), device="cpu")
@@ -126,7 +126,7 @@ def test_token_classification(model_type, is_causal, tmp_path, caplog):
 
 @pytest.mark.parametrize(("model_type", "is_causal"), DIRECTIONS)
 def test_question_answering(model_type, is_causal, tmp_path):
-    """The library has no pipeline for it any more: the package's task encodes questions and reads the answers off."""
+    """Transformers 5 has no such pipeline: the task of this package encodes questions and reads the answers off."""
     folder = tmp_path / "model"
     tiny_model(model_type, "ForQuestionAnswering", is_causal=is_causal).save_pretrained(folder)
     with pytest.raises((KeyError, RuntimeError), match="question-answering"):

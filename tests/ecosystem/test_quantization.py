@@ -1,4 +1,4 @@
-"""Weights in int8 by torchao, on the CPU: memory, logits, generation, and a checkpoint of what was quantised."""
+"""Weights in int8 by torchao, on the CPU: memory, logits, generation, and a checkpoint of the quantized model."""
 
 import runpy
 from pathlib import Path
@@ -18,8 +18,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*Deprecat:DeprecationWarning:torchao"),
 ]
 
-# Rounding to 255 steps moves a weight by about 0.7 % of a row's root mean square. Root mean square of the logits' difference,
-# relative to theirs; measured 0.2 to 1.3 %.
+# Rounding to 255 steps moves a weight by about 0.7 % of the root mean square of a row. The bound is on the root mean
+# square of the difference of the logits, relative to that of the logits; measured 0.2 to 1.3 %.
 BOUND = 0.02
 
 EXAMPLE = Path(__file__).parents[2] / "scripts" / "examples" / "quantize.py"
@@ -30,12 +30,12 @@ def small(model_type: str) -> PreTrainedModel:
     return tiny_model(model_type, suffix, hidden_size=64, **({"num_centers": 4} if model_type == "ipa" else {})).eval()
 
 
-def quantised(model: PreTrainedModel) -> set[str]:
+def quantized(model: PreTrainedModel) -> set[str]:
     return {name for name, parameter in model.named_parameters() if hasattr(parameter, "qdata")}
 
 
 def stored(model: PreTrainedModel) -> int:
-    """Bytes of the weights, of quantised ones those of their parts."""
+    """Return the bytes of the weights; of quantized weights, the bytes of their parts."""
     parts = [(p.qdata, p.scale) if hasattr(p, "qdata") else (p,) for p in model.parameters()]
     return sum(part.nbytes for own in parts for part in own)
 
@@ -60,8 +60,8 @@ def test_weights_in_int8(model_type: str, tmp_path: Path) -> None:
     linear = {f"{name}.weight" for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
     spared = {name for name in linear if ".kernel." in name or name in ("lm_head.weight", "model.embed_tokens.weight")}
     # The masked language model's last module is one that the library always spares.
-    assert linear - spared - {"transform.dense.weight"} <= quantised(smaller) <= linear - spared
-    in_int8 = sum(dict(model.named_parameters())[name].nbytes for name in quantised(smaller))
+    assert linear - spared - {"transform.dense.weight"} <= quantized(smaller) <= linear - spared
+    in_int8 = sum(dict(model.named_parameters())[name].nbytes for name in quantized(smaller))
     assert stored(smaller) < stored(model) - 0.7 * in_int8
 
     ids = torch.randint(5, 300, (2, 33))
@@ -79,7 +79,7 @@ def test_weights_in_int8(model_type: str, tmp_path: Path) -> None:
 
     smaller.save_pretrained(tmp_path / "int8")
     again = type(model).from_pretrained(tmp_path / "int8").eval()
-    assert quantised(again) == quantised(smaller) and stored(again) == stored(smaller)
+    assert quantized(again) == quantized(smaller) and stored(again) == stored(smaller)
     with torch.no_grad():
         assert torch.equal(again(ids, attention_mask=mask).logits, logits)
 
@@ -126,4 +126,4 @@ def test_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "instead of 0.6 MB" in said and "logits differ by" in said and "def add" in said
     assert (tmp_path / "int8" / "tokenizer.json").exists()
     again = type(small("poly_transformer")).from_pretrained(tmp_path / "int8")
-    assert quantised(again)
+    assert quantized(again)

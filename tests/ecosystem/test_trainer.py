@@ -1,4 +1,4 @@
-"""The library's `Trainer` with every head of every family: accumulation, resuming, stopping early, scores by `evaluate`."""
+"""The `Trainer` with every head of every family: accumulation, resuming, early stopping, scores by `evaluate`."""
 
 import copy
 from pathlib import Path
@@ -29,7 +29,10 @@ LANGUAGE = ("ForCausalLM", "ForMaskedLM")
 
 
 def thorough(heads: list[tuple[str, str]]) -> list[Any]:
-    """All heads of all families; by default one head of each family, another one each time, and all of the first family's."""
+    """Return all heads of all families, where by default some have the marker `slow`.
+
+    The default suite has one head of each family, another head each time, and all heads of the first family.
+    """
     first = {family for family, _ in heads[:1]}
     kept: set[tuple[str, str]] = set()
     for place, family in enumerate(dict(heads)):
@@ -47,11 +50,13 @@ def make(model_type: str, suffix: str, **fields: Any) -> PreTrainedModel:
 
 
 def examples(suffix: str, count: int, opposite: bool = False, problem: str = "single label") -> list[dict[str, Any]]:
-    """Rows that differ in how many targets they have, where a row has several.
+    """Return rows that differ in how many targets they have, where a row has several.
 
     Args:
-        opposite: ask for what the same rows otherwise do not: a model that learns the one unlearns the other.
-        problem: of a classifier of whole inputs.
+        suffix: the head.
+        count: number of rows.
+        opposite: give the same rows other targets: a model that learns one kind of targets unlearns the other.
+        problem: kind of the labels, for a classifier of whole inputs.
     """
     generator = torch.Generator().manual_seed(1)
     rows = []
@@ -109,8 +114,8 @@ PROBLEMS = [
 def test_accumulated_batches_make_the_update_of_the_whole(model_type, suffix, problem, tmp_path):
     """Micro-batches of three rows and of two, with other numbers of targets; without counting them the step differs.
 
-    The `Trainer` counts targets in `labels`, which question answering has none of: there it takes the mean of the batches'
-    means, which is right for batches of equally many rows.
+    The `Trainer` counts targets in `labels`, which question answering has none of: there it takes the mean of the
+    batches' means, which is right for batches of equally many rows.
     """
     fields = {"single label": {}, "regression": {"num_labels": 1}}.get(
         problem, {"problem_type": "multi_label_classification"}

@@ -1,4 +1,4 @@
-"""TRL: supervised fine-tuning and preference optimisation of the causal families."""
+"""TRL: supervised fine-tuning and preference optimization of the causal families."""
 
 import copy
 import importlib.util
@@ -48,7 +48,7 @@ ONE_UPDATE = {
 
 @pytest.fixture
 def settings(tmp_path):
-    """Arguments of one update by plain gradient descent, without clipping; keywords change them."""
+    """Return arguments of one update by plain gradient descent, without clipping; keywords change arguments."""
 
     def make(kind: str = "SFTConfig", **options: Any) -> Any:
         import trl
@@ -143,7 +143,7 @@ def test_a_folder_is_trained_by_its_path(settings, tmp_path):
 
 @pytest.mark.parametrize("model_type", CAUSAL)
 def test_packed_documents_are_trained_on_each_alone(settings, model_type):
-    """One update on all documents: in rows of their own, packed, and (wrapped) cut and joined without regard to where they end."""
+    """One update on all documents: in separate rows, packed, and (wrapped) cut and joined wherever they end."""
     from trl import SFTTrainer
 
     start = tiny_model(model_type)
@@ -234,7 +234,7 @@ def test_adapters_by_a_configuration(settings, model_type, tmp_path):
 
 @pytest.mark.parametrize("model_type", CAUSAL)
 def test_preferences(settings, model_type, tmp_path):
-    """Direct preference optimisation: at first both models are one, so the loss is log 2; then the margin grows."""
+    """Direct preference optimization: at first both models are one, so the loss is log 2; then the margin grows."""
     from trl import DPOTrainer
 
     rows = [{"prompt": f"def add_{n}(", "chosen": f"x, y={n}):\n", "rejected": "return\n" * (n + 1)} for n in range(6)]
@@ -321,7 +321,7 @@ OWN_LOSSES = {
 
 @pytest.mark.parametrize("name", OWN_LOSSES)
 def test_losses_that_trl_does_not_compute(settings, example, name):
-    """The example's trainer makes the update of the library's own `Trainer`; TRL's makes another."""
+    """The trainer of the example makes the update of the `Trainer`; the trainer of TRL makes another update."""
     from trl import SFTTrainer
 
     model_type, fields = OWN_LOSSES[name]

@@ -29,12 +29,12 @@ TEXT = [f"def add_{n}(x, y={n}):\n    return x + y * {n}\n" for n in range(12)]
 
 
 def tiny_config(model_type: str, **overrides: Any) -> Any:
-    """A configuration of two layers, 16 wide; bidirectional where the family knows no other direction."""
+    """Return a configuration of two layers, 16 wide; bidirectional where the family has no causal form."""
     return AutoConfig.for_model(model_type, **{**SHARED, **OWN.get(model_type, {}), **overrides})
 
 
 def tiny_model(model_type: str, suffix: str = "ForCausalLM", seed: int = 0, **overrides: Any) -> PreTrainedModel:
-    """A model with the head `suffix`, its parameters moved away from the zeros and ones of their beginning."""
+    """Return a model with the head `suffix`, its parameters moved away from initial zeros and ones."""
     if suffix == "ForMaskedLM":
         overrides.setdefault("is_causal", False)
     family = next(family for family in FAMILIES if family.config_class.model_type == model_type)
@@ -47,5 +47,5 @@ def tiny_model(model_type: str, suffix: str = "ForCausalLM", seed: int = 0, **ov
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most 300 pieces, so that it fits the models above."""
+    """Return a byte-level BPE of at most 300 pieces, which fits the models above."""
     return train_bpe(TEXT, 300)

@@ -101,7 +101,7 @@ def test_the_result_says_what_it_is_and_how_it_was_split():
 
 def test_repeated_and_blank_passages_are_dropped():
     blank = " " * 40
-    shared = "This is the licence of all of these files"[:40]
+    shared = "This is the license of all of these files"[:40]
     documents = [shared + blank + "".join(f"document {i}, line {k:02d}\n" for k in range(10)) for i in range(4)]
     documents.append(documents[0])
     pairs = same_document_pairs(documents, {"train": 4}, length=40)["train"]
@@ -153,7 +153,7 @@ def test_a_bag_of_words_learns_nothing_from_the_standard_library():
 def test_a_folder_of_books(tmp_path):
     notice = "*** {} OF THE PROJECT GUTENBERG EBOOK A BOOK ***\n"
     (tmp_path / "a.txt").write_text(
-        "Title\n" + notice.format("START") + "The book\n" + notice.format("END") + "Licence"
+        "Title\n" + notice.format("START") + "The book\n" + notice.format("END") + "License"
     )
     (tmp_path / "b.txt").write_text("Another text\n")
     assert load_documents(tmp_path) == ["The book", "Another text\n"]

@@ -41,7 +41,7 @@ def test_flood_fill_agrees_with_the_labels(scenes: list[PathfinderScene]) -> Non
 
 
 def test_flood_fill_of_paddles_and_the_gaps_between_them_agrees_with_the_labels(scenes: list[PathfinderScene]) -> None:
-    # A raster of its own, of points, whose gaps are closed between neighbours of one contour only.
+    # A raster of its own, of points, whose gaps are closed between neighbors of one contour only.
     for scene in scenes[:60]:
         raster = np.zeros((scene.settings.image_size * SCALE,) * 2, dtype=bool)
         for contour in range(len(scene.contours)):

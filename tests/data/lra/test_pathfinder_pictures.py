@@ -20,7 +20,7 @@ def splits() -> datasets.DatasetDict:
     return pathfinder({"train": 201, "test": 50}, contour_length=6)
 
 
-def test_rows_are_grey_pictures_and_labels(splits: datasets.DatasetDict) -> None:
+def test_rows_are_gray_pictures_and_labels(splits: datasets.DatasetDict) -> None:
     assert {name: len(rows) for name, rows in splits.items()} == {"train": 201, "test": 50}
     for rows in splits.values():
         assert rows.column_names == ["image", "label"]

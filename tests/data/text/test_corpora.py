@@ -61,7 +61,7 @@ def test_paragraphs_and_lines(tmp_path: Path) -> None:
 def test_a_folder_is_split_by_the_names_of_its_files(tmp_path: Path) -> None:
     for name, text in [("wiki.train.tokens", "x"), ("wiki.valid.tokens", "y"), ("test/a.tokens", "z")]:
         write(tmp_path / name, text)
-    write(tmp_path / "licence.pdf", b"\xff")
+    write(tmp_path / "license.pdf", b"\xff")
     corpus = load_corpus(tmp_path)
     assert {name: rows(split) for name, split in corpus.items()} == {
         "train": ["x"],

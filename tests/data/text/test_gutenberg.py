@@ -21,7 +21,7 @@ BOOK = "PREFACE\n\nTo start of the story:\n\n***\n\nnaïve *** END OF PART ONE *
 )
 def test_the_book_alone_is_left(start, end, newline):
     file = f"\ufeffThe Project Gutenberg EBook\n\nTitle: A Book\n\n{start}\n\n\n{BOOK}\n\n\n{end}\n"
-    file += "***** This file should be named 1.txt *****\n*** START: FULL LICENSE ***\nlicence\n"
+    file += "***** This file should be named 1.txt *****\n*** START: FULL LICENSE ***\nlicense\n"
     file, book = file.replace("\n", newline), BOOK.replace("\n", newline)
     assert is_gutenberg(file)
     assert strip_gutenberg(file) == book

@@ -4,7 +4,8 @@ import pytest
 
 from hf_seqmix.data.text.novels import load_novels
 
-NOTICE = "Licence\n*** START OF THE PROJECT GUTENBERG EBOOK {0} ***\r\n{1}\r\n*** END OF THE PROJECT GUTENBERG EBOOK {0} ***\nEnd"
+START, END = (f"*** {word} OF THE PROJECT GUTENBERG EBOOK {{0}} ***" for word in ("START", "END"))
+NOTICE = f"License\n{START}\r\n{{1}}\r\n{END}\nEnd"
 
 
 def write(folder, **books):
