@@ -16,7 +16,7 @@ class SpecialTokens:
     """The special tokens that a tokenizer puts before, between and after one text or two texts.
 
     All tokenizers are treated alike, fast or not. Where a tokenizer puts nothing between two texts, the token that
-    ends a text stands there, since the model must see where the second text begins.
+    ends a text stands there: the model must see where the second text begins.
     """
 
     before: tuple[int, ...] = ()

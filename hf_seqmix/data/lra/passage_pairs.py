@@ -68,8 +68,8 @@ def same_document_pairs(
     such as a bag of words. No pair occurs twice, in either order.
 
     The simplest cue is the number of words that two passages share. The baseline calls a pair one document if the
-    cosine of the TF-IDF weights exceeds a threshold, chosen on 2000 training pairs. On 400 test pairs of 4000 bytes,
-    the baseline was right for 0.86 with the Python 3.11 standard library, split by document, and for 0.74 with seven
+    cosine of the TF-IDF weights exceeds a threshold, chosen on 2000 training pairs. The baseline was right for a share
+    of 400 test pairs of 4000 bytes: 0.86 with the Python 3.11 standard library, split by document, and 0.74 with seven
     novels, split by passage (means of the seeds 0 to 2).
 
     Args:
@@ -79,8 +79,8 @@ def same_document_pairs(
         split_by: "document": each document belongs to one split, so a model must compare texts that it has never seen.
             "passage": each split has a stretch of every document, in the order of `num_rows`. Then no passage is in
             two splits, but a model may learn what is in each document. The default is "document" if there are 8
-            documents of at least two passages for each split, otherwise "passage". The share of the documents, or the
-            length of a stretch, follows the number of rows of the split, but is at least a tenth of an even share.
+            documents of at least two passages for each split, otherwise "passage". The share of a split, of documents
+            or of each document, is the share of its rows, but at least a tenth of an even share.
         seed: one seed for all splits together.
 
     Returns:

@@ -16,9 +16,8 @@ MOST_VALUES = 2**20  # singular values that a spectrum lists at most
 class SeparationTask:
     """A function f(A, B) of two halves drawn independently, with what is proven of its separation rank.
 
-    sep(f) = min{R: f(a, b) = sum_{r <= R} g_r(a) h_r(b)}. The eps-separation rank is the least rank of a function
-    whose root mean square difference from f is at most eps times the root mean square of f, over the distributions of
-    the two halves.
+    sep(f) = min{R: f(a, b) = sum_{r <= R} g_r(a) h_r(b)}. The eps-separation rank is the least rank of a function g
+    with |f - g| <= eps |f|. |f| is the root mean square over the distributions of the two halves.
 
     Attributes:
         name: name of the family.

@@ -86,7 +86,7 @@ def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.Datase
     """Split off the last `fraction` of a corpus, counted in characters, as validation data.
 
     Only the document across the border is cut, after a line break. If that document is the first and has no line
-    break, the cut is between two words, so a corpus of a single document can be split too.
+    break, the cut is between two words. A corpus of a single document can therefore be split too.
 
     Raises:
         ValueError: `fraction` is not between 0 and 1, or one side would be left without text.
