@@ -32,7 +32,9 @@ def test_the_first_page_is_short():
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
 def test_files_that_are_named_exist(page):
     text = page.read_text(encoding="utf-8")
-    named = {ROOT / path for path in re.findall(r"(?<![\w/.-])(?:scripts|tests|hf_seqmix|model_cards)/[\w./-]*\w", text)}
+    named = {
+        ROOT / path for path in re.findall(r"(?<![\w/.-])(?:scripts|tests|hf_seqmix|model_cards)/[\w./-]*\w", text)
+    }
     linked = {page.parent / path for path in re.findall(r"\]\(([\w./-]+)(?:#[\w-]*)?\)", text)}
     missing = sorted(str(path) for path in named | linked if not path.exists())
     assert not missing, f"{page.relative_to(ROOT)} names {', '.join(missing)}"
