@@ -19,7 +19,8 @@ class SKITNNConfig(ToeplitzConfig):
 
     Args:
         is_causal: must be False. A causal W A W^T needs running sums over the sequence, slower than a Fourier transform.
-        num_inducing_points: r, over `max_position_embeddings` tokens, and the knots on each side of the kernel. With
+        num_inducing_points: r, over `max_position_embeddings` tokens, and the knots on each side of the kernel. Shorter
+            inputs meet fewer points at the same spacing; the paper lays r over the actual length. With
             `mixing_dimensions` 2 one number, or [along rows, along columns].
         conv_kernel_size: taps of the short convolution, odd.
         interpolation: "linear" or "cubic", between the inducing points.
@@ -61,7 +62,7 @@ class SKITNNConfig(ToeplitzConfig):
                 )
         check_range("conv_kernel_size", self.conv_kernel_size, low=1)
         if self.conv_kernel_size % 2 == 0:
-            raise ValueError(f"conv_kernel_size is {self.conv_kernel_size}; it must be odd, so that it has a centre.")
+            raise ValueError(f"conv_kernel_size is {self.conv_kernel_size}; it must be odd, so that it has a center.")
         check_choice("interpolation", self.interpolation, ("linear", "cubic"))
         if self.decay is not None:
             check_per_axis("decay", self.decay, self.mixing_dimensions, above=0, below=1)

@@ -27,11 +27,11 @@ class SKITNNMixer(GatedToeplitzUnit):
     """Gated Toeplitz unit whose Toeplitz matrix is a short convolution plus W A W^T over inducing points.
 
     `mixer(hidden_states, attention_mask=None)` maps (batch, length, hidden_size) to the same shape; bidirectional. Source:
-    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.
+    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2. Departures: see `SKIOperator`.
 
     Args:
         hidden_size: channels in and out.
-        max_length: tokens that the inducing points cover; other lengths keep their spacing, see `InducingGrid`.
+        max_length: tokens that the inducing points cover; inputs of other lengths keep the spacing (a departure).
         mixer_size: channels mixed along the sequence; 3 hidden_size by default.
         num_inducing_points: r, also the knots on each side of the kernel. With a grid one number, or two: along rows and
             along columns.
