@@ -19,12 +19,13 @@ class FDTNNConfig(EncodedToeplitzConfig):
     `model.set_context_length` samples it on another.
 
     The defaults depart from the paper: with them small language models reached the lowest validation loss of six
-    combinations (`scripts/measured/quality`), and kernels decay as the paper's theorems say. What they cannot do is to pick
-    out one distant lag: for copying over a fixed distance use "omega", or TNN.
+    combinations (`scripts/measured/quality`). Kernels then fall faster than any power of the lag, as the paper's theorem 3
+    says; `FrequencyKernel` says what holds with other options. Such kernels cannot pick out one distant lag: for copying
+    over a fixed distance use "omega", or TNN.
 
     Args:
         frequency_input: what the encoder sees of a frequency: "cosine", or "omega" (the paper), see `FrequencyKernel`.
-        rpe_activation: activation of the encoder; "relu" in the paper.
+        rpe_activation: activation of the encoder; "relu" in the paper's experiments.
     """
 
     model_type: ClassVar[str] = "fd_tnn"

@@ -13,7 +13,7 @@ class FDTNNMixer(GatedToeplitzUnit):
     """Gated Toeplitz unit whose kernel is given by its frequency response.
 
     `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same shape.
-    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 4.2.
+    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), sections 3.3.1 and 3.3.2.
 
     Args:
         hidden_size: channels in and out.

@@ -42,7 +42,7 @@ class AxialOperator(nn.Module):
             past_key_values: must be None.
 
         Returns:
-            (batch, height x width, channels); what stands at pads has no meaning.
+            (batch, height x width, channels); pad positions are undefined.
 
         Raises:
             ValueError: for a cache, for packed rows, and for a grid that does not have as many places as there are values.

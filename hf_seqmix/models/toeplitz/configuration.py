@@ -7,7 +7,10 @@ from huggingface_hub.dataclasses import strict
 from ..checks import check_activation, check_choice, check_range
 from ..configuration import SeqMixConfig
 
-__all__ = ["EncodedToeplitzConfig", "ToeplitzConfig"]
+__all__ = ["RPE_NORM_TYPES", "EncodedToeplitzConfig", "ToeplitzConfig"]
+
+RPE_NORM_TYPES = ("simple_rms", "layer", "none")
+"""Norms of the relative-position encoder, see `RelativePositionEncoder`."""
 
 
 @strict
@@ -80,7 +83,7 @@ class EncodedToeplitzConfig(ToeplitzConfig):
         rpe_hidden_size: width of the encoder.
         rpe_num_layers: number of its hidden layers, 0 allowed.
         rpe_activation: its activation.
-        rpe_norm_type: its norm, "simple_rms" or "layer" (see `RelativePositionEncoder`).
+        rpe_norm_type: its norm, "simple_rms", "layer" or "none" (see `RelativePositionEncoder`).
         kernel_max_lag: taps at greater lags are zero; None for no limit.
     """
 
@@ -115,5 +118,5 @@ class EncodedToeplitzConfig(ToeplitzConfig):
         check_range("rpe_hidden_size", self.rpe_hidden_size, low=1)
         check_range("rpe_num_layers", self.rpe_num_layers, low=0)
         check_activation("rpe_activation", self.rpe_activation)
-        check_choice("rpe_norm_type", self.rpe_norm_type, ("simple_rms", "layer"))
+        check_choice("rpe_norm_type", self.rpe_norm_type, RPE_NORM_TYPES)
         check_range("kernel_max_lag", self.kernel_max_lag, low=0)

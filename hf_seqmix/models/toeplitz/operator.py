@@ -40,7 +40,7 @@ class ToeplitzOperator(nn.Module):
             past_key_values: cache whose history these tokens continue; causal only.
 
         Returns:
-            (batch, length, channels); what stands at pads has no meaning.
+            (batch, length, channels); pad positions are undefined.
         """
         if values.shape[1] == 0:
             return values
