@@ -1,6 +1,8 @@
 """A `Trainer` whose runs survive a kill at any moment."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +39,12 @@ class ResumableTrainer(Trainer):
     part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files; only
     then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets them, so
     that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside and moved.
+    What is saved has the `use_cache` that the model came with, not the one of training.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
+        model = kwargs.get("model", args[0] if args else None)
+        self._use_cache = getattr(getattr(model, "config", None), "use_cache", None)
         super().__init__(*args, **kwargs)
         self.first_step = 0
         """Updates of the run before this call."""
@@ -165,11 +170,25 @@ class ResumableTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         target = Path(output_dir if output_dir is not None else str(self.args.output_dir))
-        if not self.args.should_save or target.name.startswith("checkpoint-"):
-            super()._save(output_dir, state_dict)
+        with self._config_of_user():
+            if not self.args.should_save or target.name.startswith("checkpoint-"):
+                super()._save(output_dir, state_dict)
+                return
+            with whole_files(target, last="*model*.safetensors*") as aside:
+                super()._save(str(aside), state_dict)
+
+    @contextmanager
+    def _config_of_user(self) -> Iterator[None]:
+        """Give the model's configuration its own `use_cache`, which the library overwrites for training."""
+        config: Any = getattr(self.accelerator.unwrap_model(self.model), "config", None)
+        if config is None or self._use_cache is None:
+            yield
             return
-        with whole_files(target, last="*model*.safetensors*") as aside:
-            super()._save(str(aside), state_dict)
+        in_training, config.use_cache = config.use_cache, self._use_cache
+        try:
+            yield
+        finally:
+            config.use_cache = in_training
 
     def restore_loss(self) -> None:
         """Takes up the losses since the last log entry where the checkpoint left them."""
