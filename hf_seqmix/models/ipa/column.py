@@ -19,9 +19,9 @@ __all__ = ["IPAColumn"]
 class IPAColumn(nn.Module):
     """The parameters of `IPAMixer`, which says what they mean and takes the same arguments, and the operation on them.
 
-    y_l = merge_p 1/l sum_(j <= l) K^p_{l,j} a^p_{l,j} (V^p x_j + b^p), with kernels that are normalized over the centers.
-    The expansion of the paper has no 1/l: the mean over tokens is a departure, see `IPAMixer`. Pads, packed sequences
-    and caches are the mixer's business.
+    y_l = merge_p 1/l sum_(j <= l) K^p_{l,j} a^p_{l,j} (V^p x_j + b^p), with kernels that are normalized over the
+    centers. The expansion of the paper has no 1/l: the mean over tokens is a departure, see `IPAMixer`. Pads, packed
+    sequences and caches are the mixer's business.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class IPAColumn(nn.Module):
         if rank is None:
             if hidden_size % num_centers:
                 raise ValueError(
-                    f"num_centers is {num_centers}, which does not divide hidden_size {hidden_size}: choose one that does, "
-                    "or give the rank of the maps."
+                    f"num_centers is {num_centers}, which does not divide hidden_size {hidden_size}: choose one that "
+                    "does, or give the rank of the maps."
                 )
             rank = hidden_size // num_centers
         self.num_centers, self.rank = num_centers, rank
@@ -107,6 +107,7 @@ class IPAColumn(nn.Module):
         return mixed.transpose(1, 2).flatten(2)
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return (
             f"num_centers={self.num_centers}, rank={self.rank}, kernel_rank={self.kernel_rank}, "
             f"coupling={self.coupling!r}, kernel_norm={self.kernel_norm!r}, is_causal={self.is_causal}"

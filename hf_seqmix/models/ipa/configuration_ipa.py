@@ -15,9 +15,10 @@ __all__ = ["IPAConfig"]
 class IPAConfig(SeqMixConfig):
     """Configuration of an iterated piecewise affine model (Shamsi, Hua, Williams 2023, arXiv 2306.12317).
 
-    The paper leaves open sizes, kernels, what Jacobians share, norms and residuals; the defaults have the parameters of
-    attention with a feed-forward four times as wide. With `use_residual=False, norm_type="none", output_norm=False` only
-    the paper's two operations are left, but for their departures: the mean over tokens and shared maps (see `IPAMixer`).
+    The paper leaves open sizes, kernels, what Jacobians share, norms and residuals; the defaults have the parameters
+    of attention with a feed-forward four times as wide. With `use_residual=False, norm_type="none", output_norm=False`
+    only the paper's two operations are left, but for their departures: the mean over tokens and shared maps (see
+    `IPAMixer`).
 
     Args:
         num_centers: P, centers of the column operation.
@@ -38,7 +39,7 @@ class IPAConfig(SeqMixConfig):
     """
 
     model_type: ClassVar[str] = "ipa"
-    # Of hybrids: it suits all options. A model of IPA alone says below which it needs.
+    # For hybrids: this layer suits all options. `layer_types` names those of a model of IPA alone.
     cache_layer_type: ClassVar[str] = "seqmix_key_inputs"
     intermediate_ratio: ClassVar[int] = 4
     whole_model_fields: ClassVar[tuple[str, ...]] = ("copy_head", "num_row_centers", "tie_iterations")
@@ -62,8 +63,8 @@ class IPAConfig(SeqMixConfig):
             check_range("num_centers", self.num_centers, low=1)
             if self.hidden_size % self.num_centers:
                 raise ValueError(
-                    f"num_centers is {self.num_centers}, which does not divide hidden_size {self.hidden_size}: choose one "
-                    "that does, or set rank."
+                    f"num_centers is {self.num_centers}, which does not divide hidden_size {self.hidden_size}: choose "
+                    "one that does, or set rank."
                 )
             self.rank = self.hidden_size // self.num_centers
         if self.kernel_rank is None:
@@ -92,7 +93,7 @@ class IPAConfig(SeqMixConfig):
 
     @property
     def layer_types(self) -> list[str]:
-        """What the cache keeps: ordinary keys and values, or, of other widths or with their inputs, our own layer."""
+        """Name what the cache keeps: keys and values, or, for other widths or with their inputs, our own layer."""
         plain = self.token_shift == 0 and self.kernel_rank == self.rank
         layers = ["full_attention" if plain else self.cache_layer_type] * self.num_hidden_layers
         # Pairs of tokens are kept beside those of the first mixer: a cache has no more layers than the model.
@@ -100,13 +101,13 @@ class IPAConfig(SeqMixConfig):
 
     @property
     def mixer_tp_plan(self) -> dict[str, str]:
-        """Kernels are normalized over all centers, so that each device has them all: only the projections are split."""
+        """Split only the projections: kernels are normalized over all centers, so that each device needs all."""
         projections = dict.fromkeys(("q_proj", "k_proj", "v_proj"), "colwise_gather_output")
         return {**projections, "o_proj": "rowwise_split_input"}
 
     @property
     def feed_forward_tp_plan(self) -> dict[str, str]:
-        """Units are split, and each device takes the gates of its own."""
+        """Split the units; each device takes the gates of its units."""
         return {"up_proj": "colwise", "down_proj": "rowwise"}
 
     def check_architecture(self) -> None:

@@ -17,23 +17,23 @@ logger = logging.get_logger(__name__)
 
 
 class IPAMixer(IPAColumn):
-    """IPA's column operation: each token is a sum of affine maps of the tokens it sees, weighted by kernels of P centers.
+    """IPA's column operation: affine maps of the tokens that a token sees, weighted by kernels of P centers.
 
     y_l = N(merge_p 1/c_l sum_j K^p_{l,j} a^p_{l,j} (V^p x_j + b^p)) W_o + d, with kernels that are normalized over the
-    centers, sum_p K^p_{l,j} = 1. c_l is the number of real tokens that l sees. Source: Shamsi, Hua, Williams 2023 (arXiv
-    2306.12317): first-order expansions around P centers, combined by kernels that sum to one over the centers.
+    centers, sum_p K^p_{l,j} = 1. c_l is the number of real tokens that l sees. Source: Shamsi, Hua, Williams 2023
+    (arXiv 2306.12317): first-order expansions around P centers, combined by kernels that sum to one over the centers.
 
-    Kernels: K = softmax over p of S, S = (Q^p x_l) . (K^p x_j) / sqrt(r) + t^p, with a relative bias t^p of the offset in
-    real tokens, clamped at the outermost. The paper leaves the form of S open. The defaults have attention's parameters.
-    Other norms of the kernels (`kernel_norm`) are those of `piecewise_column`.
+    Kernels: K = softmax over p of S, S = (Q^p x_l) . (K^p x_j) / sqrt(r) + t^p, with a relative bias t^p of the offset
+    in real tokens, clamped at the outermost. The paper leaves the form of S open. The defaults have attention's
+    parameters. Other norms of the kernels (`kernel_norm`) are those of `piecewise_column`.
 
     Departures from the paper's expansion:
 
     * 1/c_l: the expansion is a sum over tokens, here their mean is taken. Along equal tokens the results of the sum
       have norms 1, 2, 3, 4, those of the mean 1, 1, 1, 1.
     * Shared maps: the expansion has a map for each pair of positions and center, 2.6e11 numbers for 512 channels, 500
-      tokens and 8 centers. Here all pairs share the map V^p of rank k; with the `coupling` "toeplitz" a learned factor a
-      of the offset tells them apart, with "shared" a = 1.
+      tokens and 8 centers. Here all pairs share the map V^p of rank k; with the `coupling` "toeplitz" a learned factor
+      a of the offset tells them apart, with "shared" a = 1.
     * N and W_o, and, where they are asked for, the token shift and kernels that compete over tokens.
 
     Args:
@@ -69,9 +69,10 @@ class IPAMixer(IPAColumn):
         Args:
             hidden_states: (batch, length, hidden_size).
             attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens; or a `TokenLayout`; or
-                (batch or 1, 1, length, keys), True where a query sees a key, as `generate` prepares it for compiled caches.
-            past_key_values: cache of the library, for the causal operation; with `token_shift`, one that was built for the
-                model's configuration.
+                (batch or 1, 1, length, keys), True where a query sees a key, as `generate` prepares it for compiled
+                caches.
+            past_key_values: cache of the library, for the causal operation; with `token_shift`, one that was built for
+                the model's configuration.
             position_ids: (batch or 1, length); only restarts matter, which mean packed sequences. Offsets are counted
                 over real tokens.
             layer_idx: which layer of the cache this call is; the module's own by default.
@@ -92,7 +93,7 @@ class IPAMixer(IPAColumn):
             layout = TokenLayout()
         else:
             layout = token_layout(attention_mask, batch, length, past_length=past, position_ids=position_ids, **kwargs)
-            # A kernel of zero still adds 0 times its value, which is NaN if that is.
+            # A kernel of zero still adds 0 times its value, and 0 times NaN is NaN.
             hidden_states = layout.zero_pads(hidden_states)
         self._check_cache(past_key_values, layout)
         places = torch.arange(length, device=hidden_states.device) + past  # of this call's tokens in the cache
@@ -120,7 +121,7 @@ class IPAMixer(IPAColumn):
         if not self.is_causal:
             raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
         if layout.sequence_ids is not None:
-            # What follows would see all of them.
+            # Later tokens would see all sequences of the row.
             raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
 
     def _check_distance(self, past: int | Tensor, length: int) -> None:
@@ -155,7 +156,7 @@ class IPAMixer(IPAColumn):
         return layout.mix(partial(self._mix_stacked, sizes=sizes), torch.cat(parts, dim=-1), align=True)
 
     def _mix_stacked(self, rows: Tensor, sizes: list[int]) -> Tensor:
-        """Mix rows whose channels are those of queries, keys and values, and one that is 0 at pads, which come last."""
+        """Mix rows whose channels are queries, keys, values and a flag that is 0 at pads, which come last."""
         *stacked, ones = rows.split(sizes, dim=-1)
         query, key, value = (part.unflatten(-1, (self.num_centers, -1)).transpose(1, 2) for part in stacked)
         # A causal operation does not look at what follows.

@@ -16,15 +16,17 @@ class InverseTimeWarpKernel(nn.Module):
     """Evaluate k(t) = PL(x(t)) with x(t) = sign(t) lambda^|t|, sign(0) = 1.
 
     PL is piecewise linear on [-1, 1] with knots at j / r, j = -r..r, and PL(0) = 0. So k vanishes at infinity, and any
-    lag, however great, falls inside the trained interval. Always in float32 (float64 for float64 weights). Source: Moreno,
-    Mei, Walters 2023 (arXiv 2305.09028), section 3.2.2. 2 r m parameters for m channels. Departure: knots begin as
-    N(0, 1 / length_scale) instead of N(0, 1), under which the sum over a sequence is tens of times its inputs.
+    lag, however great, falls inside the trained interval. Always in float32 (float64 for float64 weights). Source:
+    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2.2. 2 r m parameters for m channels. Departure: knots
+    begin as N(0, 1 / length_scale) instead of N(0, 1), under which the sum over a sequence is tens of times its
+    inputs.
 
     Args:
         channels: m.
         num_knots: r, knots on each side of zero.
         decay: lambda, strictly between 0 and 1; at 1 the warp would be a sign and the kernel two constants.
-        length_scale: number of positions that outputs sum over at first, so that they begin on the scale of the inputs.
+        length_scale: number of positions that outputs sum over at first, so that they begin on the scale of the
+            inputs.
     """
 
     def __init__(self, channels: int, num_knots: int, decay: float, length_scale: int) -> None:
@@ -74,4 +76,5 @@ class InverseTimeWarpKernel(nn.Module):
             return before @ (hats * past) + after @ (hats * (1 - past))
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"channels={self.past_knots.shape[0]}, num_knots={self.num_knots}, decay={self.decay:.6g}"

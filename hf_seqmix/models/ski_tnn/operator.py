@@ -21,8 +21,8 @@ class SKIOperator(nn.Module):
     W holds the interpolation weights of the tokens, A the kernel between inducing points. Source: Moreno, Mei, Walters
     2023 (arXiv 2305.09028), algorithm 1. 2 r c + m c parameters. Departures:
 
-    * The spacing h of the inducing points is fixed by the configured length; shorter inputs meet fewer points. The paper
-      lays r points over the actual length, so that its kernel changes with the length of a batch.
+    * The spacing h of the inducing points is fixed by the configured length; shorter inputs meet fewer points. The
+      paper lays r points over the actual length, so that its kernel changes with the length of a batch.
     * The inducing points are counted from the first real token: the padding around a row does not matter.
     * W interpolates exactly; the weights of the published code do not (see `InducingGrid`).
     * The taps of the convolution begin as N(0, 1 / m) instead of N(0, 1).
@@ -82,4 +82,5 @@ class SKIOperator(nn.Module):
         return layout.mix(operation, values, align=True)
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"conv_kernel_size={self.conv_weight.shape[1]}, {self.grid}"

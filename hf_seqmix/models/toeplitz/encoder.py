@@ -31,12 +31,12 @@ class RelativePositionEncoder(nn.Module):
     * "simple_rms": the parameter-free RMS norm, the papers'. Outputs level off as the coordinate grows.
     * "layer": one affine LayerNorm before the last activation and no other norm, as in the published Long Range Arena
       models.
-    * "none": no norm, an extension. Outputs grow with the coordinate, which is a lag in TNN: limit the lags with a decay
-      or `kernel_max_lag`. Without a norm the frequency response of FD-TNN may be entire, see `FrequencyKernel`.
+    * "none": no norm, an extension. Outputs grow with the coordinate, which is a lag in TNN: limit the lags with a
+      decay or `kernel_max_lag`. Without a norm the frequency response of FD-TNN may be entire, see `FrequencyKernel`.
 
-    Always in float32 (float64 for float64 weights), autocast off: in bfloat16 only 384 of the first 512 integers exist.
-    Source: Qin et al. 2023 (arXiv 2305.04749), section 3.3; norm first, as in the published code (the figure has
-    activation first). 2 p + K (p^2 + p) + p m + m parameters for width p and m channels, 2 p more with "layer".
+    Always in float32 (float64 for float64 weights), autocast off: in bfloat16 only 384 of the first 512 integers
+    exist. Source: Qin et al. 2023 (arXiv 2305.04749), section 3.3; norm first, as in the published code (the figure
+    has activation first). 2 p + K (p^2 + p) + p m + m parameters for width p and m channels, 2 p more with "layer".
 
     Args:
         channels: m, numbers out for each coordinate.
