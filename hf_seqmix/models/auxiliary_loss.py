@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 __all__ = ["add_auxiliary", "sum_auxiliary"]
 
 
-def sum_auxiliary(mixers: Iterable[nn.Module]) -> Tensor | None:
+def sum_auxiliary(mixers: Iterable[object]) -> Tensor | None:
     """Sum `auxiliary_loss()` over the mixers that have one; None if none does."""
     total = None
     for mixer in mixers:

@@ -1,5 +1,6 @@
 """The one backbone of the zoo: embedding, blocks of a mixer and a feed-forward, norms."""
 
+import inspect
 import math
 from typing import Any
 
@@ -7,95 +8,23 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers import initialization as init
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from .._compat import DamageNamed, PicklableCapture, ShapesFirst, attends, capture_outputs, merge_with_config_defaults
+from .._compat import PicklableCapture, attends, capture_outputs, merge_with_config_defaults
 from ..cache import past_length
-from ..modules.glu import GatedLinearUnit
 from ..modules.norms import MaskedBatchNorm, build_norm
 from ..modules.patch_embedding import PatchEmbedding
-from ..ops.masking import TokenLayout, real_positions, token_layout
+from ..modules.positions import PositionEmbedding, sinusoids
+from ..ops.masking import real_positions, token_layout
 from ..ops.packing import sequence_positions
+from .block import SeqMixBlock
 from .configuration import SeqMixConfig
-from .mixers import FEED_FORWARDS, build_mixer
+from .loading import CheckedLoading
 
-__all__ = ["SeqMixBlock", "SeqMixModel", "SeqMixPreTrainedModel"]
-
-
-class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
-    """A mixer and a feed-forward, each a residual branch with a norm.
-
-    "pre": x <- x + drop(f(N(x))); "post": x <- N(x + drop(f(x))). Without `use_residual`, x <- drop(f(N(x))) and
-    x <- N(drop(f(x))). A family may have no feed-forward.
-    """
-
-    def __init__(self, config: SeqMixConfig, layer_idx: int) -> None:
-        super().__init__()
-        self.pre_norm = config.norm_position == "pre"
-        self.use_residual = config.use_residual
-        self.mixer = build_mixer(config, layer_idx)
-        self.mlp = build_feed_forward(config)
-        self.mixer_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
-        self.mlp_norm = None
-        if self.mlp is not None:
-            self.mlp_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout)
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: TokenLayout | Tensor | None = None,
-        past_key_values: Any = None,
-        position_ids: Tensor | None = None,
-        real_mask: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Map (batch, length, hidden_size) to the same shape.
-
-        Args:
-            hidden_states: (batch, length, hidden_size).
-            attention_mask: where the real tokens lie, as the mixer of this layer takes it.
-            past_key_values: cache, or None.
-            position_ids: (batch or 1, length), or None.
-            real_mask: (batch, length), True at real tokens, for norms with batch statistics.
-            **kwargs: passed to the mixer.
-        """
-        branch = self.mixer_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
-        branch = self.mixer(
-            branch,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-            **kwargs,
-        )
-        hidden_states = self._join(hidden_states, branch)
-        if not self.pre_norm:
-            hidden_states = self.mixer_norm(hidden_states, real_mask)
-        if self.mlp is None or self.mlp_norm is None:
-            return hidden_states
-        branch = self.mlp_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
-        hidden_states = self._join(hidden_states, self.mlp(branch))
-        return hidden_states if self.pre_norm else self.mlp_norm(hidden_states, real_mask)
-
-    def _join(self, hidden_states: Tensor, branch: Tensor) -> Tensor:
-        branch = self.dropout(branch)
-        return hidden_states + branch if self.use_residual else branch
+__all__ = ["SeqMixModel", "SeqMixPreTrainedModel"]
 
 
-def build_feed_forward(config: SeqMixConfig) -> nn.Module | None:
-    """Build the feed-forward of a block: the family's own, or a gated linear unit; None for none."""
-    if config.model_type in FEED_FORWARDS:
-        return FEED_FORWARDS[config.model_type](config)
-    assert config.intermediate_size is not None
-    return GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)
-
-
-class PositionEmbedding(nn.Embedding):
-    """A table of learned positions: unlike token embeddings, not scaled."""
-
-
-class SeqMixPreTrainedModel(PicklableCapture, DamageNamed, ShapesFirst, PreTrainedModel):
+class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     """What every model of the zoo tells the library about itself, and how weights are drawn."""
 
     config: SeqMixConfig
@@ -109,6 +38,14 @@ class SeqMixPreTrainedModel(PicklableCapture, DamageNamed, ShapesFirst, PreTrain
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": SeqMixBlock}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # The library writes `config_class` into every class. A head comes first among the bases of a family's class, and
+        # would hand on the configuration of no family.
+        if "config_class" not in vars(cls) and "config" not in inspect.get_annotations(cls):
+            given = [base.config_class for base in cls.__bases__ if issubclass(base, SeqMixPreTrainedModel)]
+            cls.config_class = max(given, key=lambda config: len(config.__mro__))
+        super().__init_subclass__(**kwargs)
 
     def set_context_length(self, length: int) -> None:
         """Prepare the model for sequences of up to `length` tokens, where its kernels live on a grid for a certain length.
@@ -370,7 +307,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
                 )
             return hidden_states + self.embed_positions(position_ids)
         if self.config.position_embedding_type == "sinusoidal":
-            return hidden_states + _sinusoids(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
+            return hidden_states + sinusoids(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
         return hidden_states
 
 
@@ -382,18 +319,3 @@ def _padding_mask(attention_mask: Tensor | dict[str, Tensor | None] | None) -> T
         if mask is not None and mask.ndim == 2:
             return mask
     return None
-
-
-def _sinusoids(positions: Tensor, channels: int) -> Tensor:
-    """Sinusoidal positions (Vaswani et al. 2017): sines, then cosines, of wavelengths 2 pi to 2 pi 10000, in float32.
-
-    Args:
-        positions: (batch or 1, length).
-        channels: width; an odd one drops the last cosine.
-    """
-    half = (channels + 1) // 2
-    frequencies = torch.exp(
-        torch.arange(half, device=positions.device, dtype=torch.float32) * (-math.log(10000.0) / max(half - 1, 1))
-    )
-    angles = positions.float().unsqueeze(-1) * frequencies  # (batch or 1, length, half)
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :channels]

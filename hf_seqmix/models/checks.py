@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from transformers.activations import ACT2FN
+
 __all__ = ["check_activation", "check_choice", "check_per_axis", "check_range"]
 
 
@@ -14,9 +16,6 @@ def check_choice(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
 
 def check_activation(field: str, value: str) -> None:
     """Raise a `ValueError` that names the field unless the library knows an activation called `value`."""
-    # Imported here: the module brings the library's modelling code with it.
-    from transformers.activations import ACT2FN
-
     check_choice(field, value, tuple(ACT2FN))
 
 

@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -13,18 +12,10 @@ from .image_shape import ImageShape, Pixels, check_image_fields
 from .limits import check_extra_fields, check_sizes
 from .tensor_parallel import GLU_PLAN, tensor_parallel_plan
 
-__all__ = ["SeqMixConfig", "before_first_config"]
+__all__ = ["MIXER_CONFIGS", "SeqMixConfig"]
 
-_pending: list[Callable[[], object]] = []
-
-
-def before_first_config(action: Callable[[], object]) -> None:
-    """Have `action` called once, before the first configuration is made.
-
-    Whatever the library builds from a configuration, it makes the configuration first. So this is the latest moment for
-    registering the models, and the names of mixers that hybrids are checked against.
-    """
-    _pending.append(action)
+MIXER_CONFIGS: dict[str, "type[SeqMixConfig]"] = {}
+"""Name of a mixer -> the class that configures it; filled as configurations are defined, so that hybrids need no models."""
 
 
 class _NoCode:
@@ -126,9 +117,13 @@ class SeqMixConfig(PreTrainedConfig):
     patch_size: Pixels = 1
     num_channels: int = 3
 
+    def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
+        super().__init_subclass__(*args, **kwargs)
+        # A hybrid has no mixer, and no `cache_layer_type`, of its own.
+        if vars(cls).get("model_type") and cls.cache_layer_type:
+            MIXER_CONFIGS.setdefault(cls.model_type, cls)
+
     def __post_init__(self, **kwargs: Any) -> None:
-        while _pending:
-            _pending.pop()()
         self.check_fields(kwargs)
         derived = [name for name in kwargs if isinstance(getattr(type(self), name, None), property)]
         own = [name for name in derived if name not in dir(PreTrainedConfig)]

@@ -15,12 +15,14 @@ from transformers.modeling_outputs import (
 )
 
 from .._compat import can_return_tuple
+from ..cache import past_length
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
 from .backbone import SeqMixModel, SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
 from .pooling import ClassificationHead, number_of_labels, pool
 
 __all__ = [
+    "TEXT_HEADS",
     "SeqMixClassifier",
     "SeqMixForCausalLM",
     "SeqMixForMaskedLM",
@@ -44,7 +46,7 @@ class SeqMixHead(SeqMixPreTrainedModel):
     def __init__(self, config: SeqMixConfig) -> None:
         self._check_config(config)
         super().__init__(config)
-        self.model = self.base_model_class(config)
+        self.model: SeqMixModel = self.base_model_class(config)
 
     def auxiliary_loss(self) -> Tensor | None:
         """Return what the mixers add to the loss in training; None for nothing."""
@@ -81,7 +83,7 @@ class SeqMixForCausalLM(SeqMixHead):
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         self.vocab_size = config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head: nn.Linear = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def _check_config(self, config: SeqMixConfig) -> None:
@@ -122,6 +124,7 @@ class SeqMixForCausalLM(SeqMixHead):
         Returns:
             `loss`, `logits` (batch, kept, vocab_size), `past_key_values`, `hidden_states`.
         """
+        past = past_length(past_key_values)  # before the backbone fills the cache
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -131,14 +134,36 @@ class SeqMixForCausalLM(SeqMixHead):
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        logits = self.compute_logits(
+            outputs.last_hidden_state,
+            slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep,
+            past,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=outputs.past_key_values if past_key_values is None else past_key_values,
+            **kwargs,
+        )
         loss = None
         if labels is not None or kwargs.get("shift_labels") is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states
         )
+
+    def compute_logits(self, hidden_states: Tensor, kept: slice | Tensor, past: int | Tensor, **call: Any) -> Tensor:
+        """Compute the logits of the positions that are kept; a family with another distribution overrides this.
+
+        Args:
+            hidden_states: (batch, length, hidden_size), what the backbone returned.
+            kept: which positions, an index of the second dimension.
+            past: how many positions the cache held before this call.
+            **call: the arguments of the forward pass. `past_key_values` is the cache that the backbone filled, or None.
+
+        Returns:
+            (batch, kept, vocab_size).
+        """
+        return self.lm_head(hidden_states[:, kept])
 
 
 class MaskedLMTransform(nn.Module):
@@ -165,7 +190,7 @@ class SeqMixForMaskedLM(SeqMixHead):
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         self.transform = MaskedLMTransform(config.hidden_size)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.lm_head: nn.Linear = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
     def _check_config(self, config: SeqMixConfig) -> None:
@@ -376,3 +401,13 @@ class SeqMixForQuestionAnswering(SeqMixHead):
 def _without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Heads that return no cache ask the backbone to build none."""
     return {**kwargs, "use_cache": False}
+
+
+TEXT_HEADS: tuple[type[SeqMixHead], ...] = (
+    SeqMixForCausalLM,
+    SeqMixForMaskedLM,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+    SeqMixForQuestionAnswering,
+)
+"""The heads for text."""

@@ -7,10 +7,10 @@ from transformers.modeling_outputs import ImageClassifierOutput
 
 from .._compat import can_return_tuple
 from .configuration import SeqMixConfig
-from .heads import SeqMixClassifier
+from .heads import SeqMixClassifier, SeqMixHead
 from .pooling import pool
 
-__all__ = ["SeqMixForImageClassification"]
+__all__ = ["IMAGE_HEADS", "SeqMixForImageClassification"]
 
 
 class SeqMixForImageClassification(SeqMixClassifier):
@@ -48,3 +48,7 @@ class SeqMixForImageClassification(SeqMixClassifier):
         logits = self.classifier(pool(outputs.last_hidden_state, None, self.config.classifier_pooling))
         loss = None if labels is None else self._loss(logits, labels, **kwargs)
         return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+
+
+IMAGE_HEADS: tuple[type[SeqMixHead], ...] = (SeqMixForImageClassification,)
+"""The heads for images, whose patches every mixer reads as a sequence."""

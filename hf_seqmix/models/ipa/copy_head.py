@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...cache import PAIRS, pairs_of
 from ...ops.common.running_max import running_max
-from ...ops.masking import TokenLayout
+from ...ops.masking import TokenLayout, token_layout
 
 __all__ = ["CopyHead", "copy_pairs"]
 
@@ -65,6 +66,61 @@ class CopyHead(nn.Module):
         self.q_proj = nn.Linear(channels, rank, bias=False)
         self.k_proj = nn.Linear(channels, rank, bias=False)
         self.gate_proj = nn.Linear(channels, 1, bias=False)
+
+    def predict(
+        self,
+        hidden_states: Tensor,
+        kept: slice | Tensor,
+        past: int | Tensor,
+        embed: nn.Module,
+        lm_head: nn.Module,
+        *,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | dict[str, Tensor | None] | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        cu_seq_lens_q: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """Compute log p of the next token for one call of the model.
+
+        Args:
+            hidden_states: (batch, length, channels).
+            kept: which positions, an index of the second dimension.
+            past: how many positions the cache held before this call.
+            embed: maps ids to embeddings.
+            lm_head: maps hidden states to logits.
+            input_ids: (batch, length).
+            attention_mask, position_ids, past_key_values, cu_seq_lens_q, seq_idx: of the call, as for the backbone.
+
+        Returns:
+            (batch, kept, vocabulary) log-probabilities.
+
+        Raises:
+            ValueError: without `input_ids`.
+        """
+        if input_ids is None:
+            raise ValueError(
+                "copy_head is True, and what can be copied are tokens: give input_ids instead of inputs_embeds, or use a model "
+                "without copy_head."
+            )
+        batch, length = input_ids.shape
+        prepared = isinstance(attention_mask, dict)
+        layout = token_layout(
+            _padding_mask(attention_mask, batch, length, past),
+            batch,
+            length,
+            past_length=past,
+            position_ids=None if prepared else position_ids,
+            cu_seq_lens_q=cu_seq_lens_q,
+            seq_idx=seq_idx,
+        )
+        pairs = None if past_key_values is None else pairs_of(past_key_values)
+        keys, ids = self.keys(input_ids, embed, layout, pairs)
+        places = torch.arange(length, device=input_ids.device) + past
+        packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
+        return self(hidden_states[:, kept], embed(input_ids[:, kept]), places[kept], keys, ids, lm_head, packed)
 
     def keys(self, input_ids: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
         """Pair this call's tokens, and add them to the cache.
@@ -164,6 +220,18 @@ class CopyHead(nn.Module):
         # In logarithms, as probabilities of the model may be too small for a number.
         log_copied = copied.clamp(min=torch.finfo(dtype).tiny).log()
         return torch.where(copied > 0, torch.logaddexp(log_model, log_copied), log_model)
+
+
+def _padding_mask(
+    attention_mask: Tensor | dict[str, Tensor | None] | None, batch: int, length: int, past: int | Tensor
+) -> Tensor | None:
+    """Return where the real tokens of this call are, of a mask as the backbone takes it."""
+    mask = attention_mask.get(PAIRS) if isinstance(attention_mask, dict) else attention_mask
+    if mask is None or mask.ndim != 4:
+        return mask
+    # What the last query sees are the real tokens.
+    seen = mask[:, 0, -1] if mask.dtype == torch.bool else mask[:, 0, -1] >= 0
+    return seen.index_select(1, torch.arange(length, device=seen.device) + past).expand(batch, -1)
 
 
 def _last_real(values: Tensor, past: int | Tensor) -> Tensor:
