@@ -1,7 +1,7 @@
 """Sequence mixers other than softmax attention, as ordinary Hugging Face models.
 
-Importing the package registers its configurations, models and image processor with the `Auto` classes. `__init__.pyi` lists
-the public names and where each is defined; a name is loaded when it is first asked for.
+Importing the package registers its configurations, models and image processor with the `Auto` classes. `__init__.pyi`
+lists the public names and where each is defined; a name is loaded when it is first asked for.
 """
 
 import ast

@@ -1,4 +1,4 @@
-"""Every public name, and where it is defined; `__init__.py` reads this file and loads a name when it is first asked for."""
+"""Every public name, and where it is defined: `__init__.py` reads this file, and loads a name on demand."""
 
 from . import analysis as analysis
 from . import cache as cache
@@ -10,6 +10,8 @@ from . import modules as modules
 from . import ops as ops
 from . import training as training
 from ._version import __version__ as __version__
+from .models.auto import IMAGE_HEADS as IMAGE_HEADS
+from .models.auto import TEXT_HEADS as TEXT_HEADS
 from .models.auto import register_family as register_family
 from .models.configuration import SeqMixConfig as SeqMixConfig
 from .models.family import Family as Family
@@ -24,7 +26,6 @@ from .models.fd_tnn.modeling_fd_tnn import FDTNNForSequenceClassification as FDT
 from .models.fd_tnn.modeling_fd_tnn import FDTNNForTokenClassification as FDTNNForTokenClassification
 from .models.fd_tnn.modeling_fd_tnn import FDTNNModel as FDTNNModel
 from .models.fd_tnn.modeling_fd_tnn import FDTNNPreTrainedModel as FDTNNPreTrainedModel
-from .models.heads import TEXT_HEADS as TEXT_HEADS
 from .models.hybrid.attention import SoftmaxAttention as SoftmaxAttention
 from .models.hybrid.configuration_hybrid import AttentionConfig as AttentionConfig
 from .models.hybrid.configuration_hybrid import SeqMixHybridConfig as SeqMixHybridConfig
@@ -99,7 +100,6 @@ from .models.tnn.modeling_tnn import TNNPreTrainedModel as TNNPreTrainedModel
 from .models.toeplitz.encoder import RelativePositionEncoder as RelativePositionEncoder
 from .models.toeplitz.gated_unit import GatedToeplitzUnit as GatedToeplitzUnit
 from .models.toeplitz.operator import ToeplitzOperator as ToeplitzOperator
-from .models.vision import IMAGE_HEADS as IMAGE_HEADS
 from .modules.glu import GatedLinearUnit as GatedLinearUnit
 from .modules.norms import MaskedBatchNorm as MaskedBatchNorm
 from .modules.norms import SimpleRMSNorm as SimpleRMSNorm

@@ -54,14 +54,14 @@ def _captures_outputs(hook: Any) -> bool:
 def register_causal_lm_name(model_type: str, class_name: str) -> None:
     """Tell the `Trainer` that a class is a causal language model.
 
-    With label smoothing it computes the loss itself, and shifts the labels only for classes named in this table; without
-    the shift a model learns to copy its input.
+    With label smoothing it computes the loss itself, and shifts the labels only for classes named in this table;
+    without the shift a model learns to copy its input.
     """
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] = class_name
 
 
 def register_image_classification_name(model_type: str, class_name: str) -> None:
-    """Tell the image classification pipeline that it supports a class; it logs an error for those not in this table."""
+    """Tell the image classification pipeline that it supports a class; else the pipeline logs an error."""
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES[model_type] = class_name
 
 
@@ -72,8 +72,8 @@ def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], 
         dynamic: growing layer; its `_layer_type` is the name under which a config's `layer_types` asks for it (the
             library registers it by that attribute when the class is defined).
         static: preallocated layer of the same `_layer_type`.
-        attends: whether the mixer wants to know which keys each query sees, as softmax attention does, and not only which
-            tokens of the call are real.
+        attends: whether the mixer wants to know which keys each query sees, as softmax attention does, and not only
+            which tokens of the call are real.
     """
     name = dynamic._layer_type
     if name is None or static._layer_type != name:

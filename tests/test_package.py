@@ -28,8 +28,8 @@ import torch
 from transformers import AutoImageProcessor, AutoModelForCausalLM, DynamicCache, GenerationMixin, PreTrainedModel
 before = set(sys.modules)
 import hf_seqmix
-heavy = ("datasets", "evaluate", "matplotlib", "peft", "sklearn", "scipy", "triton", "hf_seqmix.data", "hf_seqmix.metrics",
-         "hf_seqmix.analysis", "hf_seqmix.training", "hf_seqmix.hub")
+heavy = ("datasets", "evaluate", "matplotlib", "peft", "sklearn", "scipy", "triton", "hf_seqmix.data",
+         "hf_seqmix.metrics", "hf_seqmix.analysis", "hf_seqmix.training", "hf_seqmix.hub")
 print(*[name for name in set(sys.modules) - before if name in heavy])
 """
     )

@@ -25,8 +25,8 @@ def add_auxiliary(
 ) -> Callable[..., Tensor]:
     """Return a loss function that adds `auxiliary` to another's value.
 
-    With `num_items_in_batch` a loss is a part of a larger batch's: its sum over items divided by the number in the whole
-    batch. So `auxiliary` enters in proportion to the items counted here, and once over all parts.
+    With `num_items_in_batch` a loss is a part of a larger batch's: its sum over items divided by the number in the
+    whole batch. So `auxiliary` enters in proportion to the items counted here, and once over all parts.
 
     Args:
         loss_function: one of the library's.

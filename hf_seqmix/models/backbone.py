@@ -33,41 +33,42 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     supports_gradient_checkpointing = True
     _no_split_modules = ["SeqMixBlock"]
     _skip_keys_device_placement = ["past_key_values"]
-    # Small networks of a lag or a frequency, in which rounded weights move every tap: quantisation leaves them out, too.
+    # Small networks of a lag or a frequency, in which rounded weights move every tap: quantization leaves them out,
+    # too.
     _keep_in_fp32_modules = [r".+\.kernel\.encoder"]
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": SeqMixBlock}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        # The library writes `config_class` into every class. A head comes first among the bases of a family's class, and
-        # would hand on the configuration of no family.
+        # The library writes `config_class` into every class. A head comes first among the bases of a family's class,
+        # and would hand on the configuration of no family.
         if "config_class" not in vars(cls) and "config" not in inspect.get_annotations(cls):
             given = [base.config_class for base in cls.__bases__ if issubclass(base, SeqMixPreTrainedModel)]
             cls.config_class = max(given, key=lambda config: len(config.__mro__))
         super().__init_subclass__(**kwargs)
 
     def set_context_length(self, length: int) -> None:
-        """Prepare the model for sequences of up to `length` tokens, where its kernels live on a grid for a certain length.
+        """Prepare the model for sequences of up to `length` tokens, where its kernels live on a grid.
 
-        The frequency response of FD-TNN is sampled for `length` instead of `max_position_embeddings` tokens: kernels get as
-        many taps, and each tap moves a little (Moreno, Mei, Walters 2023, arXiv 2305.09028, on extrapolation). Kernels of
-        the other families are given for every length and stay as they are. The configuration remembers the length. Do
-        this before a cache is filled: taps kept with it would be of the old grid.
+        The frequency response of FD-TNN is sampled for `length` instead of `max_position_embeddings` tokens: kernels
+        get as many taps, and each tap moves a little (Moreno, Mei, Walters 2023, arXiv 2305.09028, on extrapolation).
+        Kernels of the other families are given for every length and stay as they are. The configuration remembers the
+        length. Do this before a cache is filled: taps kept with it would be of the old grid.
 
         Args:
             length: tokens, at least 1.
 
         Raises:
-            ValueError: for learned positions, of which there are a fixed number, for a model of images, and for SKI-TNN,
-                whose inducing points already go on at the same spacing.
+            ValueError: for learned positions, of which there are a fixed number, for a model of images, and for
+                SKI-TNN, whose inducing points already go on at the same spacing.
         """
         if length < 1:
             raise ValueError(f"the context length is {length}; it must be at least 1.")
         if self.config.position_embedding_type == "learned":
             raise ValueError(
-                f"position_embedding_type is 'learned', so there are positions for {self.config.max_position_embeddings} "
-                "tokens and no more: the context length cannot be changed."
+                "position_embedding_type is 'learned', so there are positions for "
+                f"{self.config.max_position_embeddings} tokens and no more: the context length cannot be changed."
             )
         if self.config.image_shape is not None:
             raise ValueError(
@@ -75,8 +76,8 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
             )
         if "ski_tnn" in self.config.layer_mixers:
             raise ValueError(
-                "the inducing points of SKI-TNN go on at the same spacing beyond max_position_embeddings: call the model with "
-                "the longer input as it is."
+                "the inducing points of SKI-TNN go on at the same spacing beyond max_position_embeddings: call the "
+                "model with the longer input as it is."
             )
         for module in self.modules():
             change = getattr(module, "set_context_length", None)
@@ -167,15 +168,16 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
         Args:
             input_ids: (batch, length) token ids.
-            attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens, which may be padded left,
-                right or inside; or, from `generate` with a compiled cache, one mask for each entry of `layer_types`.
+            attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens, which may be padded
+                left, right or inside; or, from `generate` with a compiled cache, one mask for each entry of
+                `layer_types`.
             position_ids: (batch or 1, length). Positions that restart within a row, like `cu_seq_lens_q` or `seq_idx`
                 among `kwargs`, mean several packed sequences, each encoded alone.
             past_key_values: cache of the library that these tokens continue.
             inputs_embeds: (batch, length, hidden_size), instead of `input_ids`; scaled like embeddings.
             use_cache: whether to return a cache; by default as the config says, never in training or for images.
-            pixel_values: (batch, num_channels, height, width) images, for a model of images and instead of all else; of
-                any size that the patches divide, unless positions are learned.
+            pixel_values: (batch, num_channels, height, width) images, for a model of images and instead of all else;
+                of any size that the patches divide, unless positions are learned.
             **kwargs: `output_hidden_states`, `return_dict`, boundaries of packed sequences.
 
         Returns:
@@ -250,12 +252,13 @@ class SeqMixModel(SeqMixPreTrainedModel):
     def _check_image_alone(self, *text: Any) -> None:
         if self.embed_patches is None:
             raise ValueError(
-                "pixel_values are given, but this is a model of text: set image_size in the configuration for one of images."
+                "pixel_values are given, but this is a model of text: set image_size in the configuration for one of "
+                "images."
             )
         if any(given is not None for given in text):
             raise ValueError(
-                "this is a model of images (image_size is set): give pixel_values and nothing else. Images have no pads, so "
-                "no attention_mask either."
+                "this is a model of images (image_size is set): give pixel_values and nothing else. Images have no "
+                "pads, so no attention_mask either."
             )
 
     def _embed_image(self, pixel_values: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
@@ -268,8 +271,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         if self.embed_positions is not None and grid_size != image.grid_size:
             raise ValueError(
                 f"the images have {grid_size[0]} x {grid_size[1]} patches, but position_embedding_type='learned' has "
-                f"positions for {image.grid_size[0]} x {image.grid_size[1]}: resize them to image_size, or use 'none' or "
-                "'sinusoidal'."
+                f"positions for {image.grid_size[0]} x {image.grid_size[1]}: resize them to image_size, or use 'none' "
+                "or 'sinusoidal'."
             )
         return self.embed_patches(pixel_values), grid_size
 
@@ -281,8 +284,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         size = self.embed_tokens.weight.shape[0]  # adapters wrap the module
         if low < 0 or high >= size:
             raise ValueError(
-                f"input_ids run from {int(low)} to {int(high)}, but the vocabulary has ids 0 to {size - 1}: is this the "
-                "tokenizer that belongs to the model, or were embeddings to be resized (resize_token_embeddings)?"
+                f"input_ids run from {int(low)} to {int(high)}, but the vocabulary has ids 0 to {size - 1}: is this "
+                "the tokenizer that belongs to the model, or were embeddings to be resized (resize_token_embeddings)?"
             )
 
     def _check_mask_covers_cache(self, mask: Tensor, length: int, past: int | Tensor) -> None:
@@ -292,8 +295,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
             return
         if int(past) > 0:
             raise ValueError(
-                f"attention_mask covers the {length} new tokens only, but positions are counted over {int(past)} cached "
-                f"ones, too: give a mask of {int(past) + length} columns."
+                f"attention_mask covers the {length} new tokens only, but positions are counted over {int(past)} "
+                f"cached ones, too: give a mask of {int(past) + length} columns."
             )
 
     def _add_positions(self, hidden_states: Tensor, position_ids: Tensor) -> Tensor:

@@ -60,8 +60,8 @@ def check_per_axis(field: str, value: Any, dimensions: int, **bounds: float) -> 
     if isinstance(value, (list, tuple)):
         if dimensions != 2 or len(value) != 2:
             raise ValueError(
-                f"{field} is {list(value)!r}; it must be one number, or, with mixing_dimensions=2, two: [along rows, along "
-                "columns]."
+                f"{field} is {list(value)!r}; it must be one number, or, with mixing_dimensions=2, two: [along rows, "
+                "along columns]."
             )
         for number in value:
             check_range(field, number, **bounds)

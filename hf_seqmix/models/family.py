@@ -16,8 +16,9 @@ A family is a folder with a configuration, a mixer and `modeling_<family>.py`:
 
     MY_FAMILY = Family(MyPreTrainedModel, build_my_mixer)
 
-One more line, in `auto.FAMILIES` or a call of `auto.register_family`, makes the library's `Auto` classes know the family.
-The heads are those of `heads.py` and `vision.py`. `GenerationMixin` has to be a direct base, where `generate` looks for it.
+One more line, in `auto.FAMILIES` or a call of `auto.register_family`, makes the library's `Auto` classes know the
+family. The heads are those of `heads.py`, `classification.py` and `vision.py`. `GenerationMixin` has to be a direct
+base, where `generate` looks for it.
 """
 
 from collections.abc import Callable
@@ -37,13 +38,14 @@ __all__ = ["Family"]
 class Family:
     """A row of the table of families.
 
-    Making a row registers its mixer, its feed-forward, and the names that the `Trainer` and the pipelines look for. The row
-    stands below the classes of the family.
+    Making a row registers its mixer, its feed-forward, and the names that the `Trainer` and the pipelines look for.
+    The row stands below the classes of the family.
 
     Args:
-        pretrained: the class that all models of the family have as a direct base. Its name is `prefix` + "PreTrainedModel".
-        build_mixer: called with (config, layer_idx), see `register_mixer`; None for a family whose layers all are mixers
-            of other families.
+        pretrained: the class that all models of the family have as a direct base. Its name is `prefix` +
+            "PreTrainedModel".
+        build_mixer: called with (config, layer_idx), see `register_mixer`; None for a family whose layers all are
+            mixers of other families.
         build_feed_forward: called with (config), for a feed-forward other than the gated linear unit, see
             `register_feed_forward`.
 

@@ -24,8 +24,8 @@ class CheckedLoading(PreTrainedModel):
         """Load a model as `PreTrainedModel.from_pretrained` does.
 
         Raises:
-            ValueError: for a weights file that is damaged, where the library only passes on what is wrong with the file;
-                and for weights of other shapes than the configuration says.
+            ValueError: for a weights file that is damaged, where the library only passes on what is wrong with the
+                file; and for weights of other shapes than the configuration says.
         """
         name = pretrained_model_name_or_path
         try:
@@ -35,17 +35,17 @@ class CheckedLoading(PreTrainedModel):
             if file is None and isinstance(error, json.JSONDecodeError):
                 raise  # of another file, which the library names
             raise ValueError(
-                f"the weights file {file or f'of {name}'} is cut short or damaged ({error}). Write or download it again; the run that "
-                "wrote it can go on from a checkpoint."
+                f"the weights file {file or f'of {name}'} is cut short or damaged ({error}). Write or download it "
+                "again; the run that wrote it can go on from a checkpoint."
             ) from error
 
     @staticmethod
     def _finalize_model_loading(model: Any, load_config: Any, loading_info: Any) -> Any:
-        """Compare the shapes of a checkpoint's weights with the model's before the library allocates memory for others.
+        """Compare the shapes of a checkpoint's weights with the model's before the library allocates memory.
 
-        `from_pretrained` builds the model without memory and then reads the file. Weights that the file lacks, or has in
-        another shape, the library allocates and draws before it complains. A few bytes of a hostile config.json could
-        so ask for all memory there is.
+        `from_pretrained` builds the model without memory and then reads the file. Weights that the file lacks, or has
+        in another shape, the library allocates and draws before it complains. A few bytes of a hostile config.json
+        could so ask for all memory there is.
         """
         wrong = sorted(loading_info.mismatched_keys)
         if wrong and not load_config.ignore_mismatched_sizes:
@@ -55,9 +55,8 @@ class CheckedLoading(PreTrainedModel):
             ]
             more = f"\n  and {len(lines) - 8} more" if len(lines) > 8 else ""
             raise ValueError(
-                "the weights are of other shapes than the configuration says (ignore_mismatched_sizes=True draws them anew):\n  "
-                + "\n  ".join(lines[:8])
-                + more
+                "the weights are of other shapes than the configuration says (ignore_mismatched_sizes=True draws them "
+                "anew):\n  " + "\n  ".join(lines[:8]) + more
             )
         tied = getattr(model, "all_tied_weights_keys", None) or {}
         missing = {name for name in loading_info.missing_keys if name not in tied}
@@ -66,8 +65,8 @@ class CheckedLoading(PreTrainedModel):
         loaded = sum(size for name, size in sizes.items() if name not in missing)
         if drawn > max(_DRAWN_BYTES, 16 * loaded):
             raise ValueError(
-                f"the file has {loaded / 2**20:.0f} MiB of the model's weights, and {drawn / 2**30:.1f} GiB are missing, "
-                f"{min(missing)} among them: the configuration is of another model."
+                f"the file has {loaded / 2**20:.0f} MiB of the model's weights, and {drawn / 2**30:.1f} GiB are "
+                f"missing, {min(missing)} among them: the configuration is of another model."
             )
         return PreTrainedModel._finalize_model_loading(model, load_config, loading_info)
 

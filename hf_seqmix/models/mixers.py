@@ -1,4 +1,4 @@
-"""The tables of mixers and feed-forwards: how a name in `config.layer_mixers`, and a `model_type`, becomes a module."""
+"""The tables of mixers and feed-forwards: how a name in `config.layer_mixers` becomes a module."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""A family in under 40 lines: configuration, mixer, classes, one table row. It gets everything that the common suite asks for."""
+"""A family in under 40 lines: configuration, mixer, classes, one table row. The common suite holds for it."""
 
 from pathlib import Path
 from typing import Any, ClassVar
@@ -9,13 +9,12 @@ from transformers import GenerationMixin
 
 from hf_seqmix import Family, GatedToeplitzUnit, SeqMixConfig, ToeplitzOperator, register_family
 from hf_seqmix.models.backbone import SeqMixModel, SeqMixPreTrainedModel
-from hf_seqmix.models.heads import (
-    SeqMixForCausalLM,
-    SeqMixForMaskedLM,
+from hf_seqmix.models.classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
+from hf_seqmix.models.heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from hf_seqmix.models.vision import SeqMixForImageClassification
 from tests.models.suite import VOCAB, ModelSuite
 

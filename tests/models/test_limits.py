@@ -1,4 +1,4 @@
-"""Configurations from hostile files: nothing but a `ValueError` or the library's own error, at once and without memory."""
+"""Configurations from hostile files: a `ValueError` or the library's own error, at once and without memory."""
 
 import time
 import warnings

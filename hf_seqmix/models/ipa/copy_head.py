@@ -26,8 +26,8 @@ def copy_pairs(input_ids: Tensor, layout: TokenLayout, last: Tensor | None = Non
 
     Returns:
         previous: (batch, length) ids of the tokens before; 0 where there is none.
-        pairs: (batch, length, 2): the token itself where it and one before it are real, else -1; and the token if real, else
-            -1.
+        pairs: (batch, length, 2): the token itself where it and one before it are real, else -1; and the token if
+            real, else -1.
     """
     length = input_ids.shape[1]
     itself = input_ids if layout.mask is None else torch.where(layout.mask, input_ids, -1)
@@ -48,11 +48,14 @@ def copy_pairs(input_ids: Tensor, layout: TokenLayout, last: Tensor | None = Non
 class CopyHead(nn.Module):
     """Mix the model's distribution with a copy of what followed similar tokens earlier.
 
-    p(w) = (1 - g) p_model(w) + g sum_{j < l} alpha_{l,j} 1[w_{j+1} = w], alpha_l = softmax_j((A e(w_l)) . (A' e(w_j)) / sqrt(r)),
-    g = sigmoid(u . h_l - 2): a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier
-    token. Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv 1506.03134), the gated mixture
-    with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368). Departure: scores compare embeddings of tokens
-    instead of hidden states, and what is copied is the token after the one pointed at. The paper of IPA has no such head.
+    p(w) = (1 - g) p_model(w) + g sum_{j < l} alpha_{l,j} 1[w_{j+1} = w]
+    alpha_l = softmax_j((A e(w_l)) . (A' e(w_j)) / sqrt(r)), g = sigmoid(u . h_l - 2)
+
+    This is a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier token.
+    Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv
+    1506.03134), the gated mixture with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368). Departure:
+    scores compare embeddings of tokens instead of hidden states, and what is copied is the token after the one pointed
+    at. The paper of IPA has no such head.
 
     A cache keeps, for each token, A' e of the real token before it and its own id; so j < l is "tokens up to l".
 
@@ -92,7 +95,11 @@ class CopyHead(nn.Module):
             embed: maps ids to embeddings.
             lm_head: maps hidden states to logits.
             input_ids: (batch, length).
-            attention_mask, position_ids, past_key_values, cu_seq_lens_q, seq_idx: of the call, as for the backbone.
+            attention_mask: as for the backbone.
+            position_ids: as for the backbone.
+            past_key_values: the cache that the backbone filled, or None.
+            cu_seq_lens_q: boundaries of packed sequences, as for the backbone.
+            seq_idx: the same as numbers of the sequences.
 
         Returns:
             (batch, kept, vocabulary) log-probabilities.
@@ -102,8 +109,8 @@ class CopyHead(nn.Module):
         """
         if input_ids is None:
             raise ValueError(
-                "copy_head is True, and what can be copied are tokens: give input_ids instead of inputs_embeds, or use a model "
-                "without copy_head."
+                "copy_head is True, and what can be copied are tokens: give input_ids instead of inputs_embeds, or "
+                "use a model without copy_head."
             )
         batch, length = input_ids.shape
         prepared = isinstance(attention_mask, dict)
@@ -165,9 +172,10 @@ class CopyHead(nn.Module):
             sequence_ids: of the queries (batch, queries) and of the keys (batch, total), in packed rows.
 
         Returns:
-            (batch, queries, vocabulary) log-probabilities, in float32 at least. In blocks of queries, of which only the
-            result stays in memory; a backward pass computes the rest again. A compiled graph takes all queries at once, so
-            that scores (batch, queries, total) and several tensors of the size of the result are in memory together.
+            (batch, queries, vocabulary) log-probabilities, in float32 at least. In blocks of queries, of which only
+            the result stays in memory; a backward pass computes the rest again. A compiled graph takes all queries at
+            once, so that scores (batch, queries, total) and several tensors of the size of the result are in memory
+            together.
         """
         query_ids, key_ids = (None, None) if sequence_ids is None else sequence_ids
 

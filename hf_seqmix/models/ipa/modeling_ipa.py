@@ -6,14 +6,13 @@ from torch import Tensor
 from transformers import GenerationMixin
 
 from ..backbone import SeqMixModel, SeqMixPreTrainedModel
-from ..family import Family
-from ..heads import (
-    SeqMixForCausalLM,
-    SeqMixForMaskedLM,
+from ..classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
+from ..family import Family
+from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..vision import SeqMixForImageClassification
 from .configuration_ipa import IPAConfig
 from .copy_head import CopyHead
@@ -72,7 +71,7 @@ class IPAModel(SeqMixModel, IPAPreTrainedModel):
 
 
 class IPAForCausalLM(SeqMixForCausalLM, IPAPreTrainedModel, GenerationMixin):
-    """Causal language model of IPA: the logits at each position are for the next token; with `copy_head`, log-probabilities.
+    """Causal language model of IPA: the logits at each position are for the next token.
 
     With `copy_head` the logits are log p(w), p = (1 - g) p_vocab + g (copies), see `CopyHead`. The model then takes
     `input_ids` only: what is copied are tokens.

@@ -4,14 +4,13 @@ from transformers import GenerationMixin
 
 from ...modules.glu import GatedLinearUnit
 from ..backbone import SeqMixModel, SeqMixPreTrainedModel
-from ..family import Family
-from ..heads import (
-    SeqMixForCausalLM,
-    SeqMixForMaskedLM,
+from ..classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
+from ..family import Family
+from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..vision import SeqMixForImageClassification
 from .configuration_poly_transformer import PolyTransformerConfig
 from .mixer import PolynomialMixer
@@ -70,13 +69,13 @@ class PolyTransformerModel(SeqMixModel, PolyTransformerPreTrainedModel):
 
 
 class PolyTransformerForCausalLM(SeqMixForCausalLM, PolyTransformerPreTrainedModel, GenerationMixin):
-    """Causal language model of the polynomial-degree transformer: the logits at each position are for the next token."""
+    """Causal language model of polynomials: the logits at each position are for the next token."""
 
     base_model_class = PolyTransformerModel
 
 
 class PolyTransformerForMaskedLM(SeqMixForMaskedLM, PolyTransformerPreTrainedModel):
-    """Masked language model of the polynomial-degree transformer: the logits at each position are for the token that was there."""
+    """Masked language model of polynomials: the logits at each position are for the token that was there."""
 
     base_model_class = PolyTransformerModel
 

@@ -1,13 +1,13 @@
 """SKI-TNN: its classes, and its row of the table of families."""
 
 from ..backbone import SeqMixModel, SeqMixPreTrainedModel
-from ..family import Family
-from ..heads import (
-    SeqMixForMaskedLM,
+from ..classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
+from ..family import Family
+from ..heads import SeqMixForMaskedLM
 from ..vision import SeqMixForImageClassification
 from .configuration_ski_tnn import SKITNNConfig
 from .mixer import SKITNNMixer

@@ -3,14 +3,13 @@
 from transformers import GenerationMixin
 
 from ..backbone import SeqMixModel, SeqMixPreTrainedModel
-from ..family import Family
-from ..heads import (
-    SeqMixForCausalLM,
-    SeqMixForMaskedLM,
+from ..classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
+from ..family import Family
+from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..vision import SeqMixForImageClassification
 from .configuration_tnn import TNNConfig
 from .mixer import TNNMixer
