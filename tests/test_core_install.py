@@ -1,6 +1,7 @@
 """What runs where nothing is installed but torch, transformers, safetensors and what these need themselves."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import hf_seqmix
-from tests.test_readme import README, blocks
 
 REPOSITORY = Path(hf_seqmix.__file__).parents[1]
 
@@ -73,9 +73,14 @@ assert not found, found
 """
 
 
-@pytest.mark.parametrize("code", [EVERY_MODULE, "\n".join(blocks("python"))], ids=["modules", "readme"])
+README = "\n".join(
+    re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+)
+
+
+@pytest.mark.parametrize("code", [EVERY_MODULE, README], ids=["modules", "readme"])
 def test_runs_without_extras(tmp_path, code):
-    (tmp_path / "model_cards").symlink_to(README.parent / "model_cards")
+    (tmp_path / "model_cards").symlink_to(REPOSITORY / "model_cards")
     (tmp_path / "code.py").write_text(HIDE + code + CHECK, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "code.py"],
