@@ -164,7 +164,9 @@ def token_layout(
     mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
     tracing = torch.compiler.is_compiling()
 
-    sequence_ids = packed_sequence_ids(mask, batch, length, position_ids, cu_seq_lens_q, seq_idx)
+    sequence_ids = None
+    if not (position_ids is None and cu_seq_lens_q is None and seq_idx is None):
+        sequence_ids = packed_sequence_ids(mask, batch, length, position_ids, cu_seq_lens_q, seq_idx)
     if sequence_ids is not None:
         if not isinstance(past_length, int) or past_length > 0:
             raise ValueError(

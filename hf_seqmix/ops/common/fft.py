@@ -12,7 +12,6 @@ from torch import Tensor
 __all__ = [
     "channel_blocks",
     "circular_product",
-    "compute_dtype",
     "correlate",
     "cross_spectrum",
     "fast_length",
@@ -28,11 +27,6 @@ __all__ = [
 _CPU_BYTES_PER_THREAD = 2**20
 _CPU_BYTES_MOST = 16 * 2**20
 _DEVICE_BYTES = 256 * 2**20
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which transforms of `dtype` run: float64 for float64, float32 for everything else."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @lru_cache(maxsize=4096)

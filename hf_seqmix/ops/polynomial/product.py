@@ -6,9 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..common.dispatch import dispatch
 from .linear_attention import multiplies_halves
 from .running_mean import running_product
-from .stages import linear_attention, outer_sum, running_sum
+from .stages import attend, outer_sum, running_sum
 
 __all__ = ["DEGREE_FORMS", "Product", "polynomial_product", "row_kinds", "row_widths", "sum_rows", "sum_widths"]
 
@@ -64,7 +65,7 @@ def polynomial_product(
         recent: rows of further tokens before these, that `sums` does not count; None for none.
         weights: (3,), w_2, w_3 and w_4 of "soft".
     """
-    stages = _Stages(factors[0], real, causal, form, sums, recent)
+    stages = _Stages(factors, real, causal, form, sums, recent)
     degree, y = len(factors), None
     if degree_form == "soft":
         assert weights is not None and degree == 4
@@ -119,14 +120,17 @@ class _Stages:
 
     def __init__(
         self,
-        like: Tensor,
+        factors: Sequence[Tensor],
         real: Tensor | None,
         causal: bool,
         form: str,
         sums: Sequence[Tensor] | None,
         recent: Sequence[Rows] | None,
     ) -> None:
+        # One decision for the whole product.
+        self.route, self.dtype = dispatch(*factors)
         self.causal, self.form, self.sums, self.recent = causal, form, sums, recent
+        like = factors[0]
         self.length = like.shape[1]
         self.rows: list[Rows] = []
         dtype = torch.promote_types(like.dtype, torch.float32)
@@ -145,8 +149,8 @@ class _Stages:
             start = running_sum(before[0], start, causal=False)[:, 0]
         if not self.causal:
             return query * (running_sum(x, start, causal=False) * self.share[:, :, None, None])
-        narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(query)
-        return running_product(query, x, start, self.share, torch.bfloat16 if narrow else None)
+        narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(self.route, query)
+        return running_product(self.route, query, x, start, self.share, torch.bfloat16 if narrow else None)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """A(query, key, value), (batch, length, heads, width)."""
@@ -156,7 +160,7 @@ class _Stages:
                 torch.cat([old.to(new.dtype), new], dim=1) for old, new in zip(recent, (key, value), strict=True)
             )
         scale = self.share / query.shape[-1] ** 0.5
-        return linear_attention(query, key, value, state, causal=self.causal, form=self.form, scale=scale)
+        return attend(self.route, self.dtype, query, key, value, state, self.causal, self.form, scale)
 
     def _past(self, rows: Rows) -> tuple[Tensor | None, Rows | None]:
         """Note what the next stage adds up; return its sum and its recent rows of the past."""

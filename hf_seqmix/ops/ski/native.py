@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from .c_library import ADVICE, compiled
-from .interpolation import InducingGrid, ski_matmul_dense
+from .interpolation import InducingGrid
+from .product import ski_matmul_dense
 from .short_conv import short_conv_dense
 
 __all__ = ["build", "ready", "serves", "ski_backward", "ski_forward"]

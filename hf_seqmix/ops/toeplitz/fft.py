@@ -10,10 +10,10 @@ slower on CPU, measured.
 import torch
 from torch import Tensor
 
+from ..common.dispatch import compute_dtype
 from ..common.fft import (
     channel_blocks,
     circular_product,
-    compute_dtype,
     correlate,
     fast_length,
     right_angle_product,
@@ -26,15 +26,24 @@ from ..common.layout import channels_adjacent, positions_adjacent, write_channel
 __all__ = ["fft_gradients", "fft_product", "right_angle_gradients", "right_angle_partial"]
 
 
-def fft_product(first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layout: bool = False) -> Tensor:
-    """Return the derivative of L in the argument that `wrt` names, see `toeplitz_product.py`.
+def fft_product(
+    first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layout: bool = False, block: int | None = None
+) -> Tensor:
+    """Return the derivative of L in the argument that `wrt` names, by transforms of real signals.
 
-    With `keep_layout`, on a CPU, a result that is no kernel has its channels side by side where `first` has; else positions.
+    Args:
+        first: see `derivatives.toeplitz_product`, and so second, wrt and causal.
+        second: see there.
+        wrt: see there.
+        causal: see there.
+        keep_layout: whether a result that is no kernel has its channels side by side on a CPU where `first` has; else its
+            positions are side by side.
+        block: channels to transform at a time; by default `channel_blocks` says how many.
     """
     batch, channels, length = first.shape
     dtype = compute_dtype(first.dtype)
     fft_length = fast_length(2 * length - 1)
-    block = channel_blocks(batch, channels, fft_length, dtype, first.device)
+    block = block or channel_blocks(batch, channels, fft_length, dtype, first.device)
     out = _empty_result(first, wrt, causal, dtype, keep_layout)
     for start in range(0, channels, block):
         c = slice(start, start + block)
@@ -50,13 +59,22 @@ def fft_product(first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layo
 
 
 def fft_gradients(
-    g: Tensor, x: Tensor, kernel: Tensor, causal: bool, keep_layout: bool = False
+    g: Tensor, x: Tensor, kernel: Tensor, causal: bool, keep_layout: bool = False, block: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x and of the kernel, transforming `g` once for both; `keep_layout` as for `fft_product`."""
+    """Return the gradients of x and of the kernel, transforming `g` once for both.
+
+    Args:
+        g: upstream gradient, (batch, channels, length).
+        x: (batch, channels, length).
+        kernel: (channels, taps) in the dtype of the transform.
+        causal: see `fft_product`, and so keep_layout and block.
+        keep_layout: see there.
+        block: see there.
+    """
     batch, channels, length = x.shape
     dtype = compute_dtype(x.dtype)
     fft_length = fast_length(2 * length - 1)
-    block = channel_blocks(batch, channels, fft_length, dtype, x.device)
+    block = block or channel_blocks(batch, channels, fft_length, dtype, x.device)
     dx = _empty_result(g, "input", causal, dtype, keep_layout)
     dkernel = torch.empty_like(kernel, memory_format=torch.contiguous_format)
     for start in range(0, channels, block):

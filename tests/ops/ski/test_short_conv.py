@@ -87,7 +87,7 @@ def test_empty_inputs(shape):
 
 
 def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="weight has 4 taps; a centred convolution needs an odd number"):
+    with pytest.raises(ValueError, match="weight has 4 taps; a centered convolution needs an odd number"):
         short_conv(torch.randn(1, 2, 5), torch.randn(2, 4))
     with pytest.raises(ValueError, match=r"got \(1, 2, 5\) and \(3, 3\)"):
         short_conv(torch.randn(1, 2, 5), torch.randn(3, 3))
