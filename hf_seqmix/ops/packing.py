@@ -109,7 +109,7 @@ def sequence_positions(sequence_ids: Tensor) -> Tensor:
     """Count each token's position within its packed sequence, from 0.
 
     Args:
-        sequence_ids: (batch, length), equal for neighbouring tokens of one sequence.
+        sequence_ids: (batch, length), equal for neighboring tokens of one sequence.
 
     Returns:
         (batch, length) long.

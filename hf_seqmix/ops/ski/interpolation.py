@@ -57,7 +57,7 @@ class InducingGrid(NamedTuple):
 
     @property
     def spacing(self) -> float:
-        """Tokens between neighbouring points, h."""
+        """Tokens between neighboring points, h."""
         return (self.max_length - 1) / (self.num_points - 1)
 
     def points(self, length: int) -> int:

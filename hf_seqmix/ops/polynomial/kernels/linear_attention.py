@@ -9,7 +9,7 @@ a GPU idle at small batches. So a head is cut into parts of whole chunks, as man
 part writes and reads a state of width x values numbers in float32:
 
 1. `_part_sums`: sum_(s in part) i_s b_s c_s^T, for every part but the last;
-2. `_running_totals` (`running_sums.py`): their sums over the parts before, and the state;
+2. `_running_totals` (`running_mean.py`): their sums over the parts before, and the state;
 3. `_outputs`: a program a part walks its chunks with the state in registers.
 
 Of a head that is one part, only the third is launched. The gradients are of the same form, and the two that share a state
@@ -18,7 +18,7 @@ come from one launch: `causal_sum_pair`.
 Every output is written by one program and sums over parts are made in their order, without atomics: results repeat bit for
 bit. They depend, within rounding, on the number of parts, and so on batch, heads and length.
 
-Products are of half-precision numbers where one of a, b and c is, summed in float32; see `causal_tiles.py`.
+Products are of half-precision numbers where one of a, b and c is, summed in float32; see `tiles.py`.
 """
 
 import torch
@@ -33,10 +33,10 @@ from .tiles import add_product, dot_dtype, fit, load_rows, masked_product, serve
 __all__ = ["LARGEST_WIDTH", "causal_sum", "causal_sum_pair"]
 
 LARGEST_WIDTH = 128
-"""Of a, b and c: the state has to fit into the registers of a program."""
+"""Largest width of a, b and c: the state has to fit into the registers of a program."""
 
 PROGRAMS = 264
-"""As many as a head is cut for: two for each of the 132 multiprocessors of an H200 (from a model, not measured)."""
+"""Programs that a head is cut for: two for each of the 132 multiprocessors of an H200 (from a model, not measured)."""
 
 
 def causal_sum(
@@ -49,6 +49,7 @@ def causal_sum(
     outer: Tensor | None = None,
     inner: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
+    programs: int = PROGRAMS,
 ) -> Tensor:
     """Compute y_t = o_t a_t (S + sum i_s b_s c_s^T) over s <= t, or, in `reverse`, over s >= t.
 
@@ -61,12 +62,13 @@ def causal_sum(
         outer: o, (batch, length) in float32, or with a length of 1; None for ones.
         inner: i, likewise.
         dtype: of the result.
+        programs: that a head is cut for.
 
     Returns:
         (batch, length, heads, values).
     """
     y = torch.empty((*a.shape[:3], c.shape[3]), dtype=dtype, device=a.device)
-    _launch((a, None), (b, c), (y, None), state, outer, inner, reverse)
+    _launch((a, None), (b, c), (y, None), state, outer, inner, reverse, programs)
     return y
 
 
@@ -80,6 +82,7 @@ def causal_sum_pair(
     outer: Tensor | None = None,
     inner: Tensor | None = None,
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
+    programs: int = PROGRAMS,
 ) -> tuple[Tensor, Tensor]:
     """Compute o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T), the gradients in v and in k, over one state.
 
@@ -92,6 +95,7 @@ def causal_sum_pair(
         outer: see there.
         inner: see there.
         dtypes: of the results.
+        programs: that a head is cut for.
 
     Returns:
         (batch, length, heads, values) and (batch, length, heads, width).
@@ -99,10 +103,10 @@ def causal_sum_pair(
     y = torch.empty((*a.shape[:3], c.shape[3]), dtype=dtypes[0], device=a.device)
     z = torch.empty((*a.shape[:3], b.shape[3]), dtype=dtypes[1], device=a.device)
     if serves_pairs(b.shape[3], c.shape[3], dot_dtype(a, other, b, c)):
-        _launch((a, other), (b, c), (y, z), None, outer, inner, reverse)
+        _launch((a, other), (b, c), (y, z), None, outer, inner, reverse, programs)
     else:
-        _launch((a, None), (b, c), (y, None), None, outer, inner, reverse)
-        _launch((other, None), (c, b), (z, None), None, outer, inner, reverse)
+        _launch((a, None), (b, c), (y, None), None, outer, inner, reverse, programs)
+        _launch((other, None), (c, b), (z, None), None, outer, inner, reverse, programs)
     return y, z
 
 
@@ -114,6 +118,7 @@ def _launch(
     outer: Tensor | None,
     inner: Tensor | None,
     reverse: bool,
+    programs: int,
 ) -> None:
     (a, other), (b, c), (y, z) = queries, pairs, outputs
     batch, length, heads, width = a.shape
@@ -128,7 +133,7 @@ def _launch(
     settings = tile_settings(width, values, dot, other is not None)
     chunk, block = settings["CHUNK"], settings["VALUES_BLOCK"]
     blocks, chunks = triton.cdiv(values, block), triton.cdiv(length, chunk)
-    wanted = triton.cdiv(PROGRAMS, batch * heads * blocks)
+    wanted = triton.cdiv(programs, batch * heads * blocks)
     part_chunks = triton.cdiv(chunks, min(wanted, chunks))
     parts = triton.cdiv(chunks, part_chunks)
     outer, inner = _factor(outer, batch, length), _factor(inner, batch, length)

@@ -4,8 +4,8 @@ Three launches, all over channels that are last in memory:
 
 1. `_collect`: W^T x. A program owns some inducing points of some channels of a sequence and reads the tokens of the cells
    around them; the block of W that they meet is made from their positions and multiplied on tensor cores.
-2. `channel_toeplitz.py`: A times that.
-3. `_spread`: the convolution and W times that. A thread owns 16 neighbouring tokens of two channels and keeps the tokens that
+2. `points.py`: A times that.
+3. `_spread`: the convolution and W times that. A thread owns 16 neighboring tokens of two channels and keeps the tokens that
    their taps meet in registers. So a token is loaded and converted twice, not once a tap, and the convolution is little more
    than its multiplications.
 
@@ -39,14 +39,16 @@ MOST_POINTS = 128
 MOST_TAPS = 65
 """Beyond, taps do not fit into registers."""
 
-# Two channels of a thread hold two registers for each tap, and two more for its gradient.
-_MOST_TAPS_OF_GRADIENT = 33
+MOST_TAPS_OF_GRADIENT = 33
+"""Taps whose gradients one launch computes: two channels of a thread hold two registers for each tap, and two more for its
+gradient."""
+
 _TOKENS = 16
 _AHEAD = 3
 _WARPS = 4
 
 
-def ski_forward(x: Tensor, taps: Tensor, kernel: Tensor, grid: Any) -> tuple[Tensor, Tensor]:
+def ski_forward(x: Tensor, taps: Tensor, kernel: Tensor, grid: Any, programs: int = PROGRAMS) -> tuple[Tensor, Tensor]:
     """Compute conv(x) + W A W^T x.
 
     Args:
@@ -54,18 +56,27 @@ def ski_forward(x: Tensor, taps: Tensor, kernel: Tensor, grid: Any) -> tuple[Ten
         taps: (channels, m) in float32, m odd and at most `MOST_TAPS`.
         kernel: (channels, 2 points - 1) in float32.
         grid: an `InducingGrid`.
+        programs: that fill a device.
 
     Returns:
         y: (batch, channels, length) in the dtype of x, channels contiguous.
         collected: W^T x, (batch, channels, points) in float32, channels contiguous.
     """
-    collected = collect(x, grid)
+    collected = collect(x, grid, programs)
     mixed = channel_toeplitz(_rows(collected), kernel.t().contiguous())
-    return spread(x, taps, mixed.transpose(1, 2), grid), collected
+    return spread(x, taps, mixed.transpose(1, 2), grid, programs), collected
 
 
 def ski_backward(
-    g: Tensor, x: Tensor, taps: Tensor, kernel: Tensor, collected: Tensor, grid: Any, needs: tuple[bool, bool, bool]
+    g: Tensor,
+    x: Tensor,
+    taps: Tensor,
+    kernel: Tensor,
+    collected: Tensor,
+    grid: Any,
+    needs: tuple[bool, bool, bool],
+    programs: int = PROGRAMS,
+    most_taps: int = MOST_TAPS_OF_GRADIENT,
 ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
     """Compute the gradients of `ski_forward`.
 
@@ -77,6 +88,8 @@ def ski_backward(
         collected: as it was returned.
         grid: as it was given.
         needs: whether the gradients of x, of taps and of kernel are wanted.
+        programs: that fill a device.
+        most_taps: whose gradients are computed in one launch.
 
     Returns:
         dx like y; dtaps, (channels, m), and dkernel, (channels, 2 points - 1), in float32, channels contiguous; or None.
@@ -84,21 +97,22 @@ def ski_backward(
     g = _channels_last(g)
     dcollected = dkernel = None
     if needs[0] or needs[2]:
-        upstream = _rows(collect(g, grid))
+        upstream = _rows(collect(g, grid, programs))
         if needs[0]:
             dcollected = channel_toeplitz(upstream, kernel.t().contiguous(), transpose=True).transpose(1, 2)
         if needs[2]:
-            dkernel = channel_toeplitz_kernel_gradient(upstream, _rows(collected)).t()
-    dx, dtaps = spread_backward(g, x if needs[1] else None, taps, dcollected, grid)
+            dkernel = channel_toeplitz_kernel_gradient(upstream, _rows(collected), programs).t()
+    dx, dtaps = spread_backward(g, x if needs[1] else None, taps, dcollected, grid, programs, most_taps)
     return dx, dtaps, dkernel
 
 
-def collect(x: Tensor, grid: Any) -> Tensor:
+def collect(x: Tensor, grid: Any, programs: int = PROGRAMS) -> Tensor:
     """Compute W^T x.
 
     Args:
         x: see `ski_forward`.
         grid: see there.
+        programs: see there.
 
     Returns:
         (batch, channels, points) in float32, channels contiguous.
@@ -109,7 +123,7 @@ def collect(x: Tensor, grid: Any) -> Tensor:
     blocks = triton.cdiv(channels, columns)
     # Tokens of the cells beside its own points a program reads in vain: few points only where programs are few.
     owned = 16
-    while owned > 2 and batch * blocks * triton.cdiv(points, owned) < PROGRAMS // 2:
+    while owned > 2 and batch * blocks * triton.cdiv(points, owned) < programs // 2:
         owned //= 2
     groups = triton.cdiv(points, owned)
     collected = torch.empty((batch, points, channels), dtype=torch.float32, device=x.device)
@@ -136,7 +150,7 @@ def collect(x: Tensor, grid: Any) -> Tensor:
     return collected.transpose(1, 2)
 
 
-def spread(x: Tensor, taps: Tensor, values: Tensor, grid: Any) -> Tensor:
+def spread(x: Tensor, taps: Tensor, values: Tensor, grid: Any, programs: int = PROGRAMS) -> Tensor:
     """Compute conv(x) + W v.
 
     Args:
@@ -144,18 +158,25 @@ def spread(x: Tensor, taps: Tensor, values: Tensor, grid: Any) -> Tensor:
         taps: see there.
         values: v, (batch, channels, points) in float32.
         grid: see there.
+        programs: see there.
 
     Returns:
         (batch, channels, length) in the dtype of x, channels contiguous.
     """
     x = _channels_last(x)
     y = _like(x)
-    _launch_spread(x, taps.t().contiguous(), values, grid, out=y)
+    _launch_spread(x, taps.t().contiguous(), values, grid, programs, out=y)
     return y
 
 
 def spread_backward(
-    g: Tensor, x: Tensor | None, taps: Tensor, values: Tensor | None, grid: Any
+    g: Tensor,
+    x: Tensor | None,
+    taps: Tensor,
+    values: Tensor | None,
+    grid: Any,
+    programs: int = PROGRAMS,
+    most_taps: int = MOST_TAPS_OF_GRADIENT,
 ) -> tuple[Tensor | None, Tensor | None]:
     """Compute the gradients of x and of taps.
 
@@ -165,6 +186,8 @@ def spread_backward(
         taps: see there.
         values: A^T W^T g, (batch, channels, points) in float32; None if the gradient of x is not wanted.
         grid: see there.
+        programs: see `ski_backward`.
+        most_taps: see there.
 
     Returns:
         dx, as y of `ski_forward`, and dtaps, (channels, m) in float32, channels contiguous; or None.
@@ -173,19 +196,19 @@ def spread_backward(
     x = None if x is None else _channels_last(x)
     dx = None if values is None else _like(g)
     count, rows = taps.shape[1], taps.t().contiguous()
-    if count <= _MOST_TAPS_OF_GRADIENT:
-        dtaps = _launch_spread(g, rows, values, grid, out=dx, other=x, mirrored=True)
+    if count <= most_taps:
+        dtaps = _launch_spread(g, rows, values, grid, programs, out=dx, other=x, mirrored=True)
         return dx, None if dtaps is None else dtaps.t()
     if dx is not None:
-        _launch_spread(g, rows, values, grid, out=dx, mirrored=True)
+        _launch_spread(g, rows, values, grid, programs, out=dx, mirrored=True)
     if x is None:
         return dx, None
     parts = []
-    for start in range(0, count, _MOST_TAPS_OF_GRADIENT):
-        some = rows[start : start + _MOST_TAPS_OF_GRADIENT]
+    for start in range(0, count, most_taps):
+        some = rows[start : start + most_taps]
         # Mirrored, the last tap meets the earliest token.
         before = count // 2 - (count - start - len(some))
-        parts.append(_launch_spread(g, some, None, grid, other=x, mirrored=True, before=before))
+        parts.append(_launch_spread(g, some, None, grid, programs, other=x, mirrored=True, before=before))
     return dx, torch.cat([part for part in parts if part is not None]).t()
 
 
@@ -194,6 +217,7 @@ def _launch_spread(
     taps: Tensor,
     values: Tensor | None,
     grid: Any,
+    programs: int,
     out: Tensor | None = None,
     other: Tensor | None = None,
     mirrored: bool = False,
@@ -206,6 +230,7 @@ def _launch_spread(
         taps: (m, channels), contiguous.
         values: v.
         grid: where the points lie.
+        programs: that fill a device.
         out: none if there is no use for it, and no `values`.
         other: none if there is no use for the sums.
         mirrored: count taps from the last one, here and in the sums.
@@ -216,7 +241,7 @@ def _launch_spread(
     blocks, rows = triton.cdiv(channels, columns), 64 * _WARPS // columns
     tiles = triton.cdiv(length, rows * _TOKENS)
     # Every program reads the taps first, and writes a sum for each at the end.
-    tiles_each = share(batch * tiles, blocks, 4 if other is None else 16)
+    tiles_each = share(batch * tiles, blocks, 4 if other is None else 16, programs)
     parts = triton.cdiv(batch * tiles, tiles_each)
     if values is not None:
         values = _rows(values)
@@ -278,7 +303,7 @@ def _like(x: Tensor) -> Tensor:
 
 
 def _step(x: Tensor) -> int:
-    """Return the distance of neighbouring tokens; where there is one only, it may be anything, and would be compiled anew."""
+    """Return the distance of neighboring tokens; where there is one only, it may be anything, and would be compiled anew."""
     return x.stride(2) if x.shape[2] > 1 else x.shape[1]
 
 
