@@ -1,14 +1,15 @@
 """Chooses the implementation of an operation that has several, by length, device and precision.
 
-Each entry of the table is a list of rows (longest length, name); the last row has no limit. `scripts/speed/tune.py` times the
-implementations on a machine, prints such a table and writes it as JSON. `use_crossovers` puts a table in force, and `forced`
-overrules the table for a while.
+Each entry of the table is a list of rows (longest length, name); the last row has no limit. `scripts/speed/tune.py`
+times the implementations on a machine, prints such a table and writes it as JSON. `use_crossovers` puts a table in
+force, and `forced` overrules the table for a while.
 
-The rows of CPUs were measured (2 vCPU AMD EPYC, torch 2.13, one thread). The rows of GPUs are unmeasured: they come from
-counting bytes and operations on an NVIDIA H200 (4.3 TB/s, 40 % of 790 TFLOP/s in bfloat16, tiles instruction by instruction).
-By that count a causal product takes, forward and backward, in picoseconds an element:
+The rows of CPUs were measured (2 vCPU AMD EPYC, torch 2.13, one thread). The rows of GPUs are unmeasured: they come
+from counting bytes and operations on an NVIDIA H200 (4.3 TB/s, 40 % of 790 TFLOP/s in bfloat16, tiles instruction by
+instruction). By that count a causal product takes, forward and backward, in picoseconds an element:
 
-* tiles: 8 at length 512 with a batch of 64, and 17 with a batch of 8; more at greater lengths. Twice that bidirectionally.
+* tiles: 8 at length 512 with a batch of 64, and 17 with a batch of 8; more at greater lengths, and twice as much
+  bidirectionally.
 * the two-level transform ("monarch"): 7 at 512, 11 at 2048, 24 at 16384. The same bidirectionally.
 * `torch.fft`: 78 to 100.
 """
@@ -38,7 +39,7 @@ IMPLEMENTATIONS = {
     "ski": ("torch", "fused", "native"),
     "causal_sum": ("torch", "chunks"),
 }
-"""Operation -> its implementations; the first serves every device, dtype and length. "native" has to be asked for besides."""
+"""Operation -> its implementations; the first serves every device, dtype and length. A user asks for "native"."""
 
 KERNELS = {
     "tiles": "toeplitz.kernels.tiles",
@@ -46,7 +47,7 @@ KERNELS = {
     "fused": "ski.kernels.operator",
     "chunks": "polynomial.kernels.linear_attention",
 }
-"""Implementation -> the module below `ops` that holds it, for those in Triton."""
+"""Implementation in Triton -> its module below `ops`."""
 
 _DEFAULT: Table = {
     "toeplitz_causal": {
@@ -90,11 +91,12 @@ def use_crossovers(
     """Choose implementations by another table from now on, in all threads of the process.
 
     Args:
-        table: operations and kinds of device to change, the others stay as they are by default; or the path of a JSON file
-            that `scripts/speed/tune.py` wrote, which holds one under "crossovers"; None for the default.
+        table: operations and kinds of device to change, the others stay as they are by default; or the path of a JSON
+            file that `scripts/speed/tune.py` wrote, which holds one under "crossovers"; None for the default.
 
     Raises:
-        ValueError: for operations, kinds or names that are unknown, lengths that do not rise, or a last row with a limit.
+        ValueError: for operations, kinds or names that are unknown, lengths that do not rise, or a last row with a
+            limit.
     """
     global _in_force
     entries = _read(table) if isinstance(table, (str, Path)) else table or {}
@@ -144,8 +146,8 @@ def forced(**names: str | None) -> Iterator[None]:
         with forced(toeplitz_causal="tiles", ski="torch"):
             ...
 
-    torch computes float64 all the same where Triton is named. It also computes what is on a CPU, unless Triton interprets
-    (`TRITON_INTERPRET=1`).
+    torch computes float64 all the same where Triton is named. It also computes what is on a CPU, unless Triton
+    interprets (`TRITON_INTERPRET=1`).
 
     Args:
         **names: implementation of each operation, see `IMPLEMENTATIONS`; None for the choice of the table.
@@ -168,9 +170,9 @@ def forced(**names: str | None) -> Iterator[None]:
 def implementation(op: str, x: Tensor, length: int) -> str:
     """Return the name of the implementation that computes a call.
 
-    The name is what `forced` says, else what the table says for the device, dtype and length. A Triton
-    kernel is chosen only where Triton is installed and a trial of the kernel gave the result of torch. The trial is made
-    once a process, on a small problem; if the kernel fails, a warning says so and torch computes. Operators call this
+    The name is what `forced` says, else what the table says for the device, dtype and length. A Triton kernel is
+    chosen only where Triton is installed and a trial of the kernel gave the result of torch. The trial is made once a
+    process, on a small problem; if the kernel fails, a warning says so and torch computes. Operators call this
     function when they run: a tracer cannot follow it.
 
     Args:

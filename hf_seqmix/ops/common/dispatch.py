@@ -3,15 +3,17 @@
 An operation has up to three forms of one result:
 
 * with a backward pass of its own, as a function of autograd: the fast form.
-* as an operator of `torch.library`, opaque to `torch.compile` and `torch.export`, so that one graph serves all lengths.
-* by ordinary operations on real numbers (convolutions, matrix products, gathers), which other runtimes know. This form uses
-  no transform and no operator of the package. It is slower and can be differentiated any number of times.
+* as an operator of `torch.library`, opaque to `torch.compile` and `torch.export`, so that one graph serves all
+  lengths.
+* by ordinary operations on real numbers (convolutions, matrix products, gathers), which other runtimes know. This form
+  uses no transform and no operator of the package. It is slower and can be differentiated any number of times.
 
-A public function calls `dispatch` once and hands the route and the dtype down. `torch.onnx.export` gets the last form by
-itself. Exporters that trace first and convert afterwards do not say so while they trace: run them inside `real_valued()`.
+A public function calls `dispatch` once and hands the route and the dtype down. `torch.onnx.export` gets the last form
+by itself. Exporters that trace first and convert afterwards do not say so while they trace: run them inside
+`real_valued()`.
 
-Within the first two forms an operation may have several implementations, in torch, in Triton and in C. `crossovers.py` chooses
-among them when the operation runs.
+Within the first two forms an operation may have several implementations, in torch, in Triton and in C. `crossovers.py`
+chooses among them when the operation runs.
 """
 
 from collections.abc import Iterator

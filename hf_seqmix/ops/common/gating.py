@@ -1,7 +1,8 @@
 """The gate of gated units, silu(a) b, which keeps its arguments for backward and nothing else.
 
-Ordinary operations keep silu(a), too, and backward makes two more tensors of that size. In a layer the time is the same.
-Alone, on more than the cache of a CPU holds (8192 positions of 768 channels), the gate took two fifths of the time.
+Ordinary operations keep silu(a), too, and backward makes two more tensors of that size. In a layer the time is the
+same. Alone, on more than the cache of a CPU holds (8192 positions of 768 channels), the gate took two fifths of the
+time.
 """
 
 from typing import Any

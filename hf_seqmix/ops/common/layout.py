@@ -1,7 +1,7 @@
 """Exchanging channels and positions in memory, fast on CPU.
 
-Linear layers leave (batch, length, channels), transforms want (batch, channels, length). PyTorch copies one to the other
-number by number. Its channel shuffle transposes small matrices in vector registers, in a third of the time.
+Linear layers leave (batch, length, channels), transforms want (batch, channels, length). PyTorch copies one to the
+other number by number. Its channel shuffle transposes small matrices in vector registers, in a third of the time.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _GROUP = 32
 
 
 def channels_adjacent(x: Tensor) -> bool:
-    """Return whether channels of (batch, channels, length) on a CPU lie side by side in memory, and positions do not."""
+    """Return whether channels, not positions, of (batch, channels, length) on a CPU are side by side in memory."""
     return x.device.type == "cpu" and x.stride(1) == 1 and x.stride(2) != 1
 
 
@@ -52,8 +52,8 @@ def write_channels(out: Tensor, y: Tensor) -> None:
 def transposed(x: Tensor) -> Tensor:
     """Return x, a matrix, transposed and laid out anew; differentiable.
 
-    A product of matrices that leaves its result transposed would be faster still. But for a few rows, MKL lets its last bit
-    depend on where in memory the weights begin: a model that is saved and loaded would not be the same.
+    A product of matrices that leaves its result transposed would be faster still. But for a few rows, MKL lets its
+    last bit depend on where in memory the weights begin: a model that is saved and loaded would not be the same.
 
     Args:
         x: (points, channels).

@@ -1,11 +1,12 @@
 """Operations with two faces over one computation: a function of autograd, and an operator of `torch.library`.
 
-The operator is opaque to `torch.compile` and `torch.export`; the function of autograd costs less to call. At length 128 the
-call of an operator takes a sixth of a whole Toeplitz product. A derivative is written once and serves both faces.
+The operator is opaque to `torch.compile` and `torch.export`; the function of autograd costs less to call. At length
+128 the call of an operator takes a sixth of a whole Toeplitz product. A derivative is written once and serves both
+faces.
 
-Exported model code may be loaded several times in a process, from several folders. So an operator is defined once a process:
-a definition anew would free the operator that others hold. Equal names must mean equal code, and so a name carries a version,
-to be raised with any change of meaning. Exported code carries a hash of itself instead.
+Exported model code may be loaded several times in a process, from several folders. So an operator is defined once a
+process: a definition anew would free the operator that others hold. Equal names must mean equal code, and so a name
+carries a version, to be raised with any change of meaning. Exported code carries a hash of itself instead.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -54,8 +55,8 @@ class DifferentiableOperator(Operator):
         compute: the computation, without a derivative.
         fake: of the same arguments: empty results.
         save: (ctx, inputs, output) -> None, keeps what backward needs.
-        backward: (traced, ctx, *upstream) -> gradients of all arguments. `traced` is to be handed on to the operators that
-            the formula calls.
+        backward: (traced, ctx, *upstream) -> gradients of all arguments. `traced` is to be handed on to the operators
+            that the formula calls.
         eager: keyword arguments of `compute` without tracing.
         batched: whether the batch is the first dimension of every tensor among arguments and results, so that
             `torch.func.vmap` may fold its own dimension into the batch. Else `torch.func` is refused.
@@ -158,7 +159,7 @@ def _function(
 
 
 def _folded(size: int, in_dims: Sequence[int | None], args: Sequence[Any]) -> list[Any]:
-    """Move the dimension that `vmap` maps over into the batch, which comes first, of every tensor among the arguments."""
+    """Move the dimension of `vmap` into the batch, which comes first, of every tensor among the arguments."""
     flat = []
     for x, dim in zip(args, in_dims, strict=True):
         if isinstance(x, Tensor):

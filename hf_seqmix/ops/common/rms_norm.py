@@ -13,8 +13,8 @@ __all__ = ["rms_normalize"]
 def rms_normalize(x: Tensor, eps: float) -> Tensor:
     """Compute y = x / sqrt(mean(x^2) + eps) over the last dimension.
 
-    In float32 (float64 for float64 `x`). Backward needs y, which the linear layer that follows keeps in any case, and one
-    number a row.
+    In float32 (float64 for float64 `x`). Backward needs y, which the linear layer that follows keeps in any case, and
+    one number a row.
 
     Args:
         x: (..., channels) of any floating dtype.
@@ -42,7 +42,7 @@ def _normalize(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tenso
 
 
 class _RMSNormalize(torch.autograd.Function):
-    """x -> (y, r). Since r is a result, the derivative is a formula in results alone, which can be differentiated again."""
+    """x -> (y, r). Since r is a result, the derivative is a formula in results alone, to be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

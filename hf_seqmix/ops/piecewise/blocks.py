@@ -1,6 +1,7 @@
 """How IPA's column operation is computed and differentiated; `column.py` is its public face and holds the formula.
 
-The backward pass computes the kernels again, block by block, so that neither pass has more than a block of them in memory.
+The backward pass computes the kernels again, block by block, so that neither pass has more than a block of them in
+memory.
 """
 
 import torch
@@ -20,7 +21,7 @@ def _over_keys(problem: ColumnProblem, block: Block, logits: Tensor) -> tuple[Te
 
 
 def _weights(problem: ColumnProblem, block: Block) -> tuple[Tensor, Tensor | None]:
-    """Return weights of the values and what the product is divided by afterwards, (rows or 1, centers or 1, queries, 1)."""
+    """Return the weights of the values, and the divisor of the product, (rows or 1, centers or 1, queries, 1)."""
     logits = problem.logits(block)
     divisor: Tensor | None = None
     if problem.norm == "p":
@@ -68,7 +69,7 @@ def column_product(problem: ColumnProblem) -> Tensor:
 def column_gradients(
     problem: ColumnProblem, upstream: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of query, key, value, bias, coupling table and share, all but the first three None if absent.
+    """Return the gradients of query, key, value, bias, coupling and share; of the last three, None for an absent one.
 
     Args:
         problem: the arguments.
@@ -141,7 +142,7 @@ def _fold(problem: ColumnProblem, table: Tensor, seen: Tensor, window: Tensor | 
 
 
 def _kernels(problem: ColumnProblem, block: Block) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """Return the softmax over centers and that over keys, None where the norm has none, and the kernels without their count."""
+    """Return the softmax over centers and over keys, or None, and the kernels, not divided by the count."""
     logits = problem.logits(block)
     norm = problem.norm
     if norm in ("none", "mean"):

@@ -5,13 +5,13 @@
     K = softmax over p of S: the center normalization, by which sum_p K[p, l, j] = 1
     S[p, l, j] = q[p, l] . k[p, j] + t[p, l - j]
 
-with v the tokens after the affine maps of rank k, a the coupling that scales a map by offset or by pair of positions, and
-c[l] the number of visible tokens, which is the position l of a causal row without pads.
+with v the tokens after the affine maps of rank k, a the coupling that scales a map by offset or by pair of positions,
+and c[l] the number of visible tokens, which is the position l of a causal row without pads.
 
-Departure from the paper: the factor 1 / c[l], which the expansion around center points does not have. Along equal tokens the
-expansion adds up l equal terms, so that the norms of its outputs are 1, 1 + 1, ...: 1, 2, 3, 4. Here they are 1, 1, 1, 1. So
-this is not the literal form of the expansion but its mean, whose size does not grow with the position. `kernel_norm` "none"
-has no such factor.
+Departure from the paper: the factor 1 / c[l], which the expansion around center points does not have. Along equal
+tokens the expansion adds up l equal terms, so that the norms of its outputs are 1, 1 + 1, ...: 1, 2, 3, 4. Here they
+are 1, 1, 1, 1. So this is not the literal form of the expansion but its mean, whose size does not grow with the
+position. `kernel_norm` "none" has no such factor.
 
 `blocks.py` says how the operation is computed.
 """
@@ -52,29 +52,31 @@ def piecewise_column(
 ) -> Tensor:
     """Compute the column operation; the dense (batch, centers, queries, keys) never exists.
 
-    With S[p, l, j] = scale q[p, l] . k[p, j] + t[p, l - j], R the softmax of S over centers p, and V[l] the visible keys:
+    With S[p, l, j] = scale q[p, l] . k[p, j] + t[p, l - j], R the softmax of S over centers p, and V[l] the visible
+    keys:
 
-    * "p": K = R, the sum divided by |V[l]|, a departure from the paper (see the top of this file). Kernels are normalized
-      first and masked after: masked first, a hidden pair would be 0 / 0.
+    * "p": K = R, the sum divided by |V[l]|, a departure from the paper (see the top of this file). Kernels are
+      normalized first and masked after: masked first, a hidden pair would be 0 / 0.
     * "j": K = softmax of S over the keys in V[l]: multi-head attention, a head a center. No division.
     * "prod": K = softmax over V[l] of S + log R: responsibilities times competition. No division.
     * "mix": K = mix softmax over V[l] of S + (1 - mix) R / |V[l]|.
     * "none": K = S. No division. "mean": K = S, divided by |V[l]|.
 
-    Where neither positions nor `visible` are given, query i stands at the place of key N - n + i, so that N > n continues a
-    history. Otherwise all three are given, and `visible` alone says what a query sees. Logits and kernels are in float32
-    (float64 for float64). Their product with the values is in the dtype of the values, and in float32 for float16, which long
-    sums would exceed. The division is in float32. Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317). The paper does not
-    publish the form of its kernels; "prod", "mix" and the biases are additions of this package.
+    Where neither positions nor `visible` are given, query i stands at the place of key N - n + i, so that N > n
+    continues a history. Otherwise all three are given, and `visible` alone says what a query sees. Logits and kernels
+    are in float32 (float64 for float64). Their product with the values is in the dtype of the values, and in float32
+    for float16, which long sums would exceed. The division is in float32. Source: Shamsi, Hua, Williams 2023 (arXiv
+    2306.12317). The paper does not publish the form of its kernels; "prod", "mix" and the biases are additions of this
+    package.
 
     Args:
         query: (batch, centers, n, r), real numbers.
         key: (batch, centers, N, r).
         value: (batch, centers, N, k).
-        bias: t, (centers, M) at offsets 0 to M - 1 when causal, else (centers, 2 M - 1) at offsets -(M - 1) to M - 1; offsets
-            beyond are clamped to the outermost. None for no bias.
-        coupling: a, laid out like `bias`; with `absolute_positions` m, of any pair of positions: (centers, m (m + 1) / 2),
-            the lower triangle row after row, when causal, else (centers, m m). None for 1.
+        bias: t, (centers, M) at offsets 0 to M - 1 when causal, else (centers, 2 M - 1) at offsets -(M - 1) to M - 1;
+            offsets beyond are clamped to the outermost. None for no bias.
+        coupling: a, laid out like `bias`; with `absolute_positions` m, of any pair of positions: (centers, m (m + 1) /
+            2), the lower triangle row after row, when causal, else (centers, m m). None for 1.
         mix: (1,), for the norm "mix".
         kernel_norm: one of `KERNEL_NORMS`.
         scale: factor on q . k.
@@ -87,11 +89,12 @@ def piecewise_column(
         block_bytes: bytes of logits to have in memory at a time; by default what suits the device.
 
     Returns:
-        (batch, centers, n, k) in the dtype of `value`; 0 for a query that sees nothing. The result can be differentiated once.
+        (batch, centers, n, k) in the dtype of `value`; 0 for a query that sees nothing. The result can be
+        differentiated once.
 
     Raises:
-        ValueError: for shapes that do not fit, an unknown norm, positions without `visible` or the reverse, and a position
-            beyond the absolute coupling.
+        ValueError: for shapes that do not fit, an unknown norm, positions without `visible` or the reverse, and a
+            position beyond the absolute coupling.
     """
     tensors = (query, key, value, bias, coupling, mix, query_positions, key_positions, visible, key_mask)
     _check(tensors, kernel_norm, causal, absolute_positions)
@@ -190,8 +193,8 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool, a
         raise ValueError("query_positions, key_positions and visible go together, and without key_mask.")
     if not any(given) and not torch.compiler.is_compiling() and not causal and query.shape[2] != key.shape[2]:
         raise ValueError(
-            f"{query.shape[2]} queries and {key.shape[2]} keys: without positions, a bidirectional operation takes as many "
-            "queries as keys."
+            f"{query.shape[2]} queries and {key.shape[2]} keys: without positions, a bidirectional operation takes as "
+            "many queries as keys."
         )
     centers = query.shape[1]
     for name, table in (("bias", bias), ("coupling", coupling)):

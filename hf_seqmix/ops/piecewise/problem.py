@@ -1,11 +1,12 @@
 """The arguments of IPA's column operation, made ready to be computed block of queries by block.
 
-Logits of a block are (rows, centers, queries, keys), in memory that every block reuses. Two choices make the blocks cheap:
+Logits of a block are (rows, centers, queries, keys), in memory that every block reuses. Two choices make the blocks
+cheap:
 
-* Queries are taken from the last to the first. So a relative bias is a window that slides forward over one vector of offsets,
-  a strided view that needs no gathering, and the gradient of the bias is the sum of sheared rows.
-* Where keys are contiguous and later keys hidden, a block meets only the keys up to its last query, which is half of the work.
-  The mask is one triangle at the end.
+* Queries are taken from the last to the first. So a relative bias is a window that slides forward over one vector of
+  offsets, a strided view that needs no gathering, and the gradient of the bias is the sum of sheared rows.
+* Where keys are contiguous and later keys hidden, a block meets only the keys up to its last query, which is half of
+  the work. The mask is one triangle at the end.
 """
 
 from collections.abc import Iterator
@@ -138,8 +139,8 @@ class ColumnProblem:
         last = self.total if self.query_positions is None else int(self.query_positions.max()) + 1
         if last > self.limit:
             raise ValueError(
-                f"the coupling is absolute: it has entries for {self.limit} positions (max_position_embeddings), but position "
-                f"{last - 1} was asked for. Shorten the input, or use the coupling 'shared' or 'toeplitz'."
+                f"the coupling is absolute: it has entries for {self.limit} positions (max_position_embeddings), but "
+                f"position {last - 1} was asked for. Shorten the input, or use the coupling 'shared' or 'toeplitz'."
             )
 
     def blocks(self) -> Iterator[Block]:

@@ -4,12 +4,12 @@ With factors o, i of each position (None for ones) and a state S,
 
     y_t = o_t a_t (S + sum i_s b_s c_s^T)   over s <= t, or, in reverse, over s >= t.
 
-The value and the derivatives in a, b and c are all of this form. So the sum is closed under differentiation of any order and
-saves nothing but its arguments, in their own dtype. The derivatives in b and in c share a state and are computed in one pass:
-the pair o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T).
+The value and the derivatives in a, b and c are all of this form. So the sum is closed under differentiation of any
+order and saves nothing but its arguments, in their own dtype. The derivatives in b and in c share a state and are
+computed in one pass: the pair o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T).
 
-A CPU computes one chunk of positions after another, whose buffers stay in the cache of the processor. torch elsewhere computes
-all chunks at once. Triton computes where `crossovers.implementation` says so.
+A CPU computes one chunk of positions after another, whose buffers stay in the cache of the processor. torch elsewhere
+computes all chunks at once. Triton computes where `crossovers.implementation` says so.
 """
 
 from collections.abc import Sequence
@@ -34,15 +34,15 @@ __all__ = [
 ]
 
 LOOP_CHUNK = 32
-"""Positions of a chunk, one chunk after another. Measured on one CPU thread, as the other: heads 32 and 64 wide, 512 to 8192
-positions, forward and backward."""
+"""Positions of a chunk, one chunk after another. Both sizes were measured on one CPU thread, forward and backward,
+with heads 32 and 64 wide and 512 to 8192 positions."""
 
 VECTOR_CHUNK = 64
 """Positions of a chunk, all chunks at once."""
 
 
 def causal_kernels(*tensors: Tensor) -> Any:
-    """Return the module of Triton kernels that serves tensors (batch, length, ...), or None; not to be called in a graph."""
+    """Return the module of Triton kernels that serves tensors (batch, length, ...), or None; not in a graph."""
     if any(x.dtype == torch.float64 for x in tensors):
         return None
     narrowest = min(tensors, key=lambda x: x.dtype.itemsize)
@@ -52,7 +52,7 @@ def causal_kernels(*tensors: Tensor) -> Any:
 
 
 def multiplies_halves(route: Route, x: Tensor) -> bool:
-    """Return whether products of x are made in its own precision; in a graph, which does not know, whether x is on a GPU."""
+    """Return whether products of x are made in its own precision; in a graph, whether x is on a GPU."""
     return x.device.type == "cuda" if route in ("operator", "real") else causal_kernels(x) is not None
 
 
@@ -129,7 +129,8 @@ def _loop(
 ) -> list[Tensor]:
     """Compute the sum for one query, or the pair for two, one chunk of so many positions after another.
 
-    A chunk is copied before it is multiplied: products of rows that lie heads x width numbers apart take twice the time.
+    A chunk is copied before it is multiplied: products of rows that lie heads x width numbers apart take twice the
+    time.
     """
     batch, length, heads, width = b.shape
     values = c.shape[3]
@@ -218,7 +219,8 @@ def _differentiate_sum(traced: bool, ctx: Any, g: Tensor) -> tuple[Tensor | None
 
 @differentiable_operator(
     "hf_seqmix::causal_sum_v2",
-    "(Tensor a, Tensor b, Tensor c, Tensor? state, Tensor? outer, Tensor? inner, bool reverse, ScalarType dtype) -> Tensor",
+    "(Tensor a, Tensor b, Tensor c, Tensor? state, Tensor? outer, Tensor? inner, bool reverse, ScalarType dtype) "
+    "-> Tensor",
     fake=_empty_sum,
     save=_save_sum,
     backward=_differentiate_sum,

@@ -44,16 +44,17 @@ def polynomial_product(
     With C(x)_t the mean of x_s over the n_t real tokens s <= t, and A(q, k, v)_t = sum_(s <= t) <q_t, k_s> v_s / (n_t
     sqrt(width)), linear attention without a denominator:
 
-    * d = 2: P1 * C(P2)
-    * d = 3: A(P1, P2, P3)
+    * d = 2 (degree 2): P1 * C(P2)
+    * d = 3 (degree 3): A(P1, P2, P3)
     * d = 4: A(P1 * C(P4), P2, P3), or P4 * A(P1, P2, P3) with `degree_form` "gate"
     * d = 5: A(P1, P2, A(P4, P5, P3))
 
     and on: a further stage A raises the degree by 2, a factor C or a gate by 1. Each factor is masked before it is
-    multiplied. Exactly homogeneous: f(lambda x) = lambda^d f(x), since n_t is a count. "soft" mixes the degrees 2, 3 and 4
-    over shared projections: w_2 y^2 + w_3 y^3 + w_4 y^4.
+    multiplied. Exactly homogeneous: f(lambda x) = lambda^d f(x), since n_t is a count. "soft" mixes the degrees 2, 3
+    and 4 over shared projections: w_2 y^2 + w_3 y^3 + w_4 y^4.
 
-    Source: Navon 2021 (unpublished notes), whose formula X prod(W_k X^T) has no fitting dimensions; this is one reading of it.
+    Source: Navon 2021 (unpublished notes), whose formula X prod(W_k X^T) has no fitting dimensions; this is one
+    reading of it.
 
     Args:
         factors: d tensors (batch, length, heads, width), zero at pads.
@@ -143,7 +144,7 @@ class _Stages:
         self.share = running_sum(seen, start, causal=causal, length=self.length).clamp(min=1).reciprocal()
 
     def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
-        """query * C(x), (batch, length, heads, width); in the dtype of the factors if `narrow` and kernels round to it anyway."""
+        """Compute query * C(x), (batch, length, heads, width); if `narrow`, in the dtype to which kernels round anyway."""
         start, before = self._past((x,))
         if before is not None:
             start = running_sum(before[0], start, causal=False)[:, 0]
@@ -153,7 +154,7 @@ class _Stages:
         return running_product(self.route, query, x, start, self.share, torch.bfloat16 if narrow else None)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """A(query, key, value), (batch, length, heads, width)."""
+        """Compute A(query, key, value), (batch, length, heads, width)."""
         state, recent = self._past((key, value))
         if recent is not None:
             key, value = (

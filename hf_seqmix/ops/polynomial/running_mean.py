@@ -2,10 +2,12 @@
 
 With factors o, i of each position (None for ones), a start S, and elementwise products,
 
-    y_t = o_t p_t * (S + sum i_s x_s * z_s)   over s <= t, or, in reverse, over s >= t;  p and z may be missing, for ones.
+    y_t = o_t p_t * (S + sum i_s x_s * z_s)   over s <= t, or, in reverse, over s >= t.
 
-That is the sum of `linear_attention.py` with one number for a state, and closed under differentiation likewise. The product
-saves its arguments, in their own dtype: neither the sums nor a mean made of them.
+p and z may be None, for ones.
+
+That is the sum of `linear_attention.py` with one number for a state, and closed under differentiation likewise. The
+product saves its arguments, in their own dtype: neither the sums nor a mean made of them.
 """
 
 from typing import Any
@@ -73,7 +75,7 @@ def _loop(
     dtype: torch.dtype,
     chunk: int,
 ) -> Tensor:
-    """Compute one block of positions after another, whose buffers stay in the cache of the processor; see `_chunk_sums`."""
+    """Compute one block of positions after another, with buffers in the cache of the processor; see `_chunk_sums`."""
     batch, length, channels = x.shape
     y = x.new_empty((batch, length, channels), dtype=dtype)
     total = x.new_zeros((batch, 1, channels), dtype=compute) if start is None else start.to(compute).unsqueeze(1)
@@ -101,10 +103,10 @@ def _loop(
 
 
 def _chunk_sums(terms: Tensor, total: Tensor, reverse: bool) -> tuple[Tensor, Tensor]:
-    """Sum up terms (batch, chunks, size, channels) after a total (batch, 1, channels); return the sums and the new total.
+    """Sum up terms (batch, chunks, size, channels) after a total (batch, 1, channels); return sums and new total.
 
-    Multiply by triangles, within chunks and over chunks. `cumsum` along any dimension but the last took 5 times as long on one
-    CPU thread (32 ms for 8192 x 512), and on GPUs one thread a channel walks all positions.
+    Multiply by triangles, within chunks and over chunks. `cumsum` along any dimension but the last took 5 times as
+    long on one CPU thread (32 ms for 8192 x 512), and on GPUs one thread a channel walks all positions.
     """
     chunks, size = terms.shape[1:3]
     sums = _triangle(terms, size, reverse) @ terms

@@ -26,8 +26,9 @@ def linear_attention(
 ) -> Tensor:
     """Sum values weighted by products of queries and keys: y_t = scale_t (sum_(s <= t) <q_t, k_s> v_s + q_t S).
 
-    No softmax, no feature map and no denominator: y is linear in q, in k and in v. Summed in float32 (float64 for float64)
-    whatever autocast says; kernels of GPUs multiply half-precision arguments as such. Three forms of the same sum:
+    No softmax, no feature map and no denominator: y is linear in q, in k and in v. Summed in float32 (float64 for
+    float64) whatever autocast says; kernels of GPUs multiply half-precision arguments as such. Three forms of the same
+    sum:
 
     * "parallel": the matrix of all q_t . k_s, masked, times v: the definition, O(n^2).
     * "chunked": that within chunks of positions, and q_t (sum of k_s v_s^T) for the chunks before: O(n).
@@ -37,7 +38,8 @@ def linear_attention(
 
     Args:
         q: (batch, length, heads, width).
-        k: (batch, earlier + length, heads, width); each query stands beside one of the last `length` keys, and sees it.
+        k: (batch, earlier + length, heads, width); each query stands beside one of the last `length` keys, and sees
+            it.
         v: (batch, earlier + length, heads, values).
         state: S, (batch, heads, width, values), a sum of k_s v_s^T over positions before; None for none.
         causal: whether a query sees no later keys; otherwise it sees all.
@@ -163,7 +165,8 @@ def _plus(x: Tensor, state: Tensor | None) -> Tensor:
 
 def _parallel(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
     query, key, value = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    # Masked before it is multiplied: in a product of several such matrices the future would come in through the middle.
+    # Masked before it is multiplied: in a product of several such matrices the future would come in through the
+    # middle.
     scores = torch.tril(query @ key.transpose(-1, -2), k.shape[1] - q.shape[1])  # (batch, heads, length, keys)
     y = scores @ value
     return (y if state is None else y + query @ state).transpose(1, 2)

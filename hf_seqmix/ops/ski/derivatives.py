@@ -2,8 +2,8 @@
 
 There are three implementations of one result:
 
-* torch adds the low-rank part to the convolution where that stands, forward and backward. Of six tensors of the size of x a
-  training step, two remain. Allocating and first touching the others took a third of the step on a CPU.
+* torch adds the low-rank part to the convolution where that stands, forward and backward. Of six tensors of the size
+  of x a training step, two remain. Allocating and first touching the others took a third of the step on a CPU.
 * Triton computes both parts in the kernels of `kernels/operator.py`.
 * C computes both parts in `ski.c`, through `native.py`.
 """

@@ -4,8 +4,8 @@ W interpolates from the points of an `InducingGrid` to the tokens. A row of W ha
 `InducingGrid.weights`. `product.py` holds the product W A W^T.
 
 Products with W and W^T go over groups of sixteen cells of the grid. W is a band, so each group of tokens meets a few
-neighboring points only, and a matrix library multiplies a small dense block by (tokens, channels) at full speed. Channels are
-last in memory there, as linear layers leave them; in shape they are second, as everywhere in `ops`.
+neighboring points only, and a matrix library multiplies a small dense block by (tokens, channels) at full speed.
+Channels are last in memory there, as linear layers leave them; in shape they are second, as everywhere in `ops`.
 """
 
 from collections.abc import Sequence
@@ -34,15 +34,16 @@ _CELLS_AT_ONCE = 16
 
 
 class InducingGrid(NamedTuple):
-    """Inducing points p_j = j h at a fixed spacing h = (max_length - 1) / (num_points - 1) tokens, counted from the first token.
+    """Inducing points p_j = j h from the first token on, at a fixed spacing h = (max_length - 1) / (num_points - 1).
 
-    At `max_length` tokens there are `num_points` points, from the first token to the last. Shorter inputs meet fewer points
-    and longer inputs more, at the same spacing. So the weights of a token never depend on how long its row is. Source: Moreno,
-    Mei, Walters 2023 (arXiv 2305.09028), section 3.2. Departure: the paper places r points over the actual length.
+    At `max_length` tokens there are `num_points` points, from the first token to the last. Shorter inputs meet fewer
+    points and longer inputs more, at the same spacing. So the weights of a token never depend on how long its row is.
+    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2. Departure: the paper places r points over the
+    actual length.
 
-    Positions in units of h are the rational numbers i (num_points - 1) / (max_length - 1), computed in integers: constants
-    and the identity map are interpolated exactly, up to one rounding of each weight. Departure: the published code looks the
-    points up on the wrong side, swaps the weights and fades them out; none of that is kept.
+    Positions in units of h are the rational numbers i (num_points - 1) / (max_length - 1), computed in integers:
+    constants and the identity map are interpolated exactly, up to one rounding of each weight. Departure: the
+    published code looks the points up on the wrong side, swaps the weights and fades them out; none of that is kept.
 
     Args:
         max_length: tokens that `num_points` cover, at least 2.
@@ -69,8 +70,8 @@ class InducingGrid(NamedTuple):
     def weights(self, length: int, dtype: torch.dtype, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
         """Return the interpolation weights: the nonzero entries of W.
 
-        With u the distance from the first point in units of h: 1 - u and u for degree 1. For degree 3, the Lagrange weights of
-        the points 0, 1, 2 and 3, as -(u - 1) (u - 2) (u - 3) / 6 of the first.
+        With u the distance from the first point in units of h: 1 - u and u for degree 1. For degree 3, the Lagrange
+        weights of the points 0, 1, 2 and 3, as -(u - 1) (u - 2) (u - 3) / 6 of the first.
 
         Args:
             length: number of tokens.
@@ -78,8 +79,8 @@ class InducingGrid(NamedTuple):
             device: where to make them.
 
         Returns:
-            first: (length,) long, the first point that a token meets; it meets the `degree` points after it, too. A point
-                beyond the last of `points` has weight zero.
+            first: (length,) long, the first point that a token meets; it meets the `degree` points after it, too. A
+                point beyond the last of `points` has weight zero.
             weights: (length, degree + 1) in `dtype`.
         """
         scaled = torch.arange(length, device=device) * (self.num_points - 1)
@@ -163,7 +164,7 @@ def interpolate_adjoint(x: Tensor, grid: InducingGrid, route: Route | None = Non
 
 
 def add_interpolated(out: Tensor, values: Tensor, blocks: Sequence[Block]) -> Tensor:
-    """Add `interpolate(values, length, grid)` to `out`, (batch, channels, length), in place and without derivatives."""
+    """Add `interpolate(values, length, grid)` to `out` (batch, channels, length) in place, without derivatives."""
     rows, target = values.transpose(1, 2).contiguous(), out.transpose(1, 2)
     for tokens, points, matrix in blocks:
         target[:, tokens].baddbmm_(matrix.expand(len(rows), -1, -1), rows[:, points])

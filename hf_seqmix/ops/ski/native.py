@@ -1,7 +1,7 @@
 """The operator of SKI on a CPU in C, `ski.c`, for those who ask for it.
 
-Nothing is compiled unasked: call `build()`, or set the environment variable HF_SEQMIX_NATIVE=1, which builds it when it is
-first needed. Before a library is used, its results on small problems are compared with the definition.
+Nothing is compiled unasked: call `build()`, or set the environment variable HF_SEQMIX_NATIVE=1, which builds it when
+it is first needed. Before a library is used, its results on small problems are compared with the definition.
 """
 
 import ctypes
@@ -75,8 +75,8 @@ def build() -> Path:
             error_found = max(_trial_error(degree) for degree in (1, 3))
             if not error_found < _BOUND:
                 raise RuntimeError(
-                    f"the compiled library {path} gives wrong results (relative error {error_found:.2g}, allowed {_BOUND}): try "
-                    "another compiler, named in CC, or do without, and torch computes."
+                    f"the compiled library {path} gives wrong results (relative error {error_found:.2g}, allowed "
+                    f"{_BOUND}): try another compiler, named in CC, or do without, and torch computes."
                 )
             _trusted = path
         return _trusted
@@ -141,7 +141,10 @@ def ski_backward(
 
     Args:
         g: (batch, channels, length) float32, of the output.
-        x, taps, kernel, grid: as `ski_forward` took them.
+        x: as `ski_forward` took it, and so taps, kernel and grid.
+        taps: see there.
+        kernel: see there.
+        grid: see there.
 
     Returns:
         dx: as `x`, channels contiguous; dtaps: as `taps`; dkernel: as `kernel`.

@@ -4,8 +4,8 @@
 * W holds the interpolation weights from few inducing points to the tokens (`interpolation.py`).
 * A[i, j] = k(h (i - j)) is a Toeplitz matrix over the inducing points at spacing h.
 
-`ski_matmul` is the low-rank part and `sparse_low_rank_matmul` the sum. `ski_matmul_dense` and `short_conv_dense` are their
-definitions. `derivatives.py` says how the sum is computed in one step and differentiated.
+`ski_matmul` is the low-rank part and `sparse_low_rank_matmul` the sum. `ski_matmul_dense` and `short_conv_dense` are
+their definitions. `derivatives.py` says how the sum is computed in one step and differentiated.
 """
 
 import torch
@@ -25,13 +25,14 @@ __all__ = ["ski_matmul", "ski_matmul_dense", "sparse_low_rank_matmul"]
 def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
     """Multiply each channel by W A W^T, in O(n + r log r).
 
-    A[i, j] = k(h (i - j)) over the points of the grid, a Toeplitz matrix itself. Source: Moreno, Mei, Walters 2023 (arXiv
-    2305.09028), section 3.2 and algorithm 1. Departure: the published code multiplies by dense W; see `InducingGrid` for
-    its weights.
+    A[i, j] = k(h (i - j)) over the points of the grid, a Toeplitz matrix itself. Source: Moreno, Mei, Walters 2023
+    (arXiv 2305.09028), section 3.2 and algorithm 1. Departure: the published code multiplies by dense W; see
+    `InducingGrid` for its weights.
 
     Args:
         x: (batch, channels, length) of any floating dtype; length 0 gives an empty result.
-        kernel: (channels, 2 points - 1) with points = grid.points(length): k at lags -(points - 1) h to (points - 1) h.
+        kernel: (channels, 2 points - 1) with points = grid.points(length): k at lags -(points - 1) h to (points - 1)
+            h.
         grid: where the points lie.
 
     Returns:

@@ -1,8 +1,8 @@
 """A short convolution of each channel with taps of its own, centered: y[i] = sum_q w[q] x[i + q - m // 2].
 
-Positions are last in shape, and channels last in memory, as a linear layer leaves its output. The depthwise convolution is
-then a streaming multiply-add over channels, fifty times faster on CPU than over contiguous positions. No library has a fast
-gradient of the taps: it is computed as one batched matrix product whose diagonals are summed.
+Positions are last in shape, and channels last in memory, as a linear layer leaves its output. The depthwise
+convolution is then a streaming multiply-add over channels, fifty times faster on CPU than over contiguous positions.
+No library has a fast gradient of the taps: it is computed as one batched matrix product whose diagonals are summed.
 """
 
 from typing import Any
@@ -40,8 +40,8 @@ def short_conv(x: Tensor, weight: Tensor) -> Tensor:
     """
     if x.ndim != 3 or weight.ndim != 2 or weight.shape[0] != x.shape[1]:
         raise ValueError(
-            f"expected x of shape (batch, channels, length) and weight of shape (channels, taps), got {tuple(x.shape)} and "
-            f"{tuple(weight.shape)}."
+            f"expected x of shape (batch, channels, length) and weight of shape (channels, taps), got "
+            f"{tuple(x.shape)} and {tuple(weight.shape)}."
         )
     if weight.shape[1] % 2 == 0:
         raise ValueError(f"weight has {weight.shape[1]} taps; a centered convolution needs an odd number.")
@@ -76,9 +76,10 @@ def convolve(x: Tensor, weight: Tensor) -> Tensor:
 def weight_gradient(g: Tensor, x: Tensor, taps: int) -> Tensor:
     """Return dw[c, q] = sum over batch and i of g[b, c, i] x[b, c, i + q - taps // 2], shape (channels, taps).
 
-    Cut g into segments of 16 positions: the products of all pairs of a place in a segment and a place in the k-th segment
-    after it of x, which begins taps // 2 positions earlier, are one matrix product, and dw[q] is the sum of a diagonal
-    of these products. Channels are the batch of the product, so blocks of g and x that fit the cache are transposed first.
+    Cut g into segments of 16 positions: the products of all pairs of a place in a segment and a place in the k-th
+    segment after it of x, which begins taps // 2 positions earlier, are one matrix product, and dw[q] is the sum of a
+    diagonal of these products. Channels are the batch of the product, so blocks of g and x that fit the cache are
+    transposed first.
     """
     batch, channels, length = x.shape
     dtype = compute_dtype(x.dtype)

@@ -1,8 +1,9 @@
 """How a Toeplitz product is computed and differentiated; `product.py` is its public face.
 
-The product is trilinear: L(x, k, g) = sum g[b, c, i] k[c, i - j] x[b, c, j]. Its value and both gradients are the three
-partial derivatives of L, and every derivative of one of the three is again one of the three. So a single operator, named by
-the argument it is the derivative in, is closed under differentiation of any order and saves nothing but x and k.
+The product is trilinear: L(x, k, g) = sum g[b, c, i] k[c, i - j] x[b, c, j]. Its value and both gradients are the
+three partial derivatives of L, and every derivative of one of the three is again one of the three. So a single
+operator, named by the argument it is the derivative in, is closed under differentiation of any order and saves nothing
+but x and k.
 
 The computation has several implementations of one result, by transforms of torch (`fft.py`) and by Triton (`kernels`).
 `crossovers.implementation` picks one when the product runs.
@@ -72,15 +73,15 @@ def _differentiate_product(traced: bool, ctx: Any, upstream: Tensor) -> tuple[Te
     eager={"keep_layout": True},
 )
 def toeplitz_product(first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layout: bool = False) -> Tensor:
-    """Return the derivative of L in the argument that `wrt` names, from the other two, by the implementation that suits.
+    """Return the derivative of L in the argument that `wrt` names, by the implementation that suits.
 
     Args:
         first: (batch, channels, length), not empty: x for "output", g for "input" and "kernel".
         second: the kernel, (channels, taps) in the dtype of the transform, for "output" and "input"; x for "kernel".
         wrt: "output": (x, k) -> y; "input": (g, k) -> dx; "kernel": (g, x) -> dk.
         causal: whether the kernel has lags 0 to length - 1, or -(length - 1) to length - 1.
-        keep_layout: whether transforms on a CPU leave the channels of a result side by side where those of `first` are, as
-            linear layers have them.
+        keep_layout: whether transforms on a CPU leave the channels of a result side by side where those of `first`
+            are, as linear layers have them.
     """
     chosen = _implementation(first, causal)
     if chosen == "tiles":

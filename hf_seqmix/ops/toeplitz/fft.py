@@ -1,10 +1,12 @@
-"""Toeplitz products and their gradients by transforms of torch, on blocks of channels: the implementations without kernels.
+"""Toeplitz products and their gradients by transforms of torch, on blocks of channels.
 
-"fft" transforms real signals zero-padded to 2n - 1 or more. "right_angle", causal only, transforms complex signals of length
-N >= n without padding for the wrap: with w = exp(-i pi / 2N), so that w^N = -i, what wraps around in the product of x[j] w^j
-and k[j] w^j comes back turned by a right angle, and the real part of the untwisted result is the causal product alone. Two
-thirds of the memory traffic of the first on a GPU by counting bytes (no padding, no copy before a complex-to-real transform);
-slower on CPU, measured.
+"fft" transforms real signals zero-padded to 2n - 1 or more.
+
+"right_angle", causal only, transforms complex signals of length N >= n without padding for the wrap. With w = exp(-i
+pi / 2N), w^N = -i: what wraps around in the product of x[j] w^j and k[j] w^j comes back turned by a right angle. So
+the real part of the untwisted result is the causal product alone. By counting bytes, this takes two thirds of the
+memory traffic of "fft" on a GPU: no padding, no copy before a complex-to-real transform. On a CPU it is slower
+(measured).
 """
 
 import torch
@@ -36,8 +38,8 @@ def fft_product(
         second: see there.
         wrt: see there.
         causal: see there.
-        keep_layout: whether a result that is no kernel has its channels side by side on a CPU where `first` has; else its
-            positions are side by side.
+        keep_layout: whether a result that is no kernel has its channels side by side on a CPU where `first` has; else
+            its positions are side by side.
         block: channels to transform at a time; by default `channel_blocks` says how many.
     """
     batch, channels, length = first.shape

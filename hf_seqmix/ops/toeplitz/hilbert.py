@@ -17,8 +17,8 @@ __all__ = ["causal_taps", "hilbert_transform_dense", "two_sided_taps"]
 def causal_taps(response: Tensor) -> Tensor:
     """Return the causal kernel whose frequency response has the given real part.
 
-    c = irfft(R, 2M);  k[0] = c[0],  k[t] = 2 c[t] for 0 < t < M,  k[M] = c[M],  and k[t] = 0 for t > M. Then
-    Re rfft(k, 2M) = R exactly, and Im rfft(k, 2M) = -H{R} with the discrete Hilbert transform H, which is never formed.
+    c = irfft(R, 2M);  k[0] = c[0],  k[t] = 2 c[t] for 0 < t < M,  k[M] = c[M],  and k[t] = 0 for t > M. Then Re
+    rfft(k, 2M) = R exactly, and Im rfft(k, 2M) = -H{R} with the discrete Hilbert transform H, which is never formed.
     Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.3.1 and algorithm 2. Departure: the published code
     doubles k[M], too, which leaves Re K different from R and changes no output for at most M inputs.
 
@@ -83,7 +83,7 @@ def _two_sided_by_cosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
 
 
 def _even_part(response: Tensor) -> Tensor:
-    """Return c[t] = (R[0] + (-1)^t R[M]) / 2M + sum_(0 < q < M) R[q] cos(pi q t / M) / M, (channels, M + 1), O(M^2)."""
+    """Return c[t] = (R[0] + (-1)^t R[M]) / 2M + sum_(0 < q < M) R[q] cos(pi q t / M) / M, (channels, M + 1)."""
     last = response.shape[-1] - 1
     bins = torch.arange(last + 1, device=response.device)
     weights = torch.where((bins == 0) | (bins == last), 1, 2).to(response.dtype) / (2 * last)
@@ -93,7 +93,7 @@ def _even_part(response: Tensor) -> Tensor:
 
 
 def _odd_part(imaginary: Tensor) -> Tensor:
-    """Return sum_(0 < q < M) I[q] sin(pi q t / M) / M, (channels, M + 1), O(M^2)."""
+    """Return sum_(0 < q < M) I[q] sin(pi q t / M) / M, (channels, M + 1)."""
     last = imaginary.shape[-1] - 1
     bins = torch.arange(last + 1, device=imaginary.device)
     # A quarter of a period after the cosine.
@@ -105,8 +105,8 @@ def _odd_part(imaginary: Tensor) -> Tensor:
 def _cosines(steps: Tensor, period: int, dtype: torch.dtype) -> Tensor:
     """Return cos(2 pi s / period) of whole numbers s, to the rounding of `dtype`.
 
-    Angles are reduced in whole numbers, and the cosine is taken as a sine of an angle from -pi / 2 to pi / 2, which is small
-    where the result is.
+    Angles are reduced in whole numbers, and the cosine is taken as a sine of an angle from -pi / 2 to pi / 2, which is
+    small where the result is.
     """
     distance = ((steps + period // 2) % period - period // 2).abs()  # 0 to period / 2
     return torch.sin((period - 4 * distance).to(dtype) * (math.pi / (2 * period)))
@@ -138,7 +138,7 @@ def hilbert_transform_dense(response: Tensor) -> Tensor:
 def _last_lag(response: Tensor) -> int:
     if response.shape[-1] < 2:
         raise ValueError(
-            f"a response needs the frequencies 0 and pi at least, got {response.shape[-1]} of them: the grid of length M "
-            "has M + 1, M at least 1."
+            f"a response needs the frequencies 0 and pi at least, got {response.shape[-1]} of them: the grid of "
+            "length M has M + 1, M at least 1."
         )
     return response.shape[-1] - 1

@@ -1,7 +1,7 @@
 """Products with Toeplitz matrices: y[i] = sum_j k[i - j] x[j], one matrix a channel.
 
-`toeplitz_matmul` is the fast product and `toeplitz_matmul_dense` the definition. `derivatives.py` says how the fast product is
-computed and differentiated.
+`toeplitz_matmul` is the fast product and `toeplitz_matmul_dense` the definition. `derivatives.py` says how the fast
+product is computed and differentiated.
 """
 
 import torch
@@ -20,8 +20,8 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
 
     y[b, c, i] = sum_j k[c, i - j] x[b, c, j], over 0 <= j <= i when causal and over all j otherwise.
 
-    The transform runs in float32 (float64 for float64 `x`) whatever autocast says, at a fast length of at least 2n - 1.
-    Backward keeps `x` and `kernel` and nothing else. In float32 the rounding error of an output is relative to the
+    The transform runs in float32 (float64 for float64 `x`) whatever autocast says, at a fast length of at least 2n -
+    1. Backward keeps `x` and `kernel` and nothing else. In float32 the rounding error of an output is relative to the
     largest values of the whole row, later values included. A NaN or infinity anywhere in a row reaches all of the row.
     Source: Qin et al. 2023 (arXiv 2305.04749), section 3.2.
 
@@ -55,8 +55,8 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
 def _convolve(x: Tensor, kernel: Tensor, causal: bool) -> Tensor:
     """Compute the product as a convolution of each channel, O(n^2) in time.
 
-    In onnxruntime (one thread, 768 channels, length 512) the convolution took 51 ms. Gathering the matrices to multiply by
-    took 854 ms, and O(n^2) memory.
+    In onnxruntime (one thread, 768 channels, length 512) the convolution took 51 ms. Gathering the matrices to
+    multiply by took 854 ms, and O(n^2) memory.
     """
     length = x.shape[-1]
     padded = F.pad(x.to(kernel.dtype), (length - 1, 0 if causal else length - 1))
@@ -119,16 +119,16 @@ def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = Non
 def _check(x: Tensor, kernel: Tensor, causal: bool) -> None:
     if x.ndim != 3 or kernel.ndim != 2:
         raise ValueError(
-            f"expected x of shape (batch, channels, length) and kernel of shape (channels, taps), got {tuple(x.shape)} "
-            f"and {tuple(kernel.shape)}."
+            f"expected x of shape (batch, channels, length) and kernel of shape (channels, taps), got "
+            f"{tuple(x.shape)} and {tuple(kernel.shape)}."
         )
     length = x.shape[-1]
     taps = length if causal or length == 0 else 2 * length - 1
     if kernel.shape[0] != x.shape[1] or kernel.shape[1] != taps:
         kind = "a causal kernel has length" if causal else "a bidirectional kernel has 2 length - 1"
         raise ValueError(
-            f"kernel has shape {tuple(kernel.shape)} but x has {x.shape[1]} channels and length {length}: {kind} taps a "
-            f"channel, so ({x.shape[1]}, {taps}) is needed."
+            f"kernel has shape {tuple(kernel.shape)} but x has {x.shape[1]} channels and length {length}: {kind} taps "
+            f"a channel, so ({x.shape[1]}, {taps}) is needed."
         )
     if not (x.is_floating_point() and kernel.is_floating_point()):
         raise ValueError(f"x and kernel must be real floating-point tensors, got {x.dtype} and {kernel.dtype}.")

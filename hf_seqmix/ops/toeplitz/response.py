@@ -1,7 +1,7 @@
-"""Products with a kernel that is given by its frequency response: one transform of the input and one back, none of taps.
+"""Products with a kernel that is given by its frequency response: two transforms, and none of taps.
 
-The product is trilinear in x, the response and the upstream gradient, as the Toeplitz product is, and every derivative is
-again a product with a response or a correlation of two signals: so two operators are closed under differentiation.
+The product is trilinear in x, the response and the upstream gradient, as the Toeplitz product is, and every derivative
+is again a product with a response or a correlation of two signals: so two operators are closed under differentiation.
 """
 
 from typing import Any
@@ -19,8 +19,8 @@ __all__ = ["response_matmul", "response_suits"]
 def response_suits(length: int, last: int) -> bool:
     """Return whether a product over `length` positions gains from the response on the grid pi q / M, M = `last`.
 
-    The product gains where the grid resolves all lags and its transform, of length 2M, is fast and not much longer than
-    needed.
+    The product gains where the grid resolves all lags and its transform, of length 2M, is fast and not much longer
+    than needed.
 
     Args:
         length: positions.
@@ -37,8 +37,8 @@ def response_matmul(x: Tensor, response: Tensor, block: int | None = None) -> Te
 
     Args:
         x: (batch, channels, length) of any floating dtype, length at most M.
-        response: (2, channels, M + 1), the real and the imaginary part of K at pi q / M, in float32 (float64 for float64
-            `x`); the imaginary part at 0 and pi has no effect.
+        response: (2, channels, M + 1), the real and the imaginary part of K at pi q / M, in float32 (float64 for
+            float64 `x`); the imaginary part at 0 and pi has no effect.
         block: channels to transform at a time; by default `channel_blocks` says how many.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Which route a call takes; the route of ordinary real operations gives what the fast routes give, and has a graph for other runtimes."""
+"""Which route a call takes, and that ordinary real operations give what the fast routes give."""
 
 from collections.abc import Callable
 from typing import Any

@@ -155,7 +155,7 @@ def test_one_center_is_the_causal_mean():
 
 
 def test_normalized_first_and_masked_after():
-    """Masked first, all centers of a hidden pair are -inf and their softmax NaN, or a uniform 1 / P if merely large."""
+    """Masked first, centers of a hidden pair are -inf and their softmax NaN, or a uniform 1 / P if merely large."""
     tensors, options = arguments(9, masked=True)
     query, key, value, bias = tensors[:4]
     mask = options["key_mask"]
@@ -247,7 +247,7 @@ def test_memory_does_not_grow_with_the_square(norm, coupling):
 
 @pytest.mark.parametrize("norm", ["p", "j", "prod", "mix"])
 def test_long_sums_in_half_precision(norm):
-    """Weights are divided by their sum last, and before that the sum of 4096 values of 20 is more than float16 holds."""
+    """Weights are divided by their sum last; before that, the sum of 4096 values of 20 is more than float16 holds."""
     n, value = 4096, torch.full((1, 1, 4096, 2), 20.0, dtype=torch.float16)
     leaves = [torch.zeros(1, 1, m, 2, dtype=torch.float16).requires_grad_() for m in (2, n)]
     leaves.append(value.requires_grad_())

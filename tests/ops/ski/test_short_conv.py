@@ -106,7 +106,8 @@ def test_autocast_does_not_reach_the_convolution(taps):
 
 
 def test_weights_keep_their_precision_in_half_precision():
-    # An even number of equal weights would cancel on alternating signs; what is left is what bfloat16 would round away.
+    # An even number of equal weights would cancel on alternating signs; what is left is what bfloat16 would round
+    # away.
     x = (1 - 2 * (torch.arange(40) % 2)).expand(1, 5, 40).bfloat16()
     weight = 1 + 1e-3 * torch.randn(5, 17)
     weight[:, 0] = 0

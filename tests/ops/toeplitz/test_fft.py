@@ -1,4 +1,4 @@
-"""The two torch implementations of the Toeplitz product, at every short length and at long ones, forward and backward."""
+"""The two torch implementations of the Toeplitz product at short and long lengths, forward and backward."""
 
 import pytest
 import torch

@@ -1,22 +1,22 @@
-"""Causal linear attention without a denominator in Triton, forward and backward: chunks in parallel, sums of states between.
+"""Causal linear attention without a denominator in Triton: chunks in parallel, and sums of states between them.
 
 With a state S of width x values numbers a head and optional factors o, i of each position,
 
     y_t = o_t a_t (S + sum_(s <= t) i_s b_s c_s^T),        or over s >= t, in reverse.
 
-One program that walks a whole head with the state in registers reads everything once, but batch x heads of them leave most of
-a GPU idle at small batches. So a head is cut into parts of whole chunks, as many as fill the device and no more, since each
-part writes and reads a state of width x values numbers in float32:
+One program that walks a whole head with the state in registers reads everything once, but batch x heads of them leave
+most of a GPU idle at small batches. So a head is cut into parts of whole chunks, as many as fill the device and no
+more, since each part writes and reads a state of width x values numbers in float32:
 
 1. `_part_sums`: sum_(s in part) i_s b_s c_s^T, for every part but the last;
 2. `_running_totals` (`running_mean.py`): their sums over the parts before, and the state;
 3. `_outputs`: a program a part walks its chunks with the state in registers.
 
-Of a head that is one part, only the third is launched. The gradients are of the same form, and the two that share a state
-come from one launch: `causal_sum_pair`.
+Of a head that is one part, only the third is launched. The gradients are of the same form, and the two that share a
+state come from one launch: `causal_sum_pair`.
 
-Every output is written by one program and sums over parts are made in their order, without atomics: results repeat bit for
-bit. They depend, within rounding, on the number of parts, and so on batch, heads and length.
+Every output is written by one program and sums over parts are made in their order, without atomics: results repeat bit
+for bit. They depend, within rounding, on the number of parts, and so on batch, heads and length.
 
 Products are of half-precision numbers where one of a, b and c is, summed in float32; see `tiles.py`.
 """
@@ -84,7 +84,7 @@ def causal_sum_pair(
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
     programs: int = PROGRAMS,
 ) -> tuple[Tensor, Tensor]:
-    """Compute o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T), the gradients in v and in k, over one state.
+    """Compute o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T), the gradients in v and k, over one state.
 
     Args:
         a: (batch, length, heads, width), as b.

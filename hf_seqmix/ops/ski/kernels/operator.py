@@ -2,23 +2,23 @@
 
 Three launches, all over channels that are last in memory:
 
-1. `_collect`: W^T x. A program owns some inducing points of some channels of a sequence and reads the tokens of the cells
-   around them; the block of W that they meet is made from their positions and multiplied on tensor cores.
+1. `_collect`: W^T x. A program owns some inducing points of some channels of a sequence and reads the tokens of the
+   cells around them; the block of W that they meet is made from their positions and multiplied on tensor cores.
 2. `points.py`: A times that.
-3. `_spread`: the convolution and W times that. A thread owns 16 neighboring tokens of two channels and keeps the tokens that
-   their taps meet in registers. So a token is loaded and converted twice, not once a tap, and the convolution is little more
-   than its multiplications.
+3. `_spread`: the convolution and W times that. A thread owns 16 neighboring tokens of two channels and keeps the
+   tokens that their taps meet in registers. So a token is loaded and converted twice, not once a tap, and the
+   convolution is little more than its multiplications.
 
-The backward pass is the same on the upstream gradient, and its third launch makes the gradient of the taps on the way, from
-the same registers. Of numbers as large as x, the forward pass reads x twice and writes y; the backward pass reads g twice and x
-once and writes dx.
+The backward pass is the same on the upstream gradient, and its third launch makes the gradient of the taps on the way,
+from the same registers. Of numbers as large as x, the forward pass reads x twice and writes y; the backward pass reads
+g twice and x once and writes dx.
 
-Every output is written by one program, and partial sums are added in a fixed order: results repeat bit for bit. The gradients
-of taps and kernel depend on the number of programs within rounding, and so on batch, length and channels; y and dx do not,
-where products of matrices treat all rows alike.
+Every output is written by one program, and partial sums are added in a fixed order: results repeat bit for bit. The
+gradients of taps and kernel depend on the number of programs within rounding, and so on batch, length and channels; y
+and dx do not, where products of matrices treat all rows alike.
 
-Weights, taps and sums are float32, whatever x is. On tensor cores W is split into two numbers of the precision of x, so that its
-weights keep 16 bits at least.
+Weights, taps and sums are float32, whatever x is. On tensor cores W is split into two numbers of the precision of x,
+so that its weights keep 16 bits at least.
 """
 
 from typing import Any, no_type_check
@@ -34,14 +34,14 @@ from .points import PROGRAMS, channel_block, channel_toeplitz, channel_toeplitz_
 __all__ = ["MOST_POINTS", "MOST_TAPS", "collect", "ski_backward", "ski_forward", "spread", "spread_backward"]
 
 MOST_POINTS = 128
-"""Beyond, a product by the quadratic `channel_toeplitz` costs more than one with transforms (from a model, not measured)."""
+"""With more points, the quadratic `channel_toeplitz` costs more than transforms (from a model, not measured)."""
 
 MOST_TAPS = 65
-"""Beyond, taps do not fit into registers."""
+"""More taps do not fit into registers."""
 
 MOST_TAPS_OF_GRADIENT = 33
-"""Taps whose gradients one launch computes: two channels of a thread hold two registers for each tap, and two more for its
-gradient."""
+"""Taps whose gradients one launch computes: two channels of a thread hold two registers for each tap, and two more for
+its gradient."""
 
 _TOKENS = 16
 _AHEAD = 3
@@ -92,7 +92,8 @@ def ski_backward(
         most_taps: whose gradients are computed in one launch.
 
     Returns:
-        dx like y; dtaps, (channels, m), and dkernel, (channels, 2 points - 1), in float32, channels contiguous; or None.
+        dx like y; dtaps, (channels, m), and dkernel, (channels, 2 points - 1), in float32, channels contiguous; or
+        None.
     """
     g = _channels_last(g)
     dcollected = dkernel = None
@@ -223,7 +224,7 @@ def _launch_spread(
     mirrored: bool = False,
     before: int | None = None,
 ) -> Tensor | None:
-    """Write conv(x) + W v to `out`, and return sum_(b, i) other[b, c, i] x[b, c, i + q - before] for all q, (m, channels).
+    """Write conv(x) + W v to `out`, and return sum_(b, i) other[b, c, i] x[b, c, i + q - before], (m, channels).
 
     Args:
         x: (batch, channels, length), channels contiguous, as all such tensors here.
@@ -303,7 +304,7 @@ def _like(x: Tensor) -> Tensor:
 
 
 def _step(x: Tensor) -> int:
-    """Return the distance of neighboring tokens; where there is one only, it may be anything, and would be compiled anew."""
+    """Return the distance of neighboring tokens; for a single token a constant, so that nothing is compiled anew."""
     return x.stride(2) if x.shape[2] > 1 else x.shape[1]
 
 
@@ -339,7 +340,8 @@ def _collect(
     in_row = channel < CHANNELS
     batch = (program // BLOCKS // groups).to(tl.int64)
     first = program // BLOCKS % groups * OWNED  # the first point of its own
-    # Linear weights reach into the cells beside a point, cubic ones one further; of the first cell, even to the fourth point.
+    # Linear weights reach into the cells beside a point, cubic ones one further; of the first cell, even to the fourth
+    # point.
     BEFORE: tl.constexpr = 1 if DEGREE == 1 else 2
     cell, last = tl.maximum(first - BEFORE, 0).to(tl.int64), (first + OWNED + BEFORE - 1).to(tl.int64)
     start = (cell * tokens + cells - 1) // cells
@@ -443,7 +445,8 @@ def _spread(
                     for k in tl.static_range(1, 4):
                         met = inside & (first + k < points)[:, None]
                         interpolated += _cubic_weight(u, k) * tl.load(first_at + k * CHANNELS, mask=met, other=0.0)
-                # While those are on their way: in two sums, as one would wait for itself, unless others are made beside it.
+                # While those are on their way: in two sums, as one would wait for itself, unless others are made
+                # beside it.
                 total = factors[0] * window[r]
                 for q in tl.static_range(2, TAPS, 2):
                     total += factors[q] * window[r + q]

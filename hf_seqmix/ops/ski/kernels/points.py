@@ -2,11 +2,12 @@
 
     out[b, i, c] = sum_s a[b, +-i +- s + shift, c] z[b, s, c]
 
-is the product of z with a Toeplitz matrix, with its transpose, or the gradient of its entries, as the two signs say. The work
-grows with the square of the size, but nothing is transposed: SKI's inducing points, some dozens, lie in memory as tokens do.
+is the product of z with a Toeplitz matrix, with its transpose, or the gradient of its entries, as the two signs say.
+The work grows with the square of the size, but nothing is transposed: SKI's inducing points, some dozens, lie in
+memory as tokens do.
 
-A thread owns a few channels and eight neighboring outputs. Eight numbers of z and the fifteen of a that they meet serve 64
-multiplications, so that arithmetic and not the first-level cache sets the pace.
+A thread owns a few channels and eight neighboring outputs. Eight numbers of z and the fifteen of a that they meet
+serve 64 multiplications, so that arithmetic and not the first-level cache sets the pace.
 """
 
 from typing import no_type_check
@@ -26,7 +27,7 @@ _WARPS = 2
 
 
 def channel_block(channels: int) -> int:
-    """Return the channels of a tile: two for each of 32 lanes, which reads whole lines of 128 bytes in half precision."""
+    """Return the channels of a tile: two for each of 32 lanes, which read lines of 128 bytes in half precision."""
     return min(64, max(16, triton.next_power_of_2(channels)))
 
 

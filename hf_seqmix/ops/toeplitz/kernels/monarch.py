@@ -1,23 +1,26 @@
 """The Toeplitz product as a two-level (Monarch) Fourier transform on tensor cores, for lengths of about 2048 to 16384.
 
-A real polynomial of degree below 2 N, sum_j c_j z^j, is known from its values at the N roots of z^N = -i, z_q =
-exp(-2 pi i (q + 1/4) / N), and products modulo z^(2 N) + 1 are products of those values. So the complex transform of length
-N >= n that takes the values does for real rows of n what a real transform of 2 N does ("right-angle" form), without padding
-and without a wrap:
+A real polynomial of degree below 2 N, sum_j c_j z^j, is known from its values at the N roots of z^N = -i, which are
+z_q = exp(-2 pi i (q + 1/4) / N). Products modulo z^(2 N) + 1 are products of those values. So the complex transform of
+length N >= n that takes the values does for real rows of n what a real transform of 2 N does ("right-angle" form),
+without padding and without a wrap:
 
-    X[q] = sum_j x[j] z_q^j,  K[q] = sum_t k[t] z_q^t over all lags,  T x = Re F^-1 (K X),  T^T g = Re F^-1 (conj(K) G),
+    X[q] = sum_j x[j] z_q^j,  K[q] = sum_t k[t] z_q^t over all lags,
+    T x = Re F^-1 (K X),  T^T g = Re F^-1 (conj(K) G),
     dk[t] = Re c[t] and dk[-s] = Im c[N - s] for c = F^-1 (sum over batch of conj(X) G),
 
-with negative lags in the imaginary part, since z^-s = i z^(N - s): a bidirectional product costs what a causal one does.
+with negative lags in the imaginary part, since z^-s = i z^(N - s): a bidirectional product costs what a causal one
+does.
 
-N is a power of two, N1 N2, and a row a tile of N1 x N2 that one program holds from the reading of x to the writing of y,
-with the matrices of `monarch_parts.py`: 8 N1 + 16 N2 operations an element. A program multiplies several rows of the
-batch by the matrix of one channel. Sums over the batch are made in the spectrum, in a fixed order.
+N is a power of two, N1 N2, and a row a tile of N1 x N2 that one program holds from the reading of x to the writing of
+y, with the matrices of `monarch_parts.py`: 8 N1 + 16 N2 operations an element. A program multiplies several rows of
+the batch by the matrix of one channel. Sums over the batch are made in the spectrum, in a fixed order.
 
-An error is relative to the norms of row and kernel, not to the single output, as with any transform: about 7e-4 of them
-(root mean square) for half precision, whose transforms run in float16, and 3e-7 for float32.
-Sources: Dao et al. 2022 (arXiv 2204.00595) for the name; Fu et al. 2023 (arXiv 2311.05908) for convolution by it on tensor
-cores, from which this differs in the right-angle form and in having the first product real.
+An error is relative to the norms of row and kernel, not to the single output, as with any transform: about 7e-4 of
+them (root mean square) for half precision, whose transforms run in float16, and 3e-7 for float32.
+
+Sources: Dao et al. 2022 (arXiv 2204.00595) for the name; Fu et al. 2023 (arXiv 2311.05908) for convolution by it on
+tensor cores, from which this differs in the right-angle form and in having the first product real.
 """
 
 from collections.abc import Iterator
@@ -33,7 +36,8 @@ from .monarch_parts import gradients_kernel, product_kernel, spectrum_kernel, ta
 
 __all__ = ["monarch_gradients", "monarch_kernel_gradient", "monarch_product", "monarch_suits"]
 
-# N -> N1, N2, warps: one warp for 16 rows of the tile keeps every product of the chain in the registers of its own warps.
+# N -> N1, N2, warps: one warp for 16 rows of the tile keeps every product of the chain in the registers of its own
+# warps.
 _PLANS = {
     256: (16, 16, 1),
     512: (32, 16, 2),
@@ -49,13 +53,15 @@ _LONGEST = {torch.bfloat16: 16384, torch.float16: 16384, torch.float32: 4096}
 PROGRAMS = 2048
 """Programs that fill a GPU several times (528 run at a time on an H200 at N = 2048, by the model).
 
-Rows of one program share the matrices and the spectrum of the kernel, so a program takes as many rows as this leaves it."""
+Rows of one program share the matrices and the spectrum of the kernel, so a program takes as many rows as this leaves
+it."""
 
 BLOCK_BYTES = 256 * 2**20
 """Bound on the memory of spectra and sums."""
 
 # Where the sums over the batch and the spectra of a row of x and of g do not all fit the registers of the program that
-# makes the gradients, some wait in memory, by N and whether float32: whether the sums are held, how many spectra are not.
+# makes the gradients, some wait in memory, by N and whether float32: whether the sums are held, how many spectra are
+# not.
 _WAITING = {(8192, False): (False, 1), (16384, False): (False, 2), (2048, True): (False, 0), (4096, True): (False, 1)}
 
 
@@ -91,7 +97,8 @@ def monarch_product(
 
     Args:
         x: (batch, channels, length) in bfloat16, float16 or float32, of any strides, not empty.
-        kernel: (channels, length), lags from 0, when `causal`; else (channels, 2 length - 1), from -(length - 1). float32.
+        kernel: (channels, length), lags from 0, when `causal`; else (channels, 2 length - 1), from -(length - 1).
+            float32.
         causal: whether outputs see the past and the present only.
         transpose: whether the transposed matrix multiplies.
         programs: that share the work, or as many as there are rows.
@@ -261,8 +268,8 @@ def _split(batch: int, channels: int, programs: int = PROGRAMS) -> tuple[int, in
 def _rows_apart(x: Tensor) -> Tensor:
     """Return x with time contiguous.
 
-    With strided time, as of a transposed (batch, length, channels), each sample is fetched in a sector of 32 bytes: 5.8 ps a
-    sample from the second-level cache of an H200, where a copy takes about 1 ps (a model, not a measurement).
+    With strided time, as of a transposed (batch, length, channels), each sample is fetched in a sector of 32 bytes:
+    5.8 ps a sample from the second-level cache of an H200, where a copy takes about 1 ps (a model, not a measurement).
     """
     return x if x.stride(-1) == 1 else x.contiguous()
 
@@ -307,7 +314,7 @@ def _factors(matrix: Tensor, pair: bool) -> Tensor:
 
 
 def _shared_bytes(length: int, dtype: torch.dtype, reads_both_ways: bool) -> int:
-    """Return the bytes of the matrices and of a row, as compiled for sm_90 where matrices are read both ways, else for sm_80."""
+    """Return the bytes of the matrices and of a row, compiled for sm_90 if matrices are read both ways, else sm_80."""
     first, second, _ = _plan(length, dtype)
     copies = 1 if reads_both_ways else 2
     return (8 if dtype == torch.float32 else 4) * (copies * first * first + second * second + first * second)

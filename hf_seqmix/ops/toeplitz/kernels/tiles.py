@@ -1,19 +1,20 @@
 """Toeplitz products and their gradients on tensor cores, from tiles that are made of the taps where they are used.
 
-Time is cut into blocks of S positions. Of one channel's matrix, all S x S tiles of the same block lag are equal, so one tile
-multiplies all blocks of all batches that have their input at that lag: with columns q = (batch, block r) and chunks of inputs,
+Time is cut into blocks of S positions. Of one channel's matrix, all S x S tiles of the same block lag are equal, so
+one tile multiplies all blocks of all batches that have their input at that lag: with columns q = (batch, block r) and
+chunks of inputs,
 
     Y[q, i] = sum_d sum_j X[q, d + j] M_d[j, i],    M_d[j, i] = k[i - j - d],    X[(b, r), d + j] = x[b, r S + d + j],
 
-a product of matrices in each step d. A program owns some columns of a channel and walks over d; a causal one ends with the
-blocks of its outputs, and only there meets tiles that are partly zero. The gradient in the taps is, for every block lag, the
-product of the same columns of g and x, summed along its diagonals: a program walks over lags downwards and keeps what a tile
-has below its first lag for the next.
+a product of matrices in each step d. A program owns some columns of a channel and walks over d; a causal one ends with
+the blocks of its outputs, and only there meets tiles that are partly zero. The gradient in the taps is, for every
+block lag, the product of the same columns of g and x, summed along its diagonals: a program walks over lags downwards
+and keeps what a tile has below its first lag for the next.
 
-n^2 multiplications a channel and row, half of that when causal, at the speed of tensor cores: see `crossovers.py` for the
-lengths where this is fast. The matrix is never in memory. Each output is written by one program, without atomics: results
-repeat bit for bit. float16 and bfloat16 are multiplied as they are, with the taps rounded to the dtype of x, and summed in
-float32; float32 see `precision.py`.
+n^2 multiplications a channel and row, half of that when causal, at the speed of tensor cores: see `crossovers.py` for
+the lengths where this is fast. The matrix is never in memory. Each output is written by one program, without atomics:
+results repeat bit for bit. float16 and bfloat16 are multiplied as they are, with the taps rounded to the dtype of x,
+and summed in float32; float32 see `precision.py`.
 """
 
 from math import gcd
@@ -36,9 +37,10 @@ def toeplitz_tiles(
     """Compute y[b, c, i] = sum_j k[c, i - j] x[b, c, j], or k[c, j - i] for the transposed matrix.
 
     Args:
-        x: (batch, channels, length) in bfloat16, float16 or float32. An x whose positions are not contiguous is copied first:
-            tiles read runs of positions again and again.
-        kernel: k, (channels, length), lags from 0, when `causal`; else (channels, 2 length - 1), lags from -(length - 1); float32.
+        x: (batch, channels, length) in bfloat16, float16 or float32. An x whose positions are not contiguous is copied
+            first: tiles read runs of positions again and again.
+        kernel: k, (channels, length), lags from 0, when `causal`; else (channels, 2 length - 1), lags from -(length -
+            1); float32.
         causal: see `kernel`.
         transpose: whether to multiply by the transposed matrices.
         tiles: sizes of tiles; by default what `product_tiles` finds cheapest.
@@ -142,7 +144,7 @@ def _contiguous_in_time(x: Tensor) -> Tensor:
 
 
 def _unit(length: int, *tensors: Tensor) -> int:
-    """Return 8, 4, 2 or 1, which divides all offsets of rows: sizes given in such units let the compiler load as many at once."""
+    """Return 8, 4, 2 or 1, which divides all offsets of rows: the compiler can load as many numbers at once."""
     return gcd(8, length, *(stride for x in tensors for stride in x.stride()[:2]))
 
 
