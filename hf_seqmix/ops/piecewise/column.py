@@ -9,9 +9,9 @@ with v the tokens after the affine maps of rank k, a the coupling that scales a 
 and c[l] the number of visible tokens, which is the position l of a causal row without pads.
 
 Departure from the paper: the factor 1 / c[l], which the expansion around center points does not have. Along equal
-tokens the expansion adds up l equal terms, so that the norms of its outputs are 1, 1 + 1, ...: 1, 2, 3, 4. Here they
-are 1, 1, 1, 1. So this is not the literal form of the expansion but its mean, whose size does not grow with the
-position. `kernel_norm` "none" has no such factor.
+tokens the expansion adds up l equal terms at position l, so that the norms of its outputs are 1, 2, 3, 4. With the
+factor they are 1, 1, 1, 1. So the operation is not the literal form of the expansion but a mean over tokens, whose
+size does not grow with the position.
 
 `blocks.py` says how the operation is computed.
 """

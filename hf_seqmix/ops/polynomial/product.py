@@ -144,7 +144,7 @@ class _Stages:
         self.share = running_sum(seen, start, causal=causal, length=self.length).clamp(min=1).reciprocal()
 
     def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
-        """Compute query * C(x), (batch, length, heads, width); if `narrow`, in the dtype to which kernels round anyway."""
+        """Compute query * C(x), (batch, length, heads, width); if `narrow`, in bfloat16 where kernels round to it."""
         start, before = self._past((x,))
         if before is not None:
             start = running_sum(before[0], start, causal=False)[:, 0]
