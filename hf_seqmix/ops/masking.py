@@ -26,7 +26,7 @@ __all__ = ["TokenLayout", "attention_bias", "real_positions", "token_layout"]
 class TokenLayout(NamedTuple):
     """Where the tokens of each sequence lie in a batch of rows; made by `token_layout`.
 
-    A tuple of tensors, so that tools which move arguments between devices move it too.
+    A tuple of tensors, so that tools which move arguments between devices move a layout, too.
     """
 
     mask: Tensor | None = None
@@ -51,7 +51,7 @@ class TokenLayout(NamedTuple):
 
     def zero_pads(self, values: Tensor) -> Tensor:
         """Set `values` (batch, length, channels) to zero at pads."""
-        # Filled, not multiplied: what stands at a pad may be NaN.
+        # Filled, not multiplied: the value at a pad may be NaN.
         return values if self.mask is None else values.masked_fill(~self.mask.unsqueeze(-1), 0)
 
     def longest(self, length: int) -> int:
@@ -69,7 +69,7 @@ class TokenLayout(NamedTuple):
                 must stand there.
 
         Returns:
-            (batch, length, channels); what stands at pads has no meaning.
+            (batch, length, channels); pad positions are undefined.
         """
         if self.scatter is None:
             if align and self.left_padded and self.mask is not None:

@@ -83,7 +83,7 @@ def build() -> Path:
 
 
 def ready() -> bool:
-    """Say whether the kernel may be used, building it first if HF_SEQMIX_NATIVE=1 asks for it.
+    """Return whether the kernel may be used, building it first if HF_SEQMIX_NATIVE=1 asks for it.
 
     If that fails, one warning says why.
     """
@@ -104,7 +104,7 @@ def ready() -> bool:
 
 
 def serves(*tensors: Tensor, points: int) -> bool:
-    """Say whether a call has a size and tensors that the functions below take once they are in float32."""
+    """Return whether a call has a size and tensors that the functions below take once they are in float32."""
     return points <= _MOST_POINTS and all(
         type(t) in (Tensor, nn.Parameter)
         and t.device.type == "cpu"

@@ -51,7 +51,7 @@ def tile_settings(width: int, values: int, dot: Any, pair: bool) -> dict[str, An
 
 
 def serves_pairs(width: int, values: int, dot: Any) -> bool:
-    """Whether one program can hold what two sums need: all values, and operands in shared memory."""
+    """Return whether one program can hold what two sums need: all values, and operands in shared memory."""
     return multiplies_shared_memory() and dot != tl.float32 and max(width, values) <= 64
 
 
@@ -71,7 +71,7 @@ def load_rows(
 
 @triton.jit
 def _power(largest):
-    """The power of two below positive numbers (1 for zero), and its inverse, within 2^-100 and 2^100."""
+    """Return the power of two below positive numbers (1 for zero), and its inverse, within 2^-100 and 2^100."""
     bits = largest.to(tl.int32, bitcast=True) & 0x7F800000
     bits = tl.where(bits == 0, 127 << 23, tl.minimum(tl.maximum(bits, 27 << 23), 227 << 23))
     return bits.to(tl.float32, bitcast=True), ((254 << 23) - bits).to(tl.float32, bitcast=True)
@@ -89,7 +89,7 @@ def fit(x, DOT: tl.constexpr):
 
 @triton.jit
 def masked_product(scores, x, power, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """Masked scores, in float32, times rows: each row of scores is brought to 1, so that none hangs on a later one."""
+    """Return masked float32 scores times x. Each row of scores has its own scale, which later rows do not change."""
     if DOT == tl.float16:
         up, down = _power(tl.max(tl.abs(scores), 1))
         return tl.dot((scores * down[:, None]).to(DOT), x, input_precision=PRECISION) * (up * power)[:, None]
