@@ -43,9 +43,6 @@ from transformers import (
 )
 
 from hf_seqmix._files import write_json
-
-# Importing the package registers its families with the Auto classes.
-from hf_seqmix.analysis import run_environment
 from hf_seqmix.analysis.plots import plot_loss
 from hf_seqmix.data.labelled import (
     ImageClassification,
@@ -60,6 +57,9 @@ from hf_seqmix.data.labelled import (
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.models.backbone import SeqMixPreTrainedModel
 from hf_seqmix.training import explain_write_error, prepare_run_folder
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix.training.results import run_environment
 
 # The splits scored at the end; MNLI has two of either.
 EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")

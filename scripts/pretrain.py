@@ -39,7 +39,6 @@ from hf_seqmix._files import whole_files, write_json
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.analysis.plots import plot_loss
-from hf_seqmix.analysis.report import run_environment
 from hf_seqmix.data import (
     ReproducibleMaskingCollator,
     build_tokenizer,
@@ -51,7 +50,6 @@ from hf_seqmix.data import (
     total_bytes,
 )
 from hf_seqmix.training import (
-    EndlessStream,
     block_scores,
     config_from_overrides,
     corpus_metrics,
@@ -62,7 +60,9 @@ from hf_seqmix.training import (
     recipe_arguments,
     without_replaced,
 )
+from hf_seqmix.training.results import run_environment
 from hf_seqmix.training.resumable import LAST, ResumableTrainer
+from hf_seqmix.training.streaming import EndlessStream
 
 # More than enough to learn a vocabulary from; a stream has no end to wait for.
 STREAMED_TOKENIZER_DOCUMENTS = 10_000

@@ -19,10 +19,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 import hf_seqmix
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import evaluate_language_model, markdown_table
+from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.analysis.plots import plot_context_lengths
 from hf_seqmix.data import ByteNGram, bits_per_byte_gzip, bits_per_byte_xz, load_corpus
+from hf_seqmix.training.results import markdown_table
 
 RECIPE = Path(__file__).parent / "recipes" / "fd-tnn-stdlib-small.yaml"
 CORPUS = "embedded:python-stdlib"

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_seqmix.analysis import markdown_table, run_environment
+from hf_seqmix._files import write_json, write_text
+from hf_seqmix.training.results import markdown_table, run_environment
 
 __all__ = [
     "Clock",
@@ -255,22 +256,6 @@ def write_report(
         "arguments": {name: value for name, value in vars(arguments).items() if name not in PRIVATE_ARGUMENTS},
         "environment": environment,
     }
-    # Written here, not by hf_seqmix.data, which needs the package datasets: machines lent for a measurement are bare.
-    written = {
-        f"{stem}.json": json.dumps(_finite(payload | more), indent=2, ensure_ascii=False, allow_nan=False),
-        f"{stem}.md": text,
-    }
-    for name, content in written.items():
-        temporary = folder / f".{name}.tmp"
-        temporary.write_text(content + "\n", encoding="utf-8")
-        temporary.replace(folder / name)
+    write_json(folder / f"{stem}.json", payload | more)
+    write_text(folder / f"{stem}.md", text + "\n")
     return folder
-
-
-def _finite(value: Any) -> Any:
-    """Put None, which JSON has, for NaN and infinity, which it has not."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

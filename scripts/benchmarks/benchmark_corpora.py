@@ -11,9 +11,10 @@ from pretrain import DataArguments, ModelArguments, RunArguments
 from transformers import TrainingArguments
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import ResultLog, run_environment
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import count_bytes
 from hf_seqmix.training import read_recipe, recipe_arguments
+from hf_seqmix.training.results import run_environment
 
 from .benchmark_inputs import first_bytes, text_hash
 from .benchmark_training import SCRIPTS, TrainingRun, train_all, training_arguments

@@ -15,8 +15,8 @@ from finetuning.scoring import METRIC_KEYS
 from transformers import AutoConfig
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import run_environment
 from hf_seqmix.data.labelled import GLUE_TASKS, load_glue
+from hf_seqmix.training.results import run_environment
 
 from .benchmark_inputs import fingerprint, short_names
 from .benchmark_training import TrainingRun, state_costs, train_all, training_arguments

@@ -14,9 +14,9 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix import __version__
-from hf_seqmix.analysis import markdown_table
 from hf_seqmix.data import ByteNGram, build_tokenizer, load_corpus
 from hf_seqmix.training import fault_of_files
+from hf_seqmix.training.results import markdown_table
 
 logger = logging.getLogger("run_benchmarks")
 

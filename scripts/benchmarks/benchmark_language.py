@@ -9,9 +9,11 @@ import torch
 from transformers import AutoModelForCausalLM, set_seed
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import LanguageModelScore, ResultLog, iter_language_model_scores, run_environment
+from hf_seqmix.analysis import LanguageModelScore, iter_language_model_scores
 from hf_seqmix.analysis.plots import plot_context_lengths, plot_positions
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import bits_per_byte_gzip, bits_per_byte_xz
+from hf_seqmix.training.results import run_environment
 
 from .benchmark_inputs import (
     add_text_arguments,

@@ -14,10 +14,11 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 
 from hf_seqmix import __version__
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
 from hf_seqmix.analysis.accuracy_plots import plot_accuracy_by_length
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import listops
 from hf_seqmix.metrics import load_metric
+from hf_seqmix.training.results import markdown_table, run_environment
 
 from .benchmark_inputs import common_arguments, default_device, fingerprint, open_model, short_names
 from .lra_data import outermost_operator

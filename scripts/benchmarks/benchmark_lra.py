@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import markdown_table, run_environment
 from hf_seqmix.analysis.accuracy_plots import plot_accuracy_curves
+from hf_seqmix.training.results import markdown_table, run_environment
 
 from .benchmark_training import SCRIPTS, TrainingRun, file_digest, train_all, training_arguments
 from .lra_data import TaskData, data_folders, prepare_task

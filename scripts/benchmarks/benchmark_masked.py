@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModelForMaskedLM, set_seed
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import ResultLog, run_environment
 from hf_seqmix.analysis.masked_modeling import (
     check_masking,
     evaluate_masked_model,
@@ -16,7 +15,9 @@ from hf_seqmix.analysis.masked_modeling import (
     mask_documents,
     ngram_bits_per_byte,
 )
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import ByteNGram
+from hf_seqmix.training.results import run_environment
 
 from .benchmark_inputs import (
     add_text_arguments,

@@ -26,8 +26,8 @@ from typing import Any
 
 import yaml
 
-from hf_seqmix.analysis import markdown_table
 from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
+from hf_seqmix.training.results import markdown_table
 
 from .report_readers import Result, read_results
 

@@ -17,8 +17,9 @@ import torch
 
 from hf_seqmix import __version__
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.analysis.tradeoff_plots import TradeOffPoint, plot_costs, plot_tradeoff
+from hf_seqmix.training.results import markdown_table, run_environment
 from hf_seqmix.training.timing import in_fresh_process
 
 from .benchmark_training import file_digest

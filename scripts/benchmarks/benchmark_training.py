@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_seqmix import __version__
-from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
+from hf_seqmix.analysis.report import ResultLog
+from hf_seqmix.training.results import markdown_table, run_environment
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 TRIAL_UPDATES = 5  # timed to tell what a run will cost: the median leaves the first, slow ones out

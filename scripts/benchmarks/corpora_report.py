@@ -5,8 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_seqmix.analysis import LanguageModelScore, markdown_table
+from hf_seqmix.analysis import LanguageModelScore
 from hf_seqmix.analysis.plots import plot_context_lengths
+from hf_seqmix.training.results import markdown_table
 
 from .corpora_scoring import mean_over_seeds
 

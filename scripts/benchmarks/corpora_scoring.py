@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
-from hf_seqmix.analysis import ResultLog
 from hf_seqmix.analysis.masked_modeling import mask_documents, ngram_bits_per_byte
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import ByteNGram, bits_per_byte_xz, count_bytes
 
 from . import benchmark_language, benchmark_masked

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_seqmix.analysis import markdown_table
 from hf_seqmix.analysis.figures import COLORS, draw_row
+from hf_seqmix.training.results import markdown_table
 
 Row = Mapping[str, Any]
 

@@ -6,7 +6,6 @@ from typing import Any
 import datasets
 import numpy as np
 
-from hf_seqmix.analysis import markdown_table
 from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent, word_overlap
 from hf_seqmix.data.labelled import (
     Classification,
@@ -16,6 +15,7 @@ from hf_seqmix.data.labelled import (
     TokenClassification,
 )
 from hf_seqmix.metrics import load_metric
+from hf_seqmix.training.results import markdown_table
 
 Task = SequenceClassification | ImageClassification | TokenClassification | QuestionAnswering
 

@@ -15,8 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, ByT5Tokenizer
 
 from hf_seqmix import FDTNNConfig, FDTNNForCausalLM, FDTNNForMaskedLM
-from hf_seqmix.analysis import ResultLog, evaluate_language_model
+from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import ByteNGram
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
