@@ -1,4 +1,4 @@
-"""Trains a classifier on labelled data, from any checkpoint or from scratch, and measures it beside simple baselines.
+"""Train a classifier on labelled data, from any checkpoint or from scratch, and measures it beside simple baselines.
 
     python scripts/finetune.py --model runs/masked --glue-task sst2 --data-dir glue --output-dir runs/sst2
     python scripts/finetune.py --model runs/tnn --train-file train.csv --validation-file dev.csv \\
@@ -16,7 +16,6 @@ model with its tokenizer or image processor, results.json, loss.png and, with --
 each example. Every training argument of transformers works too.
 """
 
-import dataclasses
 import json
 import logging
 import os
@@ -29,10 +28,9 @@ from typing import Any
 
 import datasets
 import numpy as np
-from finetuning.arguments import Arguments, DataArguments, parse_arguments
+from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
 from finetuning.models import load_image_processor, load_model, load_tokenizer, longest_input
-from finetuning.scoring import METRIC_KEYS, Task, baselines, default_metrics, results_table, score
-from finetuning.trainer import FinetuningTrainer, check_schedule
+from finetuning.scoring import Task, baselines, default_metrics, results_table, score
 from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
@@ -56,10 +54,13 @@ from hf_seqmix.data.labelled import (
 )
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.models.backbone import SeqMixPreTrainedModel
-from hf_seqmix.training import explain_write_error, prepare_run_folder
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.arguments import run_script
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.training.results import run_environment
+from hf_seqmix.training.resumable import ResumableTrainer
+from hf_seqmix.training.scoring import METRIC_KEYS
 
 # The splits scored at the end; MNLI has two of either.
 EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")
@@ -77,7 +78,7 @@ class Run:
     examples: datasets.DatasetDict
     encoded: datasets.DatasetDict
     model: PreTrainedModel
-    trainer: FinetuningTrainer
+    trainer: ResumableTrainer
 
     @property
     def folder(self) -> Path:
@@ -200,7 +201,7 @@ def prepare(arguments: Arguments) -> Run:
         if training.metric_for_best_model is None or training.metric_for_best_model == "loss":
             training.metric_for_best_model = METRIC_KEYS.get(metrics[0], Path(metrics[0]).stem)
             training.greater_is_better = True
-    trainer = FinetuningTrainer(
+    trainer = ResumableTrainer(
         model=model,
         args=training,
         train_dataset=encoded["train"],
@@ -312,7 +313,7 @@ def write_predictions(run: Run, split: str, output: Any) -> None:
 
 
 def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
-    """Trains from the start or from a checkpoint, evaluates, and writes the output folder."""
+    """Train from the start or from a checkpoint, evaluates, and writes the output folder."""
     arguments, trainer = run.arguments, run.trainer
     folder = run.folder
     seconds = 0.0
@@ -343,12 +344,7 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         "num_parameters": run.model.num_parameters(),
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
-        "arguments": {
-            "model": dataclasses.asdict(arguments.model),
-            "data": dataclasses.asdict(arguments.data),
-            "run": dataclasses.asdict(arguments.run),
-            "training": arguments.training.to_sanitized_dict(),
-        },
+        "arguments": arguments.to_json(),
         "environment": run_environment(),
     }
     if trainer.is_world_process_zero():
@@ -367,32 +363,15 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line and returns what is written to results.json; exits with a message on wrong input."""
+    """Run the command line and return what is written to results.json; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
-    try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
-    except ValueError as error:
-        sys.exit(f"finetune.py: {error}")
-    try:
-        try:
-            run = prepare(arguments)
-            checkpoint, line = run.trainer.find_checkpoint(arguments.resume)
-        except ValueError as error:
-            sys.exit(f"finetune.py: {error}")
-        if line is not None and run.trainer.is_world_process_zero():
-            logger.info(line)
-        return train_and_save(run, checkpoint)
-    except KeyboardInterrupt:
-        logger.error(
-            "finetune.py: interrupted; --resume continues from the last complete checkpoint, if there is one."
-        )
-        sys.exit(130)  # what shells give a command that Ctrl-C ended
-    except Exception as error:
-        message = explain_write_error(error, arguments.folder)
-        if message is None:
-            raise
-        sys.exit(f"finetune.py: {message}")
+    return run_script(
+        "finetune.py",
+        lambda: parse_arguments(sys.argv[1:] if argv is None else argv, __doc__),
+        lambda arguments: (run := prepare(arguments), run.trainer),
+        lambda arguments, run, checkpoint: train_and_save(run, checkpoint),
+    )
 
 
 if __name__ == "__main__":

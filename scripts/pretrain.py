@@ -1,4 +1,4 @@
-"""Pretrains a causal or masked language model of any family on any text.
+"""Pretrain a causal or masked language model of any family on any text.
 
     python scripts/pretrain.py --recipe scripts/recipes/tnn-stdlib-small.yaml --output-dir runs/tnn
     python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=256 num_hidden_layers=4 \\
@@ -11,7 +11,6 @@ model and its tokenizer, checkpoints, results.json and loss.png. `--resume` cont
 whole checkpoint, `--resume PATH` from that one.
 """
 
-import dataclasses
 import inspect
 import logging
 import sys
@@ -20,16 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
-    HfArgumentParser,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    TrainingArguments,
     default_data_collator,
     set_seed,
 )
@@ -50,18 +46,17 @@ from hf_seqmix.data import (
     total_bytes,
 )
 from hf_seqmix.training import (
+    arguments,
     block_scores,
     config_from_overrides,
     corpus_metrics,
-    explain_write_error,
     parse_overrides,
     prepare_run_folder,
-    read_recipe,
-    recipe_arguments,
-    without_replaced,
+    tokenizer_fields,
 )
+from hf_seqmix.training.arguments import run_script
 from hf_seqmix.training.results import run_environment
-from hf_seqmix.training.resumable import LAST, ResumableTrainer
+from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.streaming import EndlessStream
 
 # More than enough to learn a vocabulary from; a stream has no end to wait for.
@@ -134,7 +129,7 @@ class DataArguments:
 
 
 @dataclass
-class RunArguments:
+class RunArguments(arguments.RunArguments):
     """How long, how large, and where to; the rest of the training arguments are transformers' own."""
 
     max_tokens: int | None = field(
@@ -144,85 +139,23 @@ class RunArguments:
         default=None,
         metadata={"help": "Sequences an update over all devices; sets the gradient accumulation steps."},
     )
-    weight_decay_on_all_parameters: bool = field(
-        default=False, metadata={"help": "Decay biases and norms too, as fairseq does."}
-    )
-    resume: str | None = field(
-        default=None,
-        metadata={
-            "help": "Continue from the newest whole checkpoint, if there is one, or from the one given.",
-            "nargs": "?",
-            "const": LAST,
-        },
-    )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Write into a folder that is not empty; its checkpoints are deleted."}
-    )
 
 
-@dataclass
-class Arguments:
-    """All arguments of a run."""
-
-    model: ModelArguments
-    data: DataArguments
-    run: RunArguments
-    training: TrainingArguments
-
-    @property
-    def folder(self) -> Path:
-        """Where the run is written to."""
-        return Path(str(self.training.output_dir))
-
-    @property
-    def resume(self) -> str | None:
-        """What to continue from."""
-        return self.run.resume or self.training.resume_from_checkpoint
-
-
-class PretrainingTrainer(ResumableTrainer):
-    """A `Trainer` that can decay all parameters, as the published recipes do."""
-
-    def __init__(self, *args: Any, weight_decay_on_all_parameters: bool = False, **kwargs: Any) -> None:
-        self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
-        super().__init__(*args, **kwargs)
-
-    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
-        if self.weight_decay_on_all_parameters:
-            return [name for name, _ in model.named_parameters()]
-        return super().get_decay_parameter_names(model)
+Arguments = arguments.Arguments[ModelArguments, DataArguments, RunArguments]
+KINDS = (ModelArguments, DataArguments, RunArguments)
+USAGE = "pretrain.py --output-dir DIR [--recipe FILE] [options]   (--help lists them)"
 
 
 def parse_arguments(argv: Sequence[str]) -> Arguments:
-    """Reads the command line and the recipe it names.
+    """Read the command line and the recipe that it names.
 
     Raises:
-        ValueError: if a recipe has a section or key that there is not, or if arguments contradict each other.
+        ValueError: the recipe has a section or key that there is not, or arguments contradict each other.
     """
-    sections = {"model": (ModelArguments,), "data": (DataArguments,), "training": (RunArguments, TrainingArguments)}
-    kinds: list[Any] = [ModelArguments, DataArguments, RunArguments, TrainingArguments]
-    parser = HfArgumentParser(
-        kinds,
-        usage="pretrain.py --output-dir DIR [--recipe FILE] [options]   (--help lists them)",
-        description=__doc__,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(logging_steps=0.01, report_to="none", dataloader_pin_memory=torch.accelerator.is_available())
-    parser.add_argument(
-        "--recipe", help="A file with arguments, see scripts/recipes; others on this line override it."
-    )
-    recipe = parser.parse_known_args(argv)[0].recipe
-    typed = list(argv)
-    if recipe is not None:
-        allowed = {
-            section: {entry.name for kind in kinds for entry in dataclasses.fields(kind) if entry.init}
-            for section, kinds in sections.items()
-        }
-        typed = recipe_arguments(without_replaced(read_recipe(recipe, allowed), argv, REPLACES)) + typed
-    model, data, run, training, _ = parser.parse_args_into_dataclasses(args=typed)
-    arguments = Arguments(model, data, run, training)
-    _check(arguments)
-    return arguments
+    parser = arguments.arguments_parser(KINDS, USAGE, __doc__, {})
+    read = Arguments(*arguments.read_arguments(parser, KINDS, argv, REPLACES))
+    _check(read)
+    return read
 
 
 def _check(arguments: Arguments) -> None:
@@ -295,14 +228,11 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> Pr
     else:
         values, model_type = {}, model.model_type
     derived = {
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
+        **tokenizer_fields(tokenizer, arguments.data.block_size),
         "is_causal": model.objective == "causal",
     }
-    if not {"max_position_embeddings"} & (values.keys() | overrides.keys()):
-        derived["max_position_embeddings"] = arguments.data.block_size
+    if "max_position_embeddings" in values.keys() | overrides.keys():
+        del derived["max_position_embeddings"]
     config = config_from_overrides(str(model_type), overrides, {**values, **derived})
     if config.vocab_size < len(tokenizer):
         raise ValueError(
@@ -349,7 +279,7 @@ def build_blocks(
 
 
 def set_length(arguments: Arguments) -> None:
-    """Turns the global batch and the budget of tokens into the `Trainer`'s accumulation steps and updates.
+    """Turn the global batch and the budget of tokens into the `Trainer`'s accumulation steps and updates.
 
     Raises:
         ValueError: if the global batch does not divide, or if the budget does not pay for one update.
@@ -379,7 +309,7 @@ def tokens_per_update(arguments: Arguments) -> int:
     return sequences * arguments.data.block_size
 
 
-def prepare(arguments: Arguments) -> PretrainingTrainer:
+def prepare(arguments: Arguments) -> ResumableTrainer:
     """Data, tokenizer and model as a `Trainer`."""
     training = arguments.training
     set_length(arguments)
@@ -398,7 +328,7 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
         training.eval_strategy = IntervalStrategy.NO
     model = build_model(arguments, build_config(arguments, tokenizer))
     causal = arguments.model.objective == "causal"
-    return PretrainingTrainer(
+    return ResumableTrainer(
         model=model,
         args=training,
         train_dataset=train,
@@ -415,7 +345,7 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
     )
 
 
-def results_of(arguments: Arguments, trainer: PretrainingTrainer, seconds: float) -> dict[str, Any]:
+def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) -> dict[str, Any]:
     """Everything there is to know about a finished run, ready for JSON."""
     history = trainer.state.log_history
     losses = [[entry["step"], entry["loss"]] for entry in history if "loss" in entry]
@@ -435,18 +365,13 @@ def results_of(arguments: Arguments, trainer: PretrainingTrainer, seconds: float
         **trainer.clock.measured(),
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
-        "arguments": {
-            "model": dataclasses.asdict(arguments.model),
-            "data": dataclasses.asdict(arguments.data),
-            "run": dataclasses.asdict(arguments.run),
-            "training": arguments.training.to_sanitized_dict(),
-        },
+        "arguments": arguments.to_json(),
         "environment": run_environment(),
     }
 
 
-def train_and_save(arguments: Arguments, trainer: PretrainingTrainer, checkpoint: str | None = None) -> dict[str, Any]:
-    """Trains from the start or from a checkpoint, evaluates, and writes the output folder."""
+def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: str | None = None) -> dict[str, Any]:
+    """Train from the start or from a checkpoint, evaluates, and writes the output folder."""
     folder = arguments.folder
     seconds = 0.0
     if checkpoint is None or not trainer.restore_finished(checkpoint):
@@ -466,31 +391,14 @@ def train_and_save(arguments: Arguments, trainer: PretrainingTrainer, checkpoint
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line and returns what is written to results.json; exits with a message on wrong input."""
+    """Run the command line and return what is written to results.json; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
-    except ValueError as error:
-        sys.exit(f"pretrain.py: {error}")
-    try:
-        try:
-            trainer = prepare(arguments)
-            checkpoint, line = trainer.find_checkpoint(arguments.resume)
-        except ValueError as error:
-            sys.exit(f"pretrain.py: {error}")
-        if line is not None and trainer.is_world_process_zero():
-            logger.warning(line)
-        return train_and_save(arguments, trainer, checkpoint)
-    except KeyboardInterrupt:
-        logger.error(
-            "pretrain.py: interrupted; --resume continues from the last complete checkpoint, if there is one."
-        )
-        sys.exit(130)  # what shells give a command that Ctrl-C ended
-    except Exception as error:
-        message = explain_write_error(error, arguments.folder)
-        if message is None:
-            raise
-        sys.exit(f"pretrain.py: {message}")
+    return run_script(
+        "pretrain.py",
+        lambda: parse_arguments(sys.argv[1:] if argv is None else argv),
+        lambda arguments: (trainer := prepare(arguments), trainer),
+        train_and_save,
+    )
 
 
 if __name__ == "__main__":

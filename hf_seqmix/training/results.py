@@ -104,7 +104,7 @@ class Result:
         task: what was measured, such as "listops".
         model: name of the model, of the baseline, or of the published model.
         metric: name of the figure, such as "accuracy".
-        value: None for what could not be measured.
+        value: None for what could not be measured; NaN and infinity become None.
         seed: of the run; None where nothing is drawn.
         size: of the benchmark: "fast", "reduced", "full", or empty.
         kind: measured here, a baseline on the same data, or a figure that a paper gives.
@@ -137,6 +137,8 @@ class Result:
             if not isinstance(value, (str, int, float, bool, type(None))):
                 raise ValueError(f"setting {name!r} of a result is {value!r}; it must be a string or a number.")
         object.__setattr__(self, "setting", dict(self.setting))
+        if self.value is not None and not math.isfinite(self.value):
+            object.__setattr__(self, "value", None)
         object.__setattr__(self, "environment", _plain(self.environment, "environment of a result"))
 
     @property
@@ -157,10 +159,8 @@ class Result:
         return self.setting.get(name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that are not empty, ready for `json.dumps`; NaN and infinity become None."""
+        """Return the fields that are not empty, ready for `json.dumps`."""
         values: dict[str, Any] = {"task": self.task, "model": self.model, "metric": self.metric, "value": self.value}
-        if self.value is not None and not math.isfinite(self.value):
-            values["value"] = None
         for entry in dataclasses.fields(self)[4:]:
             value = getattr(self, entry.name)
             if value is not None and value != "" and value != {} and (entry.name, value) != ("kind", "measured"):
@@ -204,17 +204,16 @@ _RESULT_KINDS: dict[str, Any] = {
 }
 
 
-def group_results(
-    values: Mapping[str, float | Mapping[Any, float | None] | Sequence[Sequence[float]] | None], **shared: Any
-) -> list[Result]:
+def group_results(values: Mapping[str, Any], over: str = "step", **shared: Any) -> list[Result]:
     """Return the results of one run.
 
     Args:
-        values: metric -> value, or a curve of values over `step`: pairs (step, value) or a mapping.
+        values: metric -> value, or a curve: pairs (place, value) or a mapping.
+        over: the setting whose values are the places of a curve.
         **shared: fields of all results; `setting` is added to that of a curve.
 
     Returns:
-        A result a value, in order; the last of a curve's values wins where a step is there twice.
+        A result a value, in order; the last of a curve's values wins where a place is there twice.
     """
     setting = dict(shared.pop("setting", {}))
     found = []
@@ -222,9 +221,9 @@ def group_results(
         if value is None or isinstance(value, (int, float)):
             found.append(Result(metric=metric, value=value, setting=setting, **shared))
             continue
-        points: dict[Any, Any] = dict(value)  # type: ignore[arg-type]  # pairs are sequences of two
+        points: dict[Any, Any] = dict(value)
         found += [
-            Result(metric=metric, value=of, setting={**setting, "step": step}, **shared) for step, of in points.items()
+            Result(metric=metric, value=of, setting={**setting, over: place}, **shared) for place, of in points.items()
         ]
     return found
 
@@ -233,7 +232,8 @@ class ResultFile:
     """Results of a long evaluation as JSON lines, so that an interrupted evaluation goes on where it stopped.
 
     A line is `{"key": ..., "shared": ..., "results": [...]}`: the results of one run, the fields that they share
-    written once. The key says everything that the results depend on. A line cut short by a kill is dropped when the file is opened.
+    written once. The key says everything that the results depend on. A line cut short by a kill is dropped when the file
+    is opened.
 
     Args:
         path: of the file, which need not exist.
@@ -344,9 +344,12 @@ class Summary:
 
 
 def summarize(results: Iterable[Result]) -> list[Summary]:
-    """Return every figure with its mean and standard deviation over seeds, in order of first appearance."""
+    """Return every figure with its mean and standard deviation over seeds, in order of first appearance.
+
+    Of results with one key, such as a baseline that several runs found, the last counts.
+    """
     groups: dict[tuple[Any, ...], list[Result]] = {}
-    for result in results:
+    for result in {result.key: result for result in results}.values():
         groups.setdefault(result.figure, []).append(result)
     found = []
     for group in groups.values():
@@ -379,7 +382,7 @@ def results_table(
         The table, without a final newline.
 
     Raises:
-        ValueError: two figures fall into one cell.
+        ValueError: two figures with two values fall into one cell.
     """
     row_headers = dict(rows) if isinstance(rows, Mapping) else {name: name.replace("_", " ") for name in rows}
     summaries = sorted(summarize(results), key=lambda summary: KINDS.index(summary.result.kind))
@@ -396,7 +399,7 @@ def results_table(
             continue
         labels = {name: _label(summary.result, name) for name in row_headers}
         row = table.setdefault(tuple(labels.values()), {**labels, "seeds": 0})
-        if f"value {column}" in row:
+        if row.get(f"value {column}", summary.mean) != summary.mean:
             raise ValueError(
                 f"two figures fall into the cell {', '.join(map(str, labels.values()))}, {column}: name in `rows` "
                 f"what tells {summary.result.setting} from the other."
@@ -534,7 +537,7 @@ def _checked(values: Any, kinds: Mapping[str, Any], required: set[str], where: s
     for name, value in values.items():
         if name not in kinds:
             raise ValueError(f"{where} has the unknown field {name!r}; fields are {', '.join(kinds)}.")
-        if not isinstance(value, kinds[name]) or (isinstance(value, bool) and kinds[name] is not bool):
+        if not isinstance(value, kinds[name]) or isinstance(value, bool):
             raise ValueError(
                 f"{where}, field {name!r} is {str(value)[:60]!r}, which is of another type than results have."
             )

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
@@ -30,16 +31,28 @@ _LOSS = "loss_since_log.json"
 
 
 class ResumableTrainer(Trainer):
-    """
-    A `Trainer` whose checkpoints are sealed when they are whole, and whose resumed runs log the same losses.
+    """A `Trainer` whose checkpoints are sealed when they are whole, and whose resumed runs log the same losses.
 
     The library's checkpoints are written in place, and the older ones removed before all processes have written their
     part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files; only
     then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets them, so
     that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside and moved.
+
+    Args:
+        schedule_steps: updates of the learning rate's whole schedule; None for those of the run.
+        weight_decay_on_all_parameters: whether biases and norms decay, too, as in published settings.
+        *args, **kwargs: as for `Trainer`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        schedule_steps: int | None = None,
+        weight_decay_on_all_parameters: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        self.schedule_steps = schedule_steps
+        self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
         super().__init__(*args, **kwargs)
         self.first_step = 0
         """Updates of the run before this call."""
@@ -50,6 +63,18 @@ class ResumableTrainer(Trainer):
         self.clock = StepClock()
         """How fast the updates of this call were."""
         self.add_callback(self.clock)
+
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        """Return the names of the parameters that decay."""
+        if self.weight_decay_on_all_parameters:
+            return [name for name, _ in model.named_parameters()]
+        return super().get_decay_parameter_names(model)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """Return the schedule, laid out for `schedule_steps`."""
+        return super().create_scheduler(self.schedule_steps or num_training_steps, optimizer)
 
     def find_checkpoint(self, wish: str | None) -> tuple[str | None, str | None]:
         """

@@ -39,13 +39,13 @@ class TaskData:
     """What finetune.py reads.
 
     Attributes:
-        arguments: of finetune.py.
+        fields: of finetune.py's data arguments.
         source: what it is, in words; tells data that is not the benchmark's from data that is.
         baselines: accuracies on the test split of rules that a model should beat.
         contents: what tells files that were given from others of the same name; generated ones are named by their settings.
     """
 
-    arguments: tuple[str, ...]
+    fields: Mapping[str, Any]
     source: str
     baselines: Mapping[str, float] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)
@@ -111,12 +111,12 @@ def _retrieval(task: str, folder: Path | None, output_dir: Path, settings: Mappi
         {**settings, "from": made_from},
         lambda: same_document_pairs(load_documents(origin), rows, seed=0, **options),
     )
-    columns = ("--text-columns", "text1", "text2", "--label-column", "label")
+    columns = {"text_columns": ["text1", "text2"], "label_column": ["label"]}
     name = "Python's standard library" if folder is None else f"the texts of {folder.name}"
     shared = _document_names(files["train"]) & _document_names(files["test"])
     apart = "each document in all splits" if shared else "each document in one split"
     source = f"a substitute, not AAN: two passages of one document? {name}, {apart}"
-    return TaskData((*_files(files), *columns), source)
+    return TaskData({**_files(files), **columns}, source)
 
 
 def _document_names(path: Path) -> set[str]:
@@ -159,7 +159,7 @@ def _from_hub(task: str, name: str) -> TaskData:
         load_labelled(HUB[task])
     except ValueError as error:
         raise ValueError(f"{error} Where there is no network, give --data {task}=FOLDER.") from error
-    return TaskData(("--dataset", HUB[task]), f"{name}, from the Hub")
+    return TaskData({"dataset": HUB[task]}, f"{name}, from the Hub")
 
 
 def _released(task: str, folder: Path) -> dict[str, Path]:
@@ -189,8 +189,8 @@ def _tables(task: str, folder: Path) -> dict[str, Path]:
     return files
 
 
-def _files(files: Mapping[str, Path]) -> tuple[str, ...]:
-    return tuple(word for split in SPLITS if split in files for word in (f"--{split}-file", str(files[split])))
+def _files(files: Mapping[str, Path]) -> dict[str, str]:
+    return {f"{split}_file": str(files[split]) for split in SPLITS if split in files}
 
 
 def _contents(files: Mapping[str, Path]) -> dict[str, str]:

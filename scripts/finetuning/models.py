@@ -24,7 +24,7 @@ from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
-from hf_seqmix.training import config_from_overrides, fault_of_files, parse_overrides
+from hf_seqmix.training import config_from_overrides, fault_of_files, parse_overrides, tokenizer_fields
 
 from .arguments import Arguments
 
@@ -138,13 +138,7 @@ def _config_from_scratch(
     assert arguments.model.model_type is not None
     derived = dict(task_fields)
     if tokenizer is not None:
-        derived |= {
-            "vocab_size": len(tokenizer),
-            "pad_token_id": tokenizer.pad_token_id,
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "max_position_embeddings": arguments.data.max_length or DEFAULT_MAX_LENGTH,
-        }
+        derived |= tokenizer_fields(tokenizer, arguments.data.max_length or DEFAULT_MAX_LENGTH)
     return config_from_overrides(
         arguments.model.model_type, parse_overrides(arguments.model.config_overrides), derived
     )

@@ -19,9 +19,6 @@ from hf_seqmix.training.results import markdown_table
 
 Task = SequenceClassification | ImageClassification | TokenClassification | QuestionAnswering
 
-# What a metric calls its number, where that is not its own name.
-METRIC_KEYS = {"pearson": "pearsonr", "spearman": "spearmanr", "squad": "f1"}
-
 
 def default_metrics(task: Task) -> list[str]:
     """The metrics of a task, the one that decides first."""
