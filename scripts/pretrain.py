@@ -1,14 +1,14 @@
-"""Pretrain a causal or masked language model of any family on any text.
+r"""Pretrain a causal or masked language model of any family on any text.
 
     python scripts/pretrain.py --recipe scripts/recipes/tnn-stdlib-small.yaml --output-dir runs/tnn
-    python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=256 num_hidden_layers=4 \\
+    python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=256 num_hidden_layers=4 \
         --train-file book.txt --tokenizer bpe:4096 --block-size 256 --max-tokens 2_000_000 --output-dir runs/book
     torchrun --nproc-per-node 2 scripts/pretrain.py ... --use-cpu
     accelerate launch scripts/pretrain.py ...
 
 A recipe holds the same arguments in a file; what is given on the command line overrides it. The output folder gets the
-model and its tokenizer, checkpoints, results.json and loss.png. `--resume` continues an interrupted run from its newest
-whole checkpoint, `--resume PATH` from that one.
+model and its tokenizer, checkpoints, results.json and loss.png. `--resume` continues an interrupted run from its
+newest whole checkpoint, `--resume PATH` from that one.
 """
 
 import inspect
@@ -171,7 +171,7 @@ def _check(arguments: Arguments) -> None:
 
 
 def load_documents(data: DataArguments) -> tuple[Any, Any]:
-    """Training and validation documents; the latter are None for a stream that has no such split."""
+    """Return training and validation documents; the latter are None for a stream that has no such split."""
     source: Any = data.dataset
     if data.train_file:
         source = {"train": data.train_file}
@@ -197,7 +197,7 @@ def load_documents(data: DataArguments) -> tuple[Any, Any]:
 
 
 def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of the run: made and saved by the first process, read by the others and by a resumed run."""
+    """Return the tokenizer of the run: made and saved by the first process, read by the others and a resumed run."""
     training = arguments.training
     saved = arguments.folder / "tokenizer_config.json"
     own = training.local_process_index == 0
@@ -213,7 +213,7 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
 
 
 def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    """The configuration of the model: what the tokenizer and the data ask for, then the user's overrides.
+    """Return the configuration of the model: what the tokenizer and the data ask for, then the user's overrides.
 
     Raises:
         ValueError: if the family or a field is unknown, a value is refused, or the vocabulary is too small.
@@ -236,13 +236,14 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> Pr
     config = config_from_overrides(str(model_type), overrides, {**values, **derived})
     if config.vocab_size < len(tokenizer):
         raise ValueError(
-            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that many."
+            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that "
+            "many."
         )
     return config
 
 
 def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedModel:
-    """A model with random weights from the seed of the run."""
+    """Return a model with random weights from the seed of the run."""
     auto = AutoModelForCausalLM if arguments.model.objective == "causal" else AutoModelForMaskedLM
     set_seed(arguments.training.seed)
     model = auto.from_config(config)
@@ -257,7 +258,7 @@ def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedMod
 def build_blocks(
     arguments: Arguments, tokenizer: PreTrainedTokenizerBase, train: Any, validation: Any
 ) -> tuple[Any, Any, int | None]:
-    """Training blocks, evaluation blocks, and the bytes of text that the latter predict."""
+    """Return training blocks, evaluation blocks, and the bytes of text that the latter predict."""
     data, causal = arguments.data, arguments.model.objective == "causal"
     options: dict[str, Any] = {
         "causal": causal,
@@ -289,8 +290,9 @@ def set_length(arguments: Arguments) -> None:
     if run.global_batch_size is not None:
         if run.global_batch_size % sequences:
             raise ValueError(
-                f"A global batch of {run.global_batch_size} sequences does not divide into {training.world_size} processes"
-                f" of {training.train_batch_size} sequences; change --global-batch-size or --per-device-train-batch-size."
+                f"A global batch of {run.global_batch_size} sequences does not divide into {training.world_size} "
+                f"processes of {training.train_batch_size} sequences; change --global-batch-size or "
+                "--per-device-train-batch-size."
             )
         training.gradient_accumulation_steps = run.global_batch_size // sequences
     if run.max_tokens is not None:
@@ -303,14 +305,14 @@ def set_length(arguments: Arguments) -> None:
 
 
 def tokens_per_update(arguments: Arguments) -> int:
-    """Training tokens that one update sees, over all processes and accumulation steps."""
+    """Return training tokens that one update sees, over all processes and accumulation steps."""
     training = arguments.training
     sequences = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
     return sequences * arguments.data.block_size
 
 
 def prepare(arguments: Arguments) -> ResumableTrainer:
-    """Data, tokenizer and model as a `Trainer`."""
+    """Return data, tokenizer and model as a `Trainer`."""
     training = arguments.training
     set_length(arguments)
     with training.main_process_first(desc="preparing the data"):
@@ -346,7 +348,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
 
 
 def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) -> dict[str, Any]:
-    """Everything there is to know about a finished run, ready for JSON."""
+    """Return everything there is to know about a finished run, ready for JSON."""
     history = trainer.state.log_history
     losses = [[entry["step"], entry["loss"]] for entry in history if "loss" in entry]
     evaluations = [entry for entry in history if "eval_token_loss" in entry]

@@ -1,8 +1,8 @@
-"""Evaluate models on benchmarks, beside baselines: results as JSON lines, a table and plots.
+r"""Evaluate models on benchmarks, beside baselines: results as JSON lines, a table and plots.
 
-    python scripts/run_benchmarks.py language-modeling --model runs/tnn --model runs/attention \\
+    python scripts/run_benchmarks.py language-modeling --model runs/tnn --model runs/attention \
         --text-file held-out.txt --context-lengths 128 256 512 1024 2048 --output-dir runs/compare
-    python scripts/run_benchmarks.py masked-language-modeling --model model_cards/ski-tnn-python-2m \\
+    python scripts/run_benchmarks.py masked-language-modeling --model model_cards/ski-tnn-python-2m \
         --dataset embedded:python-stdlib --ngram 5 --output-dir runs/masked
     python scripts/run_benchmarks.py lra --task listops --fast --output-dir runs/lra
     python scripts/run_benchmarks.py listops --model model_cards/tnn-listops --output-dir runs/listops
@@ -11,8 +11,9 @@
     python scripts/run_benchmarks.py trade-off --results runs/lra/results.jsonl --fast --output-dir runs/trade-off
     python scripts/run_benchmarks.py report runs/lra/results.jsonl runs/glue/results.jsonl --into REPORT.md
 
-Each result is written as soon as it is known, and the same command continues where it was interrupted: runs.jsonl holds all
-results of an output folder, results.jsonl those of the last command. What ran stands beside each result, as data.
+Each result is written as soon as it is known, and the same command continues where it was interrupted: runs.jsonl
+holds all results of an output folder, results.jsonl those of the last command. What ran stands beside each result, as
+data.
 """
 
 import argparse
@@ -65,8 +66,8 @@ def build_parser() -> argparse.ArgumentParser:
 def interruptible() -> Iterator[None]:
     """Let SIGTERM end the command as Ctrl-C does, its training process included.
 
-    Without it that signal would leave a training process behind, which would go on in the folder of its run while the same
-    command, given again, resumes that run.
+    Without it that signal would leave a training process behind, which would go on in the folder of its run while the
+    same command, given again, resumes that run.
     """
 
     def interrupt(number: int, frame: Any) -> None:

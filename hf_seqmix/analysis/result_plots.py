@@ -33,8 +33,9 @@ def plot_results(
 ) -> None:
     """Draw figures as means over seeds with standard deviations as error bars, a color a model.
 
-    Where `x` is a setting or field, numbers give a line a model, and names give markers side by side. Where `x` is a metric,
-    a model is a point. Baselines are dashed and gray; published figures are crosses in the color of their model.
+    Where `x` is a setting or field, numbers give a line a model, and names give markers side by side. Where `x` is a
+    metric, a model is a point. Baselines are dashed and gray; published figures are crosses in the color of their
+    model.
 
     Args:
         results: what is drawn; results without the metrics asked for are left out.
@@ -45,7 +46,8 @@ def plot_results(
         panels: setting or field whose values give a panel each.
         references: name -> value of the first metric, drawn as horizontal lines.
         marks: name -> place on the x axis, drawn as vertical dotted lines.
-        log_x, log_y: whether the axes are logarithmic, to base 2 and 10.
+        log_x: whether the x axis is logarithmic, to base 2.
+        log_y: whether the y axis is logarithmic, to base 10.
         labels: metric, setting or field -> what the axis is called.
         title: above the figure.
 

@@ -1,4 +1,4 @@
-"""What pretrain.py and finetune.py share: arguments of a run, the recipe that a command line may name, the run of a script.
+"""What pretrain.py and finetune.py share: arguments of a run, the recipe that a command line names, a script's run.
 
 A recipe holds arguments in a file; what is given on the command line overrides the file.
 """
@@ -84,7 +84,8 @@ def arguments_parser(
 
     Args:
         kinds: dataclasses of the model's, the data's and the run's arguments; `TrainingArguments` follow.
-        usage, description: what --help says; the description keeps its lines.
+        usage: what --help says first.
+        description: what --help says then, its lines kept.
         defaults: of arguments, in place of their own.
     """
     every: list[Any] = [*kinds, TrainingArguments]

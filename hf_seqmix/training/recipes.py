@@ -109,7 +109,7 @@ def merge_recipes(*recipes: Mapping[str, Mapping[str, Any]]) -> Recipe:
 
 
 def run_from_recipe(task: str, recipe: Mapping[str, Mapping[str, Any]], seed: int) -> Run:
-    """Return a recipe as a `Run`: without the keys that have no value, and with numbers for what YAML reads as text."""
+    """Return a recipe as a `Run`: without keys that have no value, with numbers for what YAML reads as text."""
     sections = {
         section: {key: _plain_value(value) for key, value in recipe.get(section, {}).items() if value is not None}
         for section in ("model", "data", "training")
@@ -222,7 +222,7 @@ def config_from_overrides(
 
 
 def tokenizer_fields(tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, Any]:
-    """Return what the configuration of a model from scratch takes from its tokenizer and its longest input in tokens."""
+    """Return what a model from scratch takes from its tokenizer and its longest input in tokens."""
     return {
         "vocab_size": len(tokenizer),
         "pad_token_id": tokenizer.pad_token_id,

@@ -232,8 +232,8 @@ class ResultFile:
     """Results of a long evaluation as JSON lines, so that an interrupted evaluation goes on where it stopped.
 
     A line is `{"key": ..., "shared": ..., "results": [...]}`: the results of one run, the fields that they share
-    written once. The key says everything that the results depend on. A line cut short by a kill is dropped when the file
-    is opened.
+    written once. The key says everything that the results depend on. A line cut short by a kill is dropped when the
+    file is opened.
 
     Args:
         path: of the file, which need not exist.
@@ -308,8 +308,8 @@ def read_results(paths: Iterable[str | os.PathLike[str]] | str | os.PathLike[str
             known = found.setdefault(key, (result, path))
             if known[0].kind == "measured" and known[0].value != result.value:
                 raise ValueError(
-                    f"{path} repeats {result.metric} of {result.model} on {result.task}, seed {result.seed}, with another "
-                    f"value than {known[1]}: give one of the files."
+                    f"{path} repeats {result.metric} of {result.model} on {result.task}, seed {result.seed}, with "
+                    f"another value than {known[1]}: give one of the files."
                 )
     return [result for result, _ in found.values()]
 

@@ -34,9 +34,10 @@ class ResumableTrainer(Trainer):
     """A `Trainer` whose checkpoints are sealed when they are whole, and whose resumed runs log the same losses.
 
     The library's checkpoints are written in place, and the older ones removed before all processes have written their
-    part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files; only
-    then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets them, so
-    that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside and moved.
+    part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files;
+    only then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets
+    them, so that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside
+    and moved.
 
     Args:
         schedule_steps: updates of the learning rate's whole schedule; None for those of the run.
@@ -77,12 +78,11 @@ class ResumableTrainer(Trainer):
         return super().create_scheduler(self.schedule_steps or num_training_steps, optimizer)
 
     def find_checkpoint(self, wish: str | None) -> tuple[str | None, str | None]:
-        """
-        What to continue from, for all processes as the first one sees the folder.
+        """Return what to continue from, for all processes as the first one sees the folder.
 
         Args:
-            wish: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's folder,
-                after which later ones of the run are set aside.
+            wish: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's
+                folder, after which later ones of the run are set aside.
 
         Returns:
             The checkpoint, or None to start anew; a line that tells the user.
@@ -128,8 +128,7 @@ class ResumableTrainer(Trainer):
         return f"; {before} processes wrote it, now {self.args.world_size} go on: data and dropout will be others"
 
     def restore_finished(self, checkpoint: str) -> bool:
-        """
-        Whether a checkpoint is the last of its run; the model, or the best one, is then loaded, as if just trained.
+        """Return whether a checkpoint is the last of its run; if so, load the model, or the best one, as if just trained.
 
         The library would train one update more, or, after an early stop, as many as were left.
         """
@@ -150,10 +149,11 @@ class ResumableTrainer(Trainer):
 
     @property
     def mean_train_loss(self) -> float:
-        """Over all updates of the run, those before an interruption, too."""
+        """Mean loss over all updates of the run, those before an interruption, too."""
         return (self._loss_before + self._total_loss_scalar) / max(self.state.global_step, 1)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as `Trainer.train` does, and log the same losses as a run that was not interrupted."""
         self._checkpoint = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -183,7 +183,7 @@ class ResumableTrainer(Trainer):
             super()._push_from_checkpoint(str(checkpoint))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """The library calls this while the checkpoint has no seal; it is pushed afterwards."""
+        """Do nothing: the library calls this while the checkpoint has no seal; the checkpoint is pushed afterwards."""
 
     def _total_so_far(self, unlogged: list[float]) -> float:
         return self._loss_before + self._total_loss_scalar + sum(unlogged) / len(unlogged)
@@ -197,7 +197,7 @@ class ResumableTrainer(Trainer):
             super()._save(str(aside), state_dict)
 
     def restore_loss(self) -> None:
-        """Takes up the losses since the last log entry where the checkpoint left them."""
+        """Take up the losses since the last log entry where the checkpoint left them."""
         self.first_step = self.state.global_step
         if self._checkpoint is None:
             return
@@ -225,11 +225,10 @@ class _RestoreLoss(TrainerCallback):
 
 
 class _SaveLast(TrainerCallback):
-    """
-    Saves after what else is due at the end of an epoch.
+    """Saves after what else is due at the end of an epoch.
 
-    The library saves every so many steps as soon as the last step of an epoch is done, and only then logs and evaluates, if
-    that is due once an epoch; a run resumed from there would do neither.
+    The library saves every so many steps as soon as the last step of an epoch is done, and only then logs and
+    evaluates, if that is due once an epoch; a run resumed from there would do neither.
     """
 
     def __init__(self) -> None:

@@ -27,6 +27,7 @@ def block_scores(
         logits (`(batch, length, vocabulary)`): the model's; of a tuple, the first entry.
         labels (`(batch, length)`): -100 where nothing is predicted; a causal model's logits at t predict the label at
             t + 1.
+        causal: whether the model is causal.
 
     Returns:
         `(batch, 3)`, float32, in nats and counts.

@@ -102,8 +102,8 @@ def interleave(
 ) -> dict[str, list[tuple[float, ...]]]:
     """Run every candidate once a round, in an order that rotates, so that none always meets a warm cache.
 
-    A candidate may suffer from what the one before it left in caches and in the allocator. In a rotation of many that is
-    always the same one; an order drawn anew in each round shares it out.
+    A candidate may suffer from what the one before it left in caches and in the allocator. In a rotation of many that
+    is always the same one; an order drawn anew in each round shares it out.
 
     Args:
         candidates: what is measured.
@@ -137,7 +137,7 @@ def medians_ms(rounds: Sequence[tuple[float, ...]]) -> list[float]:
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a module in a process that has run nothing: the allocator remembers what ran before it in an old one.
+    """Call a function of a module in a process that has run nothing, whose allocator remembers nothing.
 
     Where the system can, it is forked from a server that has imported the packages and no more.
     """
@@ -151,8 +151,8 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
 def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
     """Return how many bytes of tensors are alive at most during a call, beyond those alive before it.
 
-    On CPU from torch.profiler's record of every allocation and release, which sees the temporaries of operators but not
-    what a library such as MKL allocates for itself; on a GPU from `max_memory_allocated`.
+    On CPU from torch.profiler's record of every allocation and release, which sees the temporaries of operators but
+    not what a library such as MKL allocates for itself; on a GPU from `max_memory_allocated`.
     """
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -171,10 +171,11 @@ def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
 
 
 def _allocations(function: Callable[[], Any]) -> list[int] | None:
-    """Return the bytes taken (or given back, negative) by each allocation of a call in turn; None where the record is partial.
+    """Return the bytes that each allocation of a call takes, or gives back (negative); None for a partial record.
 
     The profiler drops what lies outside its window, and maps one clock to another when it starts: where the process is
-    interrupted just then, a short call may be dropped in part or whole. A mark of a size of its own on either side tells.
+    interrupted just then, a short call may be dropped in part or whole. A mark of a size of its own on either side
+    tells.
     """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch.empty(MARK, dtype=torch.uint8)
@@ -215,7 +216,7 @@ def saved_bytes(function: Callable[..., Any], inputs: Sequence[Tensor], own: Seq
 
 
 def slope(lengths: Sequence[float], values: Sequence[float]) -> float | None:
-    """Return the exponent of a quantity in the length: the slope of its logarithm by least squares; None for one length."""
+    """Return the exponent of a quantity in the length, by least squares of the logarithms; None for one length."""
     x, y = ([math.log(number) for number in numbers] for numbers in (lengths, values))
     if len(set(x)) < 2:
         return None

@@ -64,7 +64,7 @@ FAST_WIDTHS = {"ipa": 88, "poly3": 59, "attention": 59}
 FAST_TOKENIZER = "bpe:1024"
 FAST_TRAIN_BYTES = 500_000  # more takes longer to tokenize than the models take to train
 
-PASSES = 20  # of another corpus than WikiText-103 at the full size: 50,000 updates of a small one would only learn it by heart
+PASSES = 20  # of a smaller corpus than WikiText-103 at the full size, which 50,000 updates would learn by heart
 BYTES_PER_TOKEN = 4.0  # about, of GPT-2's tokens in English
 
 
@@ -75,11 +75,11 @@ def add_corpora(benchmarks: Any) -> None:
         parents=[training_arguments()],
         allow_abbrev=False,
         help="trains language models and scores them at inference lengths beyond their training length",
-        description="Trains a language model of every family on one corpus, all on equally many tokens, and scores each on "
-        "the test text at several inference lengths: perplexity per token and bits per byte, beside an n-gram and xz. "
-        "Training keeps the checkpoint that is best on validation data; the test text is only scored. "
-        "--full is the published setting for wikitext-103; elsewhere it is that model and schedule for 20 passes. "
-        "Corpora but wikitext-103 (from the Hub, without --data-dir) and python-stdlib are read from --data-dir.",
+        description="Trains a language model of every family on one corpus, all on equally many tokens, and scores "
+        "each on the test text at several inference lengths: perplexity per token and bits per byte, beside an n-gram "
+        "and xz. Training keeps the checkpoint that is best on validation data; the test text is only scored. --full "
+        "is the published setting for wikitext-103; elsewhere it is that model and schedule for 20 passes. Corpora "
+        "but wikitext-103 (from the Hub, without --data-dir) and python-stdlib are read from --data-dir.",
     )
     parser.add_argument("--corpus", required=True, choices=list(CORPORA))
     parser.add_argument("--data-dir", type=Path, help="folder with the corpus's files")
@@ -170,7 +170,8 @@ def check(arguments: argparse.Namespace) -> None:
     if wrong:
         why = "SKI-TNN has no causal form. " if "ski_tnn" in wrong else ""
         raise ValueError(
-            f"There is no {arguments.objective} model of {', '.join(wrong)} here. {why}Choose from {', '.join(allowed)}."
+            f"There is no {arguments.objective} model of {', '.join(wrong)} here. {why}"
+            f"Choose from {', '.join(allowed)}."
         )
     for option, values in (("--families", arguments.families), ("--seeds", arguments.seeds)):
         if len(set(values)) < len(values):

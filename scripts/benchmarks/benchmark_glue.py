@@ -47,7 +47,8 @@ class Size:
 SIZES = {
     "fast": Size((1e-3,), 1, 256, 100, 64, 100),
     "reduced": Size((5e-4, 1e-3), 3, 1000, 500, 128),
-    # Liu et al. 2019 (arXiv 1907.11692), table 10, to which the released code of Qin et al. 2023 (arXiv 2305.04749) defers
+    # Liu et al. 2019 (arXiv 1907.11692), table 10, to which the released code of Qin et al. 2023 (arXiv 2305.04749)
+    # defers
     "full": Size((1e-5, 2e-5, 3e-5), 10, None, 5000, 512),
 }
 BATCH = 32
@@ -91,11 +92,12 @@ def add_glue(benchmarks: Any) -> None:
         parents=[training_arguments()],
         allow_abbrev=False,
         help="fine-tunes checkpoints on GLUE",
-        description="Fine-tunes masked or causal checkpoints on tasks of GLUE. Checkpoint and learning rate are chosen on "
-        "examples held out of the training data: the learning rate with the first seed, then every seed runs with the best. The "
-        "published development set is scored once by each run. Beside the models: the majority class (or mean), a bag of words "
-        "fitted to the same examples, and, with --random-init, the same architectures without pretraining. Without --full, models "
-        "are trained on fewer examples: their figures are not the benchmark's.",
+        description="Fine-tunes masked or causal checkpoints on tasks of GLUE. Checkpoint and learning rate are "
+        "chosen on examples held out of the training data: the learning rate with the first seed, then every seed "
+        "runs with the best. The published development set is scored once by each run. Beside the models: the "
+        "majority class (or mean), a bag of words fitted to the same examples, and, with --random-init, the same "
+        "architectures without pretraining. Without --full, models are trained on fewer examples: their figures are "
+        "not the benchmark's.",
     )
     parser.add_argument(
         "--model",
@@ -314,7 +316,7 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
 
 
 def choose(results: Sequence[Result]) -> dict[tuple[str, str], float]:
-    """Return the learning rate of each task and model that is best on the held-out examples; of equals the smallest."""
+    """Return the learning rate of each task and model that is best on held-out examples; of equals the smallest."""
     best: dict[tuple[str, str], tuple[float, float]] = {}
     held_out = select(results, metric="held_out_score", step=None)
     for result in sorted(held_out, key=lambda result: result.get("learning_rate")):

@@ -69,7 +69,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_texts(arguments: argparse.Namespace) -> list[str]:
-    """The documents that are scored."""
+    """Return the documents that are scored."""
     if arguments.text_file:
         split = arguments.split or "test"
         corpus = load_corpus(
@@ -107,13 +107,14 @@ def load_training_texts(arguments: argparse.Namespace) -> list[str]:
     corpus = load_data_set(arguments) if arguments.dataset else {}
     if "train" not in corpus:
         raise ValueError(
-            "a baseline that counts needs training text: give --dataset with a split called train, or leave --ngram out."
+            "a baseline that counts needs training text: give --dataset with a split called train, or leave --ngram "
+            "out."
         )
     return list(corpus["train"]["text"])
 
 
 def fit_ngram(arguments: argparse.Namespace) -> dict[str, ByteNGram]:
-    """Return the n-gram that `--ngram` asks for, counted on the training split, by its name; nothing if it asks for none."""
+    """Return the n-gram that `--ngram` asks for, counted on the training split, by its name."""
     if arguments.ngram is None:
         return {}
     ngram = ByteNGram(arguments.ngram)  # refuses an order before anything is read

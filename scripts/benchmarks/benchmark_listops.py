@@ -36,8 +36,8 @@ def add_listops(benchmarks: Any) -> None:
         parents=[common_arguments()],
         allow_abbrev=False,
         help="accuracy of saved ListOps classifiers on expressions of several lengths",
-        description="Accuracy of saved ListOps classifiers on fresh expressions of several lengths, drawn as the Long Range "
-        "Arena draws them. Beside it stand the most frequent value, and the value that is most frequent for the "
+        description="Accuracy of saved ListOps classifiers on fresh expressions of several lengths, drawn as the Long "
+        "Range Arena draws them. Beside it stand the most frequent value, and the value that is most frequent for the "
         "outermost operator, both counted on expressions of the same lengths.",
     )
     parser.add_argument(

@@ -143,8 +143,8 @@ def add_lra(benchmarks: Any) -> None:
         parents=[training_arguments()],
         allow_abbrev=False,
         help="trains classifiers on the tasks of the Long Range Arena",
-        description="Trains classifiers of every family on tasks of the Long Range Arena. The checkpoint that is best on "
-        "validation data is scored on the test data, once. Data that has no name on the Hub is generated (ListOps, "
+        description="Trains classifiers of every family on tasks of the Long Range Arena. The checkpoint that is best "
+        "on validation data is scored on the test data, once. Data that has no name on the Hub is generated (ListOps, "
         "Pathfinder, Path-X) or stood in for by another task of the same form (Retrieval), unless --data gives it. "
         "Without --full, models are trained on less and easier data: their figures are not the benchmark's.",
     )
@@ -155,8 +155,9 @@ def add_lra(benchmarks: Any) -> None:
         nargs="+",
         default=[],
         metavar="TASK=FOLDER",
-        help="folders with the benchmark's files (listops, retrieval) or with train.parquet, test.parquet (or .csv, .tsv, "
-        ".jsonl) and perhaps validation.parquet; for retrieval also one of texts, whose passages make the substitute",
+        help="folders with the benchmark's files (listops, retrieval) or with train.parquet, test.parquet (or .csv, "
+        ".tsv, .jsonl) and perhaps validation.parquet; for retrieval also one of texts, whose passages make the "
+        "substitute",
     )
     parser.add_argument("--max-steps", type=int, help="updates of each run, instead of the size's")
     parser.add_argument("--learning-rate", type=float, help="of every run, instead of the size's")
@@ -291,7 +292,7 @@ def describe(folder: Path, report: Report, tasks: Sequence[str]) -> list[str]:
         parts.append("Less and easier data than the benchmark's, and fewer updates: not its figures.")
     if parts:
         parts.append(
-            "Published: of the benchmark's data at its full size (Moreno, Mei, Walters 2023, table 2; attention: Tay et "
-            "al. 2021). Updates a second and memory are of runs one after another, not side by side."
+            "Published: of the benchmark's data at its full size (Moreno, Mei, Walters 2023, table 2; attention: Tay "
+            "et al. 2021). Updates a second and memory are of runs one after another, not side by side."
         )
     return parts

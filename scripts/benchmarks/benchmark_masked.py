@@ -49,9 +49,9 @@ def add_masked_language_modeling(benchmarks: Any) -> None:
         parents=[common_arguments()],
         allow_abbrev=False,
         help="accuracy and bits per byte of masked tokens",
-        description="How well masked language models guess tokens of held-out text, each gap hidden by the mask token and "
-        "drawn once for all models of a tokenizer. With --ngram, the most frequent training token and an n-gram that is "
-        "shown every byte before a gap answer the same questions.",
+        description="How well masked language models guess tokens of held-out text, each gap hidden by the mask token "
+        "and drawn once for all models of a tokenizer. With --ngram, the most frequent training token and an n-gram "
+        "that is shown every byte before a gap answer the same questions.",
     )
     add_text_arguments(parser)
     parser.add_argument("--context-length", type=int, default=128, help="tokens of a block, gaps included")

@@ -1,4 +1,4 @@
-"""The sub-command `report` of run_benchmarks.py: results of benchmarks as tables, in a file and in a checkpoint's card."""
+"""The sub-command `report` of run_benchmarks.py: results as tables, in a file and in a checkpoint's card."""
 
 import argparse
 import re
@@ -49,11 +49,11 @@ def add_report(benchmarks: Any) -> None:
         "report",
         allow_abbrev=False,
         help="shows what benchmarks found as tables, in a file or a card",
-        description="Reads results.jsonl of benchmarks, the seeds of several files together, and prints a table for each "
-        "task and data. --into writes the tables between the two lines "
+        description="Reads results.jsonl of benchmarks, the seeds of several files together, and prints a table for "
+        "each task and data. --into writes the tables between the two lines "
         f"{BEGIN!r} and {END!r} of a file, which stays as it is elsewhere. --card puts entries into the results of a "
-        "card.yaml, in place of the entries of the same task and data; scripts/publishing/model_card.py renders the card. "
-        "A card is of one model: choose with --models, and with --seeds the run that is kept.",
+        "card.yaml, in place of the entries of the same task and data; scripts/publishing/model_card.py renders the "
+        "card. A card is of one model: choose with --models, and with --seeds the run that is kept.",
     )
     parser.add_argument("results", type=Path, nargs="+", help="results.jsonl of benchmarks")
     parser.add_argument("--into", type=Path, metavar="FILE", help="the file between whose two markers the tables go")
@@ -116,8 +116,8 @@ def describe(results: Sequence[Result]) -> str:
         parts.append(results_table(group, ["model", *telling(group)], metrics))
     parts += ["\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, start=1))]
     parts.append(
-        "Mean and standard deviation (±) over seeds. Baselines stand in brackets. Published figures are of the published "
-        "data, sizes and budgets; they are no measurements of this package."
+        "Mean and standard deviation (±) over seeds. Baselines stand in brackets. Published figures are of the "
+        "published data, sizes and budgets; they are no measurements of this package."
     )
     return "\n\n".join(filter(None, parts))
 
@@ -163,8 +163,8 @@ def between_markers(text: str, content: str, name: str) -> str:
     for marker in (BEGIN, END):
         if lines.count(marker) != 1:
             raise ValueError(
-                f"{name} must have one line {marker!r}; it has {lines.count(marker)}. The tables go between {BEGIN!r} and "
-                f"{END!r}."
+                f"{name} must have one line {marker!r}; it has {lines.count(marker)}. The tables go between "
+                f"{BEGIN!r} and {END!r}."
             )
     if lines.index(END) < lines.index(BEGIN):
         raise ValueError(f"in {name} the line {END!r} stands before {BEGIN!r}; it must stand after it.")

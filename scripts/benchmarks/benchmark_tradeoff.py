@@ -73,10 +73,11 @@ def add_tradeoff(benchmarks: Any) -> None:
         "trade-off",
         allow_abbrev=False,
         help="accuracy of finished runs against speed and memory of training, measured side by side",
-        description="Takes results.jsonl of the benchmark lra, builds the models of its runs again, with random weights, "
-        "and measures an update of each in turn, on random inputs of one batch as long as the task's longest, so that a "
-        "busy machine is as busy for all. One table and plot a task: accuracy up, updates a second to the right, "
-        "the area of a disc is the peak memory of an update: all tensors, weights and optimizer included.",
+        description="Takes results.jsonl of the benchmark lra, builds the models of its runs again, with random "
+        "weights, and measures an update of each in turn, on random inputs of one batch as long as the task's "
+        "longest, so that a busy machine is as busy for all. One table and plot a task: accuracy up, updates a second "
+        "to the right, the area of a disc is the peak memory of an update: all tensors, weights and optimizer "
+        "included.",
     )
     parser.add_argument("--output-dir", type=Path, required=True, help="where results, table and plots go")
     parser.add_argument(
@@ -134,7 +135,8 @@ def run_tradeoff(arguments: argparse.Namespace) -> Report:
     parts = [part for found in tasks for part in describe(arguments.output_dir, found, report.results)]
     if parts:
         parts.append(
-            f"Accuracies are of the runs; time and memory of an update were measured side by side on {arguments.device} "
+            f"Accuracies are of the runs; time and memory of an update were measured side by side on "
+            f"{arguments.device} "
             f"({arguments.threads} CPU threads), on inputs without padding; times as fast as {arguments.reference}. "
             "Memory is that of all tensors, weights and optimizer included."
         )
@@ -157,8 +159,8 @@ def read_tasks(paths: Sequence[Path], families: Sequence[str] | None = None) -> 
     """Return what files say of each task, runs of several files together where task, size and data are the same.
 
     Raises:
-        ValueError: a file is not of the benchmark `lra`, files contradict each other, or runs of a family differ in more
-            than their seed.
+        ValueError: a file is not of the benchmark `lra`, files contradict each other, or runs of a family differ in
+            more than their seed.
     """
     results = [result for result in read_results(paths) if result.task in NUM_LABELS]
     accuracies = [r for r in select(results, metric="accuracy", kind="measured") if r.run is not None]

@@ -217,8 +217,8 @@ def train_all(
         arguments: as `training_arguments` reads them, and `benchmark`.
         jobs: in the order of the table.
         measure: makes results of a run's results.json and of the fields that they share.
-        planned: the jobs whose costs are said, where a benchmark trains in several rounds: all of them before the first
-            round, none before the others. By default those that are trained now.
+        planned: the jobs whose costs are said, where a benchmark trains in several rounds: all of them before the
+            first round, none before the others. By default those that are trained now.
 
     Returns:
         The results of every job that has some; the faults of the others by name.

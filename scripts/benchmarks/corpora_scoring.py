@@ -1,4 +1,4 @@
-"""Trained models of `run_benchmarks.py corpora` at several inference lengths, and what needs no training beside them."""
+"""Trained models of `run_benchmarks.py corpora` at several inference lengths, beside what needs no training."""
 
 import argparse
 import logging
@@ -50,8 +50,8 @@ def score_lengths(
 ) -> Report:
     """Score every model at every inference length that the log does not hold yet.
 
-    The kernels of an FD-TNN live on a grid; beyond the trained length the grid is made as fine as the inference length,
-    as its paper does, unless `arguments.keep_grid`.
+    The kernels of an FD-TNN live on a grid; beyond the trained length the grid is made as fine as the inference
+    length, as its paper does, unless `arguments.keep_grid`.
 
     Args:
         arguments: `objective`, `context_length` (trained, in tokens), `inference_lengths`, `keep_grid`, `batch_size`,
@@ -141,8 +141,8 @@ def references(
 ) -> list[Result]:
     """Return bits per byte of the same text under what is no neural network: `xz -9e` and a smoothed n-gram of bytes.
 
-    For masked models the n-gram alone is comparable: it is asked for the bytes of the gaps, and shown every byte before
-    each, where a model sees the gaps' neighbors on both sides and no gap.
+    For masked models the n-gram alone is comparable: it is asked for the bytes of the gaps, and shown every byte
+    before each, where a model sees the gaps' neighbors on both sides and no gap.
     """
     causal, order = arguments.objective == "causal", arguments.ngram
     if not causal and not models:

@@ -40,8 +40,8 @@ COLUMNS = {
     "wnli": Column("WNLI", ACCURACY),
 }
 
-# Qin et al. 2023 (arXiv 2305.04749), GLUE table; quoted from memory, the numbers of parameters agree with this package's
-# models. MRPC is F1 there, QQP accuracy; the means are over these seven columns.
+# Qin et al. 2023 (arXiv 2305.04749), GLUE table; quoted from memory, the numbers of parameters agree with this
+# package's models. MRPC is F1 there, QQP accuracy; the means are over these seven columns.
 PUBLISHED: dict[str, dict[str, tuple[float | None, ...]]] = {
     "TNN, 126.4 M": {
         **{"mnli": (76.72, 76.06), "qnli": (85.06,), "qqp": (None, 88.30)},
@@ -53,10 +53,10 @@ PUBLISHED: dict[str, dict[str, tuple[float | None, ...]]] = {
     },
 }
 NOTE = (
-    "In per cent, on the published development sets, scored once; means and standard deviations (±) over seeds. The average "
-    "is over tasks, each the mean of its metrics; a correlation that is not defined counts as 0. Published: Qin et al. 2023 "
-    "(arXiv 2305.04749), models of another size, pretrained on all of WikiText-103; quoted from memory; their averages over "
-    "MNLI, QNLI, QQP, SST-2, MRPC and CoLA are 78.51 and 78.79."
+    "In per cent, on the published development sets, scored once; means and standard deviations (±) over seeds. The "
+    "average is over tasks, each the mean of its metrics; a correlation that is not defined counts as 0. Published: "
+    "Qin et al. 2023 (arXiv 2305.04749), models of another size, pretrained on all of WikiText-103; quoted from "
+    "memory; their averages over MNLI, QNLI, QQP, SST-2, MRPC and CoLA are 78.51 and 78.79."
 )
 SOURCE = "Qin et al. 2023, quoted from memory"
 RUNS = {

@@ -42,7 +42,8 @@ class TaskData:
         fields: of finetune.py's data arguments.
         source: what it is, in words; tells data that is not the benchmark's from data that is.
         baselines: accuracies on the test split of rules that a model should beat.
-        contents: what tells files that were given from others of the same name; generated ones are named by their settings.
+        contents: what tells files that were given from others of the same name; generated ones are named by their
+            settings.
     """
 
     fields: Mapping[str, Any]
@@ -52,8 +53,7 @@ class TaskData:
 
 
 def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
-    """
-    Find or make the data of a task.
+    """Find or make the data of a task.
 
     Args:
         task: its name.
@@ -167,14 +167,14 @@ def _released(task: str, folder: Path) -> dict[str, Path]:
     missing = [path.name for path in files.values() if not path.is_file()]
     if missing:
         raise ValueError(
-            f"--data {task}={folder} lacks {', '.join(missing)}; it must hold {', '.join(RELEASED[task])}, or leave it "
-            "out to generate them."
+            f"--data {task}={folder} lacks {', '.join(missing)}; it must hold {', '.join(RELEASED[task])}, or leave "
+            "it out to generate them."
         )
     return files
 
 
 def _tables(task: str, folder: Path) -> dict[str, Path]:
-    """The tables of a folder, by split: train and test at least."""
+    """Return the tables of a folder, by split: train and test at least."""
     files = {
         split: path
         for split in SPLITS
@@ -183,8 +183,8 @@ def _tables(task: str, folder: Path) -> dict[str, Path]:
     }
     if not {"train", "test"} <= files.keys():
         raise ValueError(
-            f"--data {task}={folder} must hold train and test, and may hold validation, as .parquet, .csv, .tsv, .jsonl or "
-            f".json; it has {', '.join(sorted(path.name for path in folder.iterdir())) or 'nothing'}."
+            f"--data {task}={folder} must hold train and test, and may hold validation, as .parquet, .csv, .tsv, "
+            f".jsonl or .json; it has {', '.join(sorted(path.name for path in folder.iterdir())) or 'nothing'}."
         )
     return files
 
@@ -213,7 +213,7 @@ def _generated(
 
 
 def outermost_operator(rows: datasets.DatasetDict) -> float:
-    """The accuracy on `test` of guessing a value from the outermost operator alone, counted on `train`."""
+    """Return the accuracy on `test` of guessing a value from the outermost operator alone, counted on `train`."""
     values: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for source, value in zip(rows["train"]["Source"], rows["train"]["Target"], strict=True):
         values[_operator(source)][value] += 1

@@ -125,6 +125,7 @@ class Update:
         self.device = device
 
     def __call__(self, clock: Clock) -> tuple[float, ...]:
+        """Make the update and return its seconds."""
         begin = clock.mark()
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             loss = self.model(**self.batch).loss

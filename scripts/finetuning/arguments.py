@@ -9,7 +9,8 @@ from typing import Literal
 from hf_seqmix.data.labelled import GLUE_TASKS
 from hf_seqmix.training import arguments
 
-# What on the command line makes other keys of a recipe meaningless: the same said otherwise, or laid out for another length.
+# What on the command line makes other keys of a recipe meaningless: the same said otherwise, or laid out for another
+# length.
 REPLACES = {
     "model": {"model_type", "config_overrides"},
     "model_type": {"model"},
@@ -81,8 +82,8 @@ class DataArguments:
     validation_from_train: bool = field(
         default=False,
         metadata={
-            "help": "Hold that share out in any case, and score the data's own validation split as the test data, once at the"
-            " end: for benchmarks such as GLUE, whose test labels are secret."
+            "help": "Hold that share out in any case, and score the data's own validation split as the test data, "
+            "once at the end: for benchmarks such as GLUE, whose test labels are secret."
         },
     )
     text_columns: list[str] | None = field(
@@ -188,8 +189,8 @@ def check_schedule(arguments: Arguments, num_examples: int) -> None:
         updates = training.max_steps
     if steps is not None and updates > steps:
         raise ValueError(
-            f"--schedule-steps is {steps}, but the run makes {updates} updates: its learning rate would end before it. "
-            f"Give fewer epochs or --max-steps, or a longer schedule."
+            f"--schedule-steps is {steps}, but the run makes {updates} updates: its learning rate would end before "
+            f"it. Give fewer epochs or --max-steps, or a longer schedule."
         )
 
 

@@ -21,7 +21,7 @@ Task = SequenceClassification | ImageClassification | TokenClassification | Ques
 
 
 def default_metrics(task: Task) -> list[str]:
-    """The metrics of a task, the one that decides first."""
+    """Return the metrics of a task, the one that decides first."""
     if isinstance(task, QuestionAnswering):
         return ["squad"]
     if isinstance(task, Classification) and task.problem_type == "regression":
@@ -32,7 +32,7 @@ def default_metrics(task: Task) -> list[str]:
 
 
 def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any) -> dict[str, float]:
-    """All metrics of predictions against references.
+    """Return all metrics of predictions against references.
 
     Several classes: F1 is the mean over classes ("macro"); two: that of the second; several labels: of all decisions
     together ("micro"). Regressions get their mean squared error too, the one figure that a constant has.
@@ -58,7 +58,7 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
 def baselines(
     task: Task, metrics: Sequence[str], examples: datasets.DatasetDict, split: str, words: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Scores of predictions that know only the training labels, or only words.
+    """Score of predictions that know only the training labels, or only words.
 
     Args:
         task: what the data asks for.
@@ -91,7 +91,7 @@ def baselines(
 
 
 def results_table(model: str, evaluations: dict[str, dict[str, Any]]) -> str:
-    """Model and baselines, a row a split."""
+    """Return model and baselines, a row a split."""
     rows: list[dict[str, Any]] = []
     for split, values in evaluations.items():
         for name, figures in {model: values, **values.get("baselines", {})}.items():

@@ -219,7 +219,7 @@ def test_every_recipe_is_read_and_its_model_built(pretrain: ModuleType, recipe: 
         assert pretrain.tokens_per_update(arguments) in (128 * 512, 512 * 512)
 
 
-def test_the_published_optimiser(pretrain: ModuleType, tmp_path: Path) -> None:
+def test_the_published_optimizer(pretrain: ModuleType, tmp_path: Path) -> None:
     recipe = SCRIPTS / "recipes" / "tnn-wikitext103.yaml"
     training = pretrain.parse_arguments(["--recipe", str(recipe), "--output-dir", str(tmp_path), *QUIET]).training
     training.eval_strategy = "no"

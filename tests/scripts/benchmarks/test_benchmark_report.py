@@ -195,8 +195,8 @@ def test_the_card_is_rendered_with_them(main, tmp_path):
     main([lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4)]), "--card", str(folder)])
     text = render_card(folder)
     assert (
-        "| ListOps | generated, seed 0; 100 test examples; reduced size | accuracy | 0.4 | majority class 0.17, outermost operator 0.28"
-        in text
+        "| ListOps | generated, seed 0; 100 test examples; reduced size | accuracy | 0.4 | "
+        "majority class 0.17, outermost operator 0.28" in text
     )
     assert "published, full size (Moreno, Mei, Walters 2023, fd_tnn) 0.5521" in text and "accuracy (seed 0):" in text
 
