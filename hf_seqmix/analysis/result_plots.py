@@ -14,6 +14,7 @@ from .figures import COLORS, MARKERS, PathLike, dash, draw_grid, legend_below
 __all__ = ["plot_results"]
 
 LARGEST_AREA = 600.0  # square points of the largest disc
+GRAYS = ("#BBBBBB", "#888888", "#444444")
 
 
 def plot_results(
@@ -75,6 +76,10 @@ def plot_results(
             points = drawn[group, metric]
             _draw(axes, points, names, places, areas)
             _draw_baselines(axes, points)
+            if areas and area is not None:  # a quarter of the largest, as high as a line of the legend
+                size = max(value for value in areas.values() if value) / 4
+                label = f"{(labels or {}).get(area, area.replace('_', ' '))}: {size:.3g}"
+                axes.scatter([], [], LARGEST_AREA / 4, color="#999999", linewidth=0, label=label)
             if metric == metrics[0]:
                 for index, (name, value) in enumerate((references or {}).items()):
                     _level(axes, value, name, index + 1)
@@ -182,7 +187,8 @@ def _draw_baselines(axes: Axes, points: Sequence[_Point]) -> None:
         if not placed:
             _level(axes, sum(point.y for point in own) / len(own), name, index)
         elif isinstance(placed[0].x, str):
-            style = {"color": "#666666", "marker": "_", "markersize": 24, "linestyle": "none"}
+            gray = GRAYS[index % len(GRAYS)]
+            style = {"color": gray, "marker": "_", "markersize": 24, "markeredgewidth": 2.4, "linestyle": "none"}
             axes.plot([point.x for point in placed], [point.y for point in placed], label=name, **style)  # type: ignore[arg-type]  # a mapping of several types
         else:
             placed.sort(key=lambda point: point.x)

@@ -318,8 +318,8 @@ def write_results(path: str | os.PathLike[str], results: Iterable[Result]) -> No
     """Write results as a file that is whole or untouched, a line a run."""
     groups: dict[str, list[Result]] = {}
     for result in results:
-        shared = {"run": result.run and result.run.digest, "command": result.command, "kind": result.kind}
-        groups.setdefault(_canonical({**shared, "model": result.model, "task": result.task}), []).append(result)
+        fields = dataclasses.replace(result, metric="", value=None, setting={}).to_json()
+        groups.setdefault(_canonical(fields), []).append(result)
     lines = [_write_line({"results": place}, group) for place, group in enumerate(groups.values())]
     write_text(Path(path), "".join(lines))
 
@@ -486,15 +486,29 @@ def _as_key(key: Mapping[str, Any] | Run) -> Mapping[str, Any]:
 
 
 def _write_line(key: Mapping[str, Any], group: Sequence[Result]) -> str:
-    """Return the line of a group, the fields that all of its results have with one value written once."""
+    """Return the line of a group, the fields and settings that all of its results have with one value written once."""
     entries = [result.to_json() for result in group]
-    shared = {}
-    if entries:
-        first = {name: value for name, value in entries[0].items() if name not in ("metric", "value")}
-        shared = {n: v for n, v in first.items() if all(n in entry and entry[n] == v for entry in entries)}
-    own = [{name: value for name, value in entry.items() if name not in shared} for entry in entries]
-    line = {"key": key, "shared": shared, "results": own}
+    settings = [entry.pop("setting", {}) for entry in entries]
+    common, own = _without_shared(settings)
+    shared, fields = _without_shared(entries, kept=("metric", "value"))
+    if common:
+        shared["setting"] = common
+    results = [{**entry, "setting": setting} if setting else entry for entry, setting in zip(fields, own, strict=True)]
+    line = {"key": key, "shared": shared, "results": results}
     return json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _without_shared(
+    entries: Sequence[Mapping[str, Any]], kept: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the items that all entries have, but for those kept, and each entry without them."""
+    first = entries[0] if entries else {}
+    shared = {
+        name: value
+        for name, value in first.items()
+        if name not in kept and all(name in entry and entry[name] == value for entry in entries)
+    }
+    return shared, [{name: value for name, value in entry.items() if name not in shared} for entry in entries]
 
 
 def _read_line(line: str, where: str) -> tuple[Mapping[str, Any], list[Result]]:
@@ -514,7 +528,11 @@ def _read_line(line: str, where: str) -> tuple[Mapping[str, Any], list[Result]]:
         own = f"{where}, result {place}"
         if not isinstance(values, Mapping):
             raise ValueError(f"{own} is {values!r}; it must be an object.")
-        results.append(Result.from_json({**found["shared"], **values}, own))
+        setting = [entry.get("setting", {}) for entry in (found["shared"], values)]
+        merged = {**found["shared"], **values}
+        if all(isinstance(part, Mapping) for part in setting):  # or `from_json` says what is wrong
+            merged["setting"] = {**setting[0], **setting[1]}
+        results.append(Result.from_json(merged, own))
     runs: dict[str, Run] = {}  # one object for equal runs
     unique = [
         dataclasses.replace(result, run=runs.setdefault(result.run.digest, result.run)) if result.run else result

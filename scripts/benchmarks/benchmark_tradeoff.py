@@ -211,7 +211,7 @@ def costs(found: FinishedTask, contest: Contest, rows: Sequence[Mapping[str, Any
     Raises:
         ValueError: a model that was built has not as many parameters as the one that was trained.
     """
-    results = []
+    results, where = [], origin(benchmark)
     for row in rows:
         trained = found.parameters.get(row["family"])
         if trained is not None and trained != row["num_parameters"]:
@@ -230,7 +230,8 @@ def costs(found: FinishedTask, contest: Contest, rows: Sequence[Mapping[str, Any
             size=found.size,
             setting=setting,
             run=contest.runs[row["family"]],
-            **origin(benchmark),
+            command=where["command"],
+            environment={**where["environment"], "clock": row.get("clock")},
         )
     return results
 
@@ -275,7 +276,7 @@ def describe(folder: Path, found: FinishedTask, results: Sequence[Result]) -> li
             panels="length" if len(lengths) > 1 else None,
             references=levels,
             labels=LABELS,
-            title=f"{found.title}\nbatch {done[0].get('batch_size')}; areas: peak memory of an update",
+            title=f"{found.title}; batch {done[0].get('batch_size')}; area: peak memory of an update",
         )
     if len(lengths) > 1:
         plot_results(

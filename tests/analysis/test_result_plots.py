@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from matplotlib.collections import PathCollection
 
 from hf_seqmix.analysis import result_plots
 from hf_seqmix.analysis.figures import COLORS
@@ -26,6 +27,11 @@ def drawn(monkeypatch):
 
 def legend(axes):
     return axes.get_legend_handles_labels()[1]
+
+
+def _discs(axes):
+    """Areas of the discs, the last one being the legend's."""
+    return [size for drawn in axes.collections if isinstance(drawn, PathCollection) for size in drawn.get_sizes()]
 
 
 def curves():
@@ -75,9 +81,9 @@ def test_points_over_a_metric_have_areas_in_one_scale(drawn, tmp_path: Path) -> 
     options = {"x": "speed", "y": "accuracy", "area": "memory", "panels": "length"}
     plot_results(found, tmp_path / "plot.png", references={"chance": 0.1}, labels={"length": "tokens"}, **options)
     assert [axes.get_title(loc="left") for axes in drawn] == ["tokens 8", "tokens 16"]
-    small, large = (axes.collections[-1].get_sizes()[0] for axes in drawn)
+    small, large = (_discs(axes)[0] for axes in drawn)
     assert large / small == pytest.approx(4)
-    assert drawn[0].get_xlim()[0] == 0 and "chance (0.1)" in legend(drawn[0])
+    assert drawn[0].get_xlim()[0] == 0 and {"chance (0.1)", "memory: 10"} <= set(legend(drawn[0]))
     broken = [
         *found,
         Result("t", "b", "accuracy", 0.5),

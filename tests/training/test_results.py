@@ -105,6 +105,18 @@ def test_results_are_found_again_and_the_newest_wins(tmp_path):
     assert {found.value for found in read_results(path)} == {0.25, 0.5, 2.5, 3}
 
 
+def test_settings_that_a_group_shares_are_written_once_and_read_back(tmp_path):
+    group = [
+        result(1.0, setting={"data": "text", "length": 8}),
+        result(2.0, setting={"data": "text", "length": 8, "step": 1}),
+        result(3.0, setting={"data": "text"}),
+    ]
+    write_results(tmp_path / "results.jsonl", group)
+    [line] = (tmp_path / "results.jsonl").read_text().splitlines()
+    assert json.loads(line)["shared"]["setting"] == {"data": "text"}
+    assert read_results(tmp_path / "results.jsonl") == group
+
+
 def test_line_cut_short_by_a_kill_is_dropped(tmp_path):
     path = tmp_path / "runs.jsonl"
     ResultFile(path).append({"n": 1}, result(1.5))

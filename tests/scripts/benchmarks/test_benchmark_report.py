@@ -1,6 +1,7 @@
 """What benchmarks found, as tables in the README and as results of a card."""
 
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,19 @@ def test_settings_tell_rows_apart(main, tmp_path, capsys):
     text = capsys.readouterr().out
     assert cells(text, "model") == [["model", "context length", "bits per byte"]]
     assert cells(text, "tnn") == [["tnn", "512", "1.5000"], ["tnn", "2048", "0.8000"]]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for name in ("lra", "corpora", "glue") for p in sorted((SCRIPTS / "measured" / name).rglob("*.jsonl"))],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_what_was_measured_is_read_and_names_no_folder_of_a_machine(main, path, capsys):
+    report = main([path])
+    measured = [result for result in report.results if result.kind == "measured"]
+    assert all(result.run is not None and result.command for result in measured)
+    assert "| model " in capsys.readouterr().out
+    assert not re.search(r"/(home|root|tmp|work)/", path.read_text(encoding="utf-8"))
 
 
 def test_commands_name_files_of_the_repository_from_there(script, monkeypatch):
