@@ -76,14 +76,10 @@ def check_sizes(fields: Mapping[str, Any]) -> None:
 
 def _check_products(fields: Mapping[str, Any]) -> None:
     """Refuse sizes that are allowed each alone, but together make a tensor or a model beyond any."""
-    squared = fields.get("coupling") == "absolute_scalar" or fields.get("mixing") == "triangular"
+    squared = fields.get("mixing") == "triangular"
     factors = [
-        ["max_position_embeddings", "max_position_embeddings", "num_centers", "num_attention_heads"]
-        if squared
-        else [],
-        ["max_position_embeddings", "num_centers", "rank", "hidden_size"]
-        if fields.get("coupling") == "separable"
-        else ["num_centers", "rank", "hidden_size"],
+        ["max_position_embeddings", "max_position_embeddings", "num_attention_heads"] if squared else [],
+        ["num_centers", "rank", "hidden_size"],
         ["num_centers", "kernel_rank", "hidden_size"],
         [
             "patch_size",

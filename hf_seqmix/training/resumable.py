@@ -1,6 +1,8 @@
 """A `Trainer` whose runs survive a kill at any moment."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ class ResumableTrainer(Trainer):
     part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files;
     only then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets
     them, so that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside
-    and moved.
+    and moved. What is saved has the `use_cache` that the model came with, not that of training.
 
     Args:
         schedule_steps: updates of the learning rate's whole schedule; None for those of the run.
@@ -52,6 +54,8 @@ class ResumableTrainer(Trainer):
         weight_decay_on_all_parameters: bool = False,
         **kwargs: Any,
     ) -> None:
+        model = kwargs.get("model", args[0] if args else None)
+        self._use_cache = getattr(getattr(model, "config", None), "use_cache", None)
         self.schedule_steps = schedule_steps
         self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
         super().__init__(*args, **kwargs)
@@ -190,11 +194,25 @@ class ResumableTrainer(Trainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         target = Path(output_dir if output_dir is not None else str(self.args.output_dir))
-        if not self.args.should_save or target.name.startswith("checkpoint-"):
-            super()._save(output_dir, state_dict)
+        with self._config_of_user():
+            if not self.args.should_save or target.name.startswith("checkpoint-"):
+                super()._save(output_dir, state_dict)
+                return
+            with whole_files(target, last="*model*.safetensors*") as aside:
+                super()._save(str(aside), state_dict)
+
+    @contextmanager
+    def _config_of_user(self) -> Iterator[None]:
+        """Give the model's configuration its own `use_cache`, which the library overwrites for training."""
+        config: Any = getattr(self.accelerator.unwrap_model(self.model), "config", None)
+        if config is None or self._use_cache is None:
+            yield
             return
-        with whole_files(target, last="*model*.safetensors*") as aside:
-            super()._save(str(aside), state_dict)
+        in_training, config.use_cache = config.use_cache, self._use_cache
+        try:
+            yield
+        finally:
+            config.use_cache = in_training
 
     def restore_loss(self) -> None:
         """Take up the losses since the last log entry where the checkpoint left them."""

@@ -40,7 +40,7 @@ from hf_seqmix import SeqMixHybridConfig, TNNConfig, TNNForCausalLM, TNNForMaske
         ("rpe_hidden_size", 0, "at least 1"),
         ("rpe_num_layers", -1, "at least 0"),
         ("rpe_activation", "swoosh", "one of "),
-        ("rpe_norm_type", "batch", "one of 'simple_rms', 'layer'"),
+        ("rpe_norm_type", "batch", "one of 'simple_rms', 'layer', 'none'"),
         ("kernel_max_lag", -1, "at least 0"),
     ],
 )

@@ -44,10 +44,6 @@ WORDS = st.sampled_from(
         "toeplitz",
         "triangular",
         "shared",
-        "full",
-        "separable",
-        "absolute_scalar",
-        "rbf",
         "bilinear",
         "p",
         "j",
@@ -195,16 +191,6 @@ MANY = [2 + (i % 62) + (i // 62) / 100 for i in range(1024)]
             {"mixing": "triangular", "max_position_embeddings": 2**31 - 1},
             "2147483647, num_atten",
         ),
-        (
-            IPAConfig,
-            {"coupling": "absolute_scalar", "max_position_embeddings": 2**31 - 1},
-            "2147483647, num_centers 8",
-        ),
-        (
-            IPAConfig,
-            {"rank": 2**20, "num_centers": 2**16, "coupling": "separable", "max_position_embeddings": 2**20},
-            "max_position_embeddings 1048576, num_centers 65536, rank 1048576",
-        ),
         (IPAConfig, {"rank": 2**20, "num_centers": 2**16, "hidden_size": 2**20}, "num_centers 65536, rank 1048576"),
         (
             TNNConfig,
@@ -238,7 +224,7 @@ def test_large_sizes_that_models_have():
     TNNConfig(num_hidden_layers=1000, max_position_embeddings=2**31, hidden_size=2**14, vocab_size=2**20)
     PolyTransformerConfig(num_hidden_layers=96, head_degrees=[2, 3, 4, 5, 6, 7, 8, 2.5], num_attention_heads=8)
     PolyTransformerConfig(mixing="triangular", max_position_embeddings=2**17)
-    IPAConfig(coupling="separable", max_position_embeddings=2**17, hidden_size=2**14, num_centers=128)
+    IPAConfig(max_position_embeddings=2**17, hidden_size=2**14, num_centers=128)
 
 
 def test_other_extra_fields_are_kept_as_the_library_does():

@@ -68,8 +68,6 @@ def test_hybrids_split_only_projections_where_mixers_disagree() -> None:
 
 
 def test_hybrids_with_a_mixer_without_a_plan_split_no_mixer(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert plan("tnn", "ipa", ipa={"num_centers": 2, "coupling": "separable"}) == {}
-
     @strict
     class OwnConfig(SeqMixConfig):
         model_type = "own"

@@ -156,13 +156,10 @@ def test_patches_are_mixed_as_the_tokens_of_a_text_are(name, is_causal):
 @pytest.mark.parametrize(
     ("name", "fields", "limited"),
     [
-        ("IPA", {"coupling": "absolute_scalar"}, True),
-        ("IPA", {"coupling": "separable"}, True),
-        ("IPA", {"coupling": "full", "output_norm": False}, True),
         ("IPA", {"coupling": "toeplitz"}, False),
         ("PolyTransformer", {"mixing": "triangular"}, True),
         ("PolyTransformer", {"mixing": "toeplitz"}, False),
-        ("SeqMixHybrid", {"mixer_configs": {"ipa": {"coupling": "separable"}}}, True),
+        ("SeqMixHybrid", {"mixer_configs": {"poly_transformer": {"mixing": "triangular"}}}, True),
     ],
     ids=str,
 )

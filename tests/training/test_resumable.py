@@ -17,10 +17,18 @@ from hf_seqmix.training.resumable import LAST, ResumableTrainer
 ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
 
 
-def trainer(folder: Path, trainer_class: type = ResumableTrainer, callbacks: Any = None, **options: Any) -> Any:
+def trainer(
+    folder: Path,
+    trainer_class: type = ResumableTrainer,
+    callbacks: Any = None,
+    fields: dict[str, Any] | None = None,
+    **options: Any,
+) -> Any:
     torch.manual_seed(0)
     model = TNNForCausalLM(
-        TNNConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, rpe_hidden_size=8, hidden_dropout=0.2)
+        TNNConfig(
+            vocab_size=20, hidden_size=8, num_hidden_layers=1, rpe_hidden_size=8, hidden_dropout=0.2, **(fields or {})
+        )
     )
     steps = {"max_steps": 6, "save_steps": 2, "logging_steps": 3, "per_device_train_batch_size": 2}
     fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
@@ -128,6 +136,18 @@ def test_the_final_model_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch
     assert {"model.safetensors", "config.json"} <= names(tmp_path / "run")
     assert not any(name.startswith(("model-", ".")) for name in names(tmp_path / "run"))
     TNNForCausalLM.from_pretrained(tmp_path / "run")
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_saved_models_use_their_cache_as_they_did_before_training(tmp_path: Path, use_cache: bool) -> None:
+    """The library turns caches off for training, and would save that."""
+    run = trainer(tmp_path, fields={"use_cache": use_cache})
+    assert run.model.config.use_cache is False
+    run.train()
+    run.save_model()
+    assert run.model.config.use_cache is False
+    for folder in (tmp_path, tmp_path / "checkpoint-6"):
+        assert TNNForCausalLM.from_pretrained(folder).config.use_cache is use_cache
 
 
 class GettingWorse(TrainerCallback):

@@ -19,17 +19,25 @@ FREQUENCY_INPUTS = ("omega", "cosine")
 class FrequencyKernel(nn.Module):
     """Build taps whose frequency response is a network evaluated on a fixed grid omega_q = pi q / M, q = 0..M.
 
-    Causal: Re K(omega) = RPE(omega), the imaginary part follows by the discrete Hilbert transform. Bidirectional:
-    K(omega) = RPE_re(omega) + i RPE_im(omega), real at 0 and pi. No decay is imposed. Source: Moreno, Mei, Walters 2023
-    (arXiv 2305.09028), section 4.2.
+    Causal: Re K(omega) = RPE(omega), and the imaginary part follows by the discrete Hilbert transform. Bidirectional:
+    K(omega) = RPE_re(omega) + i RPE_im(omega), real at 0 and pi. No decay is imposed. Source: Moreno, Mei, Walters
+    2023 (arXiv 2305.09028), sections 3.3.1 and 3.3.2.
 
-    `frequency_input` "omega" is the paper: its response has kinks, and bidirectionally jumps, where [0, pi] is mirrored, so
-    that taps fall as 1/t^2 (1/t) with any activation. "cosine" feeds cos omega and multiplies the imaginary part by
-    sin omega, which makes the response as smooth on the circle as the activation is, and so the paper's theorems 2 to 4 on
-    decay true.
+    How fast taps fall with the lag t depends on `frequency_input`:
 
-    The grid is the configuration's and not the input's: M is `max_length`, shorter inputs use the first taps of the same
-    kernel, and taps beyond M are zero. (The published kernel changes with the padded length of the batch.)
+    * "omega", the paper: the encoder reads omega. Mirrored at 0 and pi, the response has kinks there, and jumps when
+      bidirectional. Taps then fall as 1/t^2, or 1/t, with any activation.
+    * "cosine", an extension: the encoder reads cos omega, and the imaginary part is multiplied by sin omega. The
+      response is then as smooth on the circle as the encoder is.
+
+    Of the paper's theorems on decay, "cosine" makes theorem 3 hold (SiLU: taps fall faster than any power of t).
+    Theorem 4 (ReLU: taps are square-summable) holds with either input. Theorem 2 (GELU: taps fall faster than any
+    exponential) needs, besides "cosine", an encoder without a norm, `rpe_norm_type="none"`. With a norm the response
+    has poles off the circle, and taps fall at one exponential rate.
+
+    Departure: the grid belongs to the configuration, not to the input. M is `max_length`. Shorter inputs use the first
+    taps of the same kernel, and taps beyond M are zero. The published kernel changes with the padded length of a
+    batch.
 
     Args:
         encoder: maps (points,) frequencies to (channels, points) when causal, else to (2 channels, points), real parts
@@ -80,14 +88,14 @@ class FrequencyKernel(nn.Module):
         return torch.complex(parts[0], imaginary)
 
     def _evaluate(self, device: torch.device | None) -> Tensor:
-        """Return (channels, M + 1) when causal, else (2, channels, M + 1); imaginary parts at 0 and pi have no meaning."""
+        """Return (channels, M + 1) when causal, else (2, channels, M + 1), imaginary parts undefined at 0 and pi."""
         device = self.encoder.out_proj.weight.device if device is None else device
         bins = torch.arange(self.max_length + 1, device=device)
         omega = bins.to(self.encoder.dtype) * (math.pi / self.max_length)
         values = self.encoder(omega.cos() if self.frequency_input == "cosine" else omega)
         if self.is_causal:
             return values
-        # Of 2 channels rows, real parts first, a device's would not be those of its channels: the encoder puts out all.
+        # The encoder puts out all rows, real parts first: a share of the rows would not be the parts of its channels.
         parts = own_part(values.unflatten(0, (2, -1)), self.encoder.out_proj.weight, dim=1)
         if self.frequency_input == "cosine":
             parts = parts * torch.stack([torch.ones_like(omega), omega.sin()]).unsqueeze(1)
@@ -101,8 +109,8 @@ class FrequencyKernel(nn.Module):
             values: what is to be mixed; only whether it is traced and where it lies matter.
 
         Returns:
-            (2, channels, M + 1) as `response_matmul` takes it; None when causal, when lags are cut off, when the grid is shorter or much longer
-            than the input, and under tracing, whose operator takes taps.
+            (2, channels, M + 1) as `response_matmul` takes it. None when causal, when lags are cut off, when the grid
+            is shorter or much longer than the input, and under tracing, where the operator takes taps.
         """
         unsuited = self.is_causal or self.max_lag is not None or route(values) != "eager"
         if unsuited or not response_suits(length, self.max_length):
@@ -135,6 +143,7 @@ class FrequencyKernel(nn.Module):
         return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return (
             f"max_length={self.max_length}, frequency_input={self.frequency_input!r}, is_causal={self.is_causal}, "
             f"max_lag={self.max_lag}"

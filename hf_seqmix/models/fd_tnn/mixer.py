@@ -12,8 +12,8 @@ __all__ = ["FDTNNMixer"]
 class FDTNNMixer(GatedToeplitzUnit):
     """Gated Toeplitz unit whose kernel is given by its frequency response.
 
-    `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same shape.
-    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 4.2.
+    `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same
+    shape. Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), sections 3.3.1 and 3.3.2.
 
     Args:
         hidden_size: channels in and out.
@@ -25,8 +25,8 @@ class FDTNNMixer(GatedToeplitzUnit):
         rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps: see `RelativePositionEncoder`.
         kernel_max_lag: taps at greater lags are zero; None for no limit but M.
         layer_idx: which layer of a cache is this mixer's.
-        grid_size: (height, width) of the grid of an image, mixed along rows and then columns, each axis with a response of
-            its own on the grid of its own length; `max_length` is not used then. None for sequences.
+        grid_size: (height, width) of the grid of an image, mixed along rows and then columns, each axis with a
+            response of its own on the grid of its own length; `max_length` is not used then. None for sequences.
     """
 
     def __init__(

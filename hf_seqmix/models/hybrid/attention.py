@@ -32,7 +32,7 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
 
 
 class SoftmaxAttention(nn.Module):
-    """Multi-head attention with rotary positions: softmax(q k^T / sqrt(head_dim)) v, by `scaled_dot_product_attention`.
+    """Multi-head attention with rotary positions, softmax(q k^T / sqrt(head_dim)) v.
 
     Args:
         hidden_size: channels in and out.
@@ -97,7 +97,7 @@ class SoftmaxAttention(nn.Module):
         else:
             layout = token_layout(attention_mask, batch, length, past_length=past, position_ids=position_ids, **kwargs)
             bias = None
-            # A key of weight zero still adds 0 times its value, which is NaN if that is.
+            # A key of weight zero still adds 0 times its value, and 0 times NaN is NaN.
             hidden_states = layout.zero_pads(hidden_states)
         if position_ids is None:
             position_ids = real_positions(layout.key_mask, batch, length, past, hidden_states.device)
@@ -110,7 +110,7 @@ class SoftmaxAttention(nn.Module):
             if not self.is_causal:
                 raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
             if layout.sequence_ids is not None:
-                # What follows would attend to all of them.
+                # Later tokens would attend to all sequences of the row.
                 raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
             key, value = past_key_values.update(key, value, self.layer_idx)
         if bias is None:

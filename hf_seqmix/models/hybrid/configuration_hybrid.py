@@ -51,7 +51,7 @@ class AttentionConfig(SeqMixConfig):
 
     @property
     def mixer_tp_plan(self) -> dict[str, str]:
-        """Heads attend each alone."""
+        """Split the heads, which attend each alone."""
         return {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
 
     def check_architecture(self) -> None:
@@ -61,7 +61,8 @@ class AttentionConfig(SeqMixConfig):
         check_range("rope_theta", self.rope_theta, above=0)
         if self.hidden_size % (2 * self.num_heads):
             raise ValueError(
-                f"num_heads is {self.num_heads}; it must divide hidden_size {self.hidden_size} into parts of even width."
+                f"num_heads is {self.num_heads}; it must divide hidden_size {self.hidden_size} into parts of even "
+                "width."
             )
 
 
@@ -74,7 +75,8 @@ class SeqMixHybridConfig(SeqMixConfig):
     Args:
         mixer_types: the mixer of each layer, "attention" or a family's `model_type`; all "attention" by default.
         mixer_configs: for each mixer, its own fields where they differ from its defaults. Fields that a mixer shares
-            with the model (`hidden_size`, `is_causal`, ...) are the model's. All mix an image (`image_size`) as a sequence.
+            with the model (`hidden_size`, `is_causal`, ...) are the model's. All mix an image (`image_size`) as a
+            sequence.
         num_hidden_layers: 0 stands for the length of `mixer_types`, or, without it, for 7.
     """
 
@@ -107,8 +109,8 @@ class SeqMixHybridConfig(SeqMixConfig):
 
     @property
     def layer_types(self) -> list[str]:
-        """What the cache keeps for each layer."""
-        # Not from whole configurations: a compiled graph that builds its cache asks for this.
+        """Name what the cache keeps for each layer."""
+        # Without building configurations: a compiled graph that builds its cache asks for this.
         own = self.mixer_configs or {}
         return [MIXERS[name].config_class.cache_layer_type_of(own.get(name, {})) for name in self.layer_mixers]
 
@@ -133,8 +135,8 @@ class SeqMixHybridConfig(SeqMixConfig):
         types = self.layer_mixers
         if len(types) != self.num_hidden_layers:
             raise ValueError(
-                f"mixer_types names {len(types)} layers, but num_hidden_layers is {self.num_hidden_layers}: give one name "
-                "a layer."
+                f"mixer_types names {len(types)} layers, but num_hidden_layers is {self.num_hidden_layers}: give one "
+                "name a layer."
             )
         configs = self.mixer_configs or {}
         for mixer_type in sorted({*types, *configs}):

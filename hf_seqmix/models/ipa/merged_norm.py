@@ -1,4 +1,4 @@
-"""The norm of what the centres of IPA have mixed."""
+"""The norm of the results of IPA's centers, side by side."""
 
 from typing import Any
 
@@ -28,9 +28,10 @@ class MergedNorm(SimpleRMSNorm):
         init.ones_(self.weight)
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalise (..., channels) over the channels; `mask` is not needed."""
+        """Normalize (..., channels) over the channels; `mask` is not needed."""
         wide = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
         return (super().forward(wide) * self.weight.to(wide.dtype)).to(hidden_states.dtype)
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"{len(self.weight)}, {super().extra_repr()}"

@@ -23,15 +23,14 @@ __all__ = [
 
 def build_ipa_mixer(config: IPAConfig, layer_idx: int) -> IPAMixer:
     """Build the column operation of one layer from a configuration."""
+    assert config.max_relative_distance is not None
     return IPAMixer(
         config.hidden_size,
         config.num_centers,
         rank=config.rank,
         kernel_rank=config.kernel_rank,
         coupling=config.coupling,
-        kernel_type=config.kernel_type,
         kernel_norm=config.kernel_norm,
-        max_positions=config.max_position_embeddings,
         max_relative_distance=config.max_relative_distance,
         token_shift=config.token_shift,
         output_norm=config.output_norm,

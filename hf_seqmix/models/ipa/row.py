@@ -31,7 +31,7 @@ def draw_linear(weight: Tensor, config: Any, is_output: bool = False) -> None:
 class OutputLinear(nn.Linear):
     """A linear layer that ends a branch, whose weight starts 1 / sqrt(2 layers) as large as others'.
 
-    A class of its own, since the library asks only modules with parameters of their own to draw them.
+    It is a class because the library asks only modules with parameters of their own to draw them.
     """
 
     def init_weights(self, config: Any) -> None:
@@ -46,10 +46,11 @@ class OutputLinear(nn.Linear):
 class PiecewiseRow(nn.Module):
     """Map each position by P affine maps, weighted by a softmax over them that depends on the position.
 
-    y = sum_p g^p(x) (C^p x + d^p) + d,   g = softmax(W_g x + b_g), in the low-rank form C^p = P B^p A^p, d^p = P B^p a^p,
-    that is y = B ((A x + a) * repeat(g, h / P) * P) + d: a feed-forward whose hidden units are gated in P blocks. The factor P
-    keeps the scale that h units have without gates. Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317), the row operation
-    under its diagonal constraint; its maps are not published in detail. Gates are computed in float32.
+    y = sum_p g^p(x) (C^p x + d^p) + d, with gates g = softmax(W_g x + b_g) normalized over the P centers and maps of
+    low rank, C^p = P B^p A^p and d^p = P B^p a^p. That is y = B ((A x + a) * repeat(g, h / P) * P) + d, a feed-forward
+    whose hidden units are gated in P blocks. The factor P keeps the scale that h units have without gates. Gates are
+    computed in float32. Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317), the row operation under its diagonal
+    constraint. The paper does not publish the maps in detail.
 
     Args:
         hidden_size: channels in and out.
@@ -57,14 +58,14 @@ class PiecewiseRow(nn.Module):
         num_centers: P, which must divide h.
 
     Raises:
-        ValueError: if the maps do not divide the units.
+        ValueError: if the centers do not divide the units.
     """
 
     def __init__(self, hidden_size: int, intermediate_size: int, num_centers: int = 8) -> None:
         super().__init__()
         if num_centers < 1 or intermediate_size % num_centers:
             raise ValueError(
-                f"num_centers is {num_centers}; it must divide intermediate_size {intermediate_size} into equal blocks."
+                f"num_centers is {num_centers}; it must divide intermediate_size {intermediate_size} into blocks."
             )
         self.num_centers = num_centers
         self.up_proj = nn.Linear(hidden_size, intermediate_size)
@@ -79,7 +80,7 @@ class PiecewiseRow(nn.Module):
         gates = (gates * self.num_centers).to(units.dtype)
         weight = self.up_proj.weight
         if self.num_centers % number_of_devices(weight):
-            # A device has parts of blocks: a gate for each unit.
+            # A device has parts of blocks, so that each unit has its own gate.
             gates = gates.repeat_interleave(self.up_proj.out_features // self.num_centers, dim=-1)
         gates = own_part(gates, weight, dim=-1)
         return self.down_proj((units.unflatten(-1, (gates.shape[-1], -1)) * gates.unsqueeze(-1)).flatten(-2))

@@ -1,4 +1,4 @@
-"""A short causal convolution of each channel: what lets a key see the tokens just before its own."""
+"""A short causal convolution of each channel, by which a key sees the tokens just before its own."""
 
 from typing import Any
 
@@ -10,11 +10,12 @@ __all__ = ["TokenShift"]
 
 
 class TokenShift(nn.Module):
-    """Convolve each channel over the last tokens: y[i] = sum_t w[t] x[i - t], t from 0 to width - 1, zeros before the first.
+    """Convolve each channel over the last tokens.
 
-    It starts as the identity, w = (1, 0, ..., 0). Source: with two taps it is the token shift of
-    RWKV (Peng et al. 2023, arXiv 2305.13048), there with weights m and 1 - m and before all projections; H3 (Fu et al. 2022,
-    arXiv 2212.14052) convolves its keys, after their projection, with what it calls a shift state space model.
+    y[i] = sum_t w[t] x[i - t] with t from 0 to width - 1, and zeros before the first token. The taps begin as the
+    identity, w = (1, 0, ..., 0). Source: with two taps this is the token shift of RWKV (Peng et al. 2023, arXiv
+    2305.13048), there with weights m and 1 - m and before all projections; H3 (Fu et al. 2022, arXiv 2212.14052)
+    convolves its keys, after their projection, with what it calls a shift state space model.
 
     Args:
         channels: channels in and out.
@@ -72,11 +73,11 @@ class TokenShift(nn.Module):
             real: (batch, length) bool, True at real tokens; None when all are.
 
         Returns:
-            (batch, length, channels); what stands at pads has no meaning.
+            (batch, length, channels); pad positions are undefined.
         """
         if real is None:
             return self(hidden_states, before)
-        # Pads go between the tokens before and those of this call: as zeros at the very front they count for nothing.
+        # Pads are moved to the very front, where zeros count for nothing.
         count = before.shape[1]
         both = torch.cat([before, hidden_states], dim=1)
         order = nn.functional.pad(real, (count, 0), value=True).to(torch.uint8).argsort(dim=1, stable=True)
@@ -85,4 +86,5 @@ class TokenShift(nn.Module):
         return mixed.gather(1, back.unsqueeze(-1).expand_as(hidden_states))
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"{self.weight.shape[0]}, width={self.width}"

@@ -22,33 +22,36 @@ def _has_gate(degrees: list[float | int]) -> bool:
 
 @strict
 class PolyTransformerConfig(SeqMixConfig):
-    """Configuration of a transformer whose mixers are polynomials of a given degree in the tokens (Navon 2021, unpublished).
+    """Configuration of a transformer whose mixers are polynomials of a given degree in the tokens.
 
+    Source: Navon 2021 (unpublished notes).
     `PolyTransformerConfig(degree=d, feed_forward="none", use_residual=False, normalization="none", use_bias=False,
-    hidden_dropout=0.0, embedding_scale=1.0)` is a homogeneous polynomial of its input embeddings, of degree d^L for L layers.
+    hidden_dropout=0.0, embedding_scale=1.0)` is a homogeneous polynomial of its input embeddings, of degree d^L for L
+    layers.
 
     Args:
-        degree: of each mixer, an integer from 2 on, or a fraction (signed power); 3 by default, 4 with `degree_form` "soft";
-            None where one of the next two says it.
+        degree: of each mixer, an integer from 2 on, or a fraction (signed power). The default is degree 3, or 4 with
+            `degree_form` "soft"; None where one of the next two fields gives degrees.
         layer_degrees: the degree of each layer instead; in a hybrid, of all its layers, whatever their mixers.
         head_degrees: the degree of each head instead, the same in every layer.
-        degree_form: "cumsum" or "gate", for even degrees from 4 on; "soft" mixes degrees 2, 3 and 4 over shared projections
-            with learned weights.
+        degree_form: "cumsum" or "gate", for even degrees from 4 on; "soft" mixes degrees 2, 3 and 4 over shared
+            projections with learned weights.
         num_attention_heads: heads of a mixer; they must divide `hidden_size`.
         use_bias: whether the projections of the mixers are affine.
         mixing: "content"; or "toeplitz" or "triangular", learned matrices over positions instead, of the same degree.
         feed_forward: "glu", or "none" for blocks without one.
-        normalization: of the blocks and of what mixers put out. "rms" (of mixers' output, each head with `norm_eps` squared:
-            it may be small); "static" (a learned scale a channel: exactly polynomial and causal; before training, set it
-            from a batch by `calibrate_static_norms`); "batch" (exactly polynomial in evaluation; not for causal language models); "none".
-            `norm_type` follows it where it is left at "simple_rms", and with "rms" may also be "layer".
+        normalization: of the blocks and of the mixers' outputs: "rms" (in mixers for each head, with `norm_eps`
+            squared, since outputs may be small), "static" (a learned scale for each channel, exactly polynomial and
+            causal; set the scales from a batch before training by `calibrate_static_norms`), "batch" (exactly
+            polynomial in evaluation; not for causal language models), or "none". A `norm_type` left at "simple_rms"
+            follows; with "rms" it may also be "layer".
         soft_degree_target, degree_penalty: with `degree_form` "soft", each layer adds degree_penalty (mean degree -
-            soft_degree_target)^2 to the loss in training (not where the Trainer's label smoothing computes the loss
-            itself).
+            soft_degree_target)^2 to the loss in training, but not where the Trainer computes a loss with label
+            smoothing.
 
     Raises:
-        ValueError: for a degree below 2, a list of the wrong length, a form that does not belong to the degree, and norms
-            that contradict each other.
+        ValueError: for a degree below 2, a list of the wrong length, a form that does not belong to the degree, and
+            norms that contradict each other.
     """
 
     model_type: ClassVar[str] = "poly_transformer"
@@ -76,12 +79,12 @@ class PolyTransformerConfig(SeqMixConfig):
 
     @property
     def cache_layer_type(self) -> str:  # type: ignore[override]
-        """What the cache keeps of a layer: running sums, or for static mixing the history of its factors."""
+        """Name what the cache keeps of a layer: running sums, or for static mixing the history of its factors."""
         return self.cache_layer_type_of({"mixing": self.mixing})
 
     @classmethod
     def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
-        """Say what the cache keeps of a layer with these fields."""
+        """Name what the cache keeps of a layer with these fields."""
         return "seqmix_sums" if fields.get("mixing", cls.mixing) == "content" else "seqmix_history"
 
     @property
@@ -91,9 +94,10 @@ class PolyTransformerConfig(SeqMixConfig):
 
     @property
     def mixer_tp_plan(self) -> dict[str, str]:
-        """Heads are multiplied each alone, unless heads of several degrees, or parameters of all heads, are among them.
+        """Split the heads, which are multiplied each alone.
 
-        Then only the projections are split. Those of a fractional degree stay whole: one of them is two layers.
+        With heads of several degrees, or parameters that all heads share, only the projections are split. The
+        projections of a fractional degree stay whole, since one of them is two layers.
         """
         plan = {"groups.*.factors.*": "colwise", "o_proj": "rowwise"}
         degrees = [self.degrees_of(layer) for layer in range(self.num_hidden_layers)]
@@ -106,7 +110,7 @@ class PolyTransformerConfig(SeqMixConfig):
 
     @property
     def feed_forward_tp_plan(self) -> dict[str, str]:
-        """That of the gated linear unit, if there is one."""
+        """Split the gated linear unit, if there is one."""
         return dict(GLU_PLAN) if self.feed_forward == "glu" else {}
 
     def degrees_of(self, layer_idx: int) -> list[float | int]:
@@ -154,13 +158,14 @@ class PolyTransformerConfig(SeqMixConfig):
         given = [name for name in ("degree", "layer_degrees", "head_degrees") if getattr(self, name) is not None]
         if len(given) > 1:
             raise ValueError(
-                f"{' and '.join(given)} are both set: give one degree for all, that of each layer, or that of each head."
+                f"{' and '.join(given)} are both set: give one degree for all, that of each layer, or that of each "
+                "head."
             )
         if self.norm_type not in _NORM_TYPES[self.normalization]:
             allowed = " or ".join(map(repr, _NORM_TYPES[self.normalization]))
             raise ValueError(
-                f"norm_type is {self.norm_type!r}, but normalization is {self.normalization!r}: leave norm_type out, or set "
-                f"it to {allowed}."
+                f"norm_type is {self.norm_type!r}, but normalization is {self.normalization!r}: leave norm_type out, "
+                f"or set it to {allowed}."
             )
         self._check_form()
 
@@ -169,13 +174,14 @@ class PolyTransformerConfig(SeqMixConfig):
             return
         if self.mixing != "content":
             raise ValueError(
-                f"degree_form is {self.degree_form!r}, but mixing {self.mixing!r} has one form only: leave degree_form out."
+                f"degree_form is {self.degree_form!r}, but mixing {self.mixing!r} has one form only: leave "
+                "degree_form out."
             )
         degrees = sorted({d for layer in range(self.num_hidden_layers) for d in self.degrees_of(layer)})
         if self.degree_form == "soft" and degrees != [4]:
             raise ValueError(
-                f"degree_form is 'soft', which mixes degrees 2, 3 and 4, but the degree is {', '.join(map(str, degrees))}: "
-                "leave degree, layer_degrees and head_degrees out."
+                "degree_form is 'soft', which mixes degrees 2, 3 and 4, but the degree is "
+                f"{', '.join(map(str, degrees))}: leave degree, layer_degrees and head_degrees out."
             )
         if self.degree_form == "gate" and not _has_gate(degrees):
             raise ValueError(

@@ -39,9 +39,10 @@ class LowRankLinear(nn.Module):
 class PolynomialGroup(nn.Module):
     """Heads of one degree of a `PolynomialMixer`: ceil(degree) projections, and their product.
 
-    A fractional degree d has one factor through the signed power of exponent a = d - floor(d): the query for 2 < d < 3, so
-    that the product is <sgnpow(q_t, d - 2), k_s> v_s, and the last factor otherwise. Its projection has rank a D w / (D + w)
-    for w = num_heads * head_dim of D channels, so that it has a D w weights, a share a of a full one.
+    With a fractional degree d one factor passes through the signed power of exponent a = d - floor(d). The factor is
+    the query for 2 < d < 3, so that the product is <sgnpow(q_t, d - 2), k_s> v_s, and the last factor otherwise. The
+    projection of this factor has rank a D w / (D + w), with w = num_heads * head_dim: a D w weights, a share a of a
+    full projection.
 
     Args:
         hidden_size: D, channels in.
@@ -113,8 +114,8 @@ class PolynomialGroup(nn.Module):
             recent: (batch, steps, row_width(heads)), rows of further tokens before; None for none.
 
         Returns:
-            (batch, length, heads, head_dim) in float32 (float64), heads being as many as the factors have channels for (all,
-            or those of this device), and the rows, as `pack_rows` takes them.
+            (batch, length, heads, head_dim) in float32 (float64), with as many heads as the factors have channels for
+            (all, or those of this device), and the rows, as `pack_rows` takes them.
         """
         product = polynomial_product(
             [split_heads(factor, self.head_dim) for factor in factors],
@@ -134,7 +135,7 @@ class PolynomialGroup(nn.Module):
         return torch.cat([part.to(dtype) for part in parts], dim=-1)
 
     def fold(self, rows: Tensor) -> Tensor:
-        """Return what packed rows, (batch, steps, row_width), add to the sums, (batch, sum_width), of as many heads."""
+        """Sum packed rows, (batch, steps, row_width), into packed sums, (batch, sum_width), of as many heads."""
         return torch.cat([total.reshape(len(rows), -1) for total in sum_rows(self._unpack_rows(rows))], dim=-1)
 
     def _unpack_rows(self, rows: Tensor) -> list[Rows]:

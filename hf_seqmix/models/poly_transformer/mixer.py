@@ -1,4 +1,4 @@
-"""The polynomial mixer: the product of d projections of the tokens, of degree d, with content-dependent or static mixing."""
+"""The polynomial mixer: products of d projections of the tokens, mixed by content or by position."""
 
 import math
 from collections.abc import Sequence
@@ -27,22 +27,25 @@ NORMALIZATIONS = ("rms", "static", "batch", "none")
 class PolynomialMixer(nn.Module):
     """Sequence mixing by a polynomial of degree d in the tokens: y = N(product of d projections) W_o + b_o.
 
-    With `mixing` "content" the product is that of `polynomial_product`: linear attention without softmax, feature map or
-    denominator (d = 3), means over the past (d = 2), and compositions of the two. With "toeplitz" and "triangular" it is
-    prod_k (M_k x W_k), elementwise, with learned matrices M_k over positions, a head and a factor: the same degree without
-    content-dependent mixing (see `static_mixing.py`).
+    With `mixing` "content" the product is that of `polynomial_product`. Degree 3 is linear attention without softmax,
+    feature map or denominator, degree 2 a mean over the past, and higher degrees compose the two. With "toeplitz" and
+    "triangular" the product is prod_k (M_k x W_k), elementwise, with a learned matrix M_k over positions for each head
+    and factor (see `static_mixing.py`): the same degree without content-dependent mixing.
 
-    A fractional degree, as 2.718, is the block of degree ceil(d) with one factor through the signed power
-    sgnpow(z, d - floor(d)); the projection of that factor has low rank, so that the factors have d hidden_size^2 weights
-    (biases apart). With `degree_form` "soft" the mixer adds degrees 2, 3 and 4 over shared projections, with weights
-    softmax(`degree_logits`).
+    A fractional degree d, such as 2.718, is the product of degree ceil(d) with one factor through the signed power
+    sgnpow(z, d - floor(d)). The projection of that factor has low rank, so that the factors have d hidden_size^2
+    weights, biases apart. With `degree_form` "soft" the mixer adds degrees 2, 3 and 4 over shared projections, with
+    the weights softmax(`degree_logits`).
 
-    The norm N is "rms" (each head divided by its root mean square, in float32: the mixer is then no polynomial any more),
-    "static" (a learned scale a channel), "batch" (statistics over real tokens; affine in evaluation), or "none".
+    The norm N (`normalization`) is "rms" (each head is divided by its root mean square, in float32, and the mixer is
+    no polynomial any more), "static" (a learned scale for each channel), "batch" (statistics over real tokens, affine
+    in evaluation), or "none".
 
-    `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same shape.
+    `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same
+    shape.
 
-    Source: Navon 2021 (unpublished notes), which ask for a fractional degree and give no form of it: these are ours.
+    Source: Navon 2021 (unpublished notes). The notes ask for a fractional degree without giving a form; the form is
+    ours.
 
     Args:
         hidden_size: channels in and out.
@@ -60,8 +63,8 @@ class PolynomialMixer(nn.Module):
         layer_idx: which layer of a cache is this mixer's.
 
     Raises:
-        ValueError: for a degree below 2, heads that do not divide the channels, a list of another length than the heads,
-            an unknown form, mixing or norm, and a form that does not belong to the degrees.
+        ValueError: for a degree below 2, heads that do not divide the channels, a list of another length than the
+            heads, an unknown form, mixing or norm, and a form that does not belong to the degrees.
     """
 
     def __init__(
@@ -154,7 +157,10 @@ class PolynomialMixer(nn.Module):
             **kwargs: boundaries of packed sequences: `position_ids` that restart, `cu_seq_lens_q`, `seq_idx`.
 
         Returns:
-            (batch, length, hidden_size); what stands at pads has no meaning.
+            (batch, length, hidden_size); pad positions are undefined.
+
+        Raises:
+            ValueError: for a cache given to a bidirectional mixer, or together with packed sequences.
         """
         batch, length = hidden_states.shape[:2]
         past = past_length(past_key_values, self.layer_idx)
@@ -208,12 +214,12 @@ class PolynomialMixer(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def _mix_row(self, rows: Tensor, widths: list[int]) -> Tensor:
-        """`_mix` for all factors side by side, and a flag of real tokens, in one tensor: what a layout moves about."""
+        """Mix factors that lie side by side in one tensor, with a flag of real tokens as the last channel."""
         *factors, flag = rows.split([*widths, 1], dim=-1)
         return self._mix(factors, flag[..., 0]).flatten(2)
 
     def _continue(self, factors: list[Tensor], layout: TokenLayout, past_key_values: Any) -> Tensor:
-        """`_mix` after the tokens that a cache holds the sums and the last rows of; adds these tokens to it."""
+        """Mix tokens that continue those of a cache, which holds sums and last rows, and add them to the cache."""
         sums, recent = read_sums(past_key_values, self.layer_idx)
         own = self._of_groups(factors)
         heads = [of_group[0].shape[-1] // group.head_dim for group, of_group in zip(self.groups, own, strict=True)]
@@ -273,11 +279,11 @@ def _check(
     whole = {math.ceil(degree) for degree in degrees}
     if degree_form == "gate" and not any(d % 2 == 0 and d >= 4 for d in whole):
         raise ValueError(
-            f"degree_form is 'gate', which only even degrees from 4 on have, but the degrees are {sorted(set(degrees))}: use "
-            "'cumsum'."
+            "degree_form is 'gate', which only even degrees from 4 on have, but the degrees are "
+            f"{sorted(set(degrees))}: use 'cumsum'."
         )
     if degree_form == "soft" and set(degrees) != {4}:
         raise ValueError(
-            f"degree_form is 'soft', which mixes degrees 2, 3 and 4, but degree is {sorted(set(degrees))}: set it to 4, the "
-            "highest."
+            f"degree_form is 'soft', which mixes degrees 2, 3 and 4, but degree is {sorted(set(degrees))}: set it to "
+            "4, the highest."
         )

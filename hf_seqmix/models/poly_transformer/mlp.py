@@ -71,14 +71,16 @@ class _ProductLayer(nn.Module):
 class PolynomialMLP(nn.Module):
     r"""Fully connected layers that multiply d linear maps of their input elementwise.
 
-    $x \mapsto \sigma(\mathrm{norm}(\prod_{k=1}^{d} W_k x))$, $W_k$ of `width` x `width`: d width^2 parameters a layer and, with
-    the activation "identity" and a norm that is a constant ("none", "static", "batch" in evaluation), a polynomial of degree
-    $\prod_l d_l$. A fractional degree d multiplies floor(d) full maps and the signed power, of exponent d - floor(d), of one
-    of rank round((d - floor(d)) width / 2), so that a layer still has d width^2 parameters: homogeneous of degree d, no
-    polynomial.
+    A layer is $x \mapsto \sigma(\mathrm{norm}(\prod_{k=1}^{d} W_k x))$ with $W_k$ of `width` x `width`, so it has
+    d width^2 parameters. With the activation "identity" and a constant norm ("none", "static", "batch" in evaluation)
+    the layers are a polynomial of degree $\prod_l d_l$.
 
-    Source: Navon 2021 (unpublished notes, "Attention is optimal building block"), the fully connected networks there;
-    residual connections, fractional degrees and norms other than "batch" are ours.
+    A fractional degree d multiplies floor(d) full maps and one map of rank round((d - floor(d)) width / 2), through
+    the signed power of exponent d - floor(d). The layer still has d width^2 parameters; it is homogeneous of degree d,
+    but no polynomial.
+
+    Source: Navon 2021 (unpublished notes, "Attention is optimal building block"), the fully connected networks there.
+    Residual connections, fractional degrees and norms other than "batch" are ours.
 
     Args:
         width: of each layer.
@@ -87,9 +89,10 @@ class PolynomialMLP(nn.Module):
         in_features: numbers of the input, mapped to `width` by an affine map; None for `width` and no map.
         out_features: numbers of the output, an affine map of the last layer's; None for no map.
         num_heads: blocks of each W_k; each then has width^2 / num_heads parameters.
-        bias: affine maps W_k x + b_k, b_k normal with a deviation of 0.5 at first: no longer homogeneous, and of no parity.
-        out_projection: a further map W_O after each layer's norm and activation: width^2 parameters of overhead, which the next
-            layer's maps make superfluous unless there is a residual.
+        bias: affine maps W_k x + b_k, with b_k drawn from N(0, 0.25). Layers are then neither homogeneous nor odd or
+            even.
+        out_projection: a further map W_O after each layer's norm and activation, width^2 parameters more. The next
+            layer's maps make W_O superfluous unless there is a residual.
         activation: "identity" or "tanh".
         norm_type: "none", "static" (a scale that `calibrate_static_norms` sets from a batch), "batch" or "rms".
         residual: x + layer(x) in place of layer(x).
@@ -133,7 +136,7 @@ class PolynomialMLP(nn.Module):
         if norm_type not in _NORMS:
             raise ValueError(f"norm_type is {norm_type!r}; it must be one of {', '.join(map(repr, _NORMS))}.")
         self.degree = math.prod(degrees)
-        """prod_l d_l, of the polynomial that the layers are without residual, activation and data-dependent norm."""
+        """prod_l d_l, the degree of the layers without residual, activation and data-dependent norm."""
         self.residual = residual
         self.in_proj = nn.Identity() if in_features is None else nn.Linear(in_features, width)
         self.layers = nn.ModuleList(
@@ -143,12 +146,12 @@ class PolynomialMLP(nn.Module):
         self.out_proj = nn.Identity() if out_features is None else nn.Linear(width, out_features)
 
     def num_product_parameters(self) -> int:
-        """Parameters of the maps W_k and W_O: what a budget counts, without biases, norms, input and output maps."""
+        """Count the parameters of the maps W_k and W_O, without biases, norms, input and output maps."""
         layers = [module for module in self.modules() if isinstance(module, _ProductLayer)]
         return sum(matrix.numel() for layer in layers for matrix in layer.matrices())
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., in_features) to (..., out_features), each `width` where there is no map."""
+        """Map (..., in_features) to (..., out_features), each `width` where there is no map."""
         x = self.in_proj(x)
         for layer in self.layers:
             x = x + layer(x) if self.residual else layer(x)

@@ -32,7 +32,7 @@ class LearnedTaps(nn.Module):
 
     Args:
         matrices: number of kernels.
-        width: neighbouring channels that share one.
+        width: neighboring channels that share one.
         max_positions: lags from 0; bidirectional kernels have as many on either side.
         is_causal: lags 0 to n - 1, or -(n - 1) to n - 1.
 
@@ -62,8 +62,9 @@ class LearnedTaps(nn.Module):
         """Refuse another length than `max_positions`."""
         if length != self.max_positions:
             raise ValueError(
-                f"the context length was to be {length}, but mixing is 'toeplitz' with learned taps for {self.max_positions} "
-                "positions: longer inputs are mixed with zeros beyond, and the context length cannot be changed."
+                f"the context length was to be {length}, but mixing is 'toeplitz' with learned taps for "
+                f"{self.max_positions} positions: longer inputs are mixed with zeros beyond, and the context length "
+                "cannot be changed."
             )
 
     def forward(self, length: int, device: torch.device | None = None) -> Tensor:
@@ -78,6 +79,7 @@ class LearnedTaps(nn.Module):
         return taps.masked_fill(lags.abs() > reach, 0)
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"{len(self.taps)}, width={self.width}, max_positions={self.max_positions}, is_causal={self.is_causal}"
 
 
@@ -89,7 +91,7 @@ class TriangularOperator(nn.Module):
 
     Args:
         matrices: number of matrices M.
-        width: neighbouring channels that share one.
+        width: neighboring channels that share one.
         max_positions: rows and columns.
         is_causal: whether M is triangular.
         layer_idx: which layer of a cache is this operator's.
@@ -112,7 +114,7 @@ class TriangularOperator(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, config: Any = None) -> None:
-        """Draw the matrices; what is above the diagonal of a triangular one is zero and stays so."""
+        """Draw the matrices; entries above the diagonal of a triangular matrix are zero and stay zero."""
         weight = torch.randn_like(self.weight)
         if self.is_causal:
             rows = torch.arange(1, self.max_positions + 1, device=weight.device)
@@ -138,7 +140,7 @@ class TriangularOperator(nn.Module):
             past_key_values: cache whose history these tokens continue; causal only.
 
         Returns:
-            (batch, length, channels); what stands at pads has no meaning.
+            (batch, length, channels); pad positions are undefined.
 
         Raises:
             ValueError: for sequences of more than max_positions real tokens.
@@ -198,11 +200,13 @@ class TriangularOperator(nn.Module):
 
     def _too_long(self, length: int) -> ValueError:
         return ValueError(
-            f"a sequence has {length} tokens, but mixing='triangular' has learned positions 0 to {self.max_positions - 1} "
-            "(max_position_embeddings): shorten the input, or use mixing='toeplitz' or 'content'."
+            f"a sequence has {length} tokens, but mixing='triangular' has learned positions 0 to "
+            f"{self.max_positions - 1} (max_position_embeddings): shorten the input, or use mixing='toeplitz' or "
+            "'content'."
         )
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return (
             f"{len(self.weight)}, width={self.width}, max_positions={self.max_positions}, is_causal={self.is_causal}"
         )

@@ -18,8 +18,10 @@ class SKITNNConfig(ToeplitzConfig):
     num_hidden_layers=12, norm_position="post")` is the published masked language model with 126,513,753 parameters.
 
     Args:
-        is_causal: must be False. A causal W A W^T needs running sums over the sequence, slower than a Fourier transform.
-        num_inducing_points: r, over `max_position_embeddings` tokens, and the knots on each side of the kernel. With
+        is_causal: must be False. A causal W A W^T needs running sums over the sequence, slower than a Fourier
+            transform.
+        num_inducing_points: r, over `max_position_embeddings` tokens, and the knots on each side of the kernel.
+            Shorter inputs meet fewer points at the same spacing; the paper lays r over the actual length. With
             `mixing_dimensions` 2 one number, or [along rows, along columns].
         conv_kernel_size: taps of the short convolution, odd.
         interpolation: "linear" or "cubic", between the inducing points.
@@ -37,15 +39,15 @@ class SKITNNConfig(ToeplitzConfig):
 
     @property
     def kernel_tp_plan(self) -> dict[str, str]:
-        """Taps and knots have a row for each channel."""
+        """Split the taps and the knots, which have a row for each channel."""
         return dict.fromkeys(("conv_weight", "kernel.past_knots", "kernel.future_knots"), "colwise")
 
     def check_architecture(self) -> None:
         """Check the shared fields, the direction, the points, the convolution and the decay."""
         if self.is_causal:
             raise ValueError(
-                "is_causal is True, but a SKI-TNN is bidirectional: masking its low-rank part costs more than a Fourier "
-                "transform. For a causal model use FD-TNN (FDTNNConfig, model_type 'fd_tnn'), or TNN."
+                "is_causal is True, but a SKI-TNN is bidirectional: masking its low-rank part costs more than a "
+                "Fourier transform. For a causal model use FD-TNN (FDTNNConfig, model_type 'fd_tnn'), or TNN."
             )
         super().check_architecture()
         check_per_axis("num_inducing_points", self.num_inducing_points, self.mixing_dimensions, low=2)
@@ -61,7 +63,7 @@ class SKITNNConfig(ToeplitzConfig):
                 )
         check_range("conv_kernel_size", self.conv_kernel_size, low=1)
         if self.conv_kernel_size % 2 == 0:
-            raise ValueError(f"conv_kernel_size is {self.conv_kernel_size}; it must be odd, so that it has a centre.")
+            raise ValueError(f"conv_kernel_size is {self.conv_kernel_size}; it must be odd, so that it has a center.")
         check_choice("interpolation", self.interpolation, ("linear", "cubic"))
         if self.decay is not None:
             check_per_axis("decay", self.decay, self.mixing_dimensions, above=0, below=1)

@@ -15,16 +15,18 @@ __all__ = ["InverseTimeWarpKernel"]
 class InverseTimeWarpKernel(nn.Module):
     """Evaluate k(t) = PL(x(t)) with x(t) = sign(t) lambda^|t|, sign(0) = 1.
 
-    PL is piecewise linear on [-1, 1] with knots at j / r, j = -r..r, and PL(0) = 0: so k vanishes at infinity, and any lag,
-    however great, falls inside the trained interval. Always in float32 (float64 for float64 weights). Source: Moreno, Mei,
-    Walters 2023 (arXiv 2305.09028), section 3.3. 2 r m parameters for m channels. Departure: knots begin as
-    N(0, 1 / length_scale) instead of N(0, 1), under which the sum over a sequence is tens of times its inputs.
+    PL is piecewise linear on [-1, 1] with knots at j / r, j = -r..r, and PL(0) = 0. So k vanishes at infinity, and any
+    lag, however great, falls inside the trained interval. Always in float32 (float64 for float64 weights). Source:
+    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2.2. 2 r m parameters for m channels. Departure: knots
+    begin as N(0, 1 / length_scale) instead of N(0, 1), under which the sum over a sequence is tens of times its
+    inputs.
 
     Args:
         channels: m.
         num_knots: r, knots on each side of zero.
         decay: lambda, strictly between 0 and 1; at 1 the warp would be a sign and the kernel two constants.
-        length_scale: number of positions that outputs sum over at first, so that they begin on the scale of the inputs.
+        length_scale: number of positions that outputs sum over at first, so that they begin on the scale of the
+            inputs.
     """
 
     def __init__(self, channels: int, num_knots: int, decay: float, length_scale: int) -> None:
@@ -43,6 +45,11 @@ class InverseTimeWarpKernel(nn.Module):
         self.future_knots = nn.Parameter(torch.empty(channels, num_knots))  # x = -1/r, .., -1: lags from far to -1
         self.init_weights()
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype in which the kernel is computed, and which its lags need."""
+        return torch.promote_types(self.past_knots.dtype, torch.float32)
+
     def init_weights(self, config: Any = None) -> None:
         """Draw the knots; `config` does not matter to them."""
         for knots in (self.past_knots, self.future_knots):
@@ -57,16 +64,17 @@ class InverseTimeWarpKernel(nn.Module):
         Returns:
             (channels, points).
         """
-        dtype = torch.promote_types(self.past_knots.dtype, torch.float32)
+        dtype = self.dtype
         with torch.autocast(lags.device.type, enabled=False):
             lags = lags.to(dtype)
             knot = torch.exp(lags.abs() * math.log(self.decay)) * self.num_knots  # in (0, r]
             places = torch.arange(1, self.num_knots + 1, device=lags.device, dtype=dtype)
-            # Hat functions: linear between neighbouring knots, and from the first knot down to 0 at x = 0.
+            # Hat functions: linear between neighboring knots, and from the first knot down to 0 at x = 0.
             hats = (1 - (knot - places.unsqueeze(-1)).abs()).clamp(min=0)  # (r, points)
             past = (lags >= 0).to(dtype)
             before, after = own_values(self.past_knots).to(dtype), own_values(self.future_knots).to(dtype)
             return before @ (hats * past) + after @ (hats * (1 - past))
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"channels={self.past_knots.shape[0]}, num_knots={self.num_knots}, decay={self.decay:.6g}"

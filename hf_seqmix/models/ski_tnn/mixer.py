@@ -18,7 +18,8 @@ DEGREES = {"linear": 1, "cubic": 3}
 def default_decay(length: int) -> float:
     """Return lambda = exp(-5 / length): the inverse time warp has fallen to 0.7 % at the end of the sequence.
 
-    The published models take the decay of a TNN, under which, at 0.9 or less, all but the first inducing point are zero.
+    A departure: the published models take the decay of a TNN. At 0.9 or less the kernel is then zero at all inducing
+    points but the first.
     """
     return math.exp(-5 / length)
 
@@ -26,19 +27,19 @@ def default_decay(length: int) -> float:
 class SKITNNMixer(GatedToeplitzUnit):
     """Gated Toeplitz unit whose Toeplitz matrix is a short convolution plus W A W^T over inducing points.
 
-    `mixer(hidden_states, attention_mask=None)` maps (batch, length, hidden_size) to the same shape; bidirectional. Source:
-    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.
+    `mixer(hidden_states, attention_mask=None)` maps (batch, length, hidden_size) to the same shape; bidirectional.
+    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2. Departures: see `SKIOperator`.
 
     Args:
         hidden_size: channels in and out.
-        max_length: tokens that the inducing points cover; other lengths keep their spacing, see `InducingGrid`.
+        max_length: tokens that the inducing points cover; inputs of other lengths keep the spacing (a departure).
         mixer_size: channels mixed along the sequence; 3 hidden_size by default.
-        num_inducing_points: r, also the knots on each side of the kernel. With a grid one number, or two: along rows and
-            along columns.
+        num_inducing_points: r, also the knots on each side of the kernel. With a grid one number, or two: along rows
+            and along columns.
         conv_kernel_size: m, odd: taps of the short convolution.
         interpolation: "linear" or "cubic".
-        decay: lambda of the inverse time warp, in (0, 1), `default_decay` of each axis' length by default. With a grid one
-            number, or two.
+        decay: lambda of the inverse time warp, in (0, 1), `default_decay` of each axis' length by default. With a grid
+            one number, or two.
         activation: activation of both branches.
         layer_idx: number of the layer.
         grid_size: (height, width) of the grid of an image, mixed along rows and then columns, each axis with inducing

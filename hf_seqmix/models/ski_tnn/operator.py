@@ -18,9 +18,14 @@ __all__ = ["SKIOperator"]
 class SKIOperator(nn.Module):
     """Apply T x = conv(x) + W A W^T x to each channel, over the real tokens of each sequence; bidirectional.
 
-    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), algorithm 1. Departures: W interpolates (see `InducingGrid`);
-    inducing points are counted from the first real token, so a row does not depend on the padding around it; the taps of
-    the convolution begin as N(0, 1 / m) instead of N(0, 1). 2 r c + m c parameters.
+    W holds the interpolation weights of the tokens, A the kernel between inducing points. Source: Moreno, Mei, Walters
+    2023 (arXiv 2305.09028), algorithm 1. 2 r c + m c parameters. Departures:
+
+    * The spacing h of the inducing points is fixed by the configured length; shorter inputs meet fewer points. The
+      paper lays r points over the actual length, so that its kernel changes with the length of a batch.
+    * The inducing points are counted from the first real token: the padding around a row does not matter.
+    * W interpolates exactly; the weights of the published code do not (see `InducingGrid`).
+    * The taps of the convolution begin as N(0, 1 / m) instead of N(0, 1).
 
     Args:
         kernel: A[i, j] = kernel(h (i - j)).
@@ -31,7 +36,7 @@ class SKIOperator(nn.Module):
     def __init__(self, kernel: InverseTimeWarpKernel, grid: InducingGrid, conv_kernel_size: int) -> None:
         super().__init__()
         if conv_kernel_size < 1 or conv_kernel_size % 2 == 0:
-            raise ValueError(f"conv_kernel_size is {conv_kernel_size}; it must be odd, so that it has a centre.")
+            raise ValueError(f"conv_kernel_size is {conv_kernel_size}; it must be odd, so that it has a center.")
         self.kernel = kernel
         self.grid = grid
         self.spacing = grid.spacing
@@ -49,10 +54,13 @@ class SKIOperator(nn.Module):
         Args:
             values: (batch, length, channels), pads of any value.
             layout: where the real tokens lie.
-            past_key_values: must be None.
+            past_key_values: must be None; a bidirectional mixer has no cache.
 
         Returns:
-            (batch, length, channels); what stands at pads has no meaning.
+            (batch, length, channels); pad positions are undefined.
+
+        Raises:
+            ValueError: for a cache.
         """
         if past_key_values is not None:
             raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
@@ -60,7 +68,7 @@ class SKIOperator(nn.Module):
             return values
         longest = layout.longest(values.shape[1])
         most = self.grid.points(longest)
-        lags = torch.arange(1 - most, most, device=values.device) * self.spacing
+        lags = torch.arange(1 - most, most, device=values.device, dtype=self.kernel.dtype) * self.spacing
         taps = self.kernel(lags)  # (channels, 2 most - 1)
 
         def operation(rows: Tensor) -> Tensor:
@@ -74,4 +82,5 @@ class SKIOperator(nn.Module):
         return layout.mix(operation, values, align=True)
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"conv_kernel_size={self.conv_weight.shape[1]}, {self.grid}"

@@ -17,8 +17,8 @@ class TNNConfig(EncodedToeplitzConfig):
     `TNNConfig(vocab_size=50264, rpe_num_layers=6)` is the published causal language model with 48,666,624 parameters.
 
     Args:
-        decay: lambda in (0, 1], the kernel at lag t is multiplied by lambda^|t|; 1 for none. With `mixing_dimensions` 2 one
-            number, or [along rows, along columns].
+        decay: lambda in (0, 1], the kernel at lag t is multiplied by lambda^|t|; 1 for none. With `mixing_dimensions`
+            2 one number, or [along rows, along columns].
     """
 
     model_type: ClassVar[str] = "tnn"

@@ -13,9 +13,9 @@ __all__ = ["ToeplitzKernel"]
 class ToeplitzKernel(nn.Module):
     """Build taps k(t) = decay^|t| RPE(t) at integer lags.
 
-    The decay multiplies exp(|t| ln decay), in float32, and is a plain number, not a buffer. Taps do not depend on how many
-    are asked for. Rebuilt at each call: nothing is remembered that a weight update could make wrong. Source: Qin et al.
-    2023 (arXiv 2305.04749), sections 3.2 and 3.3.
+    The decay is a plain number, not a buffer; its powers are computed in float32 (float64) as exp(|t| ln decay). A tap
+    does not depend on how many taps are asked for. Taps are built at each call, so that no weight update can make them
+    stale. Source: Qin et al. 2023 (arXiv 2305.04749), sections 3.2 and 3.3.
 
     Args:
         encoder: maps (points,) lags to (channels, points).
@@ -44,8 +44,8 @@ class ToeplitzKernel(nn.Module):
 
         Args:
             length: number of positions.
-            device: where to build them, by default where the weights are. Weights that are offloaded are only fetched when
-                a layer is called, so a mixer says where its input is.
+            device: where to build them, by default where the weights are. Offloaded weights are fetched only when a
+                layer is called, so a mixer gives the device of its input.
 
         Returns:
             (channels, length) when causal, else (channels, 2 length - 1).
@@ -61,4 +61,5 @@ class ToeplitzKernel(nn.Module):
         return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"decay={self.decay}, is_causal={self.is_causal}, max_lag={self.max_lag}"

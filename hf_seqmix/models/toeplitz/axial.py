@@ -14,11 +14,11 @@ class AxialOperator(nn.Module):
     """Apply T_H T_W: each row of the grid is mixed by T_W, then each column by T_H, channel by channel.
 
     y[i, j] = sum_(p, q) h(i - p) w(j - q) x[p, q]. On the flattened grid this is the Kronecker product of T_H and T_W.
-    Source: Qin et al. 2023 (arXiv 2305.04749), the Long Range Arena model. Departures: its code computes
-    T_H T_W + T_W T_H, twice the same since the two commute; and the grid need not be square.
+    Source: Qin et al. 2023 (arXiv 2305.04749), the Long Range Arena model. Departures: the published code computes
+    T_H T_W + T_W T_H, twice the same product, since the two commute; and the grid need not be square.
 
-    A mask sets absent patches to zero before each of the two products, so an image that is padded below and to the right
-    to a larger grid gives what the image alone gives, where the operators do not depend on the length.
+    A mask sets absent patches to zero before each of the two products. An image that is padded below and to the right
+    to a larger grid therefore gives what the image alone gives, where the operators do not depend on the length.
 
     Args:
         row_operator: mixes along a row, over the width of the grid: `operator(values, layout, past_key_values)` on
@@ -42,10 +42,11 @@ class AxialOperator(nn.Module):
             past_key_values: must be None.
 
         Returns:
-            (batch, height x width, channels); what stands at pads has no meaning.
+            (batch, height x width, channels); pad positions are undefined.
 
         Raises:
-            ValueError: for a cache, for packed rows, and for a grid that does not have as many places as there are values.
+            ValueError: for a cache, for packed rows, and for a grid with another number of places than there are
+            values.
         """
         batch, length, channels = values.shape
         height, width = self.grid_size if layout.grid_size is None else layout.grid_size
@@ -65,12 +66,13 @@ class AxialOperator(nn.Module):
         grid = self.row_operator(rows, alone).unflatten(0, (batch, height))  # (batch, height, width, channels)
         if layout.mask is not None:
             grid = grid.masked_fill(~layout.mask.view(batch, height, width, 1), 0)
-        # Laid out as the product wants it, contiguous along the axis that it mixes: the one copy between the two.
+        # The one copy between the two products: contiguous along the axis that is mixed next.
         columns = grid.permute(0, 2, 3, 1).reshape(batch * width, channels, height)
         mixed = self.column_operator(columns.transpose(1, 2), alone)  # (batch x width, height, channels)
         return mixed.unflatten(0, (batch, width)).transpose(1, 2).reshape(batch, length, channels)
 
     def extra_repr(self) -> str:
+        """Return the settings that the printed module shows."""
         return f"grid_size={self.grid_size}"
 
 

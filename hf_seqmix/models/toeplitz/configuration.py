@@ -7,7 +7,10 @@ from huggingface_hub.dataclasses import strict
 from ..checks import check_activation, check_choice, check_range
 from ..configuration import SeqMixConfig
 
-__all__ = ["EncodedToeplitzConfig", "ToeplitzConfig"]
+__all__ = ["RPE_NORM_TYPES", "EncodedToeplitzConfig", "ToeplitzConfig"]
+
+RPE_NORM_TYPES = ("simple_rms", "layer", "none")
+"""Norms of the relative-position encoder, see `RelativePositionEncoder`."""
 
 
 @strict
@@ -16,8 +19,8 @@ class ToeplitzConfig(SeqMixConfig):
 
     Args:
         expand_ratio: width of the mixer in units of `hidden_size`.
-        mixing_dimensions: 1 mixes the flattened image as a sequence, 2 mixes its rows and then its columns; for models of
-            images (`image_size`), and not within hybrids.
+        mixing_dimensions: 1 mixes an image as one flattened sequence, 2 mixes its rows and then its columns. 2 is for
+            models of images (`image_size`), but not within hybrids.
     """
 
     cache_layer_type: ClassVar[str] = "seqmix_history"
@@ -37,19 +40,19 @@ class ToeplitzConfig(SeqMixConfig):
 
     @property
     def mixer_arguments(self) -> dict[str, Any]:
-        """What the mixers of all Toeplitz families take by name."""
+        """Arguments that the mixers of all Toeplitz families take by name."""
         return {"activation": self.hidden_act, "grid_size": self.mixing_grid}
 
     @property
     def mixer_tp_plan(self) -> dict[str, str]:
-        """Channels are mixed each alone, so that every device mixes its own, with kernels of its own."""
+        """Split the channels, which are mixed each alone: a device has some channels and their kernels."""
         axes = ("operator",) if self.mixing_grid is None else ("operator.row_operator", "operator.column_operator")
         kernels = {f"{axis}.{name}": style for axis in axes for name, style in self.kernel_tp_plan.items()}
         return {"u_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise", **kernels}
 
     @property
     def kernel_tp_plan(self) -> dict[str, str]:
-        """How tensor parallelism splits an operator, by names in it, so that a device has the kernels of its channels."""
+        """Split an operator, by names in it, so that a device has the kernels of its channels."""
         return {}
 
     @property
@@ -67,8 +70,8 @@ class ToeplitzConfig(SeqMixConfig):
         if self.mixing_dimensions == 2 and (self.is_causal or self.image_size is None):
             wrong = "is_causal is True" if self.is_causal else "image_size is None"
             raise ValueError(
-                f"mixing_dimensions is 2, but {wrong}: mixing rows and columns needs an image_size and is_causal=False; "
-                "hybrids mix an image as a sequence."
+                f"mixing_dimensions is 2, but {wrong}: mixing rows and columns needs an image_size and "
+                "is_causal=False; hybrids mix an image as a sequence."
             )
 
 
@@ -80,7 +83,7 @@ class EncodedToeplitzConfig(ToeplitzConfig):
         rpe_hidden_size: width of the encoder.
         rpe_num_layers: number of its hidden layers, 0 allowed.
         rpe_activation: its activation.
-        rpe_norm_type: its norm, "simple_rms" or "layer" (see `RelativePositionEncoder`).
+        rpe_norm_type: its norm, "simple_rms", "layer" or "none" (see `RelativePositionEncoder`).
         kernel_max_lag: taps at greater lags are zero; None for no limit.
     """
 
@@ -92,7 +95,7 @@ class EncodedToeplitzConfig(ToeplitzConfig):
 
     @property
     def mixer_arguments(self) -> dict[str, Any]:
-        """What the mixers with an encoder take by name."""
+        """Arguments that the mixers with an encoder take by name."""
         return {
             **super().mixer_arguments,
             "is_causal": self.is_causal,
@@ -106,7 +109,7 @@ class EncodedToeplitzConfig(ToeplitzConfig):
 
     @property
     def kernel_tp_plan(self) -> dict[str, str]:
-        """The last layer of the encoder has an output for each channel."""
+        """Split the last layer of the encoder, which has an output for each channel."""
         return {"kernel.encoder.out_proj": "colwise"}
 
     def check_architecture(self) -> None:
@@ -115,5 +118,5 @@ class EncodedToeplitzConfig(ToeplitzConfig):
         check_range("rpe_hidden_size", self.rpe_hidden_size, low=1)
         check_range("rpe_num_layers", self.rpe_num_layers, low=0)
         check_activation("rpe_activation", self.rpe_activation)
-        check_choice("rpe_norm_type", self.rpe_norm_type, ("simple_rms", "layer"))
+        check_choice("rpe_norm_type", self.rpe_norm_type, RPE_NORM_TYPES)
         check_range("kernel_max_lag", self.kernel_max_lag, low=0)

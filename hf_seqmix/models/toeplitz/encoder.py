@@ -6,6 +6,8 @@ from transformers.activations import ACT2FN
 
 from ...modules.norms import SeqMixLayerNorm, SimpleRMSNorm
 from ...ops.common.layout import transposed
+from ..checks import check_choice
+from .configuration import RPE_NORM_TYPES
 
 __all__ = ["Float32Linear", "RelativePositionEncoder"]
 
@@ -24,20 +26,28 @@ class RelativePositionEncoder(nn.Module):
     """Evaluate a channel's kernel, or its frequency response, at coordinates s.
 
     z_0 = s w_0 + b_0;  z_i = act(N(z_(i-1))) W_i + b_i for i = 1..K;  out = act(N(z_K)) W_out + b_out, without output
-    activation. N is the parameter-free RMS norm with `norm_type` "simple_rms". With "layer" it is the variant of the
-    published Long Range Arena models: no norm but one affine LayerNorm before the last activation.
+    activation. The norm N (`norm_type`) is one of
 
-    Always in float32 (float64 for float64 weights), autocast off: in bfloat16 only 384 of the first 512 integers exist.
-    Source: Qin et al. 2023 (arXiv 2305.04749), section 3.3; norm first, as in the published code (the figure has
-    activation first). 2 p + K (p^2 + p) + p m + m parameters for width p and m channels, 2 p more with "layer".
+    * "simple_rms": the parameter-free RMS norm, the papers'. Outputs level off as the coordinate grows.
+    * "layer": one affine LayerNorm before the last activation and no other norm, as in the published Long Range Arena
+      models.
+    * "none": no norm, an extension. Outputs grow with the coordinate, which is a lag in TNN: limit the lags with a
+      decay or `kernel_max_lag`. Without a norm the frequency response of FD-TNN may be entire, see `FrequencyKernel`.
+
+    Always in float32 (float64 for float64 weights), autocast off: in bfloat16 only 384 of the first 512 integers
+    exist. Source: Qin et al. 2023 (arXiv 2305.04749), section 3.3; norm first, as in the published code (the figure
+    has activation first). 2 p + K (p^2 + p) + p m + m parameters for width p and m channels, 2 p more with "layer".
 
     Args:
         channels: m, numbers out for each coordinate.
         hidden_size: p.
         num_layers: K, 0 allowed.
         activation: name of the activation.
-        norm_type: "simple_rms" or "layer".
+        norm_type: "simple_rms", "layer" or "none".
         norm_eps: epsilon of the norm.
+
+    Raises:
+        ValueError: for an unknown norm.
     """
 
     def __init__(
@@ -50,13 +60,15 @@ class RelativePositionEncoder(nn.Module):
         norm_eps: float = 1e-6,
     ) -> None:
         super().__init__()
-        if norm_type not in ("simple_rms", "layer"):
-            raise ValueError(f"rpe_norm_type is {norm_type!r}; it must be 'simple_rms' or 'layer'.")
+        check_choice("rpe_norm_type", norm_type, RPE_NORM_TYPES)
         self.in_proj = Float32Linear(1, hidden_size)
         self.layers = nn.ModuleList(Float32Linear(hidden_size, hidden_size) for _ in range(num_layers))
         self.out_proj = Float32Linear(hidden_size, channels)
         self.hidden_norm = SimpleRMSNorm(norm_eps) if norm_type == "simple_rms" else nn.Identity()
-        self.out_norm = SimpleRMSNorm(norm_eps) if norm_type == "simple_rms" else SeqMixLayerNorm(hidden_size)
+        if norm_type == "layer":
+            self.out_norm: nn.Module = SeqMixLayerNorm(hidden_size)
+        else:
+            self.out_norm = SimpleRMSNorm(norm_eps) if norm_type == "simple_rms" else nn.Identity()
         self.activation = ACT2FN[activation]
 
     @property

@@ -53,7 +53,7 @@ class GatedToeplitzUnit(nn.Module):
             **kwargs: boundaries of packed sequences: `position_ids` that restart, `cu_seq_lens_q`, `seq_idx`.
 
         Returns:
-            (batch, length, hidden_size); what stands at pads has no meaning.
+            (batch, length, hidden_size); pad positions are undefined.
         """
         batch, length = hidden_states.shape[:2]
         past = past_length(past_key_values, self.layer_idx)

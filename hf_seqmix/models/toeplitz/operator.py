@@ -15,12 +15,13 @@ __all__ = ["ToeplitzOperator"]
 class ToeplitzOperator(nn.Module):
     """Apply y[i] = sum_j k(i - j) x[j] to each channel, over the real tokens of each sequence.
 
-    Source: Qin et al. 2023 (arXiv 2305.04749), section 3.1. Departure: pads and neighbours in a packed row never mix in.
+    Source: Qin et al. 2023 (arXiv 2305.04749), section 3.1.
+    Departure: neither pads nor other sequences of a packed row are mixed in.
 
     Args:
         kernel: module called with (length, device) that returns taps, (channels, length) when causal, else
-            (channels, 2 length - 1). Causal taps must not depend on the length. A method `response_for(length, values)`
-            of it may return a bidirectional kernel's frequency response instead, or None (see `FrequencyKernel`).
+            (channels, 2 length - 1). Causal taps must not depend on the length. A bidirectional kernel may have a
+            method `response_for(length, values)` that returns its frequency response or None (see `FrequencyKernel`).
         is_causal: whether outputs see the past and the present only.
         layer_idx: which layer of a cache is this operator's.
     """
@@ -40,7 +41,10 @@ class ToeplitzOperator(nn.Module):
             past_key_values: cache whose history these tokens continue; causal only.
 
         Returns:
-            (batch, length, channels); what stands at pads has no meaning.
+            (batch, length, channels); pad positions are undefined.
+
+        Raises:
+            ValueError: for a cache given to a bidirectional operator, or together with packed sequences.
         """
         if values.shape[1] == 0:
             return values

@@ -2,9 +2,10 @@
 
 import math
 
+import mpmath
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hf_seqmix import FrequencyKernel, RelativePositionEncoder
 
@@ -103,3 +104,40 @@ def test_bad_arguments_are_refused():
         make(frequency_input="sine")
     with pytest.raises(ValueError, match="the context length is 0; it must be at least 1"):
         make(0)
+
+
+def evaluate_exactly(encoder: RelativePositionEncoder, coordinate: mpmath.mpf) -> mpmath.mpf:
+    """The only channel of an encoder with GELU and without hidden layers, in mpmath's precision."""
+    z = [
+        w * coordinate + b
+        for (w,), b in zip(encoder.in_proj.weight.tolist(), encoder.in_proj.bias.tolist(), strict=True)
+    ]
+    if not isinstance(encoder.hidden_norm, nn.Identity):
+        size = mpmath.sqrt(mpmath.fsum([x * x for x in z]) / len(z) + mpmath.mpf(1e-6))
+        z = [x / size for x in z]
+    units = [x * mpmath.ncdf(x) for x in z]
+    return mpmath.fdot(encoder.out_proj.weight[0].tolist(), units) + encoder.out_proj.bias[0].item()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize(("norm_type", "slowest", "fastest"), [("simple_rms", 0.95, 1.05), ("none", 0.0, 0.9)])
+def test_only_without_a_norm_taps_fall_faster_than_any_exponential(norm_type, slowest, fastest, seed):
+    """Theorem 2 of the paper, with GELU: in 120 digits, lags that each factor 1e-20 of the taps takes."""
+    torch.manual_seed(seed)
+    encoder = RelativePositionEncoder(1, 4, 0, "gelu", norm_type).double()
+    last = 256
+    with mpmath.workdps(120):
+        cosines = [mpmath.cos(mpmath.pi * j / last) for j in range(2 * last)]
+        response = [evaluate_exactly(encoder, cosine) for cosine in cosines[: last + 1]]
+        coordinates = torch.tensor([float(cosine) for cosine in cosines[: last + 1]], dtype=torch.float64)
+        torch.testing.assert_close(encoder(coordinates)[0], torch.tensor([float(r) for r in response]).double())
+        response[0], response[-1] = response[0] / 2, response[-1] / 2
+        taps = [
+            abs(mpmath.fdot(response, [cosines[q * lag % (2 * last)] for q in range(last + 1)])) for lag in range(last)
+        ]
+        reached = [
+            max(lag for lag, tap in enumerate(taps) if tap > taps[0] * mpmath.mpf(10) ** -digits)
+            for digits in (0.1, 20, 80, 100)
+        ]
+    assert reached[-1] < last - 20  # beyond, taps are those that the grid folds back
+    assert slowest <= (reached[3] - reached[2]) / (reached[1] - reached[0]) <= fastest

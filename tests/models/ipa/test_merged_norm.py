@@ -1,4 +1,4 @@
-"""The norm of what the centres of IPA have mixed."""
+"""The norm of what the centers of IPA have mixed."""
 
 import pytest
 import torch

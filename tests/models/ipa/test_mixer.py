@@ -1,6 +1,5 @@
 """IPA's column operation as a module: kernels, couplings, padding, packing, caches."""
 
-import copy
 from typing import Any
 
 import pytest
@@ -10,23 +9,21 @@ from transformers import DynamicCache
 
 from hf_seqmix import IPAMixer
 from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer
-from hf_seqmix.models.ipa.options import COUPLINGS, IPA_KERNEL_NORMS, KERNEL_TYPES
+from hf_seqmix.models.ipa.options import KERNEL_NORMS
 from tests.tolerances import assert_close
 
 OPTIONS: list[dict[str, Any]] = [
-    *({"kernel_norm": norm} for norm in IPA_KERNEL_NORMS),
-    *({"kernel_type": kind} for kind in KERNEL_TYPES[1:]),
-    *({"coupling": coupling} for coupling in COUPLINGS[1:4]),
-    {"kernel_type": "separable", "coupling": "toeplitz"},
-    {"kernel_type": "rbf", "kernel_norm": "prod", "coupling": "separable"},
+    *({"kernel_norm": norm} for norm in KERNEL_NORMS),
+    {"coupling": "toeplitz"},
+    {"coupling": "toeplitz", "kernel_norm": "prod"},
     {"rank": 3, "kernel_rank": 5, "max_relative_distance": 3},
     {"token_shift": 3},
-    {"token_shift": 2, "kernel_type": "separable", "output_norm": False},
+    {"token_shift": 2, "output_norm": False},
 ]
 
 
 def make(is_causal: bool = True, **kwargs: Any) -> IPAMixer:
-    mixer = IPAMixer(16, num_centers=4, max_positions=12, is_causal=is_causal, **kwargs)
+    mixer = IPAMixer(16, num_centers=4, is_causal=is_causal, **{"max_relative_distance": 12, **kwargs})
     for parameter in mixer.parameters():
         parameter.data.add_(0.3 * torch.randn_like(parameter))
     return mixer.double().eval()
@@ -38,7 +35,7 @@ def x_like(*shape: int) -> Tensor:
 
 def by_formula(mixer: IPAMixer, x: Tensor) -> Tensor:
     """The column operation of one sequence (length, 16), term by term."""
-    length, centres, rank = len(x), 4, mixer.rank
+    length, centers, rank = len(x), 4, mixer.rank
     place = torch.arange(length)
     offsets = place[:, None] - place
     seen = offsets >= 0 if mixer.is_causal else torch.ones_like(offsets, dtype=torch.bool)
@@ -46,51 +43,28 @@ def by_formula(mixer: IPAMixer, x: Tensor) -> Tensor:
     index = (
         offsets.clamp(0, distance - 1) if mixer.is_causal else offsets.clamp(1 - distance, distance - 1) + distance - 1
     )
-    logits = torch.zeros(centres, length, length, dtype=x.dtype)
-    if mixer.relative_bias is not None:
-        logits = logits + mixer.relative_bias[:, index]
-    kernels = None
-    if mixer.q_proj is not None:
-        q = mixer.q_proj(x).view(length, centres, -1).transpose(0, 1)
-        k = mixer.k_proj(x).view(length, centres, -1).transpose(0, 1)
-        if mixer.kernel_type == "bilinear":
-            logits = logits + q @ k.transpose(1, 2) / q.shape[-1] ** 0.5
-        elif mixer.kernel_type == "rbf":
-            near = (q - mixer.query_centers[:, None]).square().sum(-1)[:, :, None]
-            near = near + (k - mixer.key_centers[:, None]).square().sum(-1)[:, None]
-            logits = logits - near / (2 * mixer.kernel_rank * (2 * mixer.log_widths).exp()[:, None, None])
-        else:
-            kernels = q.softmax(0) * k.softmax(0).transpose(1, 2)
+    q = mixer.q_proj(x).view(length, centers, -1).transpose(0, 1)
+    k = mixer.k_proj(x).view(length, centers, -1).transpose(0, 1)
+    logits = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5 + mixer.relative_bias[:, index]
     counts = seen.sum(-1, keepdim=True)
-    over_centres = logits.softmax(0) if kernels is None else kernels
+    over_centers = logits.softmax(0)
     over_keys = logits.masked_fill(~seen, float("-inf")).softmax(-1)
     if mixer.kernel_norm == "p":
-        kernels = over_centres * seen / counts
+        kernels = over_centers * seen / counts
     elif mixer.kernel_norm == "j":
         kernels = over_keys
     elif mixer.kernel_norm == "prod":
-        kernels = (logits + over_centres.log()).masked_fill(~seen, float("-inf")).softmax(-1)
+        kernels = (logits + over_centers.log()).masked_fill(~seen, float("-inf")).softmax(-1)
     elif mixer.kernel_norm == "mix":
         share = mixer.mix_logit.sigmoid()
-        kernels = share * over_keys + (1 - share) * over_centres * seen / counts
+        kernels = share * over_keys + (1 - share) * over_centers * seen / counts
     else:
         kernels = logits * seen
     if mixer.coupling == "toeplitz":
         kernels = kernels * mixer.coupling_table[:, index]
-    elif mixer.coupling == "absolute_scalar":
-        flat = place[:, None] * 12 + place
-        if mixer.is_causal:
-            flat = (place * (place + 1) // 2)[:, None] + torch.minimum(place[:, None], place)
-        kernels = kernels * mixer.coupling_table[:, flat]
-    if mixer.coupling == "separable":
-        values = torch.stack([mixer.v_proj.weight[j] @ x[j] for j in range(length)]) + mixer.v_proj.bias
-    else:
-        values = mixer.v_proj(x)
-    mixed = torch.einsum("plj,jpk->lpk", kernels, values.view(length, centres, rank)).flatten(1)
+    mixed = torch.einsum("plj,jpk->lpk", kernels, mixer.v_proj(x).view(length, centers, rank)).flatten(1)
     if mixer.output_norm is not None:
         mixed = mixed / (mixed.square().mean(-1, keepdim=True) + 1e-6).sqrt() * mixer.output_norm.weight
-    if mixer.coupling == "separable":
-        return torch.stack([mixer.o_proj.weight[i] @ mixed[i] for i in range(length)]) + mixer.o_proj.bias
     return mixer.o_proj(mixed)
 
 
@@ -112,33 +86,48 @@ def test_the_shift_moves_the_keys_alone():
     assert_close(mixer(x), plain(x))
 
 
-@pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "bidirectional"])
-def test_all_pairs_equal_are_the_shared_coupling(is_causal):
-    for kind in ("bilinear", "separable"):
-        shared = make(is_causal, output_norm=False, kernel_type=kind)
-        full = make(is_causal, output_norm=False, kernel_type=kind, coupling="full")
-        own = {k: v for k, v in shared.state_dict().items() if not k.startswith(("v_proj", "o_proj"))}
-        full.load_state_dict(own, strict=False)
-        full.pair_maps.v_weight.data[:] = shared.v_proj.weight
-        full.pair_maps.o_weight.data[:] = shared.o_proj.weight
-        full.pair_maps.v_bias.data[:] = shared.v_proj.bias
-        full.pair_maps.o_bias.data[:] = shared.o_proj.bias
-        mask = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 0, 1, 1, 1, 1]])
-        x = x_like(2, 6)
-        real = mask.bool()
-        assert_close(full(x, mask)[real], shared(x, mask)[real])
-        full.pair_maps.o_weight.data[3] += 1  # the pair (2, 0) when causal, (0, 3) when not
-        changed = (full(x[:1]) - shared(x[:1])).abs().amax(dim=(0, 2)) > 1e-6
-        assert changed.nonzero().flatten().tolist() == [2 if is_causal else 0]
+def expansion(mixer: IPAMixer, x: Tensor, maps: Tensor) -> Tensor:
+    """Sum the paper's expansion of one causal sequence, y_l = sum_j sum_p K^p_lj (J^p_lj x_j + b^p), with 1/l nowhere.
+
+    `maps` are J, (length, length, centers, 16, 16); offsets b^p are those of the mixer.
+    """
+    length, rank = len(x), mixer.rank
+    q, k = (projection(x).view(length, 4, -1) for projection in (mixer.q_proj, mixer.k_proj))
+    offset = (mixer.o_proj.weight.view(16, 4, rank) * mixer.v_proj.bias.view(4, rank)).sum(-1).T  # b^p, (centers, 16)
+    rows = []
+    for here in range(length):
+        seen = torch.arange(here + 1)
+        logits = torch.einsum("pr,jpr->jp", q[here], k[seen]) / rank**0.5 + mixer.relative_bias[:, here - seen].T
+        affine = torch.einsum("jpab,jb->jpa", maps[here, seen], x[seen]) + offset
+        rows.append(torch.einsum("jp,jpa->a", logits.softmax(-1), affine))
+    return torch.stack(rows)
 
 
-def test_tables_of_ones_are_the_shared_coupling():
+def test_departures_from_the_expansion():
+    """All pairs share their maps, and the sum over tokens is a mean: along equal tokens it does not grow."""
+    mixer, x = make(output_norm=False), x_like(4)
+    mixer.o_proj.bias.data.zero_()
+    own = torch.einsum("apr,prb->pab", mixer.o_proj.weight.view(16, 4, -1), mixer.v_proj.weight.view(4, -1, 16))
+    maps = own.expand(4, 4, 4, 16, 16).clone()
+    counts = torch.arange(1.0, 5.0, dtype=torch.float64)[:, None]
+    assert_close(mixer(x[None])[0], expansion(mixer, x, maps) / counts)
+    maps[3, 0] += 1
+    assert (mixer(x[None])[0] - expansion(mixer, x, maps) / counts)[3].abs().max() > 1e-3
+
+    mixer.relative_bias.data.zero_()
+    equal = x[:1].expand(4, 16)
+    means = mixer(equal[None])[0].norm(dim=-1)
+    sums = expansion(mixer, equal, maps[:1, :1].expand_as(maps)).norm(dim=-1)
+    assert_close(means, means[0].expand(4))  # 1, 1, 1, 1
+    assert_close(sums, means[0] * counts[:, 0])  # 1, 2, 3, 4
+
+
+def test_a_table_of_ones_is_the_shared_coupling():
     shared, x = make(), x_like(2, 9)
-    for coupling in ("toeplitz", "absolute_scalar"):
-        other = make(coupling=coupling)
-        other.load_state_dict(shared.state_dict(), strict=False)
-        other.coupling_table.data.fill_(1.0)
-        assert_close(other(x), shared(x))
+    other = make(coupling="toeplitz")
+    other.load_state_dict(shared.state_dict(), strict=False)
+    other.coupling_table.data.fill_(1.0)
+    assert_close(other(x), shared(x))
 
 
 @pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "bidirectional"])
@@ -204,52 +193,6 @@ def test_a_prepared_mask_says_what_is_seen():
     assert_close(torch.cat(parts, dim=1)[real], mixer(x, attention_mask=mask)[real])
 
 
-def test_logits_in_half_precision():
-    """The distances of a radial kernel are rounded, and cost less than the projections of a bilinear one."""
-    errors = {}
-    for kind in ("rbf", "bilinear"):
-        mixer = IPAMixer(128, 8, kernel_type=kind).bfloat16()
-        for projection in (mixer.q_proj, mixer.k_proj):
-            projection.weight.data.normal_(std=128**-0.5)
-        x, places = torch.randn(2, 64, 128, dtype=torch.bfloat16), torch.arange(64)[None]
-        logits = []
-        for each, states in ((mixer, x), (copy.deepcopy(mixer).double(), x.double())):
-            query, key, _ = each._project(states, states, places)
-            logits.append(torch.einsum("blpr,bjpr->bplj", query.double(), key.double()))
-        errors[kind] = ((logits[0] - logits[1]).square().mean() / logits[1].square().mean()).sqrt().item()
-    assert 0 < errors["rbf"] < 0.002 < errors["bilinear"] < 0.003
-
-
-def test_separable_kernels_take_linear_time():
-    """They never meet the op of pairs, unless a cache or a coupling of pairs asks for it."""
-    mixer, x = make(kernel_type="separable"), x_like(2, 9)
-    expected = mixer(x)
-    cached = torch.cat([mixer(part, past_key_values=c) for c in [DynamicCache()] for part in x.split([4, 5], 1)], 1)
-    assert_close(cached, expected)
-    mixer._column = None
-    assert torch.equal(mixer(x), expected)
-
-
-@pytest.mark.parametrize("coupling", ["absolute_scalar", "separable"])
-def test_positions_beyond_an_absolute_coupling(coupling):
-    mixer = make(coupling=coupling)
-    message = f"13 tokens, but coupling '{coupling}' has parameters for max_position_embeddings = 12 positions"
-    with pytest.raises(ValueError, match=message):
-        mixer(x_like(1, 13))
-    mask = torch.ones(1, 13, dtype=torch.long)
-    mask[:, :3] = 0
-    assert mixer(x_like(1, 13), attention_mask=mask).isfinite().all()  # ten real tokens
-    cache = DynamicCache()
-    mixer(x_like(1, 12), past_key_values=cache)
-    with pytest.raises(ValueError, match=message):
-        mixer(x_like(1, 1), past_key_values=cache)
-    mixer.set_context_length(12)
-    for length in (5, 20):
-        with pytest.raises(ValueError, match=f"was to be {length}, but .* exactly max_position_embeddings = 12"):
-            mixer.set_context_length(length)
-    make().set_context_length(20)
-
-
 def test_offsets_beyond_the_bias_share_the_last_entry():
     mixer, x = make(max_relative_distance=3), x_like(1, 12)
     longer = make(max_relative_distance=12)
@@ -267,15 +210,10 @@ def test_offsets_beyond_the_bias_share_the_last_entry():
         ({"num_centers": 0, "rank": 4}, "num_centers is 0; it must be at least 1"),
         ({"rank": 0}, "^rank is 0; it must be at least 1"),
         ({"kernel_rank": 0}, "kernel_rank is 0; it must be at least 1"),
-        ({"max_positions": 0}, "max_positions is 0; it must be at least 1"),
         ({"max_relative_distance": 0}, "max_relative_distance is 0; it must be at least 1"),
-        ({"token_shift": -1}, "token_shift is -1; it must be a number of taps, or 0 for none"),
-        ({"coupling": "tied"}, "coupling is 'tied'; it must be one of 'shared', 'toeplitz'"),
-        ({"kernel_type": "linear"}, "kernel_type is 'linear'; it must be one of"),
+        ({"token_shift": -1}, "token_shift is -1; it must be at least 0"),
+        ({"coupling": "full"}, "coupling is 'full'; it must be one of 'shared', 'toeplitz'"),
         ({"kernel_norm": "mean"}, "kernel_norm is 'mean'; it must be one of"),
-        ({"kernel_norm": "prod", "kernel_type": "separable"}, "kernel_norm is 'prod', but kernel_type 'separable'"),
-        ({"coupling": "full"}, "so set output_norm=False, and at most 32 positions"),
-        ({"coupling": "full", "output_norm": False, "max_positions": 33}, "at most 32 positions .*given 33"),
     ],
 )
 def test_options_that_make_no_sense(options, message):
@@ -287,14 +225,11 @@ def test_caches_that_do_not_suit():
     x = x_like(1, 3)
     with pytest.raises(ValueError, match="bidirectional mixer has no cache"):
         make(False)(x, past_key_values=DynamicCache())
-    with pytest.raises(ValueError, match="has no cache: set use_cache=False"):
-        make(coupling="full", output_norm=False)(x, past_key_values=DynamicCache())
     with pytest.raises(ValueError, match=r"keeps no inputs.*DynamicCache\(config=model.config\)"):
         make(token_shift=2)(x, past_key_values=DynamicCache())
     packed = torch.tensor([[0, 1, 0]])
-    for options in ({}, {"kernel_type": "separable"}):
-        cache = DynamicCache()
-        with pytest.raises(ValueError, match="packed sequences cannot fill a cache: pass use_cache=False"):
-            make(**options)(x, past_key_values=cache, position_ids=packed)
-        assert cache.get_seq_length() == 0
-        assert make(**options)(x, position_ids=packed).shape == x.shape
+    cache = DynamicCache()
+    with pytest.raises(ValueError, match="packed sequences cannot fill a cache: pass use_cache=False"):
+        make()(x, past_key_values=cache, position_ids=packed)
+    assert cache.get_seq_length() == 0
+    assert make()(x, position_ids=packed).shape == x.shape

@@ -15,7 +15,7 @@ def make(**kwargs: int) -> PiecewiseRow:
 
 
 def test_is_a_sum_of_gated_affine_maps():
-    """That is, of a block-gated feed-forward: sum over centres of g^p (C^p x + d^p), each map of rank 5."""
+    """That is, of a block-gated feed-forward: sum over centers of g^p (C^p x + d^p), each map of rank 5."""
     row, x = make(), torch.randn(2, 3, 6, dtype=torch.float64)
     gates = torch.softmax(x @ row.gate_proj.weight.T + row.gate_proj.bias, dim=-1)
     expected = row.down_proj.bias.expand_as(x).clone()
@@ -46,6 +46,6 @@ def test_parameters():
 
 
 @pytest.mark.parametrize("centers", [0, 3])
-def test_centres_must_divide_the_units(centers):
+def test_centers_must_divide_the_units(centers):
     with pytest.raises(ValueError, match=f"num_centers is {centers}; it must divide intermediate_size 20"):
         PiecewiseRow(6, 20, centers)

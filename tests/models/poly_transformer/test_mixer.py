@@ -227,7 +227,7 @@ def test_norms_that_keep_a_polynomial(normalization):
     assert fourth_difference(make(normalization="rms")) > 1e-3
 
 
-def test_initialisation():
+def test_initial_weights():
     mixer = PolynomialMixer(256, math.e, num_heads=4)
     for module in mixer.modules():
         if isinstance(module, nn.Linear):

@@ -77,3 +77,29 @@ def test_caches_and_even_convolutions_are_refused():
         make()(torch.randn(1, 3, 3), token_layout(None, 1, 3), object())
     with pytest.raises(ValueError, match="conv_kernel_size is 4; it must be odd"):
         SKIOperator(InverseTimeWarpKernel(3, 5, 0.8, 20), InducingGrid(20, 5), 4)
+
+
+@pytest.mark.parametrize("default", [torch.bfloat16, torch.float32, torch.float64])
+def test_lags_are_as_exact_as_the_weights(default):
+    """Lags of 19 / 6 tokens, which neither half nor single precision holds."""
+    operator, values = make(20, 7), torch.randn(2, 20, 3, dtype=torch.float64)
+    expected = dense(operator, values)
+    torch.set_default_dtype(default)
+    try:
+        out = operator(values, token_layout(None, 2, 20))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert (out - expected).abs().max() / expected.abs().max() < 1e-12
+
+
+def test_shorter_inputs_meet_fewer_points_at_the_same_spacing():
+    """A departure: the paper lays all points over the actual length."""
+    operator, values = make(20, 5), torch.randn(2, 13, 3, dtype=torch.float64)
+    grid = operator.grid
+    assert (grid.spacing, grid.points(20), grid.points(13), grid.points(2)) == (4.75, 5, 4, 2)
+    assert torch.equal(interpolation_matrix(13, grid), interpolation_matrix(20, grid)[:13, :4])
+    stretched = SKIOperator(operator.kernel, InducingGrid(13, 5), 3).double()
+    stretched.conv_weight = operator.conv_weight
+    out, other = (each(values, token_layout(None, 2, 13)) for each in (operator, stretched))
+    assert_close(out, dense(operator, values))
+    assert (other - out).abs().max() / out.abs().max() > 0.01

@@ -51,7 +51,7 @@ def test_taps_are_distinct_and_float32_in_half_precision():
     assert ratio.item() == pytest.approx(0.999**511, rel=1e-4)
 
 
-def test_three_values_with_the_masked_models_initialisation():
+def test_three_values_with_the_masked_models_initialization():
     kernel = make(decay=1.0, is_causal=False)
     for module in kernel.modules():
         if isinstance(module, torch.nn.Linear):

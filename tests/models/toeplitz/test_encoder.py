@@ -35,7 +35,18 @@ def test_layer_norm_variant_of_the_long_range_arena():
     torch.testing.assert_close(encoder(s), expected.T)
 
 
-@pytest.mark.parametrize(("norm_type", "extra"), [("simple_rms", 0), ("layer", 2)])
+def test_without_a_norm():
+    encoder = RelativePositionEncoder(5, hidden_size=8, num_layers=2, norm_type="none").double()
+    s = torch.arange(6, dtype=torch.float64)
+    z = linear(s[:, None], encoder.in_proj.weight, encoder.in_proj.bias)
+    for layer in encoder.layers:
+        z = linear(z.relu(), layer.weight, layer.bias)
+    torch.testing.assert_close(encoder(s), linear(z.relu(), encoder.out_proj.weight, encoder.out_proj.bias).T)
+    far = encoder(torch.tensor([1e9, 2e9], dtype=torch.float64))
+    torch.testing.assert_close(far[:, 1] / far[:, 0], torch.full((5,), 2.0, dtype=torch.float64), rtol=1e-3, atol=0)
+
+
+@pytest.mark.parametrize(("norm_type", "extra"), [("simple_rms", 0), ("layer", 2), ("none", 0)])
 def test_number_of_parameters(norm_type, extra):
     p, k, m = 16, 3, 24
     encoder = RelativePositionEncoder(m, p, k, norm_type=norm_type)
