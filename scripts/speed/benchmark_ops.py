@@ -45,7 +45,7 @@ from op_checks import BOUNDS, check, under
 from op_plots import names_of, plot_op
 
 from hf_seqmix.analysis.report import ResultLog
-from hf_seqmix.ops.common.backend import forced
+from hf_seqmix.ops import forced
 from hf_seqmix.training.timing import (
     Clock,
     forward_backward,

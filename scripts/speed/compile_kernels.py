@@ -40,18 +40,18 @@ TENSOR_CORES = ("wgmma", "mma.sync", "tcgen05", "v_mfma")
 
 
 def compile_toeplitz(dtype: torch.dtype, length: int, causal: bool, batch: int = 8) -> None:
-    """Direct tiles: product, gated transpose, gradient of the taps."""
+    """Direct tiles: product, transpose, gradient of the taps."""
     x, kernel = toeplitz_inputs(dtype, length, causal, batch)
-    tiles = kernel_module("toeplitz_tiles")
+    tiles = kernel_module("toeplitz.kernels.tiles")
     tiles.toeplitz_tiles(x, kernel, causal)
-    tiles.toeplitz_tiles(x, kernel, causal, transpose=True, gate=x)
+    tiles.toeplitz_tiles(x, kernel, causal, transpose=True)
     tiles.toeplitz_tiles_kernel_gradient(x, x, causal)
 
 
 def compile_monarch(dtype: torch.dtype, length: int, causal: bool) -> None:
     """The two-level transform: product and gradients."""
     x, kernel = toeplitz_inputs(dtype, length, causal, 2)
-    monarch = kernel_module("monarch")
+    monarch = kernel_module("toeplitz.kernels.monarch")
     if not monarch.monarch_suits(length, dtype):
         return  # float32 rows as long as that are torch's
     monarch.monarch_product(x, kernel, causal)
@@ -63,7 +63,7 @@ def compile_ski(dtype: torch.dtype, length: int, degree: int) -> None:
     grid = InducingGrid(length, 64, degree)
     x = torch.empty(8, length, 1024, dtype=dtype).transpose(1, 2)
     taps, kernel = torch.empty(1024, 33), torch.empty(1024, 2 * grid.points(length) - 1)
-    ski = kernel_module("ski")
+    ski = kernel_module("ski.kernels.operator")
     _, collected = ski.ski_forward(x, taps, kernel, grid)
     ski.ski_backward(x, x, taps, kernel, collected, grid, (True, True, True))
 
@@ -72,7 +72,7 @@ def compile_causal_sum(dtype: torch.dtype, width: int, reverse: bool) -> None:
     """Linear attention over 2048 positions and its gradients, whose upstream is in float32."""
     q = torch.empty(8, 2048, 1024 // width, width, dtype=dtype)
     g, scale = torch.empty(q.shape), torch.empty(8, 2048)
-    kernels = kernel_module("causal_sum")
+    kernels = kernel_module("polynomial.kernels.linear_attention")
     kernels.causal_sum(q, q, q, None, reverse, outer=scale)
     kernels.causal_sum(g, q, q, None, reverse, outer=scale, dtype=dtype)
     kernels.causal_sum_pair(q, q, q, g, not reverse, inner=scale, dtypes=(dtype, dtype))
@@ -81,7 +81,7 @@ def compile_causal_sum(dtype: torch.dtype, width: int, reverse: bool) -> None:
 def compile_running_sums(dtype: torch.dtype) -> None:
     """Means over the positions before, and their gradients."""
     x, scale = torch.empty(8, 2048, 1024, dtype=dtype), torch.empty(8, 2048)
-    kernels = kernel_module("running_sums")
+    kernels = kernel_module("polynomial.kernels.running_mean")
     kernels.running_product(x, x, outer=scale, dtype=dtype)
     kernels.running_product(None, x, x, None, True, inner=scale, dtype=dtype)
 

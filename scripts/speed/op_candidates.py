@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hf_seqmix import toeplitz_matmul
-from hf_seqmix.ops.common.backend import forced, implementation
-from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS, KERNELS
+from hf_seqmix.ops import forced
+from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS, KERNELS, implementation
 from hf_seqmix.ops.toeplitz.response import response_matmul
 
 __all__ = ["OPS", "Candidate", "Op", "Sizes", "candidates_of", "chosen", "make_inputs", "supported", "usable"]

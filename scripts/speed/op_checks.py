@@ -6,7 +6,7 @@ import torch
 from op_candidates import Candidate, Sizes, make_inputs, supported
 from torch import Tensor
 
-from hf_seqmix.ops.common.backend import forced
+from hf_seqmix.ops import forced
 from hf_seqmix.training.timing import Clock, Timed, relative_error
 
 __all__ = ["BOUNDS", "check", "error_of", "under"]

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_seqmix import toeplitz_matmul
-from hf_seqmix.ops import gated_toeplitz_matmul, linear_attention, piecewise_column, piecewise_column_dense
+from hf_seqmix.ops import linear_attention, piecewise_column, piecewise_column_dense
 from hf_seqmix.ops import polynomial_product as package_product
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
-from hf_seqmix.ops.ski.operator import sparse_low_rank_matmul
+from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 from hf_seqmix.ops.toeplitz.hilbert import two_sided_taps
 from hf_seqmix.ops.toeplitz.product import toeplitz_matrix
 
@@ -56,8 +56,8 @@ def two_sided_reference(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def gated_product(x: Tensor, gate: Tensor, kernel: Tensor) -> Tensor:
-    """The package's gated causal product."""
-    return gated_toeplitz_matmul(x, kernel, gate)
+    """The package's causal product, times a gate."""
+    return gate * toeplitz_matmul(x, kernel)
 
 
 def gated_rfft(x: Tensor, gate: Tensor, kernel: Tensor) -> Tensor:
@@ -193,7 +193,7 @@ def column_reference(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
 
 def within(names: dict[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function while operations are computed by the named implementations."""
-    from hf_seqmix.ops.common.backend import forced
+    from hf_seqmix.ops import forced
 
     with forced(**names):
         return function(*arguments)

@@ -12,8 +12,8 @@ from op_candidates import OPS, Candidate, Sizes, usable
 from torch import Tensor
 
 from hf_seqmix.ops import linear_attention, toeplitz_matmul_dense
-from hf_seqmix.ops.common.backend import real_valued
-from hf_seqmix.ops.polynomial.linear_attention import causal_sum_vectorised
+from hf_seqmix.ops.common.dispatch import real_valued
+from hf_seqmix.ops.polynomial.linear_attention import causal_sum_vectorized
 
 __all__ = ["TUNED", "Variant", "active", "variants_of"]
 
@@ -62,7 +62,7 @@ def active(variant: Variant) -> Iterator[None]:
 
 
 def _vectorised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return causal_sum_vectorised(q.float(), k.float(), v.float(), None).to(q.dtype)
+    return causal_sum_vectorized(q.float(), k.float(), v.float(), None).to(q.dtype)
 
 
 def _parallel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

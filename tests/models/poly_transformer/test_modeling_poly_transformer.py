@@ -20,11 +20,11 @@ from hf_seqmix.models.poly_transformer.mixer import MIXINGS, NORMALIZATIONS
 from hf_seqmix.models.poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from hf_seqmix.modules.norms import calibrate_static_norms
 from hf_seqmix.ops.polynomial.product import DEGREE_FORMS
-from tests.models.suite import VOCAB, ModelSuite, perturb
+from tests.models.suite import VOCAB, CompiledModelSuite, perturb
 from tests.tolerances import assert_close
 
 
-class TestPolyTransformer(ModelSuite):
+class TestPolyTransformer(CompiledModelSuite):
     family = POLY_TRANSFORMER_FAMILY
     fields: dict[str, Any] = {}
 
@@ -80,7 +80,7 @@ class TestVariants:
         model.save_pretrained(tmp_path)
         inputs = variant.batch("Model")
         assert torch.equal(type(model).from_pretrained(tmp_path)(**inputs)[0], model(**inputs)[0])
-        variant.test_nothing_is_left_to_chance_by_initialisation(is_causal)
+        variant.test_nothing_is_left_to_chance_by_initialization(is_causal)
 
 
 @pytest.mark.parametrize(
