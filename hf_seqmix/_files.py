@@ -10,22 +10,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["whole_files", "write_json"]
+__all__ = ["whole_files", "write_json", "write_text"]
 
 
 def write_json(path: str | Path, payload: Any) -> None:
-    """Write JSON to a temporary file and rename that file, so that `path` is whole or untouched.
+    """Write JSON as `write_text` does; NaN and infinity become null."""
+    write_text(path, json.dumps(_finite(payload), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
-    NaN and infinity become null.
-    """
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a temporary file and rename it, so that `path` is whole or untouched."""
     path = Path(path)
-    text = json.dumps(_finite(payload), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8", newline="") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())  # or a power cut leaves the name without the content
+        if path.exists():
+            shutil.copymode(path, temporary)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)

@@ -1,22 +1,22 @@
-"""Trains a classifier on labelled data, from any checkpoint or from scratch, and measures it beside simple baselines.
+r"""Train a classifier on labeled data, from any checkpoint or from scratch, and measure it beside baselines.
 
     python scripts/finetune.py --model runs/masked --glue-task sst2 --data-dir glue --output-dir runs/sst2
-    python scripts/finetune.py --model runs/tnn --train-file train.csv --validation-file dev.csv \\
+    python scripts/finetune.py --model runs/tnn --train-file train.csv --validation-file dev.csv \
         --text-columns premise hypothesis --label-column label --baseline bag-of-words --output-dir runs/pairs
     python scripts/finetune.py --task token-classification --model NAME --dataset conll2003 --output-dir runs/ner
     python scripts/finetune.py --task question-answering --model NAME --train-file squad.json --output-dir runs/qa
     python scripts/finetune.py --recipe scripts/recipes/lra/image.yaml --family fd_tnn --output-dir runs/image
-    python scripts/finetune.py --task image-classification --model-type tnn --config-overrides image_size=28 num_channels=1 \\
-        is_causal=false hidden_size=64 num_hidden_layers=2 --train-file mnist.parquet --output-dir runs/mnist
+    python scripts/finetune.py --task image-classification --model-type tnn \
+        --config-overrides image_size=28 num_channels=1 is_causal=false hidden_size=64 num_hidden_layers=2 \
+        --train-file mnist.parquet --output-dir runs/mnist
     torchrun --nproc-per-node 2 scripts/finetune.py ... --use-cpu
     accelerate launch scripts/finetune.py ...
 
 A recipe holds the same arguments in a file; what is given on the command line overrides it. The output folder gets the
-model with its tokenizer or image processor, results.json, loss.png and, with --save-predictions, what the model says about
-each example. Every training argument of transformers works too.
+model with its tokenizer or image processor, results.json, loss.png and, with --save-predictions, what the model says
+about each example. Every training argument of transformers works too.
 """
 
-import dataclasses
 import json
 import logging
 import os
@@ -29,10 +29,9 @@ from typing import Any
 
 import datasets
 import numpy as np
-from finetuning.arguments import Arguments, DataArguments, parse_arguments
+from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
 from finetuning.models import load_image_processor, load_model, load_tokenizer, longest_input
-from finetuning.scoring import METRIC_KEYS, Task, baselines, default_metrics, results_table, score
-from finetuning.trainer import FinetuningTrainer, check_schedule
+from finetuning.scoring import Task, baselines, default_metrics, results_table, score
 from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
@@ -43,9 +42,6 @@ from transformers import (
 )
 
 from hf_seqmix._files import write_json
-
-# Importing the package registers its families with the Auto classes.
-from hf_seqmix.analysis import run_environment
 from hf_seqmix.analysis.plots import plot_loss
 from hf_seqmix.data.labelled import (
     ImageClassification,
@@ -59,7 +55,13 @@ from hf_seqmix.data.labelled import (
 )
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.models.backbone import SeqMixPreTrainedModel
-from hf_seqmix.training import explain_write_error, prepare_run_folder
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.arguments import run_script
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix.training.results import run_environment
+from hf_seqmix.training.resumable import ResumableTrainer
+from hf_seqmix.training.scoring import METRIC_KEYS
 
 # The splits scored at the end; MNLI has two of either.
 EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")
@@ -77,7 +79,7 @@ class Run:
     examples: datasets.DatasetDict
     encoded: datasets.DatasetDict
     model: PreTrainedModel
-    trainer: FinetuningTrainer
+    trainer: ResumableTrainer
 
     @property
     def folder(self) -> Path:
@@ -86,7 +88,7 @@ class Run:
 
 
 def load_examples(arguments: Arguments) -> datasets.DatasetDict:
-    """The splits train, validation and perhaps others; fills in the columns and metrics of a GLUE task."""
+    """Return the splits train, validation and perhaps others; fill in the columns and metrics of a GLUE task."""
     data = arguments.data
     if data.glue_task is not None:
         examples, glue = load_glue(data.glue_task, data.data_dir, data.cache_dir)
@@ -118,7 +120,7 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
 
 
 def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datasets.DatasetDict:
-    """The splits that are used, and of each as many examples as are asked for.
+    """Return the splits that are used, and of each as many examples as are asked for.
 
     They are drawn: files are often sorted by label, and the first thousand reviews of IMDB are all bad ones.
     """
@@ -132,7 +134,7 @@ def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datas
 
 
 def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
-    """What the data asks for."""
+    """Return what the data asks for."""
     if data.task == "question-answering":
         return QuestionAnswering.from_data(train, stride=data.stride)
     if data.task == "token-classification":
@@ -150,7 +152,7 @@ def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
 def prepare_inputs(
     arguments: Arguments, task: Task, examples: datasets.DatasetDict
 ) -> tuple[Task, PreTrainedModel, datasets.DatasetDict, Any, Any]:
-    """The task as the model reads it, the model, its inputs, what prepares them, and what makes batches of them."""
+    """Return the task as the model reads it, the model, its inputs, what prepares and what batches the inputs."""
     if isinstance(task, ImageClassification):
         # The collator decodes images; without this the Trainer would drop them, which are no argument of the model.
         arguments.training.remove_unused_columns = False
@@ -173,7 +175,7 @@ def prepare_inputs(
 
 
 def prepare(arguments: Arguments) -> Run:
-    """Everything up to the first step."""
+    """Return everything up to the first step."""
     data, training = arguments.data, arguments.training
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:
@@ -200,7 +202,7 @@ def prepare(arguments: Arguments) -> Run:
         if training.metric_for_best_model is None or training.metric_for_best_model == "loss":
             training.metric_for_best_model = METRIC_KEYS.get(metrics[0], Path(metrics[0]).stem)
             training.greater_is_better = True
-    trainer = FinetuningTrainer(
+    trainer = ResumableTrainer(
         model=model,
         args=training,
         train_dataset=encoded["train"],
@@ -222,7 +224,7 @@ def prepare(arguments: Arguments) -> Run:
 
 
 def reduce_logits(task: Task, logits: Any, labels: Any) -> Any:
-    """The part of a model's output that the predictions need: what follows the logits is dropped."""
+    """Return the part of a model's output that the predictions need: what follows the logits is dropped."""
     if isinstance(task, QuestionAnswering):
         return logits[:2]
     logits = logits[0] if isinstance(logits, tuple) else logits
@@ -230,7 +232,7 @@ def reduce_logits(task: Task, logits: Any, labels: Any) -> Any:
 
 
 def predictions_of(run: Run, split: str, output: Any) -> Any:
-    """A model's output on a split as labels, numbers or answers."""
+    """Return a model's output on a split as labels, numbers or answers."""
     task, encoded, examples = run.task, run.encoded[split], run.examples[split]
     if isinstance(task, TokenClassification):
         # the collator's padding is not in `encoded`, and the output is as long as its longest batch
@@ -246,7 +248,7 @@ def predictions_of(run: Run, split: str, output: Any) -> Any:
 
 
 def scorer(run: Run, split: str) -> Callable[[EvalPrediction], dict[str, float]] | None:
-    """A `compute_metrics` for one split; None if it has no labels."""
+    """Return a `compute_metrics` for one split; None if it has no labels."""
     if not run.task.has_labels(run.examples[split]):
         return None
     references = run.task.references(run.examples[split], split)
@@ -258,15 +260,15 @@ def scorer(run: Run, split: str) -> Callable[[EvalPrediction], dict[str, float]]
 
 
 def evaluate_split(run: Run, split: str) -> dict[str, Any]:
-    """The model's figures on a split beside the baselines', and its predictions as a file if they are asked for."""
-    labelled = run.task.has_labels(run.examples[split])
+    """Return the model's figures on a split beside the baselines', and write its predictions if asked for."""
+    labeled = run.task.has_labels(run.examples[split])
     run.trainer.compute_metrics = scorer(run, split)
     output = run.trainer.predict(run.encoded[split], metric_key_prefix=split)
     if not run.trainer.is_world_process_zero():
         return {}
     if run.arguments.run.save_predictions:
         write_predictions(run, split, output.predictions)
-    if not labelled:
+    if not labeled:
         return {"examples": len(run.examples[split])}
     measured = {key.removeprefix(f"{split}_"): value for key, value in (output.metrics or {}).items()}
     speed = {"runtime", "samples_per_second", "steps_per_second", "model_preparation_time"}
@@ -281,7 +283,7 @@ def evaluate_split(run: Run, split: str) -> dict[str, Any]:
 
 
 def by_length(run: Run, split: str, output: Any) -> dict[str, Any]:
-    """The accuracy of a classifier of texts in buckets of their lengths in tokens; nothing for other tasks."""
+    """Return the accuracy of a classifier of texts in buckets of their lengths in tokens; nothing for other tasks."""
     task, encoded = run.task, run.encoded[split]
     if not isinstance(task, SequenceClassification) or task.problem_type != "single_label_classification":
         return {}
@@ -296,7 +298,7 @@ def by_length(run: Run, split: str, output: Any) -> dict[str, Any]:
 
 
 def write_predictions(run: Run, split: str, output: Any) -> None:
-    """One JSON line an example, in the order of the data: prediction, and label if there is one."""
+    """Write one JSON line an example, in the order of the data: prediction, and label if there is one."""
     task = run.task
     predictions: Any = predictions_of(run, split, output)
     readable = predictions if isinstance(task, QuestionAnswering) else task.readable(predictions)
@@ -312,7 +314,7 @@ def write_predictions(run: Run, split: str, output: Any) -> None:
 
 
 def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
-    """Trains from the start or from a checkpoint, evaluates, and writes the output folder."""
+    """Train from the start or from a checkpoint, evaluates, and writes the output folder."""
     arguments, trainer = run.arguments, run.trainer
     folder = run.folder
     seconds = 0.0
@@ -343,12 +345,7 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         "num_parameters": run.model.num_parameters(),
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
-        "arguments": {
-            "model": dataclasses.asdict(arguments.model),
-            "data": dataclasses.asdict(arguments.data),
-            "run": dataclasses.asdict(arguments.run),
-            "training": arguments.training.to_sanitized_dict(),
-        },
+        "arguments": arguments.to_json(),
         "environment": run_environment(),
     }
     if trainer.is_world_process_zero():
@@ -367,32 +364,15 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line and returns what is written to results.json; exits with a message on wrong input."""
+    """Run the command line and return what is written to results.json; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
-    try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
-    except ValueError as error:
-        sys.exit(f"finetune.py: {error}")
-    try:
-        try:
-            run = prepare(arguments)
-            checkpoint, line = run.trainer.find_checkpoint(arguments.resume)
-        except ValueError as error:
-            sys.exit(f"finetune.py: {error}")
-        if line is not None and run.trainer.is_world_process_zero():
-            logger.info(line)
-        return train_and_save(run, checkpoint)
-    except KeyboardInterrupt:
-        logger.error(
-            "finetune.py: interrupted; --resume continues from the last complete checkpoint, if there is one."
-        )
-        sys.exit(130)  # what shells give a command that Ctrl-C ended
-    except Exception as error:
-        message = explain_write_error(error, arguments.folder)
-        if message is None:
-            raise
-        sys.exit(f"finetune.py: {message}")
+    return run_script(
+        "finetune.py",
+        lambda: parse_arguments(sys.argv[1:] if argv is None else argv, __doc__),
+        lambda arguments: (run := prepare(arguments), run.trainer),
+        lambda arguments, run, checkpoint: train_and_save(run, checkpoint),
+    )
 
 
 if __name__ == "__main__":

@@ -1,17 +1,16 @@
-"""Pretrains a causal or masked language model of any family on any text.
+r"""Pretrain a causal or masked language model of any family on any text.
 
     python scripts/pretrain.py --recipe scripts/recipes/tnn-stdlib-small.yaml --output-dir runs/tnn
-    python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=256 num_hidden_layers=4 \\
+    python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=256 num_hidden_layers=4 \
         --train-file book.txt --tokenizer bpe:4096 --block-size 256 --max-tokens 2_000_000 --output-dir runs/book
     torchrun --nproc-per-node 2 scripts/pretrain.py ... --use-cpu
     accelerate launch scripts/pretrain.py ...
 
 A recipe holds the same arguments in a file; what is given on the command line overrides it. The output folder gets the
-model and its tokenizer, checkpoints, results.json and loss.png. `--resume` continues an interrupted run from its newest
-whole checkpoint, `--resume PATH` from that one.
+model and its tokenizer, checkpoints, results.json and loss.png. `--resume` continues an interrupted run from its
+newest whole checkpoint, `--resume PATH` from that one.
 """
 
-import dataclasses
 import inspect
 import logging
 import sys
@@ -20,16 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from transformers import (
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoTokenizer,
-    HfArgumentParser,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
-    TrainingArguments,
     default_data_collator,
     set_seed,
 )
@@ -39,7 +35,6 @@ from hf_seqmix._files import whole_files, write_json
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.analysis.plots import plot_loss
-from hf_seqmix.analysis.report import run_environment
 from hf_seqmix.data import (
     ReproducibleMaskingCollator,
     build_tokenizer,
@@ -51,18 +46,18 @@ from hf_seqmix.data import (
     total_bytes,
 )
 from hf_seqmix.training import (
-    EndlessStream,
+    arguments,
     block_scores,
     config_from_overrides,
     corpus_metrics,
-    explain_write_error,
     parse_overrides,
     prepare_run_folder,
-    read_recipe,
-    recipe_arguments,
-    without_replaced,
+    tokenizer_fields,
 )
-from hf_seqmix.training.resumable import LAST, ResumableTrainer
+from hf_seqmix.training.arguments import run_script
+from hf_seqmix.training.results import run_environment
+from hf_seqmix.training.resumable import ResumableTrainer
+from hf_seqmix.training.streaming import EndlessStream
 
 # More than enough to learn a vocabulary from; a stream has no end to wait for.
 STREAMED_TOKENIZER_DOCUMENTS = 10_000
@@ -134,7 +129,7 @@ class DataArguments:
 
 
 @dataclass
-class RunArguments:
+class RunArguments(arguments.RunArguments):
     """How long, how large, and where to; the rest of the training arguments are transformers' own."""
 
     max_tokens: int | None = field(
@@ -144,85 +139,23 @@ class RunArguments:
         default=None,
         metadata={"help": "Sequences an update over all devices; sets the gradient accumulation steps."},
     )
-    weight_decay_on_all_parameters: bool = field(
-        default=False, metadata={"help": "Decay biases and norms too, as fairseq does."}
-    )
-    resume: str | None = field(
-        default=None,
-        metadata={
-            "help": "Continue from the newest whole checkpoint, if there is one, or from the one given.",
-            "nargs": "?",
-            "const": LAST,
-        },
-    )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Write into a folder that is not empty; its checkpoints are deleted."}
-    )
 
 
-@dataclass
-class Arguments:
-    """All arguments of a run."""
-
-    model: ModelArguments
-    data: DataArguments
-    run: RunArguments
-    training: TrainingArguments
-
-    @property
-    def folder(self) -> Path:
-        """Where the run is written to."""
-        return Path(str(self.training.output_dir))
-
-    @property
-    def resume(self) -> str | None:
-        """What to continue from."""
-        return self.run.resume or self.training.resume_from_checkpoint
-
-
-class PretrainingTrainer(ResumableTrainer):
-    """A `Trainer` that can decay all parameters, as the published recipes do."""
-
-    def __init__(self, *args: Any, weight_decay_on_all_parameters: bool = False, **kwargs: Any) -> None:
-        self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
-        super().__init__(*args, **kwargs)
-
-    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
-        if self.weight_decay_on_all_parameters:
-            return [name for name, _ in model.named_parameters()]
-        return super().get_decay_parameter_names(model)
+Arguments = arguments.Arguments[ModelArguments, DataArguments, RunArguments]
+KINDS = (ModelArguments, DataArguments, RunArguments)
+USAGE = "pretrain.py --output-dir DIR [--recipe FILE] [options]   (--help lists them)"
 
 
 def parse_arguments(argv: Sequence[str]) -> Arguments:
-    """Reads the command line and the recipe it names.
+    """Read the command line and the recipe that it names.
 
     Raises:
-        ValueError: if a recipe has a section or key that there is not, or if arguments contradict each other.
+        ValueError: the recipe has a section or key that there is not, or arguments contradict each other.
     """
-    sections = {"model": (ModelArguments,), "data": (DataArguments,), "training": (RunArguments, TrainingArguments)}
-    kinds: list[Any] = [ModelArguments, DataArguments, RunArguments, TrainingArguments]
-    parser = HfArgumentParser(
-        kinds,
-        usage="pretrain.py --output-dir DIR [--recipe FILE] [options]   (--help lists them)",
-        description=__doc__,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(logging_steps=0.01, report_to="none", dataloader_pin_memory=torch.accelerator.is_available())
-    parser.add_argument(
-        "--recipe", help="A file with arguments, see scripts/recipes; others on this line override it."
-    )
-    recipe = parser.parse_known_args(argv)[0].recipe
-    typed = list(argv)
-    if recipe is not None:
-        allowed = {
-            section: {entry.name for kind in kinds for entry in dataclasses.fields(kind) if entry.init}
-            for section, kinds in sections.items()
-        }
-        typed = recipe_arguments(without_replaced(read_recipe(recipe, allowed), argv, REPLACES)) + typed
-    model, data, run, training, _ = parser.parse_args_into_dataclasses(args=typed)
-    arguments = Arguments(model, data, run, training)
-    _check(arguments)
-    return arguments
+    parser = arguments.arguments_parser(KINDS, USAGE, __doc__, {})
+    read = Arguments(*arguments.read_arguments(parser, KINDS, argv, REPLACES))
+    _check(read)
+    return read
 
 
 def _check(arguments: Arguments) -> None:
@@ -238,7 +171,7 @@ def _check(arguments: Arguments) -> None:
 
 
 def load_documents(data: DataArguments) -> tuple[Any, Any]:
-    """Training and validation documents; the latter are None for a stream that has no such split."""
+    """Return training and validation documents; the latter are None for a stream that has no such split."""
     source: Any = data.dataset
     if data.train_file:
         source = {"train": data.train_file}
@@ -264,7 +197,7 @@ def load_documents(data: DataArguments) -> tuple[Any, Any]:
 
 
 def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerBase:
-    """The tokenizer of the run: made and saved by the first process, read by the others and by a resumed run."""
+    """Return the tokenizer of the run: made and saved by the first process, read by the others and a resumed run."""
     training = arguments.training
     saved = arguments.folder / "tokenizer_config.json"
     own = training.local_process_index == 0
@@ -280,7 +213,7 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
 
 
 def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    """The configuration of the model: what the tokenizer and the data ask for, then the user's overrides.
+    """Return the configuration of the model: what the tokenizer and the data ask for, then the user's overrides.
 
     Raises:
         ValueError: if the family or a field is unknown, a value is refused, or the vocabulary is too small.
@@ -295,24 +228,22 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> Pr
     else:
         values, model_type = {}, model.model_type
     derived = {
-        "vocab_size": len(tokenizer),
-        "pad_token_id": tokenizer.pad_token_id,
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
+        **tokenizer_fields(tokenizer, arguments.data.block_size),
         "is_causal": model.objective == "causal",
     }
-    if not {"max_position_embeddings"} & (values.keys() | overrides.keys()):
-        derived["max_position_embeddings"] = arguments.data.block_size
+    if "max_position_embeddings" in values.keys() | overrides.keys():
+        del derived["max_position_embeddings"]
     config = config_from_overrides(str(model_type), overrides, {**values, **derived})
     if config.vocab_size < len(tokenizer):
         raise ValueError(
-            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that many."
+            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that "
+            "many."
         )
     return config
 
 
 def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedModel:
-    """A model with random weights from the seed of the run."""
+    """Return a model with random weights from the seed of the run."""
     auto = AutoModelForCausalLM if arguments.model.objective == "causal" else AutoModelForMaskedLM
     set_seed(arguments.training.seed)
     model = auto.from_config(config)
@@ -327,7 +258,7 @@ def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedMod
 def build_blocks(
     arguments: Arguments, tokenizer: PreTrainedTokenizerBase, train: Any, validation: Any
 ) -> tuple[Any, Any, int | None]:
-    """Training blocks, evaluation blocks, and the bytes of text that the latter predict."""
+    """Return training blocks, evaluation blocks, and the bytes of text that the latter predict."""
     data, causal = arguments.data, arguments.model.objective == "causal"
     options: dict[str, Any] = {
         "causal": causal,
@@ -349,7 +280,7 @@ def build_blocks(
 
 
 def set_length(arguments: Arguments) -> None:
-    """Turns the global batch and the budget of tokens into the `Trainer`'s accumulation steps and updates.
+    """Turn the global batch and the budget of tokens into the `Trainer`'s accumulation steps and updates.
 
     Raises:
         ValueError: if the global batch does not divide, or if the budget does not pay for one update.
@@ -359,8 +290,9 @@ def set_length(arguments: Arguments) -> None:
     if run.global_batch_size is not None:
         if run.global_batch_size % sequences:
             raise ValueError(
-                f"A global batch of {run.global_batch_size} sequences does not divide into {training.world_size} processes"
-                f" of {training.train_batch_size} sequences; change --global-batch-size or --per-device-train-batch-size."
+                f"A global batch of {run.global_batch_size} sequences does not divide into {training.world_size} "
+                f"processes of {training.train_batch_size} sequences; change --global-batch-size or "
+                "--per-device-train-batch-size."
             )
         training.gradient_accumulation_steps = run.global_batch_size // sequences
     if run.max_tokens is not None:
@@ -373,14 +305,14 @@ def set_length(arguments: Arguments) -> None:
 
 
 def tokens_per_update(arguments: Arguments) -> int:
-    """Training tokens that one update sees, over all processes and accumulation steps."""
+    """Return training tokens that one update sees, over all processes and accumulation steps."""
     training = arguments.training
     sequences = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
     return sequences * arguments.data.block_size
 
 
-def prepare(arguments: Arguments) -> PretrainingTrainer:
-    """Data, tokenizer and model as a `Trainer`."""
+def prepare(arguments: Arguments) -> ResumableTrainer:
+    """Return data, tokenizer and model as a `Trainer`."""
     training = arguments.training
     set_length(arguments)
     with training.main_process_first(desc="preparing the data"):
@@ -398,7 +330,7 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
         training.eval_strategy = IntervalStrategy.NO
     model = build_model(arguments, build_config(arguments, tokenizer))
     causal = arguments.model.objective == "causal"
-    return PretrainingTrainer(
+    return ResumableTrainer(
         model=model,
         args=training,
         train_dataset=train,
@@ -415,8 +347,8 @@ def prepare(arguments: Arguments) -> PretrainingTrainer:
     )
 
 
-def results_of(arguments: Arguments, trainer: PretrainingTrainer, seconds: float) -> dict[str, Any]:
-    """Everything there is to know about a finished run, ready for JSON."""
+def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) -> dict[str, Any]:
+    """Return everything there is to know about a finished run, ready for JSON."""
     history = trainer.state.log_history
     losses = [[entry["step"], entry["loss"]] for entry in history if "loss" in entry]
     evaluations = [entry for entry in history if "eval_token_loss" in entry]
@@ -435,18 +367,13 @@ def results_of(arguments: Arguments, trainer: PretrainingTrainer, seconds: float
         **trainer.clock.measured(),
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
-        "arguments": {
-            "model": dataclasses.asdict(arguments.model),
-            "data": dataclasses.asdict(arguments.data),
-            "run": dataclasses.asdict(arguments.run),
-            "training": arguments.training.to_sanitized_dict(),
-        },
+        "arguments": arguments.to_json(),
         "environment": run_environment(),
     }
 
 
-def train_and_save(arguments: Arguments, trainer: PretrainingTrainer, checkpoint: str | None = None) -> dict[str, Any]:
-    """Trains from the start or from a checkpoint, evaluates, and writes the output folder."""
+def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: str | None = None) -> dict[str, Any]:
+    """Train from the start or from a checkpoint, evaluates, and writes the output folder."""
     folder = arguments.folder
     seconds = 0.0
     if checkpoint is None or not trainer.restore_finished(checkpoint):
@@ -466,31 +393,14 @@ def train_and_save(arguments: Arguments, trainer: PretrainingTrainer, checkpoint
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line and returns what is written to results.json; exits with a message on wrong input."""
+    """Run the command line and return what is written to results.json; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
-    except ValueError as error:
-        sys.exit(f"pretrain.py: {error}")
-    try:
-        try:
-            trainer = prepare(arguments)
-            checkpoint, line = trainer.find_checkpoint(arguments.resume)
-        except ValueError as error:
-            sys.exit(f"pretrain.py: {error}")
-        if line is not None and trainer.is_world_process_zero():
-            logger.warning(line)
-        return train_and_save(arguments, trainer, checkpoint)
-    except KeyboardInterrupt:
-        logger.error(
-            "pretrain.py: interrupted; --resume continues from the last complete checkpoint, if there is one."
-        )
-        sys.exit(130)  # what shells give a command that Ctrl-C ended
-    except Exception as error:
-        message = explain_write_error(error, arguments.folder)
-        if message is None:
-            raise
-        sys.exit(f"pretrain.py: {message}")
+    return run_script(
+        "pretrain.py",
+        lambda: parse_arguments(sys.argv[1:] if argv is None else argv),
+        lambda arguments: (trainer := prepare(arguments), trainer),
+        train_and_save,
+    )
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 
     bash scripts/quickstart.sh
 
-Trains, scores held-out files beside a unigram, a smoothed byte 5-gram, gzip and xz, plots the loss and two learned kernels,
-writes a sample, and loads the saved model again. About six minutes on two CPU cores. Everything lands in --output-dir.
+Trains, scores held-out files beside a unigram, a smoothed byte 5-gram, gzip and xz, plots the loss and two learned
+kernels, writes a sample, and loads the saved model again. About six minutes on two CPU cores. Everything lands in
+--output-dir.
 """
 
 import argparse
@@ -19,10 +20,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
 
 import hf_seqmix
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import evaluate_language_model, markdown_table
+from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.analysis.plots import plot_context_lengths
 from hf_seqmix.data import ByteNGram, bits_per_byte_gzip, bits_per_byte_xz, load_corpus
+from hf_seqmix.training.results import markdown_table
 
 RECIPE = Path(__file__).parent / "recipes" / "fd-tnn-stdlib-small.yaml"
 CORPUS = "embedded:python-stdlib"
@@ -82,7 +84,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     begin = time.perf_counter()
     print(f"hf_seqmix {hf_seqmix.__version__}, torch {torch.__version__}, {torch.get_num_threads()} CPU threads")
     print(
-        f"\n1. Training by the recipe {Path(arguments.recipe).name} on the sources of Python {sys.version.split()[0]}\n"
+        f"\n1. Training by the recipe {Path(arguments.recipe).name} on the sources of Python "
+        f"{sys.version.split()[0]}\n"
     )
     trained = pretrain(["--recipe", arguments.recipe, "--output-dir", str(folder), "--overwrite-output-dir", *rest])
     model = AutoModelForCausalLM.from_pretrained(folder).eval()

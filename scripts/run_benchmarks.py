@@ -1,16 +1,19 @@
-"""Evaluates models on benchmarks: a table, JSON and plots that can be told apart from guesses.
+r"""Evaluate models on benchmarks, beside baselines: results as JSON lines, a table and plots.
 
-    python scripts/run_benchmarks.py language-modeling --model runs/tnn --model runs/attention \\
+    python scripts/run_benchmarks.py language-modeling --model runs/tnn --model runs/attention \
         --text-file held-out.txt --context-lengths 128 256 512 1024 2048 --output-dir runs/compare
-    python scripts/run_benchmarks.py masked-language-modeling --model model_cards/ski-tnn-python-2m \\
+    python scripts/run_benchmarks.py masked-language-modeling --model model_cards/ski-tnn-python-2m \
         --dataset embedded:python-stdlib --ngram 5 --output-dir runs/masked
     python scripts/run_benchmarks.py lra --task listops --fast --output-dir runs/lra
     python scripts/run_benchmarks.py listops --model model_cards/tnn-listops --output-dir runs/listops
     python scripts/run_benchmarks.py corpora --corpus python-stdlib --fast --output-dir runs/corpora
     python scripts/run_benchmarks.py glue --model runs/masked --data-dir glue --random-init --output-dir runs/glue
-    python scripts/run_benchmarks.py trade-off --results runs/lra/results.json --fast --output-dir runs/trade-off
+    python scripts/run_benchmarks.py trade-off --results runs/lra/results.jsonl --fast --output-dir runs/trade-off
+    python scripts/run_benchmarks.py report runs/lra/results.jsonl runs/glue/results.jsonl --into REPORT.md
 
-Each result is written as soon as it is known, and the same command continues where it was interrupted.
+Each result is written as soon as it is known, and the same command continues where it was interrupted: runs.jsonl
+holds all results of an output folder, results.jsonl those of the last command. What ran stands beside each result, as
+data.
 """
 
 import argparse
@@ -27,7 +30,9 @@ from benchmarks.benchmark_language import add_language_modeling
 from benchmarks.benchmark_listops import add_listops
 from benchmarks.benchmark_lra import add_lra
 from benchmarks.benchmark_masked import add_masked_language_modeling
+from benchmarks.benchmark_report import add_report
 from benchmarks.benchmark_tradeoff import add_tradeoff
+from benchmarks.benchmark_training import Report
 
 from hf_seqmix.training import explain_write_error, prepare_run_folder
 
@@ -38,7 +43,7 @@ logger = logging.getLogger("run_benchmarks")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """One sub-command a benchmark; `run` of the parsed arguments is the function that does it."""
+    """Return the parser, one sub-command a benchmark; `run` of the parsed arguments is the function that does it."""
     parser = argparse.ArgumentParser(
         prog="run_benchmarks.py",
         description=__doc__,
@@ -53,15 +58,16 @@ def build_parser() -> argparse.ArgumentParser:
     add_corpora(benchmarks)
     add_glue(benchmarks)
     add_tradeoff(benchmarks)
+    add_report(benchmarks)
     return parser
 
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Lets SIGTERM end the command as Ctrl-C does, its training process included.
+    """Let SIGTERM end the command as Ctrl-C does, its training process included.
 
-    Without it that signal would leave a training process behind, which would go on in the folder of its run while the same
-    command, given again, resumes that run.
+    Without it that signal would leave a training process behind, which would go on in the folder of its run while the
+    same command, given again, resumes that run.
     """
 
     def interrupt(number: int, frame: Any) -> None:
@@ -76,14 +82,15 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line and returns what is written to results.json; exits with a message on wrong input."""
+def main(argv: Sequence[str] | None = None) -> Report:
+    """Run the command line and return what was found; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
     try:
         with interruptible():
-            prepare_run_folder(arguments.output_dir, resume=True)
+            if arguments.output_dir is not None:
+                prepare_run_folder(arguments.output_dir, resume=True)
             report = arguments.run(arguments)
     except KeyboardInterrupt:
         logger.error(STOPPED)
@@ -91,12 +98,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     except ValueError as error:
         sys.exit(f"run_benchmarks.py: {error}")
     except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
+        message = explain_write_error(error, arguments.output_dir or ".")
         if message is None:
             raise
         sys.exit(f"run_benchmarks.py: {message}")
-    if report["failures"]:
-        sys.exit(f"run_benchmarks.py: not evaluated completely: {', '.join(report['failures'])}; see above.")
+    if report.failures:
+        sys.exit(f"run_benchmarks.py: not evaluated completely: {', '.join(report.failures)}; see above.")
     return report
 
 

@@ -5,7 +5,6 @@
 
 from .degree_budget import best_degree, budget_table, match_depth
 from .language_modeling import evaluate_language_model, iter_language_model_scores
-from .report import ResultLog, markdown_table, run_environment
 from .scores import LanguageModelScore
 from .separation_rank import (
     ExactRank,
@@ -20,7 +19,6 @@ from .separation_rank import (
 __all__ = [
     "ExactRank",
     "LanguageModelScore",
-    "ResultLog",
     "SeparationSpectrum",
     "best_degree",
     "budget_table",
@@ -28,9 +26,7 @@ __all__ = [
     "exact_separation_rank",
     "generic_separation_rank",
     "iter_language_model_scores",
-    "markdown_table",
     "match_depth",
-    "run_environment",
     "sample_matrix",
     "separation_spectrum",
     "uniform_rank_bounds",

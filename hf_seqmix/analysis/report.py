@@ -1,22 +1,12 @@
-"""Results on record: lines that survive a kill, Markdown tables, and what a number depends on."""
+"""Results of long evaluations as lines that survive a kill."""
 
-import datetime
-import importlib.metadata
 import json
-import math
 import os
-import platform
-import shlex
-import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-__all__ = ["ResultLog", "markdown_table", "run_environment"]
-
-_PACKAGES = ("hf-seqmix", "torch", "transformers", "datasets", "evaluate", "accelerate", "scikit-learn")
+__all__ = ["ResultLog"]
 
 
 class ResultLog:
@@ -64,61 +54,5 @@ class ResultLog:
         self._results[_canonical(key)] = json.loads(line)["result"]
 
 
-def markdown_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str:
-    """A Markdown table, aligned so that it reads well unrendered too.
-
-    Args:
-        rows: one mapping per row; a missing or None value, or NaN, is shown as "-".
-        columns: key of a value -> its header, which may end in a format, as in "bits/byte:.3f".
-
-    Returns:
-        The table, without a final newline.
-    """
-    headers = [header.partition(":")[0] for header in columns.values()]
-    formats = [header.partition(":")[2] for header in columns.values()]
-    cells = [[_cell(row.get(key), spec) for key, spec in zip(columns, formats, strict=True)] for row in rows]
-    numeric = [all(_is_number(row.get(key)) for row in rows) for key in columns]
-    widths = [max(3, *map(len, column)) for column in zip(headers, *cells, strict=True)]
-
-    def line(values: Sequence[str]) -> str:
-        aligned = [
-            value.rjust(width) if right else value.ljust(width)
-            for value, width, right in zip(values, widths, numeric, strict=True)
-        ]
-        return "| " + " | ".join(aligned) + " |"
-
-    rule = ["-" * (width - 1) + (":" if right else "-") for width, right in zip(widths, numeric, strict=True)]
-    return "\n".join([line(headers), line(rule), *map(line, cells)])
-
-
-def run_environment() -> dict[str, Any]:
-    """What a result depends on besides its arguments: command, versions, device, threads, date (UTC)."""
-    versions = {}
-    for package in _PACKAGES:
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {
-        "command": shlex.join(["python", *sys.argv]),
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "python": platform.python_version(),
-        "versions": versions,
-        "machine": platform.machine(),
-        "accelerator": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "threads": torch.get_num_threads(),
-    }
-
-
 def _canonical(key: Mapping[str, Any]) -> str:
     return json.dumps(key, sort_keys=True)
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (isinstance(value, (int, float)) and not isinstance(value, bool))
-
-
-def _cell(value: Any, spec: str) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "-"
-    return format(value, spec).replace("|", "\\|")

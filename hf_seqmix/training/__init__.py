@@ -1,13 +1,23 @@
-"""Running a training or an evaluation: checkpoints, resuming, run folders, recipes, scores (needs the extra `train`)."""
+"""What runs and what comes of it: runs and results, recipes, checkpoints, resuming, run folders, scores.
+
+`streaming` and `resumable` need the extra `train`, so nothing here imports the two.
+"""
 
 from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
-from .recipes import config_from_overrides, parse_overrides, read_recipe, recipe_arguments, without_replaced
+from .recipes import (
+    config_from_overrides,
+    merge_recipes,
+    parse_overrides,
+    read_recipe,
+    recipe_arguments,
+    run_from_recipe,
+    tokenizer_fields,
+    without_replaced,
+)
 from .run_folder import explain_write_error, prepare_run_folder
 from .scoring import block_scores, corpus_metrics
-from .streaming import EndlessStream
 
 __all__ = [
-    "EndlessStream",
     "block_scores",
     "choose_checkpoint",
     "config_from_overrides",
@@ -16,9 +26,12 @@ __all__ = [
     "fault_of",
     "fault_of_files",
     "last_complete_checkpoint",
+    "merge_recipes",
     "parse_overrides",
     "prepare_run_folder",
     "read_recipe",
     "recipe_arguments",
+    "run_from_recipe",
+    "tokenizer_fields",
     "without_replaced",
 ]

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: sealed once they are whole, checked before they are used, removed when newer ones are sealed."""
+"""Checkpoints of a run: sealed once whole, checked before use, removed when newer checkpoints are sealed."""
 
 import hashlib
 import json
@@ -34,8 +34,7 @@ ARCHIVES = (".pt", ".pth", ".bin")  # what torch.save writes
 
 
 def open_checkpoint_folder(checkpoint: str | Path) -> None:
-    """
-    Begins a checkpoint: an empty folder whose manifest says that it is not finished.
+    """Begin a checkpoint: an empty folder whose manifest says that it is not finished.
 
     What an interrupted run left under this name is removed.
     """
@@ -47,8 +46,7 @@ def open_checkpoint_folder(checkpoint: str | Path) -> None:
 
 
 def seal_checkpoint(checkpoint: str | Path, *, num_processes: int = 1) -> None:
-    """
-    Ends a checkpoint: writes its manifest, with the size and the SHA-256 of every file, after they are on the disk.
+    """End a checkpoint: writes its manifest, with the size and the SHA-256 of every file, after they are on the disk.
 
     Args:
         checkpoint: the folder; every process must have written its files.
@@ -72,11 +70,11 @@ def _flushed_digest(path: Path) -> str:
 
 
 def fault_of(checkpoint: str | Path) -> str | None:
-    """
-    What is wrong with a checkpoint, naming the file; None if it is whole and a run can be continued from it.
+    """Return what is wrong with a checkpoint, naming the file; None if it is whole and a run can be continued from it.
 
-    With a manifest every file must have its size and its SHA-256. Without one, as the `Trainer` alone writes checkpoints,
-    the formats of the files are checked: JSON, the headers of safetensors files, the checksums in torch's archives.
+    With a manifest every file must have its size and its SHA-256. Without one, as the `Trainer` alone writes
+    checkpoints, the formats of the files are checked: JSON, the headers of safetensors files, the checksums in torch's
+    archives.
     """
     checkpoint = Path(checkpoint)
     if not checkpoint.is_dir():
@@ -93,19 +91,19 @@ def fault_of(checkpoint: str | Path) -> str | None:
 
 
 def written_by(checkpoint: str | Path) -> int | None:
-    """How many processes wrote a whole checkpoint, by its manifest; None if it has none."""
+    """Return how many processes wrote a whole checkpoint, by its manifest; None if it has none."""
     manifest = _read_object(Path(checkpoint) / MANIFEST)
     return manifest.get("num_processes") if isinstance(manifest, dict) else None
 
 
 def _read_object(path: Path) -> dict[str, Any] | str:
-    """The object in a JSON file, or what is wrong with the file."""
+    """Return the object in a JSON file, or what is wrong with the file."""
     content = _read_json(path)
     return content if isinstance(content, (dict, str)) else f"{path.name} holds no JSON object"
 
 
 def _read_json(path: Path) -> Any:
-    """What a JSON file holds, or what is wrong with the file."""
+    """Return what a JSON file holds, or what is wrong with the file."""
     try:
         if path.stat().st_size > MAX_JSON:
             return f"{path.name} has {path.stat().st_size:,} bytes; at most {MAX_JSON:,} are read"
@@ -149,7 +147,7 @@ def _digest(path: Path) -> str:
 
 
 def fault_of_files(folder: str | Path) -> str | None:
-    """The first file of a checkpoint or saved model that cannot be read, and why; None if there is none, or no folder."""
+    """Return the first file of a checkpoint or saved model that cannot be read, and why; None if there is none."""
     folder = Path(folder)
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
         if path.suffix == ".json" and isinstance(content := _read_json(path), str):
@@ -190,7 +188,7 @@ def _missing(checkpoint: Path) -> str | None:
 
 
 def saved_checkpoints(folder: str | Path) -> list[Path]:
-    """The folders `checkpoint-STEP` of a run, whole or not, the newest first."""
+    """Return the folders `checkpoint-STEP` of a run, whole or not, the newest first."""
     found = []
     for path in Path(folder).glob("checkpoint-*"):
         match = re.fullmatch(r"checkpoint-(\d+)", path.name)
@@ -200,8 +198,7 @@ def saved_checkpoints(folder: str | Path) -> list[Path]:
 
 
 def choose_checkpoint(folder: str | Path, *, needs_best: bool = False) -> tuple[Path | None, dict[Path, str]]:
-    """
-    The newest checkpoint of a run that is whole, and what is wrong with the newer ones.
+    """Return the newest checkpoint of a run that is whole, and what is wrong with the newer ones.
 
     Args:
         folder: of the run.
@@ -238,15 +235,14 @@ def _fault_of_best(checkpoint: Path) -> str | None:
 
 
 def last_complete_checkpoint(folder: str | Path) -> Path | None:
-    """The newest `checkpoint-STEP` of a run that is whole, or None."""
+    """Return the newest `checkpoint-STEP` of a run that is whole, or None."""
     return next((path for path in saved_checkpoints(folder) if fault_of(path) is None), None)
 
 
 def remove_old_checkpoints(
     folder: str | Path, keep: int | None, *, newest: Path, best: str | Path | None = None
 ) -> None:
-    """
-    Removes checkpoints until at most `keep` are left, first those without a seal, then the oldest.
+    """Remove checkpoints until at most `keep` are left, first those without a seal, then the oldest.
 
     Args:
         folder: of the run.
@@ -277,10 +273,10 @@ def _remove(checkpoint: Path) -> None:
 
 
 def set_aside_later(folder: str | Path, checkpoint: str | Path) -> list[Path]:
-    """
-    Renames the checkpoints of a run after `checkpoint` to `superseded-checkpoint-STEP`, and returns their new names.
+    """Rename the checkpoints of a run after `checkpoint` to `superseded-checkpoint-STEP`, and returns their new names.
 
-    A run that goes back and on another way would later be continued from those of the first way, which have higher steps.
+    A run that goes back and on another way would later be continued from those of the first way, which have higher
+    steps.
     """
     checkpoint = Path(checkpoint)
     if checkpoint.resolve().parent != Path(folder).resolve():

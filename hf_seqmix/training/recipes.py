@@ -1,49 +1,70 @@
-"""Recipes: a training run as a file, read as if its lines had been typed on the command line."""
+"""Recipes: a training run as a file, read as if its lines had been typed on the command line.
+
+A recipe is YAML; a file that holds a `Run` as JSON is one, too.
+"""
 
 import dataclasses
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 from huggingface_hub.errors import StrictDataclassError
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-__all__ = ["config_from_overrides", "parse_overrides", "read_recipe", "recipe_arguments", "without_replaced"]
+from .results import Run
+
+__all__ = [
+    "config_from_overrides",
+    "merge_recipes",
+    "parse_overrides",
+    "read_recipe",
+    "recipe_arguments",
+    "run_from_recipe",
+    "tokenizer_fields",
+    "without_replaced",
+]
 
 Recipe = dict[str, dict[str, Any]]
 
 FAMILIES = "families"
 
 
-def read_recipe(path: str | Path, allowed: Mapping[str, Collection[str]], family: str | None = None) -> Recipe:
-    """
-    Reads a YAML recipe of the form `section: {key: value}`.
+def read_recipe(
+    path: str | Path, allowed: Mapping[str, Collection[str]] | None = None, family: str | None = None
+) -> Recipe:
+    """Read a YAML recipe of the form `section: {key: value}`, or a `Run` as JSON.
 
-    A recipe for several families holds what they share in its sections, and what one of them adds or changes in
-    `families: {name: {section: {key: value}}}`. A family's value takes the place of the shared one, an empty one leaves the
-    key out; `config_overrides` are merged field by field.
+    A recipe for several families holds what they share in its sections, and what one family adds or changes in
+    `families: {name: {section: {key: value}}}`. A family's value takes the place of the shared value, an empty value
+    leaves the key out; `config_overrides` are merged field by field.
 
     Args:
         path: the file.
-        allowed: the sections there may be, and the keys of each.
+        allowed: the sections there may be, and the keys of each; None for any.
         family: which of its families, if it has any.
 
     Returns:
         The sections, those of the family merged into the shared ones.
 
     Raises:
-        ValueError: if the file is missing or not YAML, or has a section or key that is not allowed, or if the family is
-            unknown, missing or too much; the allowed ones are listed.
+        ValueError: the file is missing or not YAML, or has a section or key that is not allowed, or the family is
+            unknown, missing or too much; the message lists what is allowed.
     """
     path = Path(path)
     if not path.is_file():
         raise ValueError(f"There is no recipe {path}. Check the spelling; paths start from {Path.cwd()}.")
     try:
-        recipe = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        text = path.read_text(encoding="utf-8")
+        recipe = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"The recipe {path} is not YAML: {error}") from error
+    if isinstance(recipe, dict) and "task" in recipe:
+        run = Run.from_json(recipe, str(path))
+        training = {**run.training, "seed": run.seed}
+        recipe = {"model": dict(run.model), "data": dict(run.data), "training": training}
     families = recipe.pop(FAMILIES, {}) if isinstance(recipe, dict) else {}
     if not isinstance(families, dict):
         raise ValueError(f"The section {FAMILIES!r} of the recipe {path} must map names of families to sections.")
@@ -54,39 +75,65 @@ def read_recipe(path: str | Path, allowed: Mapping[str, Collection[str]], family
     if family is not None and family not in families:
         known = f"it has {', '.join(families)}" if families else "it has none"
         raise ValueError(f"The recipe {path} has no family {family!r}; {known}.")
-    return recipe if family is None else _merged(recipe, families[family])
+    return recipe if family is None else merge_recipes(recipe, families[family])
 
 
-def _check_sections(path: Path, recipe: Any, allowed: Mapping[str, Collection[str]]) -> None:
+def _check_sections(path: Path, recipe: Any, allowed: Mapping[str, Collection[str]] | None) -> None:
     if not isinstance(recipe, dict) or not all(isinstance(section, dict) for section in recipe.values()):
-        raise ValueError(
-            f"The recipe {path} must map each of the sections {', '.join(allowed)} to its keys and values."
-        )
+        of = f"each of the sections {', '.join(allowed)}" if allowed else "its sections"
+        raise ValueError(f"The recipe {path} must map {of} to keys and values.")
+    if allowed is None:
+        return
     for section, values in recipe.items():
         if section not in allowed:
             raise ValueError(f"The recipe {path} has a section {section!r}; allowed are {', '.join(allowed)}.")
         unknown = sorted(set(map(str, values)) - set(allowed[section]))
         if unknown:
             raise ValueError(
-                f"The section {section!r} of the recipe {path} has the unknown key {', '.join(map(repr, unknown))}; allowed"
-                f" are {', '.join(sorted(allowed[section]))}."
+                f"The section {section!r} of the recipe {path} has the unknown key {', '.join(map(repr, unknown))}; "
+                f"allowed are {', '.join(sorted(allowed[section]))}."
             )
 
 
-def _merged(shared: Recipe, own: Recipe) -> Recipe:
-    merged = {section: dict(values) for section, values in shared.items()}
-    for section, values in own.items():
-        target = merged.setdefault(section, {})
-        for key, value in values.items():
-            if key == "config_overrides" and value:
-                value = {**(target.get(key) or {}), **value}
-            target[key] = value
+def merge_recipes(*recipes: Mapping[str, Mapping[str, Any]]) -> Recipe:
+    """Return the sections of all recipes, the later of equal keys winning; `config_overrides` merge field by field."""
+    merged: Recipe = {}
+    for recipe in recipes:
+        for section, values in recipe.items():
+            target = merged.setdefault(section, {})
+            for key, value in values.items():
+                if key == "config_overrides" and value is not None:
+                    value = {**(target.get(key) or {}), **value}
+                target[key] = value
     return merged
 
 
+def run_from_recipe(task: str, recipe: Mapping[str, Mapping[str, Any]], seed: int) -> Run:
+    """Return a recipe as a `Run`: without keys that have no value, with numbers for what YAML reads as text."""
+    sections = {
+        section: {key: _plain_value(value) for key, value in recipe.get(section, {}).items() if value is not None}
+        for section in ("model", "data", "training")
+    }
+    sections["training"].pop("seed", None)
+    return Run(task, seed=seed, **sections)
+
+
+def _plain_value(value: Any) -> Any:
+    """Return numbers for texts such as 1e-6, which YAML reads as text for want of a decimal point."""
+    if isinstance(value, dict):
+        return {name: _plain_value(entry) for name, entry in value.items()}
+    return _parse_value(value) if isinstance(value, str) and _is_float(value) else value
+
+
+def _is_float(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
 def without_replaced(recipe: Recipe, argv: Sequence[str], replaces: Mapping[str, Collection[str]]) -> Recipe:
-    """
-    The recipe without the keys whose place something on the command line takes.
+    """Return the recipe without the keys whose place something on the command line takes.
 
     Args:
         recipe: as [`read_recipe`] gives it.
@@ -104,32 +151,32 @@ def without_replaced(recipe: Recipe, argv: Sequence[str], replaces: Mapping[str,
 
 
 def recipe_arguments(recipe: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """
-    The command-line arguments a recipe stands for; put before the user's own, these override it.
+    """Return the command-line arguments of a recipe, to be put before the user's own, which override them.
 
-    A list becomes several values, `config_overrides` becomes `key=value` pairs, any other mapping becomes JSON, and a key
-    without a value is left out.
+    A list becomes several values, `config_overrides` becomes `key=value` pairs, any other mapping becomes JSON, and a
+    key without a value, or with an empty one, is left out.
     """
     arguments = []
     for values in recipe.values():
         for key, value in values.items():
+            if value is None or value in ({}, []):
+                continue
             if key == "config_overrides":
                 arguments += [f"--{key}", *(f"{name}={json.dumps(entry)}" for name, entry in value.items())]
             elif isinstance(value, list):
                 arguments += [f"--{key}", *map(str, value)]
             elif isinstance(value, dict):
                 arguments.append(f"--{key}={json.dumps(value)}")
-            elif value is not None:
+            else:
                 arguments.append(f"--{key}={value}")
     return arguments
 
 
 def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
-    """
-    Reads `key=value` pairs, the later of equal keys winning; a value is JSON or else YAML, so `1e-6` is a number.
+    """Read `key=value` pairs, the later of equal keys winning; a value is JSON or else YAML, so `1e-6` is a number.
 
     Raises:
-        ValueError: if a pair has no key or no equals sign.
+        ValueError: a pair has no key or no equals sign.
     """
     overrides = {}
     for pair in pairs:
@@ -143,8 +190,7 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
 def config_from_overrides(
     model_type: str, overrides: Mapping[str, Any], derived: Mapping[str, Any]
 ) -> PreTrainedConfig:
-    """
-    A configuration of a model type.
+    """Return a configuration of a model type.
 
     Args:
         model_type: any that `AutoConfig` knows.
@@ -152,7 +198,7 @@ def config_from_overrides(
         derived: what else is known; used where the type has such a field and it is not overridden.
 
     Raises:
-        ValueError: if the model type or a field of `overrides` is unknown, or a value is refused.
+        ValueError: the model type or a field of `overrides` is unknown, or a value is refused.
     """
     if model_type not in CONFIG_MAPPING:
         raise ValueError(
@@ -165,13 +211,25 @@ def config_from_overrides(
     unknown = sorted(set(overrides) - allowed)
     if unknown:
         raise ValueError(
-            f"A {model_type} configuration has no field {', '.join(map(repr, unknown))}; it has {', '.join(sorted(allowed))}."
+            f"A {model_type} configuration has no field {', '.join(map(repr, unknown))}; "
+            f"it has {', '.join(sorted(allowed))}."
         )
     known = {name: value for name, value in derived.items() if name in allowed}
     try:
         return AutoConfig.for_model(model_type, **{**known, **overrides})
     except StrictDataclassError as error:
         raise ValueError(f"The {model_type} configuration is refused: {error}") from error
+
+
+def tokenizer_fields(tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, Any]:
+    """Return what a model from scratch takes from its tokenizer and its longest input in tokens."""
+    return {
+        "vocab_size": len(tokenizer),
+        "pad_token_id": tokenizer.pad_token_id,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "max_position_embeddings": length,
+    }
 
 
 def _parse_value(text: str) -> Any:

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, TrainOutput
@@ -32,19 +33,31 @@ _LOSS = "loss_since_log.json"
 
 
 class ResumableTrainer(Trainer):
-    """
-    A `Trainer` whose checkpoints are sealed when they are whole, and whose resumed runs log the same losses.
+    """A `Trainer` whose checkpoints are sealed when they are whole, and whose resumed runs log the same losses.
 
     The library's checkpoints are written in place, and the older ones removed before all processes have written their
-    part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files; only
-    then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets them, so
-    that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside and moved.
-    What is saved has the `use_cache` that the model came with, not the one of training.
+    part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files;
+    only then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets
+    them, so that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside
+    and moved. What is saved has the `use_cache` that the model came with, not that of training.
+
+    Args:
+        schedule_steps: updates of the learning rate's whole schedule; None for those of the run.
+        weight_decay_on_all_parameters: whether biases and norms decay, too, as in published settings.
+        *args, **kwargs: as for `Trainer`.
     """
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        schedule_steps: int | None = None,
+        weight_decay_on_all_parameters: bool = False,
+        **kwargs: Any,
+    ) -> None:
         model = kwargs.get("model", args[0] if args else None)
         self._use_cache = getattr(getattr(model, "config", None), "use_cache", None)
+        self.schedule_steps = schedule_steps
+        self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
         super().__init__(*args, **kwargs)
         self.first_step = 0
         """Updates of the run before this call."""
@@ -56,13 +69,24 @@ class ResumableTrainer(Trainer):
         """How fast the updates of this call were."""
         self.add_callback(self.clock)
 
+    def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
+        """Return the names of the parameters that decay."""
+        if self.weight_decay_on_all_parameters:
+            return [name for name, _ in model.named_parameters()]
+        return super().get_decay_parameter_names(model)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """Return the schedule, laid out for `schedule_steps`."""
+        return super().create_scheduler(self.schedule_steps or num_training_steps, optimizer)
+
     def find_checkpoint(self, wish: str | None) -> tuple[str | None, str | None]:
-        """
-        What to continue from, for all processes as the first one sees the folder.
+        """Return what to continue from, for all processes as the first one sees the folder.
 
         Args:
-            wish: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's folder,
-                after which later ones of the run are set aside.
+            wish: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's
+                folder, after which later ones of the run are set aside.
 
         Returns:
             The checkpoint, or None to start anew; a line that tells the user.
@@ -108,8 +132,7 @@ class ResumableTrainer(Trainer):
         return f"; {before} processes wrote it, now {self.args.world_size} go on: data and dropout will be others"
 
     def restore_finished(self, checkpoint: str) -> bool:
-        """
-        Whether a checkpoint is the last of its run; the model, or the best one, is then loaded, as if just trained.
+        """Return whether a checkpoint is the last of its run; if so, load the model, or the best one, as if just trained.
 
         The library would train one update more, or, after an early stop, as many as were left.
         """
@@ -130,10 +153,11 @@ class ResumableTrainer(Trainer):
 
     @property
     def mean_train_loss(self) -> float:
-        """Over all updates of the run, those before an interruption, too."""
+        """Mean loss over all updates of the run, those before an interruption, too."""
         return (self._loss_before + self._total_loss_scalar) / max(self.state.global_step, 1)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+        """Train as `Trainer.train` does, and log the same losses as a run that was not interrupted."""
         self._checkpoint = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
@@ -163,7 +187,7 @@ class ResumableTrainer(Trainer):
             super()._push_from_checkpoint(str(checkpoint))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
-        """The library calls this while the checkpoint has no seal; it is pushed afterwards."""
+        """Do nothing: the library calls this while the checkpoint has no seal; the checkpoint is pushed afterwards."""
 
     def _total_so_far(self, unlogged: list[float]) -> float:
         return self._loss_before + self._total_loss_scalar + sum(unlogged) / len(unlogged)
@@ -191,7 +215,7 @@ class ResumableTrainer(Trainer):
             config.use_cache = in_training
 
     def restore_loss(self) -> None:
-        """Takes up the losses since the last log entry where the checkpoint left them."""
+        """Take up the losses since the last log entry where the checkpoint left them."""
         self.first_step = self.state.global_step
         if self._checkpoint is None:
             return
@@ -219,11 +243,10 @@ class _RestoreLoss(TrainerCallback):
 
 
 class _SaveLast(TrainerCallback):
-    """
-    Saves after what else is due at the end of an epoch.
+    """Saves after what else is due at the end of an epoch.
 
-    The library saves every so many steps as soon as the last step of an epoch is done, and only then logs and evaluates, if
-    that is due once an epoch; a run resumed from there would do neither.
+    The library saves every so many steps as soon as the last step of an epoch is done, and only then logs and
+    evaluates, if that is due once an epoch; a run resumed from there would do neither.
     """
 
     def __init__(self) -> None:

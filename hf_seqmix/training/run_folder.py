@@ -15,14 +15,13 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 
 
 def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> Path:
-    """
-    Makes the folder, checks that it can be written to, and refuses one that holds something.
+    """Make the folder, checks that it can be written to, and refuses one that holds something.
 
     Args:
         folder: where the run will write.
         resume: the folder may hold an interrupted run.
-        overwrite: the folder may hold anything; files of the same name will be replaced. Unless the run is resumed, the
-            checkpoints and the results.json of an earlier one are deleted: they would be taken for this one's.
+        overwrite: the folder may hold anything; files of the same name will be replaced. Unless the run is resumed,
+            the checkpoints and the results.json of an earlier one are deleted: they would be taken for this one's.
 
     Raises:
         ValueError: if the folder holds files and neither `resume` nor `overwrite` is given, if it is a file, or if it
@@ -46,13 +45,14 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
             (folder / "results.json").unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
-            f"The output folder {folder} cannot be written to: {error.strerror}. Make room or give another --output-dir."
+            f"The output folder {folder} cannot be written to: {error.strerror}. Make room or give another "
+            "--output-dir."
         ) from error
     return folder
 
 
 def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
-    """What to tell the user whose run in `folder` ended with `error`, if that is a full or read-only disk; else None."""
+    """Return what to tell the user whose run ended with `error`, if the disk is full or read-only; else None."""
     text = str(error)
     is_disk = isinstance(error, OSError) and error.errno in DISK_ERRORS
     is_disk = is_disk or (isinstance(error, SafetensorError) and "I/O error" in text)

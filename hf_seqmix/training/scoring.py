@@ -8,7 +8,10 @@ import numpy as np
 import torch
 from transformers import EvalPrediction
 
-__all__ = ["block_scores", "corpus_metrics"]
+__all__ = ["METRIC_KEYS", "block_scores", "corpus_metrics"]
+
+# What a metric calls its number, where that is not its own name.
+METRIC_KEYS = {"pearson": "pearsonr", "spearman": "spearmanr", "squad": "f1"}
 
 IGNORED_LABEL = -100
 
@@ -16,8 +19,7 @@ IGNORED_LABEL = -100
 def block_scores(
     logits: torch.Tensor | tuple[torch.Tensor, ...], labels: torch.Tensor, *, causal: bool = True
 ) -> torch.Tensor:
-    r"""
-    Sum of the negative log-likelihoods $-\ln p$, number right and number of the predicted tokens of each block.
+    r"""Return the sum of $-\ln p$, the number right and the number of the predicted tokens of each block.
 
     Meant as `preprocess_logits_for_metrics` of a `Trainer`: three numbers a block are gathered instead of the logits.
 
@@ -25,6 +27,7 @@ def block_scores(
         logits (`(batch, length, vocabulary)`): the model's; of a tuple, the first entry.
         labels (`(batch, length)`): -100 where nothing is predicted; a causal model's logits at t predict the label at
             t + 1.
+        causal: whether the model is causal.
 
     Returns:
         `(batch, 3)`, float32, in nats and counts.
@@ -45,8 +48,7 @@ def block_scores(
 
 
 def corpus_metrics(num_bytes: int | None = None) -> Callable[[EvalPrediction], dict[str, Any]]:
-    r"""
-    A `compute_metrics` for a `Trainer` that sums [`block_scores`] over the corpus.
+    r"""Return a `compute_metrics` for a `Trainer` that sums [`block_scores`] over the corpus.
 
     Gives `token_loss` (nats a predicted token), `perplexity` $= e^{\text{loss}}$, `token_accuracy`, `num_tokens`, and
     with `num_bytes` $B$, the UTF-8 bytes of the text that was predicted, `bits_per_byte` $= \sum -\log_2 p \,/\, B$.

@@ -12,11 +12,11 @@ __all__ = ["StepClock"]
 
 
 class StepClock(TrainerCallback):
-    """
-    Measures the updates of a run: from the first forward pass to the optimizer's step, the accelerator waited for.
+    """Measures the updates of a run: from the first forward pass to the optimizer's step, the accelerator waited for.
 
-    Loading data, evaluations and checkpoints are not counted. The median tells of a machine that was busy with something
-    else for a part of the run less than the mean would; a machine that was busy throughout needs to be known.
+    Loading data, evaluations and checkpoints are not counted. The median tells of a machine that was busy with
+    something else for a part of the run less than the mean would; a machine that was busy throughout needs to be
+    known.
     """
 
     def __init__(self) -> None:
@@ -24,19 +24,21 @@ class StepClock(TrainerCallback):
         self._begin = 0.0
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+        """Note when the update begins."""
         self._begin = _now()
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        """Note how long the update took."""
         self._seconds.append(_now() - self._begin)
 
     def measured(self) -> dict[str, Any]:
-        """
-        What was measured in this process, JSON-ready.
+        """Return what was measured in this process, JSON-ready.
 
         Returns:
-            `steps_per_second`, one over the median seconds of an update, None where none was made; `peak_memory_bytes`, the
-            most that was allocated on the accelerator, or else resident, since the process began, so that evaluations and
-            (of a process) its data count, too; None where the system does not say; `memory_of`, "device" or "process".
+            `steps_per_second`, one over the median seconds of an update, None where none was made;
+            `peak_memory_bytes`, the most that was allocated on the accelerator, or else resident, since the process
+            began, so that evaluations and (of a process) its data count, too; None where the system does not say;
+            `memory_of`, "device" or "process".
         """
         on_device = torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
         return {

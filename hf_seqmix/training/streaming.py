@@ -15,14 +15,14 @@ _ROWS = 16
 
 
 class EndlessStream(IterableDataset):
-    """
-    Pass after pass over a stream of the `datasets` library, each pass in an order of its own, and each row once in it.
+    """Pass after pass over a stream of the `datasets` library, each row once a pass, each pass in its own order.
 
-    A `Trainer` knows no length of a stream. It skips as many batches as a resumed run has seen, but none beyond the end of
-    a pass, and what it has accumulated at that end it takes for a part of the next update. Here is no such end.
+    A `Trainer` knows no length of a stream. It skips as many batches as a resumed run has seen, but none beyond the
+    end of a pass, and what it has accumulated at that end it takes for a part of the next update. Here is no such end.
 
-    With several processes the first one reads, and deals each batch out, as accelerate does with any stream. So no row is
-    read twice in a pass, however many shards there are, and batches are those of a single process with a batch as large.
+    With several processes the first one reads, and deals each batch out, as accelerate does with any stream. So no row
+    is read twice in a pass, however many shards there are, and batches are those of a single process with a batch as
+    large.
 
     Args:
         stream: rows; a shuffled one gets another order in each pass.

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_seqmix.analysis import markdown_table, run_environment
+from hf_seqmix._files import write_json, write_text
+from hf_seqmix.training.results import markdown_table, run_environment
 
 __all__ = [
     "Clock",
@@ -101,8 +102,8 @@ def interleave(
 ) -> dict[str, list[tuple[float, ...]]]:
     """Run every candidate once a round, in an order that rotates, so that none always meets a warm cache.
 
-    A candidate may suffer from what the one before it left in caches and in the allocator. In a rotation of many that is
-    always the same one; an order drawn anew in each round shares it out.
+    A candidate may suffer from what the one before it left in caches and in the allocator. In a rotation of many that
+    is always the same one; an order drawn anew in each round shares it out.
 
     Args:
         candidates: what is measured.
@@ -136,7 +137,7 @@ def medians_ms(rounds: Sequence[tuple[float, ...]]) -> list[float]:
 
 
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function of a module in a process that has run nothing: the allocator remembers what ran before it in an old one.
+    """Call a function of a module in a process that has run nothing, whose allocator remembers nothing.
 
     Where the system can, it is forked from a server that has imported the packages and no more.
     """
@@ -150,8 +151,8 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
 def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
     """Return how many bytes of tensors are alive at most during a call, beyond those alive before it.
 
-    On CPU from torch.profiler's record of every allocation and release, which sees the temporaries of operators but not
-    what a library such as MKL allocates for itself; on a GPU from `max_memory_allocated`.
+    On CPU from torch.profiler's record of every allocation and release, which sees the temporaries of operators but
+    not what a library such as MKL allocates for itself; on a GPU from `max_memory_allocated`.
     """
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -170,10 +171,11 @@ def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
 
 
 def _allocations(function: Callable[[], Any]) -> list[int] | None:
-    """Return the bytes taken (or given back, negative) by each allocation of a call in turn; None where the record is partial.
+    """Return the bytes that each allocation of a call takes, or gives back (negative); None for a partial record.
 
     The profiler drops what lies outside its window, and maps one clock to another when it starts: where the process is
-    interrupted just then, a short call may be dropped in part or whole. A mark of a size of its own on either side tells.
+    interrupted just then, a short call may be dropped in part or whole. A mark of a size of its own on either side
+    tells.
     """
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch.empty(MARK, dtype=torch.uint8)
@@ -214,7 +216,7 @@ def saved_bytes(function: Callable[..., Any], inputs: Sequence[Tensor], own: Seq
 
 
 def slope(lengths: Sequence[float], values: Sequence[float]) -> float | None:
-    """Return the exponent of a quantity in the length: the slope of its logarithm by least squares; None for one length."""
+    """Return the exponent of a quantity in the length, by least squares of the logarithms; None for one length."""
     x, y = ([math.log(number) for number in numbers] for numbers in (lengths, values))
     if len(set(x)) < 2:
         return None
@@ -255,22 +257,6 @@ def write_report(
         "arguments": {name: value for name, value in vars(arguments).items() if name not in PRIVATE_ARGUMENTS},
         "environment": environment,
     }
-    # Written here, not by hf_seqmix.data, which needs the package datasets: machines lent for a measurement are bare.
-    written = {
-        f"{stem}.json": json.dumps(_finite(payload | more), indent=2, ensure_ascii=False, allow_nan=False),
-        f"{stem}.md": text,
-    }
-    for name, content in written.items():
-        temporary = folder / f".{name}.tmp"
-        temporary.write_text(content + "\n", encoding="utf-8")
-        temporary.replace(folder / name)
+    write_json(folder / f"{stem}.json", payload | more)
+    write_text(folder / f"{stem}.md", text + "\n")
     return folder
-
-
-def _finite(value: Any) -> Any:
-    """Put None, which JSON has, for NaN and infinity, which it has not."""
-    if isinstance(value, Mapping):
-        return {str(key): _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

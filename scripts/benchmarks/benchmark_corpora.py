@@ -1,24 +1,30 @@
-"""The benchmark `corpora` of run_benchmarks.py: language models of every family, scored far beyond their training length."""
+"""The benchmark `corpora`: language models of every family, scored far beyond their training length."""
 
 import argparse
 import dataclasses
 import math
-import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pretrain import DataArguments, ModelArguments, RunArguments
-from transformers import TrainingArguments
-
-from hf_seqmix._files import write_json
-from hf_seqmix.analysis import ResultLog, run_environment
 from hf_seqmix.data import count_bytes
-from hf_seqmix.training import read_recipe, recipe_arguments
+from hf_seqmix.training import merge_recipes, read_recipe
+from hf_seqmix.training.results import Result, ResultFile, group_results
 
-from .benchmark_inputs import first_bytes, text_hash
-from .benchmark_training import SCRIPTS, TrainingRun, train_all, training_arguments
+from .benchmark_inputs import fingerprint, first_bytes
+from .benchmark_training import (
+    LOG,
+    SCRIPTS,
+    Job,
+    Report,
+    make_run,
+    origin,
+    train_all,
+    training_arguments,
+    write_report,
+)
 from .corpora_data import CORPORA, CorpusData, prepare_corpus
-from .corpora_report import write_report
+from .corpora_report import describe, published
 from .corpora_scoring import TrainedModel, references, score_lengths
 
 RECIPES = SCRIPTS / "recipes"
@@ -42,30 +48,38 @@ LENGTHS = {"fast": [512, 1024], "reduced": [512, 1024, 2048, 4096, 8192, 16384]}
 MAX_BYTES = {"fast": 20_000, "reduced": 200_000, "full": None}
 """Of the test text that is scored."""
 
-FAST = (
-    "--config-overrides hidden_size=32 num_hidden_layers=2 --max-steps 20 --warmup-steps 5 --logging-steps 5"
-    " --eval-strategy no --save-steps 10 --load-best-model-at-end false --max-eval-blocks 8"
-)
+FAST: dict[str, dict[str, Any]] = {
+    "model": {"config_overrides": {"hidden_size": 32, "num_hidden_layers": 2}},
+    "data": {"max_eval_blocks": 8},
+    "training": {
+        "max_steps": 20,
+        "warmup_steps": 5,
+        "logging_steps": 5,
+        "eval_strategy": "no",
+        "save_steps": 10,
+        "load_best_model_at_end": False,
+    },
+}
 FAST_WIDTHS = {"ipa": 88, "poly3": 59, "attention": 59}
 FAST_TOKENIZER = "bpe:1024"
 FAST_TRAIN_BYTES = 500_000  # more takes longer to tokenize than the models take to train
 
-PASSES = 20  # of another corpus than WikiText-103 at the full size: 50,000 updates of a small one would only learn it by heart
+PASSES = 20  # of a smaller corpus than WikiText-103 at the full size, which 50,000 updates would learn by heart
 BYTES_PER_TOKEN = 4.0  # about, of GPT-2's tokens in English
 
 
 def add_corpora(benchmarks: Any) -> None:
-    """Adds the sub-command `corpora`."""
+    """Add the sub-command `corpora`."""
     parser = benchmarks.add_parser(
         "corpora",
         parents=[training_arguments()],
         allow_abbrev=False,
         help="trains language models and scores them at inference lengths beyond their training length",
-        description="Trains a language model of every family on one corpus, all on equally many tokens, and scores each on "
-        "the test text at several inference lengths: perplexity per token and bits per byte, beside an n-gram and xz. "
-        "Training keeps the checkpoint that is best on validation data; the test text is only scored. "
-        "--full is the published setting for wikitext-103; elsewhere it is that model and schedule for 20 passes. "
-        "Corpora but wikitext-103 (from the Hub, without --data-dir) and python-stdlib are read from --data-dir.",
+        description="Trains a language model of every family on one corpus, all on equally many tokens, and scores "
+        "each on the test text at several inference lengths: perplexity per token and bits per byte, beside an n-gram "
+        "and xz. Training keeps the checkpoint that is best on validation data; the test text is only scored. --full "
+        "is the published setting for wikitext-103; elsewhere it is that model and schedule for 20 passes. Corpora "
+        "but wikitext-103 (from the Hub, without --data-dir) and python-stdlib are read from --data-dir.",
     )
     parser.add_argument("--corpus", required=True, choices=list(CORPORA))
     parser.add_argument("--data-dir", type=Path, help="folder with the corpus's files")
@@ -94,8 +108,8 @@ def add_corpora(benchmarks: Any) -> None:
     parser.set_defaults(run=run_corpora)
 
 
-def run_corpora(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Trains and scores what the output folder does not hold yet, and reports all of it.
+def run_corpora(arguments: argparse.Namespace) -> Report:
+    """Train and score what the output folder does not hold yet, and report all of it.
 
     Raises:
         ValueError: an argument makes no sense, or the corpus cannot be read.
@@ -107,52 +121,44 @@ def run_corpora(arguments: argparse.Namespace) -> dict[str, Any]:
     limit = arguments.max_bytes or MAX_BYTES[arguments.size]
     texts = texts if limit is None else first_bytes(texts, limit)
 
-    runs = [make_run(arguments, family, seed, data) for family in arguments.families for seed in arguments.seeds]
-    trained, failures = train_all(arguments, runs, measure)
-    done = {(row["family"], row["seed"]) for row in trained}
-    models = [
-        TrainedModel(run.labels["family"], run.labels["seed"], run.folder(arguments.output_dir))
-        for run in runs
-        if (run.labels["family"], run.labels["seed"]) in done
+    scored = f"{sum(map(count_bytes, texts)):,} of {sum(map(count_bytes, data.texts['test'])):,} test bytes"
+    title = f"{arguments.corpus}: {data.title}; trained at {arguments.context_length} tokens, {scored} scored"
+    shared = {"task": task_of(arguments), "size": arguments.size, "setting": {"data": title}}
+    jobs = [
+        make_job(arguments, family, seed, data, shared) for family in arguments.families for seed in arguments.seeds
     ]
+    report = train_all(arguments, jobs, measure)
+    if arguments.costs:
+        return report
+    done = {(result.model, result.seed) for result in report.results}
+    folders = {(job.labels["model"], job.run.seed): job.folder(arguments.output_dir) for job in jobs}
+    models = [TrainedModel(*who, folder) for who, folder in folders.items() if who in done]
     lost = [str(model.folder) for model in models if not (model.folder / "config.json").is_file()]
     if lost:
         raise ValueError(f"There is no model in {', '.join(lost)} any more: train it again with --overwrite.")
-    log = ResultLog(arguments.output_dir / "results.jsonl")
-    if arguments.costs:
-        models = []
-    scores, impossible = score_lengths(arguments, models, texts, log)
-    report = {
-        "benchmark": arguments.benchmark,
-        "corpus": arguments.corpus,
-        "size": arguments.size,
-        "objective": arguments.objective,
-        "context_length": arguments.context_length,
-        "seeds": arguments.seeds,
-        "text": {
-            "source": data.title,
-            "sha256": text_hash(texts),
-            "documents": len(texts),
-            "bytes": sum(map(count_bytes, texts)),
-            "all_test_bytes": sum(map(count_bytes, data.texts["test"])),
-            "train_bytes": sum(map(count_bytes, data.texts["train"])),
-        },
-        "references": references(arguments, models, data.texts["train"], texts, log) if models else {},
-        "training": trained,
-        "results": scores,
-        "impossible": impossible,
-        "failures": failures,
-        "environment": run_environment(),
-    }
-    if not arguments.costs:
-        write_json(arguments.output_dir / "results.json", report)
-        if scores:
-            write_report(arguments.output_dir, report)
+    # A trained model is the same whatever is scored: what an earlier command said of the text gives way to this one.
+    report.results = [dataclasses.replace(r, setting={**r.setting, "data": title}) for r in report.results]
+    log = ResultFile(arguments.output_dir / LOG)
+    fields = {**shared, **origin(arguments.benchmark)}
+    scores = score_lengths(arguments, models, texts, log, fields)
+    report.results += scores.results
+    if models:
+        report.results += references(arguments, models, data.texts["train"], texts, log, fields)
+        report.results += published(arguments.corpus, arguments.objective)
+    parts = []
+    if scores.results:
+        parts = describe(arguments, report.results, scores.failures, title)
+    write_report(arguments.output_dir, report, parts)
     return report
 
 
+def task_of(arguments: argparse.Namespace) -> str:
+    """Return what the models of an objective do."""
+    return "language modeling" if arguments.objective == "causal" else "masked language modeling"
+
+
 def check(arguments: argparse.Namespace) -> None:
-    """Fills in what depends on other arguments.
+    """Fill in what depends on other arguments.
 
     Raises:
         ValueError: a family does not do the objective, is unknown or given twice, or a number is out of range.
@@ -164,7 +170,8 @@ def check(arguments: argparse.Namespace) -> None:
     if wrong:
         why = "SKI-TNN has no causal form. " if "ski_tnn" in wrong else ""
         raise ValueError(
-            f"There is no {arguments.objective} model of {', '.join(wrong)} here. {why}Choose from {', '.join(allowed)}."
+            f"There is no {arguments.objective} model of {', '.join(wrong)} here. {why}"
+            f"Choose from {', '.join(allowed)}."
         )
     for option, values in (("--families", arguments.families), ("--seeds", arguments.seeds)):
         if len(set(values)) < len(values):
@@ -185,58 +192,65 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--ngram is {arguments.ngram}; an n-gram of bytes can have an order of 1 to 7.")
 
 
-def make_run(arguments: argparse.Namespace, family: str, seed: int, data: CorpusData) -> TrainingRun:
-    """One training, with all its settings written out: it does not change when a recipe does."""
+def make_job(
+    arguments: argparse.Namespace, family: str, seed: int, data: CorpusData, shared: Mapping[str, Any]
+) -> Job:
+    """Return one training, with all settings of its recipe written out."""
     path, own_family = recipe_of(arguments, family)
-    recipe = read_recipe(path, allowed_keys(), own_family)
-    overrides = recipe["model"]["config_overrides"]
+    recipe = read_recipe(path, family=own_family)
+    overrides, training = recipe["model"]["config_overrides"], recipe["training"]
     own_tokenizer = recipe["data"].pop("tokenizer", FAST_TOKENIZER if arguments.size == "fast" else data.tokenizer)
     tokenizer = arguments.tokenizer or ("byte" if data.tokenizer == "byte" else own_tokenizer)
     recipe["data"].pop("dataset", None)
-    recipe["data"] |= {"tokenizer": tokenizer, "block_size": arguments.context_length}
-    overrides["max_position_embeddings"] = arguments.context_length
-    if tokenizer == "byte" or tokenizer.startswith("bpe:"):
+    made = tokenizer == "byte" or tokenizer.startswith("bpe:")
+    if made:
         overrides.pop("vocab_size", None)  # the published vocabulary's
-    training = recipe["training"]
-    if arguments.size == "full" and arguments.corpus != "wikitext-103":
-        per_token = 1.0 if tokenizer == "byte" else BYTES_PER_TOKEN
-        tokens = sum(map(count_bytes, data.texts["train"])) / per_token
-        updates = math.ceil(PASSES * tokens / (training["global_batch_size"] * arguments.context_length))
-        every = max(1, updates // 20)
-        training |= {"max_steps": updates, "warmup_steps": max(1, updates // 12), "eval_steps": every}
-        training |= {"save_steps": every, "logging_steps": max(1, updates // 100)}
     if arguments.size == "full":
         training |= {"load_best_model_at_end": True, "metric_for_best_model": "token_loss", "greater_is_better": False}
-    words = recipe_arguments(recipe)
-    if arguments.size == "fast":
-        words += shlex.split(FAST)
-        if family in FAST_WIDTHS:
-            words += ["--config-overrides", f"intermediate_size={FAST_WIDTHS[family]}"]
-        if family == "attention":
-            words += ["--config-overrides", 'mixer_types=["attention", "attention"]']
-    updates = arguments.max_steps or (20 if arguments.size == "fast" else training["max_steps"])
-    if arguments.max_steps is not None:
-        every = str(max(1, math.ceil(arguments.max_steps / 4)))
-        words += ["--max-steps", str(arguments.max_steps), "--eval-steps", every, "--save-steps", every]
-        words += ["--warmup-steps", str(max(1, min(int(training["warmup_steps"]), arguments.max_steps // 10)))]
-    words += [*data.arguments, "--seed", str(seed), *shlex.split(arguments.training_arguments)]
-    labels = {
-        "corpus": arguments.corpus,
-        "size": arguments.size,
-        "objective": arguments.objective,
-        "family": family,
-        "seed": seed,
-        "tokenizer": tokenizer if tokenizer == "byte" or tokenizer.startswith("bpe:") else Path(tokenizer).name,
-        "published_settings": arguments.corpus == "wikitext-103"
-        and own_family is None
-        and arguments.max_steps is None,
+        if arguments.corpus != "wikitext-103":
+            training |= passes(arguments, training, data, tokenizer)
+    changes: dict[str, dict[str, Any]] = {
+        "model": {"config_overrides": {"max_position_embeddings": arguments.context_length}},
+        "data": {"tokenizer": tokenizer, "block_size": arguments.context_length, **data.fields},
     }
+    if arguments.size == "fast":
+        own: dict[str, Any] = {"intermediate_size": FAST_WIDTHS[family]} if family in FAST_WIDTHS else {}
+        if family == "attention":
+            own["mixer_types"] = ["attention", "attention"]
+        changes = merge_recipes(changes, FAST, {"model": {"config_overrides": own}})
+    if arguments.max_steps is not None:
+        every = max(1, math.ceil(arguments.max_steps / 4))
+        warmup = max(1, min(int(training["warmup_steps"]), arguments.max_steps // 10))
+        steps = {"max_steps": arguments.max_steps, "eval_steps": every, "save_steps": every, "warmup_steps": warmup}
+        changes = merge_recipes(changes, {"training": steps})
+    run = make_run(str(shared["task"]), recipe, changes, arguments=arguments, seed=seed)
+    published_settings = arguments.corpus == "wikitext-103" and own_family is None and arguments.max_steps is None
+    setting = {**shared["setting"], "published_settings": published_settings}
     name = f"{data.name}/{arguments.objective}/{family}/seed-{seed}"
-    return TrainingRun(name, "pretrain.py", tuple(words), labels, updates)
+    contents = {} if made else {"tokenizer": fingerprint(Path(tokenizer), contents=True)}
+    labels = {**shared, "model": family, "setting": setting}
+    return Job(name, "pretrain.py", run, labels, run.training["max_steps"], contents)
+
+
+def passes(
+    arguments: argparse.Namespace, training: Mapping[str, Any], data: CorpusData, tokenizer: str
+) -> dict[str, int]:
+    """Return the length of a run of `PASSES` over the training text."""
+    per_token = 1.0 if tokenizer == "byte" else BYTES_PER_TOKEN
+    tokens = sum(map(count_bytes, data.texts["train"])) / per_token
+    updates = math.ceil(PASSES * tokens / (training["global_batch_size"] * arguments.context_length))
+    every = max(1, updates // 20)
+    return {
+        "max_steps": updates,
+        "warmup_steps": max(1, updates // 12),
+        "eval_steps": every,
+        "save_steps": every,
+        "logging_steps": max(1, updates // 100),
+    }
 
 
 def recipe_of(arguments: argparse.Namespace, family: str) -> tuple[Path, str | None]:
-    """The recipe of a run, and which of its families it is, if it has several."""
+    """Return the recipe of a run, and which of its families it is, if it has several."""
     if arguments.size != "full":
         return RECIPES / "corpora" / f"{arguments.objective}.yaml", family
     published = PUBLISHED_RECIPES.get((arguments.objective, family))
@@ -246,32 +260,20 @@ def recipe_of(arguments: argparse.Namespace, family: str) -> tuple[Path, str | N
     return RECIPES / "corpora" / f"wikitext103{masked}.yaml", family
 
 
-def allowed_keys() -> dict[str, set[str]]:
-    """Sections and keys of a recipe of pretrain.py."""
-    sections: dict[str, tuple[Any, ...]] = {
-        "model": (ModelArguments,),
-        "data": (DataArguments,),
-        "training": (RunArguments, TrainingArguments),
-    }
-    return {
-        section: {entry.name for kind in kinds for entry in dataclasses.fields(kind) if entry.init}
-        for section, kinds in sections.items()
-    }
-
-
-def measure(results: dict[str, Any]) -> dict[str, Any]:
-    """What a row shows of a run's results.json."""
-    validation, memory = results["evaluation"], results["peak_memory_bytes"]
-    return {
+def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
+    """Return the results of a run's results.json."""
+    validation, memory = found["evaluation"], found["peak_memory_bytes"]
+    shared["environment"] |= {"memory_of": found["memory_of"]}
+    values = {
         "validation_perplexity": validation["perplexity"],
         "validation_bits_per_byte": validation.get("bits_per_byte"),
         "validation_tokens": validation["num_tokens"],
-        "num_parameters": results["num_parameters"],
-        "num_train_tokens": results["num_train_tokens"],
-        "steps_per_second": results["steps_per_second"],
+        "num_parameters": found["num_parameters"],
+        "num_train_tokens": found["num_train_tokens"],
+        "updates": found["num_updates"],
+        "steps_per_second": found["steps_per_second"],
         "peak_memory_mib": memory / 2**20 if memory else None,
-        "memory_of": results["memory_of"],
-        "train_seconds": results["train_seconds"],
-        "train_loss_curve": results["train_loss_curve"],
-        "validation_curve": results["eval_loss_curve"],
+        "train_seconds": found["train_seconds"],
     }
+    curves = {"train_loss": found["train_loss_curve"], "validation_loss": found["eval_loss_curve"]}
+    return group_results({**values, **curves}, **shared)

@@ -1,26 +1,24 @@
-"""The benchmark `glue` of run_benchmarks.py: checkpoints fine-tuned on the tasks of GLUE, chosen on held-out training data."""
+"""The benchmark `glue` of run_benchmarks.py: checkpoints fine-tuned on GLUE, chosen on held-out training data."""
 
 import argparse
 import hashlib
 import json
 import logging
 import math
-import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from finetuning.scoring import METRIC_KEYS
 from transformers import AutoConfig
 
-from hf_seqmix._files import write_json
-from hf_seqmix.analysis import run_environment
 from hf_seqmix.data.labelled import GLUE_TASKS, load_glue
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.scoring import METRIC_KEYS
 
 from .benchmark_inputs import fingerprint, short_names
-from .benchmark_training import TrainingRun, state_costs, train_all, training_arguments
-from .glue_report import NOTE, plot_scores, runs_table, scores_table, summarise, summarise_baselines
+from .benchmark_training import Job, Report, make_run, select, state_costs, train_all, training_arguments, write_report
+from .glue_report import COLUMNS, describe, published, task_scores
 
 DEFAULT_TASKS = ("sst2", "cola", "rte", "mrpc", "stsb")
 
@@ -35,7 +33,7 @@ class Size:
         train: training examples at most.
         held_out: examples of the training data that the checkpoint is chosen on, at most; a tenth if that is less.
         max_length: tokens of an input at most.
-        arguments: further ones of finetune.py.
+        evaluated: examples of each split that are scored, at most.
     """
 
     learning_rates: tuple[float, ...]
@@ -43,21 +41,33 @@ class Size:
     train: int | None
     held_out: int
     max_length: int
-    arguments: str = ""
+    evaluated: int | None = None
 
 
 SIZES = {
-    "fast": Size((1e-3,), 1, 256, 100, 64, "--max-eval-samples 100"),
+    "fast": Size((1e-3,), 1, 256, 100, 64, 100),
     "reduced": Size((5e-4, 1e-3), 3, 1000, 500, 128),
-    # Liu et al. 2019 (arXiv 1907.11692), table 10, to which the released code of Qin et al. 2023 (arXiv 2305.04749) defers
+    # Liu et al. 2019 (arXiv 1907.11692), table 10, to which the released code of Qin et al. 2023 (arXiv 2305.04749)
+    # defers
     "full": Size((1e-5, 2e-5, 3e-5), 10, None, 5000, 512),
 }
-RECIPE = (
-    "--per-device-train-batch-size 32 --lr-scheduler-type linear --warmup-steps 0.06 --weight-decay 0.1 --adam-beta2 0.98 "
-    "--adam-epsilon 1e-6 --eval-strategy epoch --save-strategy epoch --save-total-limit 1 --load-best-model-at-end true "
-    "--greater-is-better true --validation-from-train --baseline bag-of-words"
-)
 BATCH = 32
+RECIPE: dict[str, dict[str, Any]] = {
+    "data": {"validation_from_train": True, "baseline": "bag-of-words"},
+    "training": {
+        "per_device_train_batch_size": BATCH,
+        "lr_scheduler_type": "linear",
+        "warmup_steps": 0.06,
+        "weight_decay": 0.1,
+        "adam_beta2": 0.98,
+        "adam_epsilon": 1e-6,
+        "eval_strategy": "epoch",
+        "save_strategy": "epoch",
+        "save_total_limit": 1,
+        "load_best_model_at_end": True,
+        "greater_is_better": True,
+    },
+}
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -76,17 +86,18 @@ class TaskData:
 
 
 def add_glue(benchmarks: Any) -> None:
-    """Adds the sub-command `glue`."""
+    """Add the sub-command `glue`."""
     parser = benchmarks.add_parser(
         "glue",
         parents=[training_arguments()],
         allow_abbrev=False,
         help="fine-tunes checkpoints on GLUE",
-        description="Fine-tunes masked or causal checkpoints on tasks of GLUE. Checkpoint and learning rate are chosen on "
-        "examples held out of the training data: the learning rate with the first seed, then every seed runs with the best. The "
-        "published development set is scored once by each run. Beside the models: the majority class (or mean), a bag of words "
-        "fitted to the same examples, and, with --random-init, the same architectures without pretraining. Without --full, models "
-        "are trained on fewer examples: their figures are not the benchmark's.",
+        description="Fine-tunes masked or causal checkpoints on tasks of GLUE. Checkpoint and learning rate are "
+        "chosen on examples held out of the training data: the learning rate with the first seed, then every seed "
+        "runs with the best. The published development set is scored once by each run. Beside the models: the "
+        "majority class (or mean), a bag of words fitted to the same examples, and, with --random-init, the same "
+        "architectures without pretraining. Without --full, models are trained on fewer examples: their figures are "
+        "not the benchmark's.",
     )
     parser.add_argument(
         "--model",
@@ -106,12 +117,13 @@ def add_glue(benchmarks: Any) -> None:
     parser.add_argument(
         "--max-train-samples", type=int, help="training examples a task at most, instead of the size's"
     )
+    parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
     parser.add_argument("--cache-dir", type=Path, help="where the data is cached")
     parser.set_defaults(run=run_glue)
 
 
-def run_glue(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Fine-tunes every model on every task where the output folder has no result yet, and reports all.
+def run_glue(arguments: argparse.Namespace) -> Report:
+    """Fine-tune every model on every task where the output folder has no result yet, and report all.
 
     Raises:
         ValueError: an argument makes no sense, or a model or data cannot be found.
@@ -122,10 +134,10 @@ def run_glue(arguments: argparse.Namespace) -> dict[str, Any]:
     data = {task: describe_task(arguments, task) for task in arguments.tasks}
     rates, seeds = learning_rates(arguments), list(dict.fromkeys(arguments.seeds))
 
-    def runs(task: str, name: str, random: bool, wanted: Sequence[float], of: Sequence[int]) -> list[TrainingRun]:
+    def jobs(task: str, name: str, random: bool, wanted: Sequence[float], of: Sequence[int]) -> list[Job]:
         model = models[name]
         return [
-            make_run(arguments, task, data[task], name, model, lengths[name], random, rate, seed)
+            make_job(arguments, task, data[task], name, model, lengths[name], random, rate, seed)
             for rate in wanted
             for seed in of
         ]
@@ -136,40 +148,36 @@ def run_glue(arguments: argparse.Namespace) -> dict[str, Any]:
         for name in models
         for random in ([False, True] if arguments.random_init else [False])
     ]
-    sweep = [run for entry in entries for run in runs(*entry, rates, seeds[:1])]
-    others = [run for entry in entries for run in runs(*entry, rates[:1], seeds[1:])]
+    sweep = [job for entry in entries for job in jobs(*entry, rates, seeds[:1])]
+    others = [job for entry in entries for job in jobs(*entry, rates[:1], seeds[1:])]
     if arguments.costs:
         state_costs(arguments, [*sweep, *others])
-        return {"benchmark": arguments.benchmark, "results": [], "failures": {}}
-    swept, failures = train_all(arguments, sweep, measure, [*sweep, *others])
-    chosen = choose(swept)
+        return Report()
+    swept = train_all(arguments, sweep, measure, [*sweep, *others])
+    chosen = choose(swept.results)
     rest = [
-        run
+        job
         for task, name, random in entries
         if (rate := chosen.get((task, entry_name(name, random)))) is not None
-        for run in runs(task, name, random, [rate], seeds[1:])
+        for job in jobs(task, name, random, [rate], seeds[1:])
     ]
-    repeated, more = train_all(arguments, rest, measure, [])
-    rows = [row for row in [*swept, *repeated] if row["learning_rate"] == chosen[row["task"], row["entry"]]]
-    report = {
-        "benchmark": arguments.benchmark,
-        "size": arguments.size,
-        "seeds": seeds,
-        "results": rows,
-        "sweep": swept,
-        "summary": [*summarise(rows, swept), *summarise_baselines(rows)],
-        "failures": failures | more,
-        "environment": run_environment(),
-    }
-    write_json(arguments.output_dir / "results.json", report)
-    if rows:
-        write_report(arguments.output_dir, report, arguments.tasks)
+    repeated = train_all(arguments, rest, measure, [])
+    report = Report([*swept.results, *repeated.results], swept.failures | repeated.failures)
+    # Of the rates that were not chosen, what they were judged by is kept, and no score on the development set.
+    scores = ("score", *(label for column in COLUMNS.values() for _, _, label in column.metrics))
+    report.results = [
+        result
+        for result in report.results
+        if result.metric not in scores
+        or result.get("learning_rate") in (None, chosen.get((result.task, result.model)))
+    ]
+    report.results += published(arguments.tasks) if report.results else []
+    write_report(arguments.output_dir, report, describe(arguments.output_dir, report.results, arguments.tasks))
     return report
 
 
 def check(arguments: argparse.Namespace) -> None:
-    """
-    Refuse what no run could do.
+    """Refuse what no run could do.
 
     Raises:
         ValueError: a number is not positive, or a task is named twice.
@@ -184,20 +192,18 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def learning_rates(arguments: argparse.Namespace) -> list[float]:
-    """Those to choose from, the smallest first."""
+    """Return the rates to choose from, the smallest first."""
     return sorted(set(arguments.learning_rates or SIZES[arguments.size].learning_rates))
 
 
 def longest_input(arguments: argparse.Namespace, model: str) -> int:
-    """
-    Tokens of an input at most: what the size says and the model takes.
+    """Return the tokens of an input at most: what the size says and the model takes.
 
     Raises:
         ValueError: there is no such model.
     """
-    trust = "--trust-remote-code" in shlex.split(arguments.training_arguments)
     try:
-        config = AutoConfig.from_pretrained(model, trust_remote_code=trust)
+        config = AutoConfig.from_pretrained(model, trust_remote_code=arguments.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(f"--model {model} cannot be read: {error}") from error
     own = getattr(config, "max_position_embeddings", None)
@@ -206,8 +212,7 @@ def longest_input(arguments: argparse.Namespace, model: str) -> int:
 
 
 def describe_task(arguments: argparse.Namespace, task: str) -> TaskData:
-    """
-    Size and contents of a task's data.
+    """Return size and contents of a task's data.
 
     Raises:
         ValueError: it cannot be found or read.
@@ -216,7 +221,7 @@ def describe_task(arguments: argparse.Namespace, task: str) -> TaskData:
         splits, _ = load_glue(task, arguments.data_dir, arguments.cache_dir)
     except ValueError as error:
         where = f"in {arguments.data_dir}" if arguments.data_dir else "on the Hub; --data-dir reads files instead"
-        raise ValueError(f"The data of {task} could not be read {where}. {error}") from error
+        raise ValueError(f"the data of {task} could not be read {where}: {error}") from error
     if arguments.data_dir is None:
         return TaskData(len(splits["train"]), None)
     digest = hashlib.sha256()
@@ -228,11 +233,11 @@ def describe_task(arguments: argparse.Namespace, task: str) -> TaskData:
 
 
 def entry_name(name: str, random: bool) -> str:
-    """A model as the table calls it."""
+    """Return a model as the table calls it."""
     return f"{name}, random weights" if random else name
 
 
-def make_run(
+def make_job(
     arguments: argparse.Namespace,
     task: str,
     data: TaskData,
@@ -242,84 +247,81 @@ def make_run(
     random: bool,
     rate: float,
     seed: int,
-) -> TrainingRun:
-    """One training, as the size and the arguments say."""
+) -> Job:
+    """Return one training, as the size and the arguments say."""
     size = SIZES[arguments.size]
     epochs, limit = arguments.epochs or size.epochs, arguments.max_train_samples or size.train
-    share = min(0.1, size.held_out / data.examples)
+    share = float(f"{min(0.1, size.held_out / data.examples):.4g}")
     metric = GLUE_TASKS[task].metrics[0]
-    words = ["--model", model, "--glue-task", task, *shlex.split(RECIPE), *shlex.split(size.arguments)]
-    words += ["--num-train-epochs", str(epochs), "--learning-rate", f"{rate:g}", "--seed", str(seed)]
-    words += ["--max-length", str(max_length), "--validation-fraction", f"{share:.4g}"]
-    words += ["--metric-for-best-model", METRIC_KEYS.get(metric, metric)]
-    if random:
-        words.append("--random-init")
-    if limit is not None:
-        words += ["--max-train-samples", str(limit)]
-    for option, folder in (("--data-dir", arguments.data_dir), ("--cache-dir", arguments.cache_dir)):
-        if folder is not None:
-            words += [option, str(folder)]
+    own: dict[str, dict[str, Any]] = {
+        "model": {
+            "model": model,
+            "random_init": random or None,
+            "trust_remote_code": arguments.trust_remote_code or None,
+        },
+        "data": {
+            "glue_task": task,
+            "max_length": max_length,
+            "validation_fraction": share,
+            "max_train_samples": limit,
+            "max_eval_samples": size.evaluated,
+            "data_dir": arguments.data_dir and str(arguments.data_dir),
+            "cache_dir": arguments.cache_dir and str(arguments.cache_dir),
+        },
+        "training": {
+            "num_train_epochs": epochs,
+            "learning_rate": rate,
+            "metric_for_best_model": METRIC_KEYS.get(metric, metric),
+        },
+    }
     examples = min(data.examples - math.ceil(share * data.examples), limit or data.examples)
-    return TrainingRun(
+    return Job(
         f"{task}/{name}/{'random' if random else 'pretrained'}/lr-{rate:g}/seed-{seed}",
         "finetune.py",
-        (*words, *shlex.split(arguments.training_arguments)),
-        {
-            "task": task,
-            "size": arguments.size,
-            "entry": entry_name(name, random),
-            "learning_rate": rate,
-            "seed": seed,
-        },
+        make_run(task, RECIPE, own, arguments=arguments, seed=seed),
+        {"task": task, "model": entry_name(name, random), "size": arguments.size, "setting": {"learning_rate": rate}},
         epochs * math.ceil(examples / BATCH),
         {"model": fingerprint(Path(model)), "data": data.digest},
     )
 
 
-def measure(results: dict[str, Any]) -> dict[str, Any]:
-    """What a row shows of a run's results.json."""
-    splits = [split for split in ("test", "test_mismatched") if split in results]
-    key = results["arguments"]["training"]["metric_for_best_model"].removeprefix("eval_")
-
-    def figures(split: str) -> dict[str, float | None]:
-        """Of the whole split: those by length are left in the run's folder."""
-        kept = {name: value for name, value in results[split].items() if not isinstance(value, dict)}
-        return {name: value for name, value in kept.items() if name != "examples"}
-
-    return {
-        "scores": {split: figures(split) for split in splits},
-        "baselines": {split: results[split]["baselines"] for split in splits},
-        "held_out": results["validation"][key],
-        "held_out_metric": key,
-        "held_out_curve": [[point["step"], point[key]] for point in results["validation_curve"]],
-        "train_examples": results["train"]["examples"],
-        "held_out_examples": results["validation"]["examples"],
-        "test_examples": results["test"]["examples"],
-        "num_parameters": results["num_parameters"],
-        "train_seconds": results["train"]["seconds"],
+def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
+    """Return the results of a run's results.json."""
+    key = found["arguments"]["training"]["metric_for_best_model"].removeprefix("eval_")
+    data = f"development set, {found['test']['examples']:,} examples; fine-tuned on {found['train']['examples']:,}"
+    shared["setting"] |= {"data": data}
+    splits = {split: found[split] for split in ("test", "test_mismatched") if split in found}
+    values = {
+        **task_scores(shared["task"], splits),
+        "held_out_score": found["validation"][key],
+        "held_out_examples": found["validation"]["examples"],
+        "train_examples": found["train"]["examples"],
+        "test_examples": found["test"]["examples"],
+        "test_loss": found["test"].get("loss"),
+        "num_parameters": found["num_parameters"],
+        "updates": found["num_updates"],
+        "train_seconds": found["train"]["seconds"],
     }
+    results = group_results(values, **shared)
+    results += group_results(
+        {"held_out_score": [[point["step"], point[key]] for point in found["validation_curve"]]}, **shared
+    )
+    for name in found["test"]["baselines"]:
+        own = {split: scores["baselines"].get(name, {}) for split, scores in splits.items()}
+        label = "majority class or mean" if name in ("majority class", "mean") else name
+        # The baselines are fitted to a seed's examples, whatever the learning rate.
+        fields = {**shared, "model": label, "kind": "baseline", "setting": {"data": data}}
+        results += group_results(task_scores(shared["task"], own), **fields)
+    return results
 
 
-def choose(rows: Sequence[dict[str, Any]]) -> dict[tuple[str, str], float]:
-    """The learning rate of each task and model that is best on the held-out examples; of equals the smallest."""
+def choose(results: Sequence[Result]) -> dict[tuple[str, str], float]:
+    """Return the learning rate of each task and model that is best on held-out examples; of equals the smallest."""
     best: dict[tuple[str, str], tuple[float, float]] = {}
-    for row in sorted(rows, key=lambda row: row["learning_rate"]):
-        score = -math.inf if row["held_out"] is None else row["held_out"]
-        entry = (row["task"], row["entry"])
-        if entry not in best or score > best[entry][0]:
-            best[entry] = (score, row["learning_rate"])
+    held_out = select(results, metric="held_out_score", step=None)
+    for result in sorted(held_out, key=lambda result: result.get("learning_rate")):
+        value = -math.inf if result.value is None else result.value
+        entry = (result.task, result.model)
+        if entry not in best or value > best[entry][0]:
+            best[entry] = (value, result.get("learning_rate"))
     return {entry: rate for entry, (_, rate) in best.items()}
-
-
-def write_report(folder: Path, report: dict[str, Any], tasks: Sequence[str]) -> None:
-    """The tables, on standard output and as a file, and the plot."""
-    summary = report["summary"]
-    found = [task for task in tasks if any(row["task"] == task for row in summary)]
-    parts = [f"GLUE, {report['size']}", scores_table(summary, found), NOTE]
-    if report["size"] != "full":
-        parts.append("Fewer examples than the benchmark's, and fewer updates: not its figures.")
-    parts.append(runs_table([row for row in summary if "learning_rate" in row]))
-    text = "\n\n".join(parts)
-    print(text)
-    (folder / "results.md").write_text(f"{text}\n", encoding="utf-8")
-    plot_scores(summary, found, folder / "scores.png", f"GLUE, {report['size']}; bars: mean over seeds, points: each")

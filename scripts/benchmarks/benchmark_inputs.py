@@ -14,15 +14,16 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix import __version__
-from hf_seqmix.analysis import markdown_table
-from hf_seqmix.data import ByteNGram, build_tokenizer, load_corpus
+from hf_seqmix.data import ByteNGram, build_tokenizer, count_bytes, load_corpus
 from hf_seqmix.training import fault_of_files
+
+from .benchmark_training import file_digest
 
 logger = logging.getLogger("run_benchmarks")
 
 
 def common_arguments() -> argparse.ArgumentParser:
-    """What every benchmark of saved models takes."""
+    """Return what every benchmark of saved models takes."""
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     common.add_argument(
         "--model",
@@ -43,7 +44,7 @@ def common_arguments() -> argparse.ArgumentParser:
 
 
 def add_text_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what says which text is scored, and beside what."""
+    """Add what says which text is scored, and beside what."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--text-file", nargs="+", type=Path, metavar="FILE", help="held-out text, a document a file")
     source.add_argument(
@@ -68,7 +69,7 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_texts(arguments: argparse.Namespace) -> list[str]:
-    """The documents that are scored."""
+    """Return the documents that are scored."""
     if arguments.text_file:
         split = arguments.split or "test"
         corpus = load_corpus(
@@ -93,12 +94,12 @@ def load_texts(arguments: argparse.Namespace) -> list[str]:
 
 
 def load_data_set(arguments: argparse.Namespace) -> Any:
-    """All splits of `--dataset`."""
+    """Return all splits of `--dataset`."""
     return load_corpus(arguments.dataset, text_column=arguments.text_column, sample_by=arguments.sample_by)
 
 
 def load_training_texts(arguments: argparse.Namespace) -> list[str]:
-    """The texts that baselines learn from: the data set's training split.
+    """Return the texts that baselines learn from: the data set's training split.
 
     Raises:
         ValueError: there is none.
@@ -106,13 +107,14 @@ def load_training_texts(arguments: argparse.Namespace) -> list[str]:
     corpus = load_data_set(arguments) if arguments.dataset else {}
     if "train" not in corpus:
         raise ValueError(
-            "a baseline that counts needs training text: give --dataset with a split called train, or leave --ngram out."
+            "a baseline that counts needs training text: give --dataset with a split called train, or leave --ngram "
+            "out."
         )
     return list(corpus["train"]["text"])
 
 
 def fit_ngram(arguments: argparse.Namespace) -> dict[str, ByteNGram]:
-    """The n-gram that `--ngram` asks for, counted on the training split, by its name; nothing if it asks for none."""
+    """Return the n-gram that `--ngram` asks for, counted on the training split, by its name."""
     if arguments.ngram is None:
         return {}
     ngram = ByteNGram(arguments.ngram)  # refuses an order before anything is read
@@ -122,7 +124,7 @@ def fit_ngram(arguments: argparse.Namespace) -> dict[str, ByteNGram]:
 def open_model(
     arguments: argparse.Namespace, name: str, load: Callable[..., PreTrainedModel]
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """A checkpoint and its tokenizer.
+    """Return a checkpoint and its tokenizer.
 
     Raises:
         ValueError: one of them cannot be read.
@@ -148,23 +150,19 @@ def prepare_kernels(model: PreTrainedModel, name: str, length: int) -> None:
         logger.warning(f"{name} has no set_context_length: its kernels do not depend on --context-length")
 
 
-def describe_text(arguments: argparse.Namespace, texts: Sequence[str]) -> dict[str, Any]:
-    """What was scored, for the report."""
-    return {
-        "source": source_of(arguments),
-        "sha256": text_hash(texts),
-        "documents": len(texts),
-        "bytes": sum(len(text.encode("utf-8")) for text in texts),
-    }
+def describe_text(arguments: argparse.Namespace, texts: Sequence[str]) -> str:
+    """Return what is scored, in words."""
+    plural = "s" if len(texts) != 1 else ""
+    return f"{source_of(arguments)}: {sum(map(count_bytes, texts)):,} bytes in {len(texts):,} document{plural}"
 
 
 def text_hash(texts: Sequence[str]) -> str:
-    """SHA-256 of the documents."""
+    """Return the SHA-256 of the documents."""
     return hashlib.sha256(json.dumps(list(texts)).encode()).hexdigest()
 
 
 def common_key(arguments: argparse.Namespace, model: str, texts: Sequence[str]) -> dict[str, Any]:
-    """What every score of a model depends on."""
+    """Return what every score of a model depends on."""
     return {
         "benchmark": arguments.benchmark,
         "version": __version__,
@@ -176,18 +174,8 @@ def common_key(arguments: argparse.Namespace, model: str, texts: Sequence[str]) 
     }
 
 
-def write_table(folder: Path, text: dict[str, Any], rows: Sequence[dict[str, Any]], columns: dict[str, str]) -> str:
-    """Writes the table to standard output and results.md, under a line that says what was scored, which is returned."""
-    plural = "s" if text["documents"] != 1 else ""
-    title = f"{text['source']}: {text['bytes']:,} bytes in {text['documents']:,} document{plural}"
-    table = f"{title}\n\n{markdown_table(rows, columns)}\n"
-    print(table)
-    (folder / "results.md").write_text(table, encoding="utf-8")
-    return title
-
-
 def first_bytes(texts: Iterable[str], limit: int) -> list[str]:
-    """The beginning of the documents: at most `limit` UTF-8 bytes, characters kept whole."""
+    """Return the beginning of the documents: at most `limit` UTF-8 bytes, characters kept whole."""
     if limit < 1:
         raise ValueError(f"--max-bytes must be positive; given {limit}.")
     kept = []
@@ -201,14 +189,14 @@ def first_bytes(texts: Iterable[str], limit: int) -> list[str]:
 
 
 def source_of(arguments: argparse.Namespace) -> str:
-    """What the text is, in words."""
+    """Return what the text is, in words."""
     if arguments.text_file:
         return ", ".join(path.name for path in arguments.text_file)
     return f"{arguments.dataset} ({arguments.split})" if arguments.split else str(arguments.dataset)
 
 
 def short_names(models: Sequence[str]) -> list[str]:
-    """The shortest ends of the paths that tell the models apart.
+    """Return the shortest ends of the paths that tell the models apart.
 
     Raises:
         ValueError: a model is given twice.
@@ -223,17 +211,25 @@ def short_names(models: Sequence[str]) -> list[str]:
     return list(models)
 
 
-def fingerprint(folder: Path) -> str | None:
-    """Changes when a file of a local checkpoint does; None for a name on the Hub."""
+def fingerprint(folder: Path, contents: bool = False) -> str | None:
+    """Return what changes when a file of a local checkpoint does; None for a name on the Hub.
+
+    Args:
+        folder: of the checkpoint.
+        contents: whether to read the files, which tells copies apart from others; else sizes and times decide.
+    """
     if not folder.is_dir():
         return None
     kinds = {".json", ".safetensors", ".bin", ".txt", ".model", ".py"}
     files = sorted(path for path in folder.iterdir() if path.suffix in kinds and path.is_file())
-    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    states = [
+        (path.name, file_digest(path)) if contents else (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+        for path in files
+    ]
     return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
 
 def default_device() -> str:
-    """The accelerator's name if there is one, else the CPU's."""
+    """Return the accelerator's name if there is one, else the CPU's."""
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return str(accelerator) if accelerator else "cpu"

@@ -1,4 +1,4 @@
-"""The benchmark `language-modeling` of run_benchmarks.py: bits per byte of causal models at several context lengths."""
+"""The benchmark `language-modeling`: bits per byte of causal models at several context lengths."""
 
 import argparse
 import logging
@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, set_seed
 
-from hf_seqmix._files import write_json
-from hf_seqmix.analysis import LanguageModelScore, ResultLog, iter_language_model_scores, run_environment
-from hf_seqmix.analysis.plots import plot_context_lengths, plot_positions
+from hf_seqmix.analysis import LanguageModelScore, iter_language_model_scores
+from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import bits_per_byte_gzip, bits_per_byte_xz
+from hf_seqmix.training.results import Result, ResultFile, group_results, results_table
 
 from .benchmark_inputs import (
     add_text_arguments,
@@ -24,26 +24,33 @@ from .benchmark_inputs import (
     open_model,
     prepare_kernels,
     short_names,
-    write_table,
 )
+from .benchmark_training import LOG, Report, origin, select, write_report
 
-COMPRESSORS = {"gzip -9": bits_per_byte_gzip, "xz -9": bits_per_byte_xz}
+COMPRESSORS = {"gzip -9": bits_per_byte_gzip, "xz -9e": bits_per_byte_xz}
 
 TABLE = {
-    "model": "model",
-    "context_length": "context",
     "bits_per_byte": "bits/byte:.4f",
     "perplexity": "perplexity/token:.6g",
     "word_perplexity": "perplexity/word:.6g",
-    "num_tokens": "tokens:,",
+    "num_tokens": "tokens:,.0f",
     "tokens_per_second": "tokens/s:,.0f",
+}
+
+TASK = "language modeling"
+LABELS = {
+    "context_length": "context length (tokens)",
+    "bits_per_byte": "bits per byte",
+    "perplexity": "perplexity per token",
+    "position": "tokens of context",
+    "position_perplexity": "perplexity per token",
 }
 
 logger = logging.getLogger("run_benchmarks")
 
 
 def add_language_modeling(benchmarks: Any) -> None:
-    """Adds the sub-command `language-modeling`."""
+    """Add the sub-command `language-modeling`."""
     parser = benchmarks.add_parser(
         "language-modeling",
         parents=[common_arguments()],
@@ -71,8 +78,8 @@ def add_language_modeling(benchmarks: Any) -> None:
     parser.set_defaults(run=run_language_modeling)
 
 
-def run_language_modeling(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Scores every model at every context length that the output folder does not hold yet, and reports all of them.
+def run_language_modeling(arguments: argparse.Namespace) -> Report:
+    """Score every model at every context length that the output folder does not hold yet, and report all of them.
 
     Raises:
         ValueError: an argument makes no sense, the text cannot be read, or a model cannot be loaded.
@@ -82,49 +89,42 @@ def run_language_modeling(arguments: argparse.Namespace) -> dict[str, Any]:
         raise ValueError(f"--context-lengths must be positive; given {lengths[0]}.")
     texts = load_texts(arguments)
     ngrams = fit_ngram(arguments)
-    log = ResultLog(arguments.output_dir / "results.jsonl")
-    names = short_names(arguments.models)
-
-    rows: list[dict[str, Any]] = []
-    failures: dict[str, str] = {}
-    for model, name in zip(arguments.models, names, strict=True):
+    log = ResultFile(arguments.output_dir / LOG)
+    title = describe_text(arguments, texts)
+    report = Report()
+    for model, name in zip(arguments.models, short_names(arguments.models), strict=True):
         keys = {length: result_key(arguments, model, texts, length) for length in lengths}
         if arguments.overwrite:
             for key in keys.values():
                 log.forget(key)
-        missing = [length for length in lengths if log.get(keys[length]) is None]
+        missing = {length: keys[length] for length in lengths if log.get(keys[length]) is None}
         if missing:
+            shared = {"task": TASK, "model": name, "seed": arguments.seed, "setting": {"data": title}}
             try:
-                score_model(arguments, model, name, texts, {length: keys[length] for length in missing}, log)
+                score_model(arguments, model, texts, missing, log, shared | origin(arguments.benchmark))
             except ValueError as error:
-                failures[name] = str(error)
+                report.failures[name] = str(error)
                 logger.error(f"{name}: {error}")
         if len(missing) < len(lengths):
             logger.info(f"{name}: {len(lengths) - len(missing)} of {len(lengths)} results were there already")
-        for length in lengths:
-            result = log.get(keys[length])
-            if result is not None:
-                rows.append({"model": name, "path": model, **result})
+        for key in keys.values():
+            report.results += log.get(key) or []
 
     references = {name: measure(texts) for name, measure in COMPRESSORS.items()} if arguments.compressors else {}
     references |= {name: ngram.bits_per_byte(texts) for name, ngram in ngrams.items()}
-    report = {
-        "benchmark": arguments.benchmark,
-        "text": describe_text(arguments, texts),
-        "references": {name: {"bits_per_byte": value} for name, value in references.items()},
-        "results": rows,
-        "failures": failures,
-        "seed": arguments.seed,
-        "environment": run_environment(),
-    }
-    write_json(arguments.output_dir / "results.json", report)
-    if rows:
-        write_language_modeling_report(arguments.output_dir, report)
+    parts = []
+    if report.results:
+        shared = {"task": TASK, "kind": "baseline", "setting": {"data": title}} | origin(arguments.benchmark)
+        report.results += [
+            Result(model=name, metric="bits_per_byte", value=v, **shared) for name, v in references.items()
+        ]
+        parts.append(describe(arguments.output_dir, report, title))
+    write_report(arguments.output_dir, report, parts)
     return report
 
 
 def result_key(arguments: argparse.Namespace, model: str, texts: list[str], context_length: int) -> dict[str, Any]:
-    """Everything that a score depends on."""
+    """Return everything that a score depends on."""
     return {
         **common_key(arguments, model, texts),
         "context_length": context_length,
@@ -136,15 +136,16 @@ def result_key(arguments: argparse.Namespace, model: str, texts: list[str], cont
 def score_model(
     arguments: argparse.Namespace,
     model_name: str,
-    name: str,
     texts: list[str],
     keys: dict[int, dict[str, Any]],
-    log: ResultLog,
+    log: ResultFile,
+    shared: dict[str, Any],
 ) -> None:
-    """Scores one model at the context lengths of `keys` and adds the scores to the log."""
+    """Score one model at the context lengths of `keys` and add the scores, with the fields of `shared`, to the log."""
     set_seed(arguments.seed)
     device = torch.device(arguments.device or default_device())
     model, tokenizer = open_model(arguments, model_name, AutoModelForCausalLM.from_pretrained)
+    name = shared["model"]
     if arguments.context_length is not None:
         prepare_kernels(model, name, arguments.context_length)
     logger.info(f"{name}: {model.num_parameters():,} parameters, {model.dtype}, {device}")
@@ -157,35 +158,59 @@ def score_model(
         batch_size=arguments.batch_size,
         device=device,
     )
+    fixed = {
+        "num_parameters": model.num_parameters(),
+        "max_position_embeddings": getattr(model.config, "max_position_embeddings", None),
+    }
+    environment = {**shared["environment"], "dtype": str(model.dtype).removeprefix("torch."), "device": str(device)}
     for score in scores:
-        result = {
-            **score.to_dict(),
-            "tokens_per_second": score.num_tokens / score.seconds,
-            "num_parameters": model.num_parameters(),
-            "max_position_embeddings": getattr(model.config, "max_position_embeddings", None),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "device": str(device),
-            "environment": run_environment(),
-        }
-        log.append(keys[score.context_length], result)
+        log.append(keys[score.context_length], score_results(score, fixed, {**shared, "environment": environment}))
 
 
-def write_language_modeling_report(folder: Path, report: dict[str, Any]) -> None:
-    """The table, on standard output and as a file, and the plots."""
-    rows = [*report["results"], *({"model": name, **values} for name, values in report["references"].items())]
-    title = write_table(folder, report["text"], rows, TABLE)
+def score_results(score: LanguageModelScore, fixed: dict[str, Any], shared: dict[str, Any]) -> list[Result]:
+    """Return a score, and what is known of its model, as results; curves are over the position in the context."""
+    setting = {**shared["setting"], "context_length": score.context_length}
+    if score.stride != score.context_length:
+        setting["stride"] = score.stride
+    shared = {**shared, "setting": setting}
+    values = {
+        name: value
+        for name, value in score.to_dict().items()
+        if isinstance(value, (int, float)) and name not in ("context_length", "stride")
+    }
+    speed = {"tokens_per_second": score.num_tokens / score.seconds}
+    curves = {
+        f"position_{name}": list(zip(score.position_start, getattr(score, f"position_{name}"), strict=True))
+        for name in ("tokens", "nll", "perplexity")
+    }
+    return group_results({**values, **speed, **fixed}, **shared) + group_results(curves, over="position", **shared)
 
-    scores: dict[str, list[LanguageModelScore]] = {}
-    configured: dict[str, int] = {}
-    for row in report["results"]:
-        scores.setdefault(row["model"], []).append(LanguageModelScore.from_dict(row))
-        if row["max_position_embeddings"]:
-            configured[row["model"]] = row["max_position_embeddings"]
-    plot_context_lengths(
-        scores,
+
+def describe(folder: Path, report: Report, title: str) -> str:
+    """Return the table, and plot figures over the context length and over the position in the longest context."""
+    shown = [result for result in report.results if result.get("position") is None]
+    lengths = {r.get("context_length") for r in shown} - {None}
+    marks = {f"configured length {value:g}": value for value in sorted(_configured(report.results))}
+    plot_results(
+        shown,
         folder / "context-lengths.png",
-        configured_lengths=configured,
-        references={name: values["bits_per_byte"] for name, values in report["references"].items()},
+        x="context_length",
+        y=("bits_per_byte", "perplexity"),
+        marks={name: place for name, place in marks.items() if min(lengths) <= place <= max(lengths)},
+        log_x=True,
+        labels=LABELS,
         title=title,
     )
-    plot_positions(scores, folder / "positions.png", configured_lengths=configured, title=title)
+    plot_results(
+        select(report.results, metric="position_perplexity", context_length=max(lengths)),
+        folder / "positions.png",
+        x="position",
+        y="position_perplexity",
+        labels=LABELS,
+        title=f"{title}, {max(lengths)} tokens of context",
+    )
+    return f"{title}\n\n{results_table(shown, {'model': 'model', 'context_length': 'context'}, TABLE)}"
+
+
+def _configured(results: list[Result]) -> set[float]:
+    return {result.value for result in select(results, metric="max_position_embeddings") if result.value}

@@ -4,7 +4,7 @@ import argparse
 import logging
 import re
 from collections import Counter
-from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,40 +13,31 @@ import torch
 from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
 
 from hf_seqmix import __version__
-from hf_seqmix._files import write_json
-from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
-from hf_seqmix.analysis.accuracy_plots import plot_accuracy_by_length
+from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import listops
 from hf_seqmix.metrics import load_metric
+from hf_seqmix.training.results import Result, ResultFile, results_table
 
 from .benchmark_inputs import common_arguments, default_device, fingerprint, open_model, short_names
+from .benchmark_training import LOG, Report, origin, select, write_report
 from .lra_data import outermost_operator
 
 TRAINING_SEED = 0  # of the expressions that `lra` trains on
 ROWS_TO_COUNT = 5000  # of each range, that the simple rules learn from
 TOKENS_PER_BATCH = 32_768
 
-TABLE = {
-    "model": "model",
-    "lengths": "lengths",
-    "accuracy": "accuracy:.4f",
-    "outermost_operator": "outermost operator:.4f",
-    "majority": "majority class:.4f",
-    "num_rows": "expressions:,",
-}
-
 logger = logging.getLogger("run_benchmarks")
 
 
 def add_listops(benchmarks: Any) -> None:
-    """Adds the sub-command `listops`."""
+    """Add the sub-command `listops`."""
     parser = benchmarks.add_parser(
         "listops",
         parents=[common_arguments()],
         allow_abbrev=False,
         help="accuracy of saved ListOps classifiers on expressions of several lengths",
-        description="Accuracy of saved ListOps classifiers on fresh expressions of several lengths, drawn as the Long Range "
-        "Arena draws them. Beside it stand the most frequent value, and the value that is most frequent for the "
+        description="Accuracy of saved ListOps classifiers on fresh expressions of several lengths, drawn as the Long "
+        "Range Arena draws them. Beside it stand the most frequent value, and the value that is most frequent for the "
         "outermost operator, both counted on expressions of the same lengths.",
     )
     parser.add_argument(
@@ -60,8 +51,8 @@ def add_listops(benchmarks: Any) -> None:
     parser.set_defaults(run=run_listops, seed=TRAINING_SEED + 1)
 
 
-def run_listops(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Scores every model on every range that the output folder does not hold yet, and reports all of them.
+def run_listops(arguments: argparse.Namespace) -> Report:
+    """Score every model on every range that the output folder does not hold yet, and report all of them.
 
     Raises:
         ValueError: an argument makes no sense.
@@ -74,36 +65,44 @@ def run_listops(arguments: argparse.Namespace) -> dict[str, Any]:
         )
     ranges = {text: parse_range(text) for text in arguments.lengths}
     names = short_names(arguments.models)
-    log = ResultLog(arguments.output_dir / "results.jsonl")
-    rows: list[dict[str, Any]] = []
-    failures: dict[str, str] = {}
+    title = f"ListOps, generated with seed {arguments.seed}, {arguments.rows:,} expressions each"
+    log = ResultFile(arguments.output_dir / LOG)
+    report = Report()
     for text, bounds in ranges.items():
         keys = {model: result_key(arguments, model, bounds) for model in arguments.models}
         missing = [m for m in arguments.models if arguments.overwrite or log.get(keys[m]) is None]
+        shared: dict[str, Any] = {"task": "listops", "metric": "accuracy", "setting": {"data": title, "lengths": text}}
+        shared |= origin(arguments.benchmark)
         if missing:
             splits = draw(bounds, arguments.rows, arguments.seed)
-            rules = simple_rules(splits)
+            rules = [
+                Result(model=name, value=value, kind="baseline", **shared)
+                for name, value in simple_rules(splits).items()
+            ]
         for model, name in zip(arguments.models, names, strict=True):
             if model in missing:
                 try:
                     accuracy, parameters = score(arguments, model, splits["test"])
                 except ValueError as error:
-                    failures[name] = str(error)
+                    report.failures[name] = str(error)
                     logger.error(f"{name}: {error}")
                     continue
-                result = {"accuracy": accuracy, **rules, "num_rows": arguments.rows, "num_parameters": parameters}
-                log.append(keys[model], result)
-            rows.append({"model": name, "lengths": text, "seed": arguments.seed, **(log.get(keys[model]) or {})})
-    report = {
-        "benchmark": arguments.benchmark,
-        "results": rows,
-        "failures": failures,
-        "seed": arguments.seed,
-        "environment": run_environment(),
-    }
-    write_json(arguments.output_dir / "results.json", report)
-    if rows:
-        write_report(arguments.output_dir, rows, list(ranges), arguments.seed)
+                own = Result(model=name, value=accuracy, **shared)
+                log.append(keys[model], [own, replace(own, metric="num_parameters", value=parameters), *rules])
+            report.results += log.get(keys[model]) or []
+    parts = []
+    if report.results:
+        report.results = list({result.key: result for result in report.results}.values())  # rules are every model's
+        parts = [f"{title}\n\n{results_table(select(report.results, metric='accuracy'), over='lengths')}"]
+        plot_results(
+            report.results,
+            arguments.output_dir / "lengths.png",
+            x="lengths",
+            y="accuracy",
+            labels={"lengths": "length of the input (tokens)"},
+            title=title,
+        )
+    write_report(arguments.output_dir, report, parts)
     return report
 
 
@@ -120,20 +119,20 @@ def parse_range(text: str) -> tuple[int, int]:
 
 
 def draw(bounds: tuple[int, int], rows: int, seed: int) -> datasets.DatasetDict:
-    """Expressions to score, and others of the same lengths for the rules to count."""
+    """Return expressions to score, and others of the same lengths for the rules to count."""
     low, high = bounds
     return listops({"train": ROWS_TO_COUNT, "test": rows}, min_length=low - 1, max_length=high + 1, seed=seed)
 
 
 def simple_rules(splits: datasets.DatasetDict) -> dict[str, float]:
-    """Accuracies that need no model."""
+    """Return accuracies that need no model."""
     value = Counter(splits["train"]["Target"]).most_common(1)[0][0]
     right = sum(target == value for target in splits["test"]["Target"])
-    return {"majority": right / len(splits["test"]), "outermost_operator": outermost_operator(splits)}
+    return {"majority class": right / len(splits["test"]), "outermost operator": outermost_operator(splits)}
 
 
 def result_key(arguments: argparse.Namespace, model: str, bounds: tuple[int, int]) -> dict[str, Any]:
-    """Everything that a score depends on."""
+    """Return everything that a score depends on."""
     return {
         "benchmark": arguments.benchmark,
         "version": __version__,
@@ -148,7 +147,7 @@ def result_key(arguments: argparse.Namespace, model: str, bounds: tuple[int, int
 
 @torch.inference_mode()
 def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> tuple[float, int]:
-    """A model's accuracy, and its number of parameters.
+    """Return a model's accuracy, and its number of parameters.
 
     Raises:
         ValueError: it cannot be opened, or is no classifier of ten digits.
@@ -171,19 +170,3 @@ def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> t
     digits = [int(names[index]) for index in predictions]
     found = load_metric("accuracy").compute(predictions=digits, references=list(rows["Target"]))
     return found["accuracy"], model.num_parameters()
-
-
-def write_report(folder: Path, rows: Sequence[dict[str, Any]], ranges: Sequence[str], seed: int) -> None:
-    """The table, on standard output and as a file, and the plot."""
-    title = f"ListOps, generated with seed {seed}"
-    text = f"{title}\n\n{markdown_table(rows, TABLE)}\n"
-    print(text)
-    (folder / "results.md").write_text(text, encoding="utf-8")
-    found = {(row["model"], row["lengths"]): row for row in rows}
-    names = dict.fromkeys(row["model"] for row in rows)
-    scores = {name: [found.get((name, r), {}).get("accuracy") for r in ranges] for name in names}
-    first = {row["lengths"]: row for row in rows}
-    shown = [text for text in ranges if text in first]
-    rules = {rule.replace("_", " "): [first[r][rule] for r in shown] for rule in ("outermost_operator", "majority")}
-    if shown == list(ranges):
-        plot_accuracy_by_length(scores, ranges, folder / "lengths.png", references=rules, title=title)

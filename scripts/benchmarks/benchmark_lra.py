@@ -3,18 +3,16 @@
 import argparse
 import logging
 import math
-import shlex
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hf_seqmix._files import write_json
-from hf_seqmix.analysis import markdown_table, run_environment
-from hf_seqmix.analysis.accuracy_plots import plot_accuracy_curves
+from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.training import read_recipe
+from hf_seqmix.training.results import Result, group_results, results_table
 
-from .benchmark_training import SCRIPTS, TrainingRun, file_digest, train_all, training_arguments
+from .benchmark_training import SCRIPTS, Job, Report, make_run, select, train_all, training_arguments, write_report
 from .lra_data import TaskData, data_folders, prepare_task
 
 RECIPES = SCRIPTS / "recipes" / "lra"
@@ -32,6 +30,8 @@ PUBLISHED: dict[str, dict[str, float]] = {
 }
 """Accuracies in per cent, of the benchmark's own data at its full size."""
 
+SOURCES = dict.fromkeys(TOEPLITZ, "Moreno, Mei, Walters 2023, table 2") | {"attention": "Tay et al. 2021"}
+
 
 @dataclass(frozen=True)
 class Size:
@@ -39,7 +39,7 @@ class Size:
 
     Attributes:
         data: settings of its generator, `rows` among them; empty for data that is not generated.
-        arguments: of finetune.py, after the recipe's.
+        recipe: what takes the place of settings of the task's recipe.
         batch: examples of an update, and of an evaluation's batch.
         updates: of a run.
         evaluations: of a run, on validation data.
@@ -47,7 +47,7 @@ class Size:
     """
 
     data: Mapping[str, Any]
-    arguments: str
+    recipe: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     batch: int | None = None
     updates: int | None = None
     evaluations: int = 4
@@ -58,15 +58,19 @@ def _rows(train: int, held_out: int) -> dict[str, int]:
     return {"train": train, "validation": held_out, "test": held_out}
 
 
-TINY = "--config-overrides hidden_size=32 intermediate_size=32 num_hidden_layers=2"
-FEWER_LAYERS = "--config-overrides num_hidden_layers=4"
-WORDS = "--baseline bag-of-words"
+def _recipe(overrides: Mapping[str, int] | None = None, /, **data: Any) -> dict[str, dict[str, Any]]:
+    return {"model": {"config_overrides": dict(overrides or {})}, "data": data}
+
+
+TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
+FEWER_LAYERS = {"num_hidden_layers": 4}
+WORDS: dict[str, Any] = {"baseline": "bag-of-words"}
 RATES = (3e-3, 1e-3)  # the Toeplitz ones' were tried on ListOps, 300 updates, seed 2222: 3e-3 before 2e-3 and 1e-3
 SIZES: dict[str, dict[str, Size]] = {
     "listops": {
         "fast": Size(
             {"rows": _rows(1000, 100), "min_length": 16, "max_length": 65},
-            f"--max-length 66 {TINY}",
+            _recipe(TINY, max_length=66),
             batch=16,
             updates=12,
             evaluations=8,
@@ -74,42 +78,42 @@ SIZES: dict[str, dict[str, Size]] = {
         ),
         "reduced": Size(
             {"rows": _rows(100_000, 2000), "min_length": 16, "max_length": 65},
-            "--max-length 66",
+            _recipe(max_length=66),
             batch=64,
             updates=1200,
             evaluations=8,
             learning_rates=RATES,
         ),
-        "full": Size({"rows": _rows(96_000, 2000)}, ""),
+        "full": Size({"rows": _rows(96_000, 2000)}),
     },
     "text": {
-        "fast": Size({}, f"--max-length 256 --max-train-samples 500 --max-eval-samples 100 {TINY}", 16, 12),
-        "reduced": Size({}, f"--max-length 512 --max-eval-samples 1000 {WORDS}", 16, 400, learning_rates=RATES),
-        "full": Size({}, WORDS),
+        "fast": Size({}, _recipe(TINY, max_length=256, max_train_samples=500, max_eval_samples=100), 16, 12),
+        "reduced": Size({}, _recipe(max_length=512, max_eval_samples=1000, **WORDS), 16, 400, learning_rates=RATES),
+        "full": Size({}, _recipe(**WORDS)),
     },
     "retrieval": {
         "fast": Size(
-            {"rows": _rows(200, 40), "length": 256}, f"--max-length 256 {TINY}", 16, 12, learning_rates=RATES
+            {"rows": _rows(200, 40), "length": 256}, _recipe(TINY, max_length=256), 16, 12, learning_rates=RATES
         ),
         "reduced": Size(
-            {"rows": _rows(8000, 600), "length": 500}, f"--max-length 500 {WORDS}", 16, 400, learning_rates=RATES
+            {"rows": _rows(8000, 600), "length": 500}, _recipe(max_length=500, **WORDS), 16, 400, learning_rates=RATES
         ),
-        "full": Size({"rows": _rows(20_000, 2000), "length": 4000}, WORDS),
+        "full": Size({"rows": _rows(20_000, 2000), "length": 4000}, _recipe(**WORDS)),
     },
     "image": {
-        "fast": Size({}, f"--max-train-samples 200 --max-eval-samples 40 {TINY}", 8, 4, 2, learning_rates=RATES),
-        "reduced": Size({}, f"--max-eval-samples 500 {FEWER_LAYERS}", 16, 300, 3, learning_rates=RATES),
-        "full": Size({}, ""),
+        "fast": Size({}, _recipe(TINY, max_train_samples=200, max_eval_samples=40), 8, 4, 2, learning_rates=RATES),
+        "reduced": Size({}, _recipe(FEWER_LAYERS, max_eval_samples=500), 16, 300, 3, learning_rates=RATES),
+        "full": Size({}),
     },
     "pathfinder": {
-        "fast": Size({"rows": _rows(200, 40)}, TINY, 8, 4, 2),
-        "reduced": Size({"rows": _rows(10_000, 500)}, FEWER_LAYERS, 16, 400),
-        "full": Size({"rows": _rows(160_000, 20_000)}, ""),
+        "fast": Size({"rows": _rows(200, 40)}, _recipe(TINY), 8, 4, 2),
+        "reduced": Size({"rows": _rows(10_000, 500)}, _recipe(FEWER_LAYERS), 16, 400),
+        "full": Size({"rows": _rows(160_000, 20_000)}),
     },
     "path-x": {
-        "fast": Size({"rows": _rows(8, 4), "image_size": 128}, TINY, 2, 2, 1),
-        "reduced": Size({"rows": _rows(1000, 100), "image_size": 128}, FEWER_LAYERS, 4, 100, 2),
-        "full": Size({"rows": _rows(160_000, 20_000), "image_size": 128}, ""),
+        "fast": Size({"rows": _rows(8, 4), "image_size": 128}, _recipe(TINY), 2, 2, 1),
+        "reduced": Size({"rows": _rows(1000, 100), "image_size": 128}, _recipe(FEWER_LAYERS), 4, 100, 2),
+        "full": Size({"rows": _rows(160_000, 20_000), "image_size": 128}),
     },
 }
 FULL_UPDATES = {
@@ -121,31 +125,26 @@ FULL_UPDATES = {
 """Updates of the recipes that count epochs, on the benchmark's data; the others make 50,000."""
 
 TABLE = {
-    "task": "task",
-    "family": "family",
-    "num_parameters": "parameters:,",
-    "updates": "updates:,",
+    "num_parameters": "parameters:,.0f",
+    "updates": "updates:,.0f",
     "accuracy": "test accuracy:.4f",
-    "spread": "± over seeds:.4f",
-    "num_seeds": "seeds",
     "validation_accuracy": "validation:.4f",
     "steps_per_second": "updates/s:.3g",
     "peak_memory_mib": "peak MiB:,.0f",
-    "published": "published:.4f",
 }
 
 logger = logging.getLogger("run_benchmarks")
 
 
 def add_lra(benchmarks: Any) -> None:
-    """Adds the sub-command `lra`."""
+    """Add the sub-command `lra`."""
     parser = benchmarks.add_parser(
         "lra",
         parents=[training_arguments()],
         allow_abbrev=False,
         help="trains classifiers on the tasks of the Long Range Arena",
-        description="Trains classifiers of every family on tasks of the Long Range Arena. The checkpoint that is best on "
-        "validation data is scored on the test data, once. Data that has no name on the Hub is generated (ListOps, "
+        description="Trains classifiers of every family on tasks of the Long Range Arena. The checkpoint that is best "
+        "on validation data is scored on the test data, once. Data that has no name on the Hub is generated (ListOps, "
         "Pathfinder, Path-X) or stood in for by another task of the same form (Retrieval), unless --data gives it. "
         "Without --full, models are trained on less and easier data: their figures are not the benchmark's.",
     )
@@ -156,16 +155,17 @@ def add_lra(benchmarks: Any) -> None:
         nargs="+",
         default=[],
         metavar="TASK=FOLDER",
-        help="folders with the benchmark's files (listops, retrieval) or with train.parquet, test.parquet (or .csv, .tsv, "
-        ".jsonl) and perhaps validation.parquet; for retrieval also one of texts, whose passages make the substitute",
+        help="folders with the benchmark's files (listops, retrieval) or with train.parquet, test.parquet (or .csv, "
+        ".tsv, .jsonl) and perhaps validation.parquet; for retrieval also one of texts, whose passages make the "
+        "substitute",
     )
     parser.add_argument("--max-steps", type=int, help="updates of each run, instead of the size's")
     parser.add_argument("--learning-rate", type=float, help="of every run, instead of the size's")
     parser.set_defaults(run=run_lra)
 
 
-def run_lra(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Trains every family on every task with every seed where the output folder has no result yet, and reports all.
+def run_lra(arguments: argparse.Namespace) -> Report:
+    """Train every family on every task with every seed where the output folder has no result yet, and report all.
 
     Raises:
         ValueError: an argument makes no sense, or data cannot be found.
@@ -177,123 +177,122 @@ def run_lra(arguments: argparse.Namespace) -> dict[str, Any]:
         task: prepare_task(task, folders.get(task), arguments.output_dir, SIZES[task][arguments.size].data)
         for task in arguments.tasks
     }
-    runs = [
-        make_run(arguments, task, family, seed, data[task])
+    jobs = [
+        make_job(arguments, task, family, seed, data[task])
         for task in arguments.tasks
         for family in arguments.families
         for seed in arguments.seeds
     ]
-    rows, failures = train_all(arguments, runs, measure)
-    summary = [row for task in arguments.tasks for row in summarise(rows, task)]
-    report = {
-        "benchmark": arguments.benchmark,
-        "size": arguments.size,
-        "data": {task: {"source": of.source, "baselines": dict(of.baselines)} for task, of in data.items()},
-        "results": rows,
-        "summary": summary,
-        "failures": failures,
-        "environment": run_environment(),
-    }
+    report = train_all(arguments, jobs, measure)
     if not arguments.costs:  # which train nothing: what is there stays
-        write_json(arguments.output_dir / "results.json", report)
-        if rows:
-            write_report(arguments.output_dir, report)
+        for task in arguments.tasks:
+            of_task = select(report.results, task=task)
+            report.results += rules(of_task, data[task].baselines) + published(task, arguments.families, of_task)
+        write_report(arguments.output_dir, report, describe(arguments.output_dir, report, arguments.tasks))
     return report
 
 
-def make_run(arguments: argparse.Namespace, task: str, family: str, seed: int, data: TaskData) -> TrainingRun:
-    """One training, as the size and the arguments say."""
+def make_job(arguments: argparse.Namespace, task: str, family: str, seed: int, data: TaskData) -> Job:
+    """Return one training, as the size and the arguments say, with all settings of its recipe written out."""
     size = SIZES[task][arguments.size]
-    recipe = RECIPES / f"{task}.yaml"
-    words = ["--recipe", str(recipe), "--family", family, *data.arguments, "--seed", str(seed)]
-    words += shlex.split(size.arguments)
+    recipe = read_recipe(RECIPES / f"{task}.yaml", family=family)
+    if "train_file" in data.fields:
+        recipe.get("data", {}).pop("dataset", None)
+    training: dict[str, Any] = {}
     if size.batch is not None:
-        words += ["--per-device-train-batch-size", str(size.batch), "--per-device-eval-batch-size", str(size.batch)]
+        training |= {"per_device_train_batch_size": size.batch, "per_device_eval_batch_size": size.batch}
     updates = arguments.max_steps or size.updates
     if updates is not None:
-        words += ["--max-steps", str(updates)]
-        every = str(max(1, math.ceil(updates / size.evaluations)))
-        words += ["--eval-strategy", "steps", "--eval-steps", every, "--save-strategy", "steps", "--save-steps", every]
+        every = max(1, math.ceil(updates / size.evaluations))
+        training |= {"max_steps": updates, "eval_strategy": "steps", "eval_steps": every}
+        training |= {"save_strategy": "steps", "save_steps": every}
     rate = arguments.learning_rate or (size.learning_rates and size.learning_rates[family not in TOEPLITZ])
     if rate:
-        words += ["--learning-rate", str(rate)]
-    words += shlex.split(arguments.training_arguments)
-    labels = {"task": task, "data": data.source, "size": arguments.size, "family": family, "seed": seed}
-    return TrainingRun(
+        training["learning_rate"] = rate
+    run = make_run(
+        task, recipe, {"data": data.fields}, size.recipe, {"training": training}, arguments=arguments, seed=seed
+    )
+    return Job(
         f"{task}/{family}/seed-{seed}",
         "finetune.py",
-        tuple(words),
-        labels,
+        run,
+        {"task": task, "model": family, "size": arguments.size, "setting": {"data": data.source}},
         updates or FULL_UPDATES.get((family, task), 50_000),
-        {"recipe": file_digest(recipe), **data.contents},
+        data.contents,
     )
 
 
-def measure(results: dict[str, Any]) -> dict[str, Any]:
-    """What a row shows of a run's results.json."""
-    memory = results["train"]["peak_memory_bytes"]
-    return {
-        "accuracy": results["test"]["accuracy"],
-        "test_examples": results["test"]["examples"],
-        "validation_accuracy": results["validation"]["accuracy"],
-        "baselines": {name: scores["accuracy"] for name, scores in results["test"]["baselines"].items()},
-        "num_parameters": results["num_parameters"],
-        "steps_per_second": results["train"]["steps_per_second"],
+def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
+    """Return the results of a run's results.json."""
+    test, memory = found["test"], found["train"]["peak_memory_bytes"]
+    shared["setting"] = {"data": f"{shared['setting']['data']}; {test['examples']:,} test examples"}
+    shared["environment"] |= {"memory_of": found["train"]["memory_of"]}
+    measured = {
+        "accuracy": test["accuracy"],
+        "num_parameters": found["num_parameters"],
+        "updates": found["num_updates"],
+        "steps_per_second": found["train"]["steps_per_second"],
         "peak_memory_mib": memory / 2**20 if memory else None,
-        "memory_of": results["train"]["memory_of"],
-        "train_seconds": results["train"]["seconds"],
-        "train_loss_curve": results["train_loss_curve"],
-        "validation_curve": [[point["step"], point["accuracy"]] for point in results["validation_curve"]],
+        "train_seconds": found["train"]["seconds"],
+        "train_loss": found["train_loss_curve"],
     }
+    curve = [[point["step"], point["accuracy"]] for point in found["validation_curve"]]
+    results = group_results(measured, **shared)
+    results += group_results({"validation_accuracy": found["validation"]["accuracy"]}, **shared)
+    results += group_results({"validation_accuracy": curve}, **shared)
+    for name, scores in test["baselines"].items():
+        results += group_results({"accuracy": scores["accuracy"]}, **{**shared, "model": name, "kind": "baseline"})
+    return results
 
 
-def summarise(rows: Sequence[Mapping[str, Any]], task: str) -> list[dict[str, Any]]:
-    """A row a family: the mean over its seeds, and the standard deviation where there are several."""
-    summary = []
-    for family in dict.fromkeys(row["family"] for row in rows if row["task"] == task):
-        own = [row for row in rows if (row["task"], row["family"]) == (task, family)]
-        published = PUBLISHED.get(family, {}).get(task)
-        means = ("accuracy", "validation_accuracy", "steps_per_second", "peak_memory_mib")
-        values = {key: [row[key] for row in own if row[key] is not None] for key in means}
-        summary.append(
-            {
-                "task": task,
-                "family": family,
-                "num_parameters": own[0]["num_parameters"],
-                "updates": own[0]["updates"],
-                **{key: statistics.mean(found) if found else None for key, found in values.items()},
-                "spread": statistics.stdev(values["accuracy"]) if len(own) > 1 else None,
-                "num_seeds": len(own),
-                "published": published and published / 100,
-            }
-        )
-    return summary
+def rules(results: Sequence[Result], baselines: Mapping[str, float]) -> list[Result]:
+    """Return the accuracies of rules that a model of a task should beat, which need no run."""
+    return [
+        Result(first.task, name, "accuracy", value, size=first.size, kind="baseline", setting=first.setting)
+        for first in select(results, metric="accuracy")[:1]
+        for name, value in baselines.items()
+    ]
 
 
-def write_report(folder: Path, report: dict[str, Any]) -> None:
-    """The table, on standard output and as a file, and a plot of validation accuracy for each task."""
+def published(task: str, families: Sequence[str], results: Sequence[Result]) -> list[Result]:
+    """Return what the papers give for a task at its full size."""
+    return [
+        Result(task, family, "accuracy", value / 100, size="full", kind="published", source=SOURCES[family])
+        for family in families
+        if results and (value := PUBLISHED.get(family, {}).get(task)) is not None
+    ]
+
+
+def describe(folder: Path, report: Report, tasks: Sequence[str]) -> list[str]:
+    """Return the tables, and plot validation accuracy for each task."""
     parts = []
-    for task, data in report["data"].items():
-        own = [row for row in report["summary"] if row["task"] == task]
-        runs = [row for row in report["results"] if row["task"] == task]
-        if not own:
+    for task in tasks:
+        own = select(report.results, task=task)
+        measured = select(own, metric="accuracy", kind="measured")
+        if not measured:
             continue
-        baselines = {**data["baselines"], **runs[0]["baselines"]}
-        others = [{"task": task, "family": f"({name})", "accuracy": value} for name, value in baselines.items()]
-        title = f"{task}, {report['size']}: {data['source']}; {runs[0]['test_examples']:,} test examples"
-        parts.append(f"{title}\n\n{markdown_table([*own, *others], TABLE)}")
-        plot_accuracy_curves(
-            {f"{row['family']}, seed {row['seed']}": row["validation_curve"] for row in runs},
-            folder / f"{task}.png",
-            references=baselines,
-            title=title,
-        )
-    if report["size"] != "full":
+        title = f"{task}, {measured[0].size}: {measured[0].setting['data']}"
+        shown = [result for result in own if result.get("step") is None]
+        parts.append(f"{title}\n\n{results_table(shown, {'model': 'family'}, TABLE)}")
+        curves = [
+            result for result in own if result.get("step") is not None and result.metric == "validation_accuracy"
+        ]
+        levels = {r.model: r.value for r in select(own, metric="accuracy", kind="baseline") if r.value is not None}
+        if curves:
+            plot_results(
+                curves,
+                folder / f"{task}.png",
+                x="step",
+                y="validation_accuracy",
+                references=levels,
+                labels={"step": "optimizer steps"},
+                title=title,
+            )
+    if parts and any(result.size not in ("full", "") for result in report.results):
         parts.append("Less and easier data than the benchmark's, and fewer updates: not its figures.")
-    parts.append(
-        "Published: of the benchmark's data at its full size (Moreno, Mei, Walters 2023, table 2; attention: Tay et al. "
-        "2021). Updates a second and memory are of runs one after another, not side by side."
-    )
-    text = "\n\n".join(parts)
-    print(text)
-    (folder / "results.md").write_text(f"{text}\n", encoding="utf-8")
+    if parts:
+        parts.append(
+            "Published: of the benchmark's data at its full size (Moreno, Mei, Walters 2023, table 2; attention: Tay "
+            "et al. 2021). Updates a second and memory are of runs one after another, not side by side."
+        )
+    return parts

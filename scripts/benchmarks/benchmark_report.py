@@ -1,142 +1,162 @@
-"""Writes what benchmarks found as one table each, into the README and into a checkpoint's card.
-
-    python scripts/benchmarks/benchmark_report.py runs/lra/results.json runs/glue/results.json
-    python scripts/benchmarks/benchmark_report.py runs/lra/results.json runs/corpora/results.json --readme README.md
-    python scripts/benchmarks/benchmark_report.py runs/lra/results.json --models fd_tnn --seeds 0 --card model_cards/fd-tnn-listops
-    python scripts/publishing/model_card.py model_cards/fd-tnn-listops
-
-Reads results.json of the benchmarks lra, glue and corpora of run_benchmarks.py; several files of one benchmark make one table,
-their seeds together. The README gets the tables between the lines
-
-    <!-- benchmark results: begin -->
-    <!-- benchmark results: end -->
-
-and stays as it is elsewhere. A card gets entries in the results of its card.yaml, in place of those of the same task and
-data; the third command renders it. A card is of one model: choose with --models, and with --seeds the run that is kept.
-"""
+"""The sub-command `report` of run_benchmarks.py: results as tables, in a file and in a checkpoint's card."""
 
 import argparse
-import os
 import re
-import shutil
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from hf_seqmix.analysis import markdown_table
+from hf_seqmix._files import write_text
 from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
+from hf_seqmix.training.results import Result, Summary, read_results, results_table, summarize
 
-from .report_readers import Result, read_results
+from .benchmark_training import Report
 
 BEGIN = "<!-- benchmark results: begin -->"
 END = "<!-- benchmark results: end -->"
 
-TABLE = {
-    "model": "model",
-    "metric": "metric",
-    "mean": "mean",
-    "spread": "±",
-    "seeds": "seeds",
-    "published": "published, full size",
+HEADLINES = ("accuracy", "score", "bits_per_byte", "perplexity", "token_loss", "ms")
+"""Metrics that are shown, in this order; of GLUE also those that `LABELS` names."""
+
+LABELS = ("Matthews", "F1", "Pearson", "Spearman", "matched", "mismatched")
+TASKS = {
+    "listops": "ListOps",
+    "text": "Text",
+    "retrieval": "Retrieval",
+    "image": "Image",
+    "pathfinder": "Pathfinder",
+    "path-x": "Path-X",
+    "cola": "CoLA",
+    "sst2": "SST-2",
+    "mrpc": "MRPC",
+    "stsb": "STS-B",
+    "rte": "RTE",
+    "qnli": "QNLI",
+    "qqp": "QQP",
+    "mnli": "MNLI",
+    "wnli": "WNLI",
 }
+"""Tasks as papers write them, where results name them otherwise."""
+
 CARD_WIDTH = 115
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="benchmark_report.py",
-        description=__doc__,
+def add_report(benchmarks: Any) -> None:
+    """Add the sub-command `report`."""
+    parser = benchmarks.add_parser(
+        "report",
         allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        help="shows what benchmarks found as tables, in a file or a card",
+        description="Reads results.jsonl of benchmarks, the seeds of several files together, and prints a table for "
+        "each task and data. --into writes the tables between the two lines "
+        f"{BEGIN!r} and {END!r} of a file, which stays as it is elsewhere. --card puts entries into the results of a "
+        "card.yaml, in place of the entries of the same task and data; scripts/publishing/model_card.py renders the "
+        "card. A card is of one model: choose with --models, and with --seeds the run that is kept.",
     )
-    parser.add_argument("results", type=Path, nargs="+", help="results.json of a benchmark")
-    parser.add_argument("--readme", type=Path, help="the file between whose two markers the tables go")
-    parser.add_argument(
-        "--card", type=Path, metavar="FOLDER", help="a folder with card.yaml, such as model_cards/NAME"
-    )
+    parser.add_argument("results", type=Path, nargs="+", help="results.jsonl of benchmarks")
+    parser.add_argument("--into", type=Path, metavar="FILE", help="the file between whose two markers the tables go")
+    parser.add_argument("--card", type=Path, metavar="FOLDER", help="with card.yaml, such as model_cards/NAME")
     parser.add_argument("--models", nargs="+", help="only results of these models or families")
     parser.add_argument("--seeds", type=int, nargs="+", help="only results of these seeds")
-    return parser
+    parser.set_defaults(run=run_report, output_dir=None)
 
 
-def main(argv: Sequence[str] | None = None) -> list[Result]:
-    """Print the tables, write what is asked for, and return the results; exits with a message on wrong input."""
-    arguments = build_parser().parse_args(argv)
-    try:
-        results = read_results(arguments.results, arguments.seeds)
-        if arguments.models is not None:
-            known = list(dict.fromkeys(result.model for result in results))
-            results = [result for result in results if result.model in arguments.models]
-            if not results:
-                raise ValueError(f"--models chooses none of {', '.join(known)}.")
-        text = report(results)
-        print(text)
-        # Everything is made before anything is written.
-        written = {}
-        if arguments.readme is not None:
-            written[arguments.readme] = between_markers(_read_text(arguments.readme), text, str(arguments.readme))
-        if arguments.card is not None:
-            path = arguments.card / CARD_VALUES
-            read_card_values(path)
-            written[path] = with_results(_read_text(path), card_entries(results), str(path))
-        for path, content in written.items():
-            _write_whole(path, content)
-    except (ValueError, OSError) as error:
-        sys.exit(f"benchmark_report.py: {error}")
-    return results
+def run_report(arguments: argparse.Namespace) -> Report:
+    """Print the tables and write what is asked for.
+
+    Raises:
+        ValueError: a file holds something else, nothing is left to show, or a file cannot be changed in place.
+    """
+    results = [r for r in read_results(arguments.results) if r.get("step") is None and r.get("position") is None]
+    results = [result for result in results if result.metric in (*HEADLINES, *LABELS)]
+    if arguments.seeds is not None:
+        results = [r for r in results if r.seed in (*arguments.seeds, None) or r.kind == "published"]
+    known = list(dict.fromkeys(result.model for result in results if result.kind == "measured"))
+    if not known:
+        raise ValueError("the files hold no result, or none of the seeds asked for.")
+    if arguments.models is not None:
+        own = [r for r in results if r.model in arguments.models and r.kind == "measured"]
+        if not own:
+            raise ValueError(f"--models chooses none of {', '.join(known)}.")
+        tasks = {(result.task, result.get("data")) for result in own}
+        results = own + [
+            r
+            for r in results
+            if (r.kind == "baseline" and (r.task, r.get("data")) in tasks)
+            or (r.kind == "published" and r.model in arguments.models)
+        ]
+    text = describe(results)
+    print(text)
+    # Everything is made before anything is written.
+    written = {}
+    if arguments.into is not None:
+        written[arguments.into] = between_markers(_read_text(arguments.into), text, str(arguments.into))
+    if arguments.card is not None:
+        path = arguments.card / CARD_VALUES
+        read_card_values(path)
+        written[path] = with_results(_read_text(path), card_entries(results), str(path))
+    for path, content in written.items():
+        write_text(path, content)
+    return Report(results)
 
 
-def report(results: Sequence[Result]) -> str:
-    """The tables of all benchmarks, one for each task and data, and the numbered commands that they name."""
+def describe(results: Sequence[Result]) -> str:
+    """Return a table for each task and data, and the numbered commands that the tables name."""
     parts = []
-    for benchmark in dict.fromkeys(result.benchmark for result in results):
-        own = [result for result in results if result.benchmark == benchmark]
-        commands = list(dict.fromkeys(command for result in own for command in result.commands))
-        parts.append(f"### {benchmark}")
-        for task, data in dict.fromkeys((result.task, result.data) for result in own):
-            group = [result for result in own if (result.task, result.data) == (task, data)]
-            numbers = sorted({commands.index(command) + 1 for result in group for command in result.commands})
-            by = f"command{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
-            rows = [*map(table_row, group), *baseline_rows(group)]
-            parts.append(f"{task}: {data} ({by}).\n\n{markdown_table(rows, TABLE)}")
-        parts.append("\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, start=1)))
+    measured = [result for result in results if result.kind == "measured"]
+    commands = list(dict.fromkeys(result.command for result in measured if result.command))
+    for subject in dict.fromkeys(map(subject_of, measured)):
+        group = of_subject(results, subject)
+        own = {commands.index(r.command) + 1 for r in group if r.kind == "measured" and r.command}
+        by = f"command{'s' if len(own) > 1 else ''} {', '.join(map(str, sorted(own)))}"
+        parts.append(f"{': '.join(filter(None, subject))}{f' ({by})' if own else ''}.")
+        metrics = [metric for metric in (*HEADLINES, *LABELS) if any(r.metric == metric for r in group)]
+        parts.append(results_table(group, ["model", *telling(group)], metrics))
+        sources: dict[str, list[str]] = {}
+        for result in group:
+            if result.kind == "published" and result.model not in sources.setdefault(result.source, []):
+                sources[result.source].append(result.model)
+        if sources:
+            said = [f"{source} ({', '.join(names)})" for source, names in sources.items()]
+            parts.append(f"Published: {'; '.join(said)}.")
+    parts += ["\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, start=1))]
     parts.append(
-        "Mean and standard deviation (±) over seeds. Published figures are of the published data, sizes and budgets; they "
-        "are no measurements of this package."
+        "Mean and standard deviation (±) over seeds. Baselines stand in brackets. Published figures are of the "
+        "published data, sizes and budgets; they are no measurements of this package."
     )
-    return "\n\n".join(parts)
+    return "\n\n".join(filter(None, parts))
 
 
-def table_row(result: Result) -> dict[str, str]:
-    """A result as the cells of its row."""
-    seeds = sorted(result.values)
-    count = f"{len(seeds)}: " if len(seeds) > 1 else ""
-    return {
-        "model": result.model,
-        "metric": _metric(result),
-        "mean": number(result.mean),
-        "spread": "-" if result.spread is None else number(result.spread),
-        "seeds": f"{count}{', '.join(map(str, seeds))}",
-        "published": "; ".join(f"{name} {number(value)}" for name, value in result.published.items()) or "-",
-    }
+def subject_of(result: Result) -> tuple[str, str]:
+    """Return task and data of a result, in words."""
+    size = f"{result.size} size" if result.size else ""
+    return TASKS.get(result.task, result.task), "; ".join(filter(None, (str(result.get("data") or ""), size)))
 
 
-def baseline_rows(group: Sequence[Result]) -> list[dict[str, str]]:
-    """What the models of a table have to beat, each value once, in brackets."""
-    found = {(name, _metric(result), number(v)): None for result in group for name, v in result.baselines.items()}
-    return [{"model": f"({name})", "metric": metric, "mean": value} for name, metric, value in found]
+def of_subject(results: Sequence[Result], subject: tuple[str, str]) -> list[Result]:
+    """Return the results of a task and data, the baselines and published figures of the task with them."""
+    task, _ = subject
+    return [
+        result
+        for result in results
+        if subject_of(result) == subject
+        or (result.kind != "measured" and subject_of(result)[0] == task and result.get("data") is None)
+    ]
 
 
-def _metric(result: Result) -> str:
-    return f"{result.metric} ({result.note})" if result.note else result.metric
+def telling(results: Sequence[Result]) -> list[str]:
+    """Return the settings that tell some measured results from others."""
+    own = [result for result in results if result.kind == "measured"]
+    names = dict.fromkeys(name for result in own for name in result.setting)
+    return [name for name in names if len({result.get(name) for result in own} - {None}) > 1]
 
 
-def number(value: float) -> str:
-    """Four places of what is near one, two of the rest."""
+def number(value: float | None) -> str:
+    """Return four places of what is near one, two of the rest."""
+    if value is None:
+        return "-"
     return f"{value:.4f}" if abs(value) < 10 else f"{value:.2f}"
 
 
@@ -150,11 +170,11 @@ def between_markers(text: str, content: str, name: str) -> str:
     for marker in (BEGIN, END):
         if lines.count(marker) != 1:
             raise ValueError(
-                f"{name} must have one line {marker!r}; it has {lines.count(marker)}. The tables go between {BEGIN!r} and "
-                f"{END!r}."
+                f"{name} must have one line {marker!r}; it has {lines.count(marker)}. The tables go between "
+                f"{BEGIN!r} and {END!r}."
             )
     if lines.index(END) < lines.index(BEGIN):
-        raise ValueError(f"In {name} the line {END!r} stands before {BEGIN!r}; it must stand after it.")
+        raise ValueError(f"in {name} the line {END!r} stands before {BEGIN!r}; it must stand after it.")
     first = re.search(rf"^{re.escape(BEGIN)}$", text, flags=re.MULTILINE)
     last = re.search(rf"^{re.escape(END)}$", text, flags=re.MULTILINE)
     assert first is not None and last is not None
@@ -162,35 +182,48 @@ def between_markers(text: str, content: str, name: str) -> str:
 
 
 def card_entries(results: Sequence[Result]) -> list[dict[str, Any]]:
-    """Entries of a card's `results`, as `model_card.py` reads them.
+    """Return entries of a card's `results`, as `model_card.py` reads them.
 
     Raises:
         ValueError: the results are of several models.
     """
-    models = list(dict.fromkeys(result.model for result in results))
+    measured = [result for result in results if result.kind == "measured"]
+    models = list(dict.fromkeys(result.model for result in measured))
     if len(models) > 1:
-        raise ValueError(f"A card is of one model; the results are of {', '.join(models)}: choose one with --models.")
+        raise ValueError(f"a card is of one model; the results are of {', '.join(models)}: choose one with --models.")
     entries = []
-    for result in results:
-        seeds = sorted(result.values)
-        said = f"seed {seeds[0]}"
-        if result.spread is not None:
-            listed = ", ".join(map(str, seeds))
-            said = f"mean of {len(seeds)} seeds ({listed}), standard deviation {number(result.spread)}"
-        beside = {name: round(value, 4) for name, value in result.baselines.items()}
-        beside |= {f"published, full size ({name})": round(value, 4) for name, value in result.published.items()}
+    for summary in summarize(measured):
+        result, mean = summary.result, summary.mean
+        if mean is None:
+            continue
+        group = of_subject(results, subject_of(result))
+        others = [s for s in summarize(group) if s.result.metric == result.metric and s.result.kind != "measured"]
+        beside = {_beside(s): round(s.mean, 4) for s in others if s.mean is not None}
         entry: dict[str, Any] = {
-            "task": result.task,
-            "dataset": result.data,
-            "metric": result.metric,
-            "value": round(result.mean, 4),
+            "task": subject_of(result)[0],
+            "dataset": subject_of(result)[1],
+            "metric": result.metric.replace("_", " "),
+            "value": round(mean, 4),
         }
         if beside:
             entry["baselines"] = beside
-        entry["note"] = f"{result.note}, {said}" if result.note else said
-        entry["command"] = "\n".join(result.commands)
+        told = [f"{name.replace('_', ' ')} {result.get(name)}" for name in telling(group)]
+        entry["note"] = ", ".join([*told, _seeds(summary)])
+        entry["command"] = "\n".join(dict.fromkeys(r.command for r in summary.results if r.command))
         entries.append(entry)
     return entries
+
+
+def _beside(summary: Summary) -> str:
+    result = summary.result
+    return result.model if result.kind == "baseline" else f"published, full size ({result.source}, {result.model})"
+
+
+def _seeds(summary: Summary) -> str:
+    seeds = sorted(seed for seed in summary.seeds if seed is not None)
+    if summary.spread is None:
+        return f"seed {seeds[0]}" if seeds else "no seed"
+    return f"mean of {len(seeds)} seeds ({', '.join(map(str, seeds))}), standard deviation {number(summary.spread)}"
 
 
 def with_results(text: str, entries: Sequence[dict[str, Any]], name: str) -> str:
@@ -241,17 +274,3 @@ def _subject(entry: dict[str, Any]) -> tuple[Any, Any]:
 def _read_text(path: Path) -> str:
     """As it is, line ends included."""
     return path.read_bytes().decode("utf-8")
-
-
-def _write_whole(path: Path, content: str) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content.encode("utf-8"))
-        shutil.copymode(path, temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-if __name__ == "__main__":
-    main()

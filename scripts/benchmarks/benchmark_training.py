@@ -1,4 +1,4 @@
-"""What the benchmarks that train share: training runs in processes of their own, resumed, logged, their costs said first."""
+"""What the benchmarks that train share: runs in processes of their own, resumed, recorded, their costs said first."""
 
 import argparse
 import hashlib
@@ -10,23 +10,34 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from hf_seqmix import __version__
-from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
+from hf_seqmix._files import write_json, write_text
+from hf_seqmix.training import merge_recipes, parse_overrides, run_from_recipe
+from hf_seqmix.training.results import Result, ResultFile, Run, markdown_table, run_environment, write_results
 
 SCRIPTS = Path(__file__).resolve().parents[1]
+LOG = "runs.jsonl"
+"""Every result of an output folder, a line a run; results.jsonl holds those of the last command."""
+
 TRIAL_UPDATES = 5  # timed to tell what a run will cost: the median leaves the first, slow ones out
-_SHORT = f"--max-steps {TRIAL_UPDATES} --eval-strategy no --save-strategy no --load-best-model-at-end false".split()
-TRIALS = {
-    "finetune.py": [*_SHORT, "--max-train-samples", "1000", "--max-eval-samples", "2"],
-    "pretrain.py": [*_SHORT, "--max-eval-blocks", "1"],
+_SHORT: dict[str, Any] = {
+    "max_steps": TRIAL_UPDATES,
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "load_best_model_at_end": False,
+}
+TRIALS: dict[str, dict[str, dict[str, Any]]] = {
+    "finetune.py": {"data": {"max_train_samples": 1000, "max_eval_samples": 2}, "training": _SHORT},
+    "pretrain.py": {"data": {"max_eval_blocks": 1}, "training": _SHORT},
 }
 """What takes the place of the length of a run where only its speed is asked for."""
 
-SAME_COST = ("seed", "learning_rate")  # labels that no update takes longer for
+REPLACED = ("num_train_epochs", "max_tokens", "schedule_steps", "warmup_steps")
+"""Settings whose place `max_steps` takes: the length said otherwise, or laid out for another length."""
 
 COSTS = {
     "run": "run",
@@ -39,71 +50,121 @@ COSTS = {
 logger = logging.getLogger("run_benchmarks")
 
 
+@dataclass
+class Report:
+    """What a benchmark found.
+
+    Attributes:
+        results: of this command, those that were there already included.
+        failures: name of a run or model -> why it has no result.
+    """
+
+    results: list[Result] = field(default_factory=list)
+    failures: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
-class TrainingRun:
+class Job:
     """One training.
 
     Attributes:
-        name: as a path below the output folder, such as "listops/fd_tnn/seed-0"; tells the runs apart.
-        script: of this folder, such as "finetune.py"; writes results.json into its `--output-dir` and knows `--resume`.
-        arguments: of that script, but for these two.
-        labels: what its row says besides what was measured, such as task, family and seed.
-        updates: of the training, where it is known beforehand.
-        contents: what tells the files that the arguments name from others of the same name, where they may change.
+        name: as a path below the output folder, such as "listops/fd_tnn/seed-0"; tells the jobs apart.
+        script: of the folder `scripts`; takes the run as `--recipe`, writes results.json, and knows `--resume`.
+        run: what runs, with this machine's files.
+        labels: fields that all results of the job share, such as model, size and setting.
+        updates: of the training, where the number is known beforehand.
+        contents: what tells the files that the run names from others of the same name, where files may change.
     """
 
     name: str
     script: str
-    arguments: tuple[str, ...]
-    labels: Mapping[str, Any]
+    run: Run
+    labels: Mapping[str, Any] = field(default_factory=dict)
     updates: int | None = None
-    contents: Mapping[str, str | None] | None = None
+    contents: Mapping[str, str | None] = field(default_factory=dict)
 
-    def portable(self, output_dir: Path) -> list[str]:
-        """The arguments without this machine's folders: what results are known by, and what a reader can type."""
-        return [_portable(word, output_dir) for word in self.arguments]
-
-    def folder(self, output_dir: Path) -> Path:
-        """Where it writes; another one for other arguments, so that a run is never resumed with others."""
-        contents = [dict(self.contents)] if self.contents else []
-        words = json.dumps([self.script, *self.portable(output_dir), *contents])
-        return output_dir / "runs" / f"{self.name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+    def portable(self, output_dir: Path) -> Run:
+        """Return the run without this machine's folders: what its results are known by."""
+        sections = {name: _portable(getattr(self.run, name), output_dir) for name in ("model", "data", "training")}
+        return replace(self.run, **sections)
 
     def key(self, benchmark: str, output_dir: Path) -> dict[str, Any]:
-        """What its result depends on."""
-        return {
-            "benchmark": benchmark,
-            "version": __version__,
-            "name": self.name,
-            "script": self.script,
-            "arguments": self.portable(output_dir),
-            **({"contents": dict(self.contents)} if self.contents else {}),
-        }
+        """Return what the results of the job depend on."""
+        run = self.portable(output_dir).digest
+        key = {"benchmark": benchmark, "version": __version__, "name": self.name, "script": self.script, "run": run}
+        return {**key, "contents": dict(self.contents)} if self.contents else key
 
-    def command(self, output_dir: Path) -> str:
-        """What a user types to do this one alone."""
-        words = ["python", f"scripts/{self.script}", *self.portable(output_dir), "--output-dir", f"runs/{self.name}"]
-        return shlex.join(words)
+    def folder(self, output_dir: Path) -> Path:
+        """Return where the job writes: another folder for another run, so that none is resumed with other settings."""
+        words = json.dumps([self.script, self.portable(output_dir).digest, dict(self.contents)])
+        return output_dir / "runs" / f"{self.name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+
+
+def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: argparse.Namespace, seed: int) -> Run:
+    """Return the run of recipes, the later of equal settings winning, and of what the command line adds.
+
+    Where a recipe says `max_steps`, the settings of the recipes before it that `REPLACED` names are left out.
+    """
+    added: dict[str, dict[str, Any]] = {"training": parse_overrides(arguments.training)}
+    if arguments.config_overrides:
+        added["model"] = {"config_overrides": parse_overrides(arguments.config_overrides)}
+    merged: dict[str, dict[str, Any]] = {}
+    for recipe in (*recipes, added):
+        if recipe.get("training", {}).get("max_steps") is not None:
+            for name in REPLACED:
+                merged.get("training", {}).pop(name, None)
+        merged = merge_recipes(merged, recipe)
+    return run_from_recipe(task, merged, seed)
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 of a file's content, its first 16 digits."""
+    """Return the first 16 digits of the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
-def _portable(word: str, output_dir: Path) -> str:
-    if os.sep not in word:
-        return word
-    path = Path(word)
-    for folder, name in ((output_dir.absolute(), "OUTPUT"), (SCRIPTS, "scripts")):
-        if path.absolute().is_relative_to(folder):
+def _portable(value: Any, output_dir: Path) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _portable(entry, output_dir) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_portable(entry, output_dir) for entry in value]
+    if not isinstance(value, str) or os.sep not in value:
+        return value
+    path = Path(value)
+    for folder, name in ((output_dir.absolute(), "OUTPUT"), (SCRIPTS.parent, ".")):
+        if path.absolute().is_relative_to(folder) and path.exists():
             return str(Path(name) / path.absolute().relative_to(folder))
-    return f"DATA/{path.parent.name}/{path.name}" if path.is_absolute() else word
+    return f"DATA/{path.parent.name}/{path.name}" if path.is_absolute() else value
+
+
+def portable_command(benchmark: str) -> str:
+    """Return this command as a reader can type it: files of the repository from there, others below DATA."""
+    words = ["python", "scripts/run_benchmarks.py", *sys.argv[1:]]
+    kept = []
+    for before, word in zip(["", *words], words, strict=False):
+        name, equals, value = word.partition("=")
+        if before == "--output-dir":
+            kept.append(f"runs/{benchmark}")
+        elif name == "--output-dir" and equals:
+            kept.append(f"--output-dir=runs/{benchmark}")
+        elif equals and "/" not in name and "/" in value:
+            kept.append(f"{name}={_portable_path(value)}")
+        else:
+            kept.append(_portable_path(word))
+    return shlex.join(kept)
+
+
+def _portable_path(word: str) -> str:
+    path = Path(word)
+    if not path.is_absolute() and ".." not in path.parts:
+        return word
+    if path.resolve().is_relative_to(SCRIPTS.parent):
+        return str(path.resolve().relative_to(SCRIPTS.parent))
+    return f"DATA/{path.name}"
 
 
 def training_arguments() -> argparse.ArgumentParser:
-    """What every benchmark that trains takes."""
+    """Return what every benchmark that trains takes."""
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     common.add_argument("--output-dir", type=Path, required=True, help="where runs, results, table and plots go")
     size = common.add_mutually_exclusive_group()
@@ -125,10 +186,20 @@ def training_arguments() -> argparse.ArgumentParser:
     common.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
     common.add_argument("--costs", action="store_true", help="only say what the runs would cost on this machine")
     common.add_argument(
-        "--training-arguments",
-        default="",
-        metavar="ARGUMENTS",
-        help="further arguments of the training script, in one text after an equals sign: --training-arguments='--bf16 --use-cpu'",
+        "--training",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="training arguments of every run, such as bf16=true use_cpu=true",
+    )
+    common.add_argument(
+        "--config-overrides",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="fields of the configuration of every model from scratch, such as hidden_size=64",
     )
     common.add_argument("--overwrite", action="store_true", help="run again what the output folder already holds")
     return common
@@ -136,116 +207,137 @@ def training_arguments() -> argparse.ArgumentParser:
 
 def train_all(
     arguments: argparse.Namespace,
-    runs: Sequence[TrainingRun],
-    measure: Callable[[dict[str, Any]], dict[str, Any]],
-    planned: Sequence[TrainingRun] | None = None,
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """
-    Train what the output folder does not hold yet.
+    jobs: Sequence[Job],
+    measure: Callable[[Mapping[str, Any], dict[str, Any]], list[Result]],
+    planned: Sequence[Job] | None = None,
+) -> Report:
+    """Train what the output folder does not hold yet.
 
     Args:
         arguments: as `training_arguments` reads them, and `benchmark`.
-        runs: in the order of the table.
-        measure: takes from a run's results.json what its row shows.
-        planned: the runs whose costs are said, where a benchmark trains in several rounds: all of them before the first, none
-            before the others. By default those that are trained now.
+        jobs: in the order of the table.
+        measure: makes results of a run's results.json and of the fields that they share.
+        planned: the jobs whose costs are said, where a benchmark trains in several rounds: all of them before the
+            first round, none before the others. By default those that are trained now.
 
     Returns:
-        A row for each run that has a result, its labels first; the faults of the others by name.
+        The results of every job that has some; the faults of the others by name.
 
     Raises:
-        ValueError: two runs have one name, or the log is something else.
+        ValueError: two jobs have one name, or the log is something else.
     """
-    names = [run.name for run in runs]
+    names = [job.name for job in jobs]
     if len(set(names)) < len(names):
         raise ValueError(f"Two runs have one name: {', '.join(sorted({n for n in names if names.count(n) > 1}))}.")
-    log = ResultLog(arguments.output_dir / "results.jsonl")
-
-    def key(run: TrainingRun) -> dict[str, Any]:
-        return run.key(arguments.benchmark, arguments.output_dir)
-
-    missing = [run for run in runs if arguments.overwrite or log.get(key(run)) is None]
-    if len(missing) < len(runs):
-        logger.info(f"{len(runs) - len(missing)} of {len(runs)} results are there already")
+    log = ResultFile(arguments.output_dir / LOG)
+    keys = {job.name: job.key(arguments.benchmark, arguments.output_dir) for job in jobs}
+    missing = [job for job in jobs if arguments.overwrite or log.get(keys[job.name]) is None]
+    if len(missing) < len(jobs):
+        logger.info(f"{len(jobs) - len(missing)} of {len(jobs)} results are there already")
     if missing and (arguments.size == "full" or arguments.costs):
         state_costs(arguments, missing if planned is None else planned)
-    failures: dict[str, str] = {}
-    for number, run in enumerate([] if arguments.costs else missing, start=1):
-        logger.info(f"run {number} of {len(missing)}: {run.name}")
-        folder = run.folder(arguments.output_dir)
+    report = Report()
+    for number, job in enumerate([] if arguments.costs else missing, start=1):
+        logger.info(f"run {number} of {len(missing)}: {job.name}")
+        folder = job.folder(arguments.output_dir)
         if arguments.overwrite:
-            log.forget(key(run))  # or a run that fails now would show its former result
+            log.forget(keys[job.name])  # or a run that fails now would show its former result
             shutil.rmtree(folder, ignore_errors=True)
-        results = train(run, folder)
-        if isinstance(results, str):
-            failures[run.name] = results
-            logger.error(f"{run.name}: {results}")
+        found = train(job, folder)
+        if isinstance(found, str):
+            report.failures[job.name] = found
+            logger.error(f"{job.name}: {found}")
             continue
-        row = {
-            **run.labels,
-            **measure(results),
-            "updates": results["num_updates"],
-            "command": run.command(arguments.output_dir),
-            "environment": {name: value for name, value in run_environment().items() if name != "command"},
+        shared = {
+            "seed": job.run.seed,
+            "run": job.portable(arguments.output_dir),
+            **origin(arguments.benchmark),
+            **job.labels,
         }
-        log.append(key(run), row)
-        # What the row needs is kept; checkpoints of a finished run are dead weight.
+        log.append(keys[job.name], measure(found, shared))
+        # What the results need is kept; checkpoints of a finished run are dead weight.
         for checkpoint in folder.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
-    found = [log.get(key(run)) for run in runs]
-    return [row for row in found if row is not None], failures
+    for job in jobs:
+        report.results += log.get(keys[job.name]) or []
+    return report
 
 
-def train(run: TrainingRun, folder: Path, more: Sequence[str] = ()) -> dict[str, Any] | str:
+def origin(benchmark: str) -> dict[str, Any]:
+    """Return what results say of where they come from: the command and the environment."""
+    environment = {name: value for name, value in run_environment().items() if name != "command"}
+    return {"command": portable_command(benchmark), "environment": environment}
+
+
+def train(job: Job, folder: Path) -> dict[str, Any] | str:
     """Run the script, its progress on this standard error, and return its results.json, or what went wrong."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [
-        sys.executable,
-        str(SCRIPTS / run.script),
-        *run.arguments,
-        *more,
-        "--output-dir",
-        str(folder),
-        "--resume",
-    ]
-    output = folder / "output.txt"
-    with open(output, "w", encoding="utf-8") as file:
+    write_json(folder / "run.json", job.run.to_json())
+    command = [sys.executable, str(SCRIPTS / job.script), "--recipe", str(folder / "run.json")]
+    command += ["--output-dir", str(folder), "--resume"]
+    with open(folder / "output.txt", "w", encoding="utf-8") as file:
         done = subprocess.run(command, stdout=file, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"}, check=False)
     if done.returncode:
-        return f"{run.script} ended with status {done.returncode}; its last words are above, its folder is {folder}"
+        return f"{job.script} ended with status {done.returncode}; its last words are above, its folder is {folder}"
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
-def state_costs(arguments: argparse.Namespace, runs: Sequence[TrainingRun]) -> list[dict[str, Any]]:
-    """Time a few updates of each kind of run, say what all of them take, and return that as rows; nothing if there are no runs.
+def state_costs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    """Time a few updates of each kind of job, say what all of them take, and return that as rows.
 
-    Runs that differ in their seed and learning rate alone are timed once. Evaluations are not counted.
+    Jobs that differ in their seed and learning rate alone are timed once. Evaluations are not counted.
     """
-    if not runs:
+    if not jobs:
         return []
     rows: list[dict[str, Any]] = []
     known: dict[str, dict[str, Any]] = {}
-    for run in runs:
-        kind = json.dumps({name: value for name, value in run.labels.items() if name not in SAME_COST})
+    for job in jobs:
+        kind = replace(job.run, seed=0, training={**job.run.training, "learning_rate": None}).digest
         if kind not in known:
-            logger.info(f"timing {TRIAL_UPDATES} updates of {run.name}")
-            folder = arguments.output_dir / "costs" / run.name
+            logger.info(f"timing {TRIAL_UPDATES} updates of {job.name}")
+            folder = arguments.output_dir / "costs" / job.name
             shutil.rmtree(folder, ignore_errors=True)
-            results = train(run, folder, TRIALS[run.script])
+            found = train(replace(job, run=_trial(job)), folder)
             shutil.rmtree(folder, ignore_errors=True)
-            known[kind] = {} if isinstance(results, str) else results
+            known[kind] = {} if isinstance(found, str) else found
         speed = known[kind].get("train", known[kind])
         per_second, memory = speed.get("steps_per_second"), speed.get("peak_memory_bytes")
         seconds = 1 / per_second if per_second else None
         rows.append(
             {
-                "run": run.name,
-                "updates": run.updates,
+                "run": job.name,
+                "updates": job.updates,
                 "seconds_per_update": seconds,
-                "hours": seconds * run.updates / 3600 if seconds and run.updates else None,
+                "hours": seconds * job.updates / 3600 if seconds and job.updates else None,
                 "peak_memory_mib": memory / 2**20 if memory else None,
             }
         )
     total = sum(row["hours"] or 0 for row in rows)
     print(f"{markdown_table(rows, COSTS)}\n\n{total:.1f} hours in all on this machine, evaluations not counted.")
     return rows
+
+
+def _trial(job: Job) -> Run:
+    """Return the run cut to a few updates."""
+    training = {name: value for name, value in job.run.training.items() if name not in REPLACED}
+    sections = merge_recipes({"data": job.run.data}, {"training": training}, TRIALS[job.script])
+    return replace(job.run, data=sections["data"], training=sections["training"])
+
+
+def write_report(folder: Path, report: Report, parts: Sequence[str]) -> None:
+    """Write results.jsonl and results.md, and print the latter; nothing of the kind where there is no result."""
+    write_results(folder / "results.jsonl", report.results)
+    failures = [f"Not evaluated: {name}: {' '.join(why.split())}" for name, why in report.failures.items()]
+    text = "\n\n".join([*parts, *failures])
+    if text:
+        print(text)
+        write_text(folder / "results.md", f"{text}\n")
+
+
+def select(results: Sequence[Result], **wanted: Any) -> list[Result]:
+    """Return the results whose fields or settings have the values wanted; a tuple allows several."""
+    return [
+        result
+        for result in results
+        if all(result.get(name) in (v if isinstance(v, tuple) else (v,)) for name, v in wanted.items())
+    ]

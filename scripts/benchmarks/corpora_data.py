@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import datasets
 
@@ -46,14 +47,14 @@ class CorpusData:
         title: what it is, in words.
         tokenizer: of models that are not of the published size.
         name: its name and a piece of the text's hash, which tells runs on other text apart.
-        arguments: of pretrain.py.
+        fields: of pretrain.py's data arguments.
     """
 
     texts: dict[str, list[str]]
     title: str
     tokenizer: str
     name: str
-    arguments: tuple[str, ...]
+    fields: dict[str, Any]
 
 
 def _folder(folder: Path | None) -> Path:
@@ -91,8 +92,7 @@ CORPORA = {
 
 
 def prepare_corpus(name: str, data_dir: Path | None, output_dir: Path, train_limit: int | None = None) -> CorpusData:
-    """
-    Read a corpus and write its training and validation text below the output folder's `data`, as pretrain.py takes it.
+    """Read a corpus and write its training and validation text below the output folder's `data`, for pretrain.py.
 
     Args:
         name: of `CORPORA`.
@@ -128,5 +128,5 @@ def prepare_corpus(name: str, data_dir: Path | None, output_dir: Path, train_lim
             for split, path in files.items():
                 with (aside / path.name).open("w", encoding="utf-8") as file:
                     file.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts[split])
-    arguments = ("--train-file", str(files["train"]), "--validation-file", str(files["validation"]))
-    return CorpusData(texts, title, corpus.tokenizer, own_name, arguments)
+    fields = {f"{split}_file": [str(path)] for split, path in files.items()}
+    return CorpusData(texts, title, corpus.tokenizer, own_name, fields)

@@ -1,22 +1,23 @@
-"""Trained models of `run_benchmarks.py corpora` at several inference lengths, and what needs no training beside them."""
+"""Trained models of `run_benchmarks.py corpora` at several inference lengths, beside what needs no training."""
 
 import argparse
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoTokenizer
 
-from hf_seqmix.analysis import ResultLog
 from hf_seqmix.analysis.masked_modeling import mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram, bits_per_byte_xz, count_bytes
+from hf_seqmix.training.results import Result, ResultFile
 
 from . import benchmark_language, benchmark_masked
 from .benchmark_inputs import first_bytes, text_hash
+from .benchmark_training import Report, select
 
 MASKED_SHARE = 0.15
 GAP_SEED = 0  # the gaps are the same for all models of a tokenizer
@@ -41,13 +42,16 @@ class TrainedModel:
 
 
 def score_lengths(
-    arguments: argparse.Namespace, models: Sequence[TrainedModel], texts: list[str], log: ResultLog
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """
-    Score every model at every inference length that the log does not hold yet.
+    arguments: argparse.Namespace,
+    models: Sequence[TrainedModel],
+    texts: list[str],
+    log: ResultFile,
+    shared: dict[str, Any],
+) -> Report:
+    """Score every model at every inference length that the log does not hold yet.
 
-    The kernels of an FD-TNN live on a grid; beyond the trained length it is made as fine as the inference length, as its
-    paper does, unless `arguments.keep_grid`.
+    The kernels of an FD-TNN live on a grid; beyond the trained length the grid is made as fine as the inference
+    length, as its paper does, unless `arguments.keep_grid`.
 
     Args:
         arguments: `objective`, `context_length` (trained, in tokens), `inference_lengths`, `keep_grid`, `batch_size`,
@@ -55,41 +59,46 @@ def score_lengths(
         models: trained ones.
         texts: held-out documents.
         log: where scores are kept.
+        shared: fields of all results.
 
     Returns:
-        Scores, with `family` and `seed`; and what was not possible: family, seed, length and the reason.
+        Scores; and what was not possible, with the reason.
     """
-    rows, impossible = [], []
+    report = Report()
     longest = max(map(count_bytes, texts))
     for model in models:
         for length in arguments.inference_lengths:
-            labels = {"family": model.family, "seed": model.seed, "context_length": length}
+            name = f"{model.family}, seed {model.seed}, {length:,} tokens"
             if length > max(longest, arguments.context_length):
                 reason = f"no document of the text has more than {longest:,} bytes, so no token has so much context"
-                impossible.append({**labels, "reason": reason})
-                logger.warning(f"{model.family} at {length} tokens: {reason}")
+                report.failures[name] = reason
+                logger.warning(f"{name}: {reason}")
                 continue
             try:
-                score = _score(arguments, model, length, texts, log)
+                report.results += _score(arguments, model, length, texts, log, shared)
             except (ValueError, MemoryError, RuntimeError) as error:
                 if isinstance(error, RuntimeError) and not _is_memory(error):
                     raise
-                impossible.append({**labels, "reason": str(error)})
-                logger.error(f"{model.family} at {length} tokens: {error}")
+                report.failures[name] = str(error)
+                logger.error(f"{name}: {error}")
                 if torch.cuda.is_available():
                     torch.cuda.empty_cache()
-                continue
-            rows.append({**labels, **score})
-    return rows, impossible
+    return report
 
 
 def _score(
-    arguments: argparse.Namespace, model: TrainedModel, length: int, texts: list[str], log: ResultLog
-) -> dict[str, Any]:
-    """One score, from the log if it is there."""
+    arguments: argparse.Namespace,
+    model: TrainedModel,
+    length: int,
+    texts: list[str],
+    log: ResultFile,
+    shared: dict[str, Any],
+) -> list[Result]:
+    """Return the results of one score, from the log if they are there."""
     on_grid = model.family == "fd_tnn" and not arguments.keep_grid and length > arguments.context_length
     kernel_length = length if on_grid else None
-    name, folder = f"{model.family}, seed {model.seed}, {length} tokens", str(model.folder)
+    folder = str(model.folder)
+    shared = {**shared, "model": model.family, "seed": model.seed}
     options: dict[str, Any] = {
         **{key: getattr(arguments, key) for key in ("benchmark", "batch_size", "device", "dtype")},
         "tokenizer": None,
@@ -102,7 +111,7 @@ def _score(
         if arguments.overwrite:
             log.forget(key)
         if log.get(key) is None:
-            benchmark_language.score_model(settings, folder, name, texts, {length: key}, log)
+            benchmark_language.score_model(settings, folder, texts, {length: key}, log, shared)
     else:
         settings = argparse.Namespace(
             **options, context_length=length, share=MASKED_SHARE, ngram=None, dataset=None, text_file=None
@@ -111,11 +120,11 @@ def _score(
         if arguments.overwrite:
             log.forget(key)
         if log.get(key) is None:
-            score = benchmark_masked.score_model(settings, folder, name, texts, {}, [], kernel_length)
-            score["perplexity"] = math.exp(min(score["token_loss"], 700.0))
-            log.append(key, score)
-    result: dict[str, Any] = log.get(key) or {}
-    return result
+            results = benchmark_masked.score_model(settings, folder, texts, {}, [], shared, kernel_length)
+            [loss] = select(results, metric="token_loss")
+            perplexity = math.exp(min(loss.value or 0.0, 700.0))
+            log.append(key, [*results, replace(loss, metric="perplexity", value=perplexity)])
+    return log.get(key) or []
 
 
 def _is_memory(error: RuntimeError) -> bool:
@@ -123,17 +132,21 @@ def _is_memory(error: RuntimeError) -> bool:
 
 
 def references(
-    arguments: argparse.Namespace, models: Sequence[TrainedModel], train: list[str], texts: list[str], log: ResultLog
-) -> dict[str, float]:
-    """
-    Bits per byte of the same text under what is not a neural network: `xz -9` and a smoothed n-gram of bytes.
+    arguments: argparse.Namespace,
+    models: Sequence[TrainedModel],
+    train: list[str],
+    texts: list[str],
+    log: ResultFile,
+    shared: dict[str, Any],
+) -> list[Result]:
+    """Return bits per byte of the same text under what is no neural network: `xz -9e` and a smoothed n-gram of bytes.
 
-    For masked models the n-gram alone is comparable: it is asked for the bytes of the gaps, and shown every byte before
-    each, where a model sees the gaps' neighbours on both sides and no gap.
+    For masked models the n-gram alone is comparable: it is asked for the bytes of the gaps, and shown every byte
+    before each, where a model sees the gaps' neighbors on both sides and no gap.
     """
     causal, order = arguments.objective == "causal", arguments.ngram
     if not causal and not models:
-        return {}
+        return []
     counted = first_bytes(train, NGRAM_BYTES)
     part = "" if len(counted) == len(train) and counted[-1] == train[-1] else ", first 20 MB"
     blocks = []
@@ -149,23 +162,15 @@ def references(
         "train": text_hash(counted),
         "gaps": text_hash([str(block.byte_starts.tolist()) for block in blocks]),  # other tokenizers have others
     }
-    found: dict[str, float] | None = log.get(key)
-    if found is None:
+    results = log.get(key)
+    if results is None:
         ngram = ByteNGram(order).fit(counted)
         name = f"byte {order}-gram{part}"
         if causal:
-            found = {"xz -9": bits_per_byte_xz(texts), name: ngram.bits_per_byte(texts)}
+            found = {"xz -9e": bits_per_byte_xz(texts), name: ngram.bits_per_byte(texts)}
         else:
             found = {f"{name}, bytes before": ngram_bits_per_byte(ngram, texts, blocks)}
-        log.append(key, found)
-    return dict(found)
-
-
-def mean_over_seeds(rows: Sequence[Mapping[str, Any]], key: str) -> dict[str, dict[int, float]]:
-    """Family -> inference length -> the mean of `key` over seeds."""
-    values: dict[str, dict[int, list[float]]] = {}
-    for row in rows:
-        values.setdefault(row["family"], {}).setdefault(row["context_length"], []).append(row[key])
-    return {
-        family: {length: sum(own) / len(own) for length, own in lengths.items()} for family, lengths in values.items()
-    }
+        fields = {**shared, "metric": "bits_per_byte", "kind": "baseline"}
+        results = [Result(**{**fields, "model": name, "value": value}) for name, value in found.items()]
+        log.append(key, results)
+    return results

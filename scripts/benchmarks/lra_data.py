@@ -39,21 +39,21 @@ class TaskData:
     """What finetune.py reads.
 
     Attributes:
-        arguments: of finetune.py.
+        fields: of finetune.py's data arguments.
         source: what it is, in words; tells data that is not the benchmark's from data that is.
         baselines: accuracies on the test split of rules that a model should beat.
-        contents: what tells files that were given from others of the same name; generated ones are named by their settings.
+        contents: what tells files that were given from others of the same name; generated ones are named by their
+            settings.
     """
 
-    arguments: tuple[str, ...]
+    fields: Mapping[str, Any]
     source: str
     baselines: Mapping[str, float] = field(default_factory=dict)
     contents: Mapping[str, str] = field(default_factory=dict)
 
 
 def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
-    """
-    Find or make the data of a task.
+    """Find or make the data of a task.
 
     Args:
         task: its name.
@@ -111,12 +111,12 @@ def _retrieval(task: str, folder: Path | None, output_dir: Path, settings: Mappi
         {**settings, "from": made_from},
         lambda: same_document_pairs(load_documents(origin), rows, seed=0, **options),
     )
-    columns = ("--text-columns", "text1", "text2", "--label-column", "label")
+    columns = {"text_columns": ["text1", "text2"], "label_column": ["label"]}
     name = "Python's standard library" if folder is None else f"the texts of {folder.name}"
     shared = _document_names(files["train"]) & _document_names(files["test"])
     apart = "each document in all splits" if shared else "each document in one split"
     source = f"a substitute, not AAN: two passages of one document? {name}, {apart}"
-    return TaskData((*_files(files), *columns), source)
+    return TaskData({**_files(files), **columns}, source)
 
 
 def _document_names(path: Path) -> set[str]:
@@ -159,7 +159,7 @@ def _from_hub(task: str, name: str) -> TaskData:
         load_labelled(HUB[task])
     except ValueError as error:
         raise ValueError(f"{error} Where there is no network, give --data {task}=FOLDER.") from error
-    return TaskData(("--dataset", HUB[task]), f"{name}, from the Hub")
+    return TaskData({"dataset": HUB[task]}, f"{name}, from the Hub")
 
 
 def _released(task: str, folder: Path) -> dict[str, Path]:
@@ -167,14 +167,14 @@ def _released(task: str, folder: Path) -> dict[str, Path]:
     missing = [path.name for path in files.values() if not path.is_file()]
     if missing:
         raise ValueError(
-            f"--data {task}={folder} lacks {', '.join(missing)}; it must hold {', '.join(RELEASED[task])}, or leave it "
-            "out to generate them."
+            f"--data {task}={folder} lacks {', '.join(missing)}; it must hold {', '.join(RELEASED[task])}, or leave "
+            "it out to generate them."
         )
     return files
 
 
 def _tables(task: str, folder: Path) -> dict[str, Path]:
-    """The tables of a folder, by split: train and test at least."""
+    """Return the tables of a folder, by split: train and test at least."""
     files = {
         split: path
         for split in SPLITS
@@ -183,14 +183,14 @@ def _tables(task: str, folder: Path) -> dict[str, Path]:
     }
     if not {"train", "test"} <= files.keys():
         raise ValueError(
-            f"--data {task}={folder} must hold train and test, and may hold validation, as .parquet, .csv, .tsv, .jsonl or "
-            f".json; it has {', '.join(sorted(path.name for path in folder.iterdir())) or 'nothing'}."
+            f"--data {task}={folder} must hold train and test, and may hold validation, as .parquet, .csv, .tsv, "
+            f".jsonl or .json; it has {', '.join(sorted(path.name for path in folder.iterdir())) or 'nothing'}."
         )
     return files
 
 
-def _files(files: Mapping[str, Path]) -> tuple[str, ...]:
-    return tuple(word for split in SPLITS if split in files for word in (f"--{split}-file", str(files[split])))
+def _files(files: Mapping[str, Path]) -> dict[str, str]:
+    return {f"{split}_file": str(files[split]) for split in SPLITS if split in files}
 
 
 def _contents(files: Mapping[str, Path]) -> dict[str, str]:
@@ -213,7 +213,7 @@ def _generated(
 
 
 def outermost_operator(rows: datasets.DatasetDict) -> float:
-    """The accuracy on `test` of guessing a value from the outermost operator alone, counted on `train`."""
+    """Return the accuracy on `test` of guessing a value from the outermost operator alone, counted on `train`."""
     values: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for source, value in zip(rows["train"]["Source"], rows["train"]["Target"], strict=True):
         values[_operator(source)][value] += 1

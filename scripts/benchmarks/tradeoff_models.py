@@ -1,27 +1,34 @@
-"""The models of finished runs, built again from their commands and measured side by side: time and memory of an update."""
+"""The models of finished runs, built again and measured side by side: time and memory of an update."""
 
-import dataclasses
 import math
-import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
-from finetuning.arguments import Arguments, parse_arguments
-from finetuning.models import load_model
 from torch import Tensor
-from transformers import PreTrainedModel, Trainer
+from transformers import (
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    PreTrainedModel,
+    Trainer,
+    TrainingArguments,
+)
 
 from hf_seqmix.data import build_tokenizer
+from hf_seqmix.training import config_from_overrides, tokenizer_fields
+from hf_seqmix.training.results import Run
 from hf_seqmix.training.timing import Clock, interleave, medians_ms, peak_bytes
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-
 NUM_LABELS = {"listops": 10, "text": 2, "retrieval": 2, "image": 10, "pathfinder": 2, "path-x": 2}
+IMAGES = ("image", "pathfinder", "path-x")
+OF_AN_UPDATE = (
+    *("optim", "optim_args", "adam_beta1", "adam_beta2", "adam_epsilon"),
+    *("weight_decay", "max_grad_norm", "bf16", "fp16"),
+)
+"""Training arguments that an update depends on."""
 
 
 @dataclass(frozen=True)
@@ -30,15 +37,15 @@ class Contest:
 
     Attributes:
         task: of the Long Range Arena.
-        commands: family -> the command of finetune.py that trained it.
+        runs: family -> its run.
         length: tokens of an input, or of each of two; pixels (patches) of an image. None for that of the runs.
         batch_size: sequences an update; None for the smallest of the runs.
-        device, threads: what it runs on.
+        device, threads: what the contest runs on.
         rounds, seconds: how often each is timed, and when no further round begins.
     """
 
     task: str
-    commands: dict[str, str]
+    runs: dict[str, Run]
     length: int | None
     batch_size: int | None
     device: str
@@ -47,45 +54,29 @@ class Contest:
     seconds: float
 
 
-def read_command(command: str) -> Arguments:
-    """Return the arguments of finetune.py from a command as results.json of the benchmark `lra` holds it.
-
-    Data is not read, so its files need not be there.
-
-    Raises:
-        ValueError: it is no such command, or an argument makes no sense.
-    """
-    words = shlex.split(command)
-    if words[:2] != ["python", "scripts/finetune.py"]:
-        raise ValueError(f"A command must begin with python scripts/finetune.py; given {command[:80]!r}.")
-    places = [str(REPOSITORY / word) if word.startswith("scripts/") else word for word in words[2:]]
-    return parse_arguments(places)
-
-
-def build_model(arguments: Arguments, task: str, length: int | None = None) -> PreTrainedModel:
-    """Return the model of a run with random weights, laid out for inputs of a length; None for the run's.
+def build_model(run: Run, length: int | None = None) -> PreTrainedModel:
+    """Return the model of a run from scratch with random weights, laid out for inputs of a length; None for the run's.
 
     Raises:
         ValueError: the length does not suit the model, such as a number of pixels that is no square.
     """
-    fields = {"num_labels": NUM_LABELS[task], "problem_type": "single_label_classification"}
-    if arguments.reads_images:
-        model = load_model(arguments, fields, None)
-        image: Any = model.config.image_shape
-        if length is None or length == image.num_patches:
-            return model
+    fields = {"num_labels": NUM_LABELS[run.task], "problem_type": "single_label_classification"}
+    torch.manual_seed(run.seed)
+    model_type, overrides = run.model["model_type"], dict(run.model.get("config_overrides", {}))
+    if run.task not in IMAGES:
+        tokenizer = build_tokenizer(run.model.get("tokenizer", "byte"))
+        fields |= tokenizer_fields(tokenizer, length or run.data["max_length"])
+        return AutoModelForSequenceClassification.from_config(config_from_overrides(model_type, overrides, fields))
+    config: Any = config_from_overrides(model_type, overrides, fields)
+    if length is not None and length != config.image_shape.num_patches:
         side = math.isqrt(length)
         if side**2 != length:
             raise ValueError(
-                f"{task} is a task of images: a length must be a square number of pixels; given {length}."
+                f"{run.task} is a task of images: a length must be a square number of pixels; given {length}."
             )
-        height, width = (side * pixels for pixels in image.patch_size)
-        overrides = [*arguments.model.config_overrides, f"image_size=[{height}, {width}]"]
-        of_model = dataclasses.replace(arguments.model, config_overrides=overrides)
-        return load_model(dataclasses.replace(arguments, model=of_model), fields, None)
-    if length is not None:
-        arguments = dataclasses.replace(arguments, data=dataclasses.replace(arguments.data, max_length=length))
-    return load_model(arguments, fields, build_tokenizer(arguments.model.tokenizer or "byte"))
+        overrides["image_size"] = [side * pixels for pixels in config.image_shape.patch_size]
+        config = config_from_overrides(model_type, overrides, fields)
+    return AutoModelForImageClassification.from_config(config)
 
 
 def random_batch(model: PreTrainedModel, task: str, batch_size: int, seed: int = 0) -> dict[str, Tensor]:
@@ -115,15 +106,14 @@ class Update:
 
     Args:
         model: is put into training mode and moved to the device.
-        arguments: of its run.
+        run: whose optimizer, clipping and precision are taken.
         batch: inputs and labels.
         device: where it runs.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, arguments: Arguments, batch: dict[str, Tensor], device: torch.device
-    ) -> None:
-        training = arguments.training
+    def __init__(self, model: torch.nn.Module, run: Run, batch: dict[str, Tensor], device: torch.device) -> None:
+        settings: dict[str, Any] = {name: run.training[name] for name in OF_AN_UPDATE if name in run.training}
+        training = TrainingArguments("unused", report_to="none", use_cpu=device.type == "cpu", **settings)
         self.model = model
         self.model.to(device).train()
         self.batch = {name: tensor.to(device) for name, tensor in batch.items()}
@@ -135,6 +125,7 @@ class Update:
         self.device = device
 
     def __call__(self, clock: Clock) -> tuple[float, ...]:
+        """Make the update and return its seconds."""
         begin = clock.mark()
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
             loss = self.model(**self.batch).loss
@@ -160,7 +151,7 @@ def measure(contest: Contest) -> list[dict[str, Any]]:
 
     Returns:
         A row a family: family, num_parameters, length, run_length, batch_size, ms (an update, the median over rounds),
-        peak_mib, rounds, clock.
+        peak_memory_mib, rounds, clock.
 
     Raises:
         ValueError: the length does not suit a model.
@@ -168,13 +159,12 @@ def measure(contest: Contest) -> list[dict[str, Any]]:
     torch.set_num_threads(contest.threads)
     device = torch.device(contest.device)
     clock = Clock(device)
-    runs = {family: read_command(command) for family, command in contest.commands.items()}
-    batch_size = contest.batch_size or smallest_batch(list(runs.values()))
+    batch_size = contest.batch_size or smallest_batch(list(contest.runs.values()))
     updates: dict[str, Update] = {}
     rows: dict[str, dict[str, Any]] = {}
-    for family, arguments in runs.items():
-        own: Any = build_model(arguments, contest.task)
-        model = own if contest.length is None else build_model(arguments, contest.task, contest.length)
+    for family, run in contest.runs.items():
+        own: Any = build_model(run)
+        model = own if contest.length is None else build_model(run, contest.length)
         config: Any = model.config
         rows[family] = {
             "family": family,
@@ -183,17 +173,17 @@ def measure(contest: Contest) -> list[dict[str, Any]]:
             "run_length": own.config.max_position_embeddings,
             "batch_size": batch_size,
             "ms": None,
-            "peak_mib": None,
+            "peak_memory_mib": None,
         }
         try:
-            update = Update(model, arguments, random_batch(model, contest.task, batch_size), device)
+            update = Update(model, run, random_batch(model, contest.task, batch_size), device)
             [first] = update(clock)
             peak = peak_bytes(partial(update, clock), device) + update.state_bytes()
         except torch.OutOfMemoryError:
             _say(f"{contest.task}, {config.max_position_embeddings} tokens: {family} does not fit into memory")
             continue
         updates[family] = update
-        rows[family]["peak_mib"] = peak / 2**20
+        rows[family]["peak_memory_mib"] = peak / 2**20
         _say(
             f"{contest.task}, {config.max_position_embeddings} tokens, batch {batch_size}: {family} {first:.3g} s the "
             f"first update, {peak / 2**20:,.0f} MiB"
@@ -206,9 +196,15 @@ def measure(contest: Contest) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def smallest_batch(runs: Sequence[Arguments]) -> int:
-    """Return the smallest batch of the runs: published ones differ from family to family, and times of an update with them."""
-    return min(arguments.training.per_device_train_batch_size for arguments in runs)
+def smallest_batch(runs: Sequence[Run]) -> int:
+    """Return the smallest batch of the runs: published batches differ, and so do times of an update with them."""
+    return min(run.training["per_device_train_batch_size"] for run in runs)
+
+
+def same_setting(run: Run) -> Run:
+    """Return the run without what tells seeds apart, and without the files of its data."""
+    data = {name: value for name, value in run.data.items() if not name.endswith("_file")}
+    return replace(run, data=data, seed=0)
 
 
 def _say(text: str) -> None:

@@ -1,20 +1,16 @@
 """The command line of finetune.py: its arguments, the recipe it may name, and what contradicts what."""
 
-import argparse
-import dataclasses
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-import torch
-from transformers import HfArgumentParser, TrainingArguments
+from typing import Literal
 
 from hf_seqmix.data.labelled import GLUE_TASKS
-from hf_seqmix.training import read_recipe, recipe_arguments, without_replaced
-from hf_seqmix.training.resumable import LAST
+from hf_seqmix.training import arguments
 
-# What on the command line makes other keys of a recipe meaningless: the same said otherwise, or laid out for another length.
+# What on the command line makes other keys of a recipe meaningless: the same said otherwise, or laid out for another
+# length.
 REPLACES = {
     "model": {"model_type", "config_overrides"},
     "model_type": {"model"},
@@ -24,10 +20,6 @@ REPLACES = {
     "max_steps": {"num_train_epochs", "schedule_steps", "warmup_steps"},
     "num_train_epochs": {"max_steps", "schedule_steps", "warmup_steps"},
 }
-
-
-class HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Examples as they are written in the script, and the default of every argument."""
 
 
 @dataclass
@@ -90,8 +82,8 @@ class DataArguments:
     validation_from_train: bool = field(
         default=False,
         metadata={
-            "help": "Hold that share out in any case, and score the data's own validation split as the test data, once at the"
-            " end: for benchmarks such as GLUE, whose test labels are secret."
+            "help": "Hold that share out in any case, and score the data's own validation split as the test data, "
+            "once at the end: for benchmarks such as GLUE, whose test labels are secret."
         },
     )
     text_columns: list[str] | None = field(
@@ -130,7 +122,7 @@ class DataArguments:
 
 
 @dataclass
-class RunArguments:
+class RunArguments(arguments.RunArguments):
     """Where to and until when; the rest of the training arguments are transformers' own."""
 
     early_stopping_patience: int | None = field(
@@ -140,41 +132,12 @@ class RunArguments:
     schedule_steps: int | None = field(
         default=None, metadata={"help": "Updates the learning rate's schedule is laid out for, if not the run's own."}
     )
-    weight_decay_on_all_parameters: bool = field(
-        default=False, metadata={"help": "Decay biases and norms too, as torch's optimizers do."}
-    )
     save_predictions: bool = field(default=False, metadata={"help": "Write predictions_SPLIT.jsonl."})
-    resume: str | None = field(
-        default=None,
-        metadata={
-            "help": "Continue from the newest whole checkpoint, if there is one, or from the one given.",
-            "nargs": "?",
-            "const": LAST,
-        },
-    )
-    overwrite_output_dir: bool = field(
-        default=False, metadata={"help": "Write into a folder that is not empty; its checkpoints are deleted."}
-    )
 
 
 @dataclass
-class Arguments:
+class Arguments(arguments.Arguments[ModelArguments, DataArguments, RunArguments]):
     """All arguments of a run."""
-
-    model: ModelArguments
-    data: DataArguments
-    run: RunArguments
-    training: TrainingArguments
-
-    @property
-    def folder(self) -> Path:
-        """Where the run writes."""
-        return Path(self.training.output_dir or "trainer_output")
-
-    @property
-    def resume(self) -> str | None:
-        """What to continue from."""
-        return self.run.resume or self.training.resume_from_checkpoint
 
     @property
     def reads_images(self) -> bool:
@@ -182,59 +145,53 @@ class Arguments:
         return self.data.task == "image-classification"
 
 
+KINDS = (ModelArguments, DataArguments, RunArguments)
+USAGE = (
+    "finetune.py (--model NAME | --model-type TYPE | --recipe FILE) --output-dir DIR [options]   (--help lists them)"
+)
+DEFAULTS = {
+    "eval_strategy": "epoch",
+    "save_strategy": "epoch",
+    "save_total_limit": 1,
+    "learning_rate": 2e-4,
+    "per_device_train_batch_size": 32,
+    "per_device_eval_batch_size": 64,
+    "warmup_steps": 0.1,
+}
+
+
 def parse_arguments(argv: Sequence[str], description: str | None = None) -> Arguments:
-    """Reads the command line and the recipe it names.
+    """Read the command line and the recipe that it names.
 
     Raises:
         ValueError: arguments contradict each other or one is missing, or the recipe holds what there is not.
     """
-    sections = {
-        "model": (ModelArguments,),
-        "data": (DataArguments,),
-        "training": (RunArguments, TrainingArguments),
-    }
-    kinds: list[Any] = [ModelArguments, DataArguments, RunArguments, TrainingArguments]
-    parser = HfArgumentParser(
-        kinds,
-        usage="finetune.py (--model NAME | --model-type TYPE | --recipe FILE) --output-dir DIR [options]   (--help lists"
-        " them)",
-        description=description,
-        formatter_class=HelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.set_defaults(
-        eval_strategy="epoch",
-        save_strategy="epoch",
-        save_total_limit=1,
-        logging_steps=0.01,
-        learning_rate=2e-4,
-        per_device_train_batch_size=32,
-        per_device_eval_batch_size=64,
-        warmup_steps=0.1,
-        report_to="none",
-        dataloader_pin_memory=torch.accelerator.is_available(),
-    )
-    parser.add_argument(
-        "--recipe",
-        help="A file with arguments, see scripts/recipes/lra; others on this line override it. --max-steps and"
-        " --num-train-epochs also take the place of its schedule and warm-up.",
-    )
+    parser = arguments.arguments_parser(KINDS, USAGE, description, DEFAULTS)
     parser.add_argument("--family", help="Which family of a recipe for several.")
-    known = parser.parse_known_args(argv)[0]
-    typed = list(argv)
-    if known.recipe is not None:
-        allowed = {
-            section: {entry.name for kind in parts for entry in dataclasses.fields(kind) if entry.init}
-            for section, parts in sections.items()
-        }
-        recipe = without_replaced(read_recipe(known.recipe, allowed, known.family), argv, REPLACES)
-        typed = recipe_arguments(recipe) + typed
-    elif known.family is not None:
+    known = parser.parse_known_args(list(argv))[0]
+    if known.recipe is None and known.family is not None:
         raise ValueError("--family chooses from a recipe; give one with --recipe, or --model-type instead.")
-    model, data, run, training, _ = parser.parse_args_into_dataclasses(args=typed)
-    arguments = Arguments(model, data, run, training)
-    _check(arguments)
-    return arguments
+    read = Arguments(*arguments.read_arguments(parser, KINDS, argv, REPLACES, known.family))
+    _check(read)
+    return read
+
+
+def check_schedule(arguments: Arguments, num_examples: int) -> None:
+    """Refuse a run on so many examples that goes on after its schedule has ended.
+
+    Raises:
+        ValueError: the schedule is shorter than the run: the library's cosine would rise again.
+    """
+    training, steps = arguments.training, arguments.run.schedule_steps
+    batches = math.ceil(num_examples / (training.train_batch_size * training.world_size))
+    updates = math.ceil(training.num_train_epochs * math.ceil(batches / training.gradient_accumulation_steps))
+    if training.max_steps > 0:
+        updates = training.max_steps
+    if steps is not None and updates > steps:
+        raise ValueError(
+            f"--schedule-steps is {steps}, but the run makes {updates} updates: its learning rate would end before "
+            f"it. Give fewer epochs or --max-steps, or a longer schedule."
+        )
 
 
 def _check(arguments: Arguments) -> None:

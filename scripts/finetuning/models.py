@@ -24,7 +24,7 @@ from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
-from hf_seqmix.training import config_from_overrides, fault_of_files, parse_overrides
+from hf_seqmix.training import config_from_overrides, fault_of_files, parse_overrides, tokenizer_fields
 
 from .arguments import Arguments
 
@@ -41,7 +41,7 @@ logger = logging.getLogger("finetune")
 
 
 def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedTokenizerBase:
-    """The tokenizer of the checkpoint, or the one asked for.
+    """Return the tokenizer of the checkpoint, or the one asked for.
 
     One made for this run is saved by the first process of a machine, and read by the others and by a resumed run.
 
@@ -73,7 +73,7 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
 
 
 def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:
-    """The image processor of the checkpoint, or one for the configuration, with the mean and deviation asked for.
+    """Return the image processor of the checkpoint or of the configuration, with mean and deviation as asked for.
 
     Raises:
         ValueError: there is none, and the model is not one of this package's.
@@ -91,8 +91,8 @@ def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:
                 raise ValueError(f"No image processor could be loaded from {model.model}: {error}") from error
     if not isinstance(config, SeqMixConfig):
         raise ValueError(
-            f"There is no image processor for a {config.model_type} model from scratch; give a checkpoint with --model, and "
-            "--random-init for random weights."
+            f"There is no image processor for a {config.model_type} model from scratch; give a checkpoint with "
+            "--model, and --random-init for random weights."
         )
     return SeqMixImageProcessor.for_model(config, **options)
 
@@ -100,7 +100,7 @@ def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:
 def load_model(
     arguments: Arguments, task_fields: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None
 ) -> PreTrainedModel:
-    """The checkpoint with a new head for the task, or a model from scratch; text has a padding token on both sides.
+    """Return the checkpoint with a new head for the task, or a model from scratch, with a padding token for text.
 
     Args:
         arguments: which model.
@@ -138,13 +138,7 @@ def _config_from_scratch(
     assert arguments.model.model_type is not None
     derived = dict(task_fields)
     if tokenizer is not None:
-        derived |= {
-            "vocab_size": len(tokenizer),
-            "pad_token_id": tokenizer.pad_token_id,
-            "bos_token_id": tokenizer.bos_token_id,
-            "eos_token_id": tokenizer.eos_token_id,
-            "max_position_embeddings": arguments.data.max_length or DEFAULT_MAX_LENGTH,
-        }
+        derived |= tokenizer_fields(tokenizer, arguments.data.max_length or DEFAULT_MAX_LENGTH)
     return config_from_overrides(
         arguments.model.model_type, parse_overrides(arguments.model.config_overrides), derived
     )
@@ -156,10 +150,10 @@ def _num_embeddings(model: PreTrainedModel) -> int:
 
 
 def add_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Gives a tokenizer without a padding token one, and tells the model.
+    """Give a tokenizer without a padding token one, and tells the model.
 
-    The token that ends a text serves where there is one: padding is masked out and has no label, so what it looks like does
-    not matter, and the vocabulary stays as it is. Otherwise a new token is added.
+    The token that ends a text serves where there is one: padding is masked out and has no label, so what it looks like
+    does not matter, and the vocabulary stays as it is. Otherwise a new token is added.
     """
     if tokenizer.pad_token is None:
         if tokenizer.eos_token is not None:
@@ -179,7 +173,7 @@ def add_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> N
 
 
 def longest_input(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """What `--max-length` says, or what the model and its tokenizer take, at most 512."""
+    """Return what `--max-length` says, or what the model and its tokenizer take, at most 512."""
     if arguments.data.max_length is not None:
         return arguments.data.max_length
     limits = [DEFAULT_MAX_LENGTH, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]

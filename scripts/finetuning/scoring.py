@@ -6,7 +6,6 @@ from typing import Any
 import datasets
 import numpy as np
 
-from hf_seqmix.analysis import markdown_table
 from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent, word_overlap
 from hf_seqmix.data.labelled import (
     Classification,
@@ -16,15 +15,13 @@ from hf_seqmix.data.labelled import (
     TokenClassification,
 )
 from hf_seqmix.metrics import load_metric
+from hf_seqmix.training.results import markdown_table
 
 Task = SequenceClassification | ImageClassification | TokenClassification | QuestionAnswering
 
-# What a metric calls its number, where that is not its own name.
-METRIC_KEYS = {"pearson": "pearsonr", "spearman": "spearmanr", "squad": "f1"}
-
 
 def default_metrics(task: Task) -> list[str]:
-    """The metrics of a task, the one that decides first."""
+    """Return the metrics of a task, the one that decides first."""
     if isinstance(task, QuestionAnswering):
         return ["squad"]
     if isinstance(task, Classification) and task.problem_type == "regression":
@@ -35,7 +32,7 @@ def default_metrics(task: Task) -> list[str]:
 
 
 def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any) -> dict[str, float]:
-    """All metrics of predictions against references.
+    """Return all metrics of predictions against references.
 
     Several classes: F1 is the mean over classes ("macro"); two: that of the second; several labels: of all decisions
     together ("micro"). Regressions get their mean squared error too, the one figure that a constant has.
@@ -61,7 +58,7 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
 def baselines(
     task: Task, metrics: Sequence[str], examples: datasets.DatasetDict, split: str, words: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Scores of predictions that know only the training labels, or only words.
+    """Score of predictions that know only the training labels, or only words.
 
     Args:
         task: what the data asks for.
@@ -94,7 +91,7 @@ def baselines(
 
 
 def results_table(model: str, evaluations: dict[str, dict[str, Any]]) -> str:
-    """Model and baselines, a row a split."""
+    """Return model and baselines, a row a split."""
     rows: list[dict[str, Any]] = []
     for split, values in evaluations.items():
         for name, figures in {model: values, **values.get("baselines", {})}.items():

@@ -44,7 +44,7 @@ from layer_goals import layer_goals
 from layer_plots import PLOTS
 from torch import Tensor, nn
 
-from hf_seqmix.analysis import ResultLog
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.training.timing import (
     Clock,
     forward_backward,

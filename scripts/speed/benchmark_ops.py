@@ -44,7 +44,7 @@ from op_candidates import OPS, Sizes, candidates_of, chosen, make_inputs, suppor
 from op_checks import BOUNDS, check, under
 from op_plots import names_of, plot_op
 
-from hf_seqmix.analysis import ResultLog
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.ops import forced
 from hf_seqmix.training.timing import (
     Clock,

@@ -32,7 +32,7 @@ from op_checks import BOUNDS, error_of, under
 from tune_candidates import TUNED, Variant, active, variants_of
 from tune_plots import plot_points
 
-from hf_seqmix.analysis import ResultLog
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.ops.common.crossovers import crossovers_in_force
 from hf_seqmix.training.timing import (
     Clock,

@@ -31,9 +31,6 @@ from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
 from hf_seqmix._files import write_json
-
-# Importing the package registers its families with the Auto classes.
-from hf_seqmix.analysis import markdown_table, run_environment
 from hf_seqmix.analysis.extrapolation import EXTRAPOLATION_COLUMNS, extrapolate_model, plot_extrapolation
 from hf_seqmix.analysis.kernel_decay import (
     ACTIVATIONS,
@@ -73,6 +70,9 @@ from hf_seqmix.analysis.ski_error import (
 from hf_seqmix.analysis.sparse_smooth import SPLIT_COLUMNS, plot_split, split_row, two_sided
 from hf_seqmix.models.fd_tnn.kernel import FREQUENCY_INPUTS, FrequencyKernel
 from hf_seqmix.training import explain_write_error
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix.training.results import markdown_table, run_environment
 
 DEGREES = {"linear": 1, "cubic": 3}
 

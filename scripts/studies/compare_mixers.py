@@ -33,9 +33,10 @@ from comparison_tasks import MODELS, TASKS, Sizes, Task, build_config, build_mod
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments, default_data_collator
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import ResultLog, markdown_table, run_environment
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import ReproducibleMaskingCollator
 from hf_seqmix.training import block_scores, corpus_metrics, explain_write_error, prepare_run_folder
+from hf_seqmix.training.results import markdown_table, run_environment
 
 SPLITS = ("train", "validation", "test")
 

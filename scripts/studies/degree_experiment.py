@@ -29,7 +29,7 @@ from degree_report import write_report
 from degree_tables import write_rank_tables
 from degree_training import Schedule, clipped, train_nets
 
-from hf_seqmix.analysis import ResultLog
+from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder
 

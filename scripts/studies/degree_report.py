@@ -12,7 +12,7 @@ from degree_plots import KINDS, plot_curves, plot_equal, plot_errors
 from degree_training import FLOOR, clipped
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import markdown_table, run_environment
+from hf_seqmix.training.results import markdown_table, run_environment
 
 __all__ = ["compare", "write_report"]
 

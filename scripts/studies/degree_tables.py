@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis import markdown_table
 from hf_seqmix.analysis.degree_budget import best_degree, budget_table, degree_headroom, mixture_score
 from hf_seqmix.analysis.modular_nets import attention_separation_rank, mlp_separation_rank
 from hf_seqmix.analysis.separation_plots import plot_error_bounds
@@ -20,6 +19,7 @@ from hf_seqmix.analysis.separation_rank import (
     separation_spectrum,
 )
 from hf_seqmix.data import separation_task
+from hf_seqmix.training.results import markdown_table
 
 __all__ = ["write_rank_tables"]
 

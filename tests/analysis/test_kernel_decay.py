@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-from hf_seqmix.analysis import markdown_table
 from hf_seqmix.analysis.kernel_decay import (
     DECAY_COLUMNS,
     decay_row,
@@ -20,6 +19,7 @@ from hf_seqmix.analysis.kernel_decay import (
     tail_agreement,
 )
 from hf_seqmix.models.fd_tnn.kernel import FrequencyKernel
+from hf_seqmix.training.results import markdown_table
 
 SEEDS = range(20)
 F = 2**14

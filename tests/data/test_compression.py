@@ -1,7 +1,12 @@
 """Compressors as yardsticks: the size of the held-out text's own archive."""
 
+import argparse
 import gzip
+import inspect
+import lzma
 import random
+import re
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +18,16 @@ def test_gzip_is_the_size_of_the_archive() -> None:
     raw = "".join(texts).encode()
     assert bits_per_byte_gzip(texts) == 8 * len(gzip.compress(raw, 9)) / len(raw)
     assert gzip.decompress(gzip.compress(raw, 9)) == raw
+
+
+def test_xz_is_the_extreme_preset_as_its_label_says() -> None:
+    raw = inspect.getsource(argparse).encode()
+    plain, extreme = (len(lzma.compress(raw, preset=preset)) for preset in (9, 9 | lzma.PRESET_EXTREME))
+    assert plain != extreme
+    assert bits_per_byte_xz([raw.decode()]) == 8 * extreme / len(raw)
+    scripts = Path(__file__).resolve().parents[2] / "scripts"
+    for name in ("quickstart.py", "benchmarks/benchmark_language.py", "benchmarks/corpora_scoring.py"):
+        assert re.findall(r'"(xz [^"]*)": bits_per_byte_xz', (scripts / name).read_text()) == ["xz -9e"]
 
 
 def test_bytes_of_a_multibyte_text_are_counted() -> None:

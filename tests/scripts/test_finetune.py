@@ -454,7 +454,7 @@ def test_a_shorter_run_has_a_schedule_of_its_own(script, tmp_path):
 
 
 def images(path, number, size=(9, 7)):
-    """Pictures as parquet files of the Hub have them: dark ones of class 0, bright ones of class 1, in colour."""
+    """Pictures as parquet files of the Hub have them: dark ones of class 0, bright ones of class 1, in color."""
     rows = []
     for index in range(number):
         buffer = io.BytesIO()

@@ -18,6 +18,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
+from hf_seqmix.training import explain_write_error
+
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SCRIPT = SCRIPTS / "pretrain.py"
 
@@ -217,12 +219,12 @@ def test_every_recipe_is_read_and_its_model_built(pretrain: ModuleType, recipe: 
         assert pretrain.tokens_per_update(arguments) in (128 * 512, 512 * 512)
 
 
-def test_the_published_optimiser(pretrain: ModuleType, tmp_path: Path) -> None:
+def test_the_published_optimizer(pretrain: ModuleType, tmp_path: Path) -> None:
     recipe = SCRIPTS / "recipes" / "tnn-wikitext103.yaml"
     training = pretrain.parse_arguments(["--recipe", str(recipe), "--output-dir", str(tmp_path), *QUIET]).training
     training.eval_strategy = "no"
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=training.learning_rate)
-    trainer = pretrain.PretrainingTrainer(model=torch.nn.Linear(1, 1), args=training, optimizers=(optimizer, None))
+    trainer = pretrain.ResumableTrainer(model=torch.nn.Linear(1, 1), args=training, optimizers=(optimizer, None))
     schedule = trainer.create_scheduler(training.max_steps, optimizer)
     rate = schedule.lr_lambdas[0]
     assert [rate(step) for step in (0, 2000, 4000, 16_000)] == pytest.approx([0, 0.5, 1, 0.5])
@@ -306,7 +308,7 @@ def test_a_full_disk_is_said_so_and_the_last_checkpoint_still_loads(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     arguments = pretrain.parse_arguments(command(text, tmp_path, "--max-steps", "6", "--save-steps", "3"))
 
-    class FillDisk(pretrain.PretrainingTrainer):
+    class FillDisk(pretrain.ResumableTrainer):
         def save_model(self, *args: object, **kwargs: object) -> None:
             if self.state.global_step > 3:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
@@ -319,7 +321,7 @@ def test_a_full_disk_is_said_so_and_the_last_checkpoint_still_loads(
             pretrain.train_and_save(arguments, trainer)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    message = pretrain.explain_write_error(error.value, tmp_path)
+    message = explain_write_error(error.value, tmp_path)
     assert "disk full" in message
     assert f"{tmp_path / 'checkpoint-3'}; continue from it with --resume" in message
     AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-3")

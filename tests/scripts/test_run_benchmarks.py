@@ -1,6 +1,6 @@
 import importlib
-import json
 import os
+import re
 import shutil
 import signal
 import time
@@ -14,6 +14,7 @@ from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents
 from hf_seqmix.data import bits_per_byte_ngram
+from hf_seqmix.training.results import Run, read_results
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "run_benchmarks.py"
 TEXT = "To be, or not to be: that is the question.\n" * 10
@@ -54,6 +55,13 @@ def arguments(checkpoints, text_file, output, *more, models=("a/last",)):
     return ["language-modeling", *named, "--text-file", str(text_file), "--output-dir", str(output), *more]
 
 
+def values(report, metric, **wanted):
+    """Values of a metric that are no part of a curve, by model and context length."""
+    found = [r for r in report.results if r.metric == metric and r.get("position") is None]
+    found = [r for r in found if all(r.get(name) == value for name, value in wanted.items())]
+    return {(r.model, r.get("context_length")): r.value for r in found}
+
+
 def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys):
     output = tmp_path / "out"
     command = arguments(
@@ -68,23 +76,24 @@ def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys
     )
     report = script.main(command)
 
-    assert [(row["model"], row["context_length"]) for row in report["results"]] == [
-        ("a/last", 8),
-        ("a/last", 16),
-        ("b/last", 8),
-        ("b/last", 16),
-    ]
+    bits = values(report, "bits_per_byte", kind="measured")
+    assert list(bits) == [("a/last", 8), ("a/last", 16), ("b/last", 8), ("b/last", 16)]
     model = GPT2LMHeadModel.from_pretrained(checkpoints / "b/last")
     [expected] = evaluate_language_model(model, ByT5Tokenizer(), [TEXT], context_lengths=[8], progress=False)
-    assert report["results"][2]["bits_per_byte"] == pytest.approx(expected.bits_per_byte, rel=1e-5)
-    assert report["references"]["xz -9"]["bits_per_byte"] < 8
+    assert bits["b/last", 8] == pytest.approx(expected.bits_per_byte, rel=1e-5)
+    assert values(report, "bits_per_byte", kind="baseline")["xz -9e", None] < 8
+    curve = [
+        r for r in report.results if (r.metric, r.model, r.get("context_length")) == ("position_nll", "b/last", 8)
+    ]
+    assert [r.get("position") for r in curve] == list(expected.position_start)
+    assert [r.value for r in curve] == pytest.approx(expected.position_nll, rel=1e-5)
 
-    saved = json.loads((output / "results.json").read_text(encoding="utf-8"))
-    assert saved["results"][0]["bits_per_byte"] == report["results"][0]["bits_per_byte"]
-    assert saved["text"]["bytes"] == len(TEXT)
-    assert {"command", "versions"} <= saved["environment"].keys() and saved["results"][0]["device"] and "seed" in saved
+    assert read_results(output / "results.jsonl") == report.results
+    first = report.results[0]
+    assert f"{len(TEXT)} bytes" in first.get("data") and first.command.startswith("python scripts/run_benchmarks.py")
+    assert first.environment["versions"]["torch"] and first.environment["device"] == "cpu" and first.seed == 0
     table = capsys.readouterr().out
-    assert "| b/last  |      16 |" in table and "| gzip -9 |       - |" in table
+    assert "| b/last    |      16 |" in table and "| (gzip -9) |       - |" in table
     assert (output / "results.md").read_text(encoding="utf-8").strip() == table.strip()
     for name in ("context-lengths.png", "positions.png"):
         assert (output / name).read_bytes().startswith(b"\x89PNG")
@@ -104,7 +113,7 @@ def test_continues_where_it_stopped(script, checkpoints, text_file, tmp_path, mo
     first = script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4"))
     both = script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4", "8"))
     assert scored == [[4], [8]]
-    assert both["results"][0] == first["results"][0]
+    assert both.results[0] == first.results[0]
 
     script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4", "--overwrite"))
     script.main(arguments(checkpoints, text_file, output, "--context-lengths", "4", "--stride", "2"))
@@ -131,7 +140,7 @@ def test_ngram_of_the_training_split_beside_the_models(script, checkpoints, spli
     command = ["language-modeling", "--model", str(checkpoints / "a/last"), "--context-lengths", "8", "--ngram", "3"]
     report = script.main([*command, "--dataset", str(split_folder), "--output-dir", str(tmp_path / "out")])
     expected = bits_per_byte_ngram(["to be or not\n" * 20], [TEXT], 3)
-    assert report["references"] == {"byte 3-gram": {"bits_per_byte": pytest.approx(expected)}}
+    assert values(report, "bits_per_byte", kind="baseline") == {("byte 3-gram", None): pytest.approx(expected)}
     assert "byte 3-gram" in (tmp_path / "out" / "results.md").read_text()
     held_out = ["--text-file", str(split_folder / "test.txt"), "--output-dir", str(tmp_path / "other")]
     with pytest.raises(SystemExit, match="needs training text"):
@@ -150,13 +159,14 @@ def test_masked_models_and_what_they_have_to_beat(script, checkpoints, split_fol
     blocks = mask_documents(tokenizer, [TEXT], context_length=16)
     model = TNNForMaskedLM.from_pretrained(checkpoints / "masked-tnn")
     expected = evaluate_masked_model(model, tokenizer, blocks, context_length=16, progress=False)
-    [row] = report["results"]
-    assert row["nll"] == pytest.approx(expected.nll, rel=1e-5) and row["num_masked"] == expected.num_masked
-    assert [baseline["baseline"] for baseline in row["baselines"]] == ["byte 2-gram, bytes before", "always 'o'"]
+    assert values(report, "nll") == {("masked-tnn", 16): pytest.approx(expected.nll, rel=1e-5)}
+    assert {r.get("gaps") for r in report.results} == {expected.num_masked}
+    baselines = dict.fromkeys(r.model for r in report.results if r.kind == "baseline")
+    assert list(baselines) == ["byte 2-gram, bytes before", "always 'o'"]
     assert "always 'o'" in capsys.readouterr().out
 
     again = script.main([*command, "--ngram", "2", "--dtype", "float32"])
-    assert again["results"] == report["results"]  # the time it took included: nothing was scored again
+    assert again.results == report.results  # the time it took included: nothing was scored again
     with pytest.raises(SystemExit, match="must be between 0 and 1"):
         script.main([*command, "--share", "1.5"])
 
@@ -165,7 +175,7 @@ def test_causal_model_is_no_masked_model(script, checkpoints, split_folder, tmp_
     command = ["masked-language-modeling", "--model", str(checkpoints / "tnn"), "--dataset", str(split_folder)]
     with pytest.raises(SystemExit, match="not evaluated completely"):
         script.main([*command, "--output-dir", str(tmp_path / "out")])
-    assert "is_causal" in json.loads((tmp_path / "out" / "results.json").read_text())["failures"]["tnn"]
+    assert re.search("Not evaluated: tnn: .*is_causal", (tmp_path / "out" / "results.md").read_text())
 
 
 def test_length_that_a_model_cannot_take_does_not_lose_the_others(script, checkpoints, text_file, tmp_path):
@@ -173,23 +183,22 @@ def test_length_that_a_model_cannot_take_does_not_lose_the_others(script, checkp
     command = arguments(checkpoints, text_file, output, "--context-lengths", "64", "8", models=("a/last", "b/last"))
     with pytest.raises(SystemExit, match="not evaluated completely: a/last, b/last"):
         script.main(command)
-    saved = json.loads((output / "results.json").read_text())
-    assert [(row["model"], row["context_length"]) for row in saved["results"]] == [("a/last", 8), ("b/last", 8)]
-    assert "max_position_embeddings = 32" in saved["failures"]["a/last"]
+    saved = script.Report(read_results(output / "results.jsonl"))
+    assert list(values(saved, "nll")) == [("a/last", 8), ("b/last", 8)]
+    assert re.search("Not evaluated: a/last: .*max_position_embeddings = 32", (output / "results.md").read_text())
 
 
 def test_toeplitz_model_beyond_its_configured_length(script, checkpoints, text_file, tmp_path):
     command = arguments(checkpoints, text_file, tmp_path / "out", "--context-lengths", "8", "64", models=("tnn",))
     report = script.main(command)
-    assert [row["context_length"] for row in report["results"]] == [8, 64]
-    assert report["results"][1]["position_start"][-1] == 32
+    assert list(values(report, "nll")) == [("tnn", 8), ("tnn", 64)]
+    assert max(r.get("position") for r in report.results if r.metric == "position_nll") == 32
 
 
 def test_masked_toeplitz_model_is_refused(script, checkpoints, text_file, tmp_path):
     with pytest.raises(SystemExit, match="not evaluated completely"):
         script.main(arguments(checkpoints, text_file, tmp_path / "out", models=("masked-tnn",)))
-    saved = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert "is_causal" in saved["failures"]["masked-tnn"]
+    assert re.search("Not evaluated: masked-tnn: .*is_causal", (tmp_path / "out" / "results.md").read_text())
 
 
 def test_masked_model_is_refused(script, checkpoints, text_file, tmp_path):
@@ -206,8 +215,8 @@ def test_masked_model_is_refused(script, checkpoints, text_file, tmp_path):
     ByT5Tokenizer().save_pretrained(tmp_path / "bert")
     with pytest.raises(SystemExit, match="not evaluated completely"):
         script.main(arguments(tmp_path, text_file, tmp_path / "out", "--context-lengths", "8", models=("bert",)))
-    saved = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert saved["results"] == [] and "not a causal language model" in saved["failures"]["bert"]
+    assert read_results(tmp_path / "out" / "results.jsonl") == []
+    assert "not a causal language model" in (tmp_path / "out" / "results.md").read_text()
 
 
 def test_context_length_reaches_models_that_have_it(script, checkpoints, text_file, tmp_path, monkeypatch):
@@ -227,11 +236,11 @@ def test_data_set_folder_split_and_joined_lines(script, checkpoints, tmp_path):
     model = ["--model", str(checkpoints / "a/last")]
     source = ["language-modeling", *model, "--dataset", str(folder), *options]
     apart = script.main([*source, "--output-dir", str(tmp_path / "apart")])
-    assert (apart["text"]["documents"], apart["text"]["bytes"]) == (2, 9)
+    assert apart.results[0].get("data").endswith(": 9 bytes in 2 documents")
     joined = script.main([*source, "--join-with", "\\n", "--output-dir", str(tmp_path / "joined")])
-    assert (joined["text"]["documents"], joined["text"]["bytes"]) == (1, 10)
+    assert joined.results[0].get("data").endswith(": 10 bytes in 1 document")
     cut = script.main([*source, "--max-bytes", "5", "--output-dir", str(tmp_path / "cut")])
-    assert (cut["text"]["documents"], cut["text"]["bytes"]) == (1, 4)  # half a character is left out
+    assert cut.results[0].get("data").endswith(": 4 bytes in 1 document")  # half a character is left out
 
 
 @pytest.mark.parametrize(
@@ -254,8 +263,7 @@ def test_a_file_cut_short_is_named(script, checkpoints, text_file, tmp_path, mod
     os.truncate(tmp_path / "cut" / name, 100)
     with pytest.raises(SystemExit, match="not evaluated completely"):
         script.main(arguments(tmp_path, text_file, tmp_path / "out", models=("cut",)))
-    saved = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert name in saved["failures"]["cut"]
+    assert re.search(f"Not evaluated: cut: .*{name}", (tmp_path / "out" / "results.md").read_text())
 
 
 def test_bad_arguments(script, checkpoints, text_file, tmp_path, capsys):
@@ -289,7 +297,7 @@ def test_sigterm_ends_the_training_process_too(script, tmp_path):
     )
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit, match="130"), script.interruptible():
-        training.train(training.TrainingRun("run", str(child), (), {}), tmp_path / "run")
+        training.train(training.Job("run", str(child), Run("any")), tmp_path / "run")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert signal.getsignal(signal.SIGTERM) is before

@@ -4,7 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from hf_seqmix.training import config_from_overrides, parse_overrides, read_recipe, recipe_arguments, without_replaced
+from hf_seqmix.training import (
+    config_from_overrides,
+    merge_recipes,
+    parse_overrides,
+    read_recipe,
+    recipe_arguments,
+    run_from_recipe,
+    without_replaced,
+)
 
 ALLOWED = {
     "model": ["model_type", "config_overrides"],
@@ -138,6 +146,25 @@ def test_a_family_adds_to_what_all_share(tmp_path: Path) -> None:
         read_recipe(path, ALLOWED, "c")
     with pytest.raises(ValueError, match="no family 'a'; it has none"):
         read_recipe(write(tmp_path, "model: {model_type: tnn}"), ALLOWED, "a")
+
+
+def test_recipes_merge_field_by_field_and_an_empty_mapping_changes_nothing() -> None:
+    shared = {"model": {"config_overrides": {"hidden_size": 8, "decay": 0.5}}, "training": {"max_steps": 3}}
+    own = {"model": {"config_overrides": {"decay": None}}, "data": {"max_length": 66}}
+    merged = merge_recipes(shared, {"model": {"config_overrides": {}}}, own)
+    assert merged["model"] == {"config_overrides": {"hidden_size": 8, "decay": None}}
+    assert merged["data"] == {"max_length": 66} and shared["model"]["config_overrides"]["decay"] == 0.5
+    assert recipe_arguments({"model": {"config_overrides": {}}, "data": {"metrics": []}}) == []
+
+
+def test_a_recipe_becomes_a_run_of_plain_values() -> None:
+    recipe = {
+        "model": {"model_type": "tnn", "config_overrides": {"norm_eps": "1e-6", "decay": None}},
+        "training": {"learning_rate": "5e-4", "max_steps": None, "optim": "adamw_torch", "seed": 3},
+    }
+    run = run_from_recipe("any", recipe, seed=1)
+    assert run.model["config_overrides"] == {"norm_eps": 1e-6, "decay": None}
+    assert run.training == {"learning_rate": 5e-4, "optim": "adamw_torch"} and run.data == {} and run.seed == 1
 
 
 def test_the_command_line_takes_the_place_of_keys_that_say_the_same() -> None:

@@ -5,9 +5,9 @@ import importlib
 import json
 import math
 import random
+import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,10 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, ByT5Tokenizer
 
 from hf_seqmix import FDTNNConfig, FDTNNForCausalLM, FDTNNForMaskedLM
-from hf_seqmix.analysis import ResultLog, evaluate_language_model
+from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram
+from hf_seqmix.training.results import ResultFile, group_results, read_results, results_table
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 NOTICE = (
@@ -43,23 +44,20 @@ def novels(tmp_path_factory):
 
 
 def command(novels, output, *more):
-    tiny = "--config-overrides hidden_size=8 rpe_hidden_size=4 num_hidden_layers=1 --use-cpu --disable-tqdm true"
     return [
         *("corpora", "--fast", "--corpus", "gutenberg", "--data-dir", str(novels), "--families", "tnn"),
-        *(
-            "--tokenizer",
-            "byte",
-            "--context-length",
-            "16",
-            "--max-steps",
-            "2",
-            "--inference-lengths",
-            "16",
-            "32",
-            "1024",
-        ),
-        *("--ngram", "2", "--device", "cpu", f"--training-arguments={tiny}", "--output-dir", str(output), *more),
+        *("--tokenizer", "byte", "--context-length", "16", "--max-steps", "2"),
+        *("--inference-lengths", "16", "32", "1024", "--ngram", "2", "--device", "cpu"),
+        *("--config-overrides", "hidden_size=8", "rpe_hidden_size=4", "num_hidden_layers=1"),
+        *("--training", "use_cpu=true", "disable_tqdm=true", "--output-dir", str(output), *more),
     ]
+
+
+def values(results, metric, **wanted):
+    """Values of a metric that are no part of a curve, by what is scored at."""
+    chosen = [r for r in results if r.metric == metric and r.get("position") is None and r.get("step") is None]
+    chosen = [r for r in chosen if all(r.get(name) == value for name, value in {"kind": "measured", **wanted}.items())]
+    return {r.get("context_length"): r.value for r in chosen}
 
 
 @pytest.fixture(scope="module")
@@ -72,27 +70,29 @@ def finished(script, novels, tmp_path_factory):
 def test_trained_and_scored_at_each_length(script, novels, finished, tmp_path, capsys):
     output, report = finished
     test = (novels / "c.txt").read_text(encoding="utf-8").split("***")[2].strip()
-    assert report["text"]["bytes"] == len(test.encode()) and report["text"]["documents"] == 1
+    data = report.results[0].get("data")
+    assert data.startswith("gutenberg: novels") and f"{len(test.encode())} of {len(test.encode())} test bytes" in data
     assert (output / "data").is_dir() and "EBOOK" not in next(output.glob("data/*/train.jsonl")).read_text()
 
-    [run] = report["training"]
-    assert run["updates"] == 2 and run["num_train_tokens"] == 2 * 4 * 16 and run["family"] == "tnn"
+    assert values(report.results, "updates") == {None: 2}
+    assert values(report.results, "num_train_tokens", model="tnn") == {None: 2 * 4 * 16}
     [folder] = output.glob("runs/gutenberg-*/causal/tnn/seed-0-*")
     model = AutoModelForCausalLM.from_pretrained(folder)
     assert model.config.hidden_size == 8 and model.config.max_position_embeddings == 16
     expected = evaluate_language_model(model, ByT5Tokenizer(), [test], context_lengths=[16, 32], progress=False)
-    assert [row["context_length"] for row in report["results"]] == [16, 32]
-    for row, score in zip(report["results"], expected, strict=True):
-        assert row["bits_per_byte"] == pytest.approx(score.bits_per_byte, rel=1e-5)
-        assert row["perplexity"] == pytest.approx(math.exp(row["nll"] / len(test.encode())), rel=1e-6)
+    bits, perplexity, nll = (values(report.results, metric) for metric in ("bits_per_byte", "perplexity", "nll"))
+    assert bits == {score.context_length: pytest.approx(score.bits_per_byte, rel=1e-5) for score in expected}
+    for length, value in perplexity.items():
+        assert value == pytest.approx(math.exp(nll[length] / len(test.encode())), rel=1e-6)
 
-    [missing] = report["impossible"]
-    assert missing["context_length"] == 1024 and "no document" in missing["reason"]
     table = (output / "results.md").read_text(encoding="utf-8")
-    assert "Not possible: tnn, seed 0, 1,024 tokens" in table and "(xz -9)" in table and "(byte 2-gram)" in table
-    assert "published)" not in table and "1 seed" in table
+    assert "Not possible: tnn, seed 0, 1,024 tokens: no document" in table
+    assert "(xz -9e)" in table and "(byte 2-gram)" in table and "published" not in table
     assert (output / "perplexity-against-length.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((output / "results.json").read_text())["results"] == report["results"]
+    assert read_results(output / "results.jsonl") == report.results
+    run = report.results[0].run
+    assert run.training["max_steps"] == 2 and run.model["config_overrides"]["hidden_size"] == 8
+    assert run.data["train_file"][0].startswith("OUTPUT/data/gutenberg")
 
 
 def test_nothing_is_computed_twice(script, novels, finished, tmp_path, monkeypatch):
@@ -108,11 +108,11 @@ def test_nothing_is_computed_twice(script, novels, finished, tmp_path, monkeypat
     lengths = []
     original = scoring.benchmark_language.score_model
     monkeypatch.setattr(scoring.benchmark_language, "score_model", refuse)
-    assert script.main(command(novels, output))["results"] == report["results"]
+    assert script.main(command(novels, output)).results == report.results
 
-    def counted(arguments, folder, name, texts, keys, log):
+    def counted(arguments, folder, texts, keys, log, shared):
         lengths.extend(keys)
-        original(arguments, folder, name, texts, keys, log)
+        original(arguments, folder, texts, keys, log, shared)
 
     # One more length is all that a second command adds; the text cut shorter is another text.
     monkeypatch.setattr(scoring.benchmark_language, "score_model", counted)
@@ -120,6 +120,19 @@ def test_nothing_is_computed_twice(script, novels, finished, tmp_path, monkeypat
     assert lengths == [64]
     script.main(command(novels, output, "--inference-lengths", "16", "--max-bytes", "100"))
     assert lengths == [64, 16]
+
+
+def test_another_tokenizer_of_the_same_name_is_another_run(script, tmp_path):
+    corpora = importlib.import_module("benchmarks.benchmark_corpora")
+    folder = tmp_path / "tokenizer"
+    keys = []
+    for token in ("<extra_id_0>", "<extra_id_1>", "<extra_id_1>"):
+        ByT5Tokenizer(mask_token=token).save_pretrained(folder)
+        arguments = parsed(script, "--corpus", "wikitext-103-head", "--tokenizer", str(folder))
+        data = importlib.import_module("benchmarks.corpora_data").CorpusData({}, "", "bpe:4096", "head", {})
+        job = corpora.make_job(arguments, "tnn", 0, data, SHARED)
+        keys.append((job.key("corpora", tmp_path), job.folder(tmp_path)))
+    assert keys[0] != keys[1] == keys[2]
 
 
 @pytest.fixture
@@ -137,11 +150,13 @@ def fd_models(script, tmp_path):
         settings = {"context_length": 8, "inference_lengths": [8, 32], "keep_grid": False, "ngram": 2, **more}
         options = {"benchmark": "corpora", "batch_size": None, "device": "cpu", "dtype": "float32", "overwrite": False}
         arguments = argparse.Namespace(**options, **settings, objective=objective)
-        scoring = sys.modules["corpora_scoring"]
+        scoring = importlib.import_module("benchmarks.corpora_scoring")
         models = [scoring.TrainedModel("fd_tnn", 0, tmp_path / objective)]
-        rows, impossible = scoring.score_lengths(arguments, models, texts, log)
-        assert impossible == []
-        return rows, scoring.references(arguments, models, ["to be or not"], texts, log)
+        shared = {"task": "language modeling", "size": "fast", "setting": {"data": "text"}, "environment": {}}
+        report = scoring.score_lengths(arguments, models, texts, log, shared)
+        assert report.failures == {}
+        references = scoring.references(arguments, models, ["to be or not"], texts, log, shared)
+        return report.results, {result.model: result.value for result in references}
 
     return tmp_path, tokenizer, score
 
@@ -151,7 +166,7 @@ TEXT = "To be, or not to be: that is the question.\n" * 3
 
 def test_frequency_kernels_follow_the_inference_length_unless_kept(fd_models, tmp_path):
     folder, tokenizer, score = fd_models
-    log = ResultLog(tmp_path / "log.jsonl")
+    log = ResultFile(tmp_path / "log.jsonl")
     rows, references = score("causal", [TEXT], log)
     kept, _ = score("causal", [TEXT], log, keep_grid=True)
     model = AutoModelForCausalLM.from_pretrained(folder / "causal")
@@ -159,43 +174,42 @@ def test_frequency_kernels_follow_the_inference_length_unless_kept(fd_models, tm
     short, zeros = evaluate_language_model(model, tokenizer, [TEXT], **options)
     model.set_context_length(32)
     _, finer = evaluate_language_model(model, tokenizer, [TEXT], **options)
-    assert [row["nll"] for row in rows] == pytest.approx([short.nll, finer.nll], rel=1e-6)
-    assert [row["nll"] for row in kept] == pytest.approx([short.nll, zeros.nll], rel=1e-6)
+    assert values(rows, "nll") == pytest.approx({8: short.nll, 32: finer.nll}, rel=1e-6)
+    assert values(kept, "nll") == pytest.approx({8: short.nll, 32: zeros.nll}, rel=1e-6)
     assert abs(finer.nll - zeros.nll) > 1e-3
     assert references["byte 2-gram"] == pytest.approx(ByteNGram(2).fit(["to be or not"]).bits_per_byte([TEXT]))
 
 
 def test_masked_models_fill_the_same_gaps_at_every_length(fd_models, tmp_path):
     folder, tokenizer, score = fd_models
-    log = ResultLog(tmp_path / "log.jsonl")
+    log = ResultFile(tmp_path / "log.jsonl")
     rows, references = score("masked", [TEXT], log)
     again, same = score("masked", [TEXT], log)
     assert (again, same) == (rows, references)
-    assert rows[0]["num_masked"] == rows[1]["num_masked"] and rows[0]["nll"] != rows[1]["nll"]
+    masked, nll = values(rows, "num_masked"), values(rows, "nll")
+    assert masked[8] == masked[32] and nll[8] != nll[32]
     blocks = mask_documents(tokenizer, [TEXT], context_length=32)
     model = AutoModelForMaskedLM.from_pretrained(folder / "masked")
     model.set_context_length(32)
     expected = evaluate_masked_model(model, tokenizer, blocks, context_length=32, progress=False)
-    assert rows[1]["nll"] == pytest.approx(expected.nll, rel=1e-6)
-    assert rows[1]["perplexity"] == pytest.approx(math.exp(expected.token_loss), rel=1e-6)
+    assert nll[32] == pytest.approx(expected.nll, rel=1e-6)
+    assert values(rows, "perplexity")[32] == pytest.approx(math.exp(expected.token_loss), rel=1e-6)
     ngram = ByteNGram(2).fit(["to be or not"])
     assert references == {"byte 2-gram, bytes before": pytest.approx(ngram_bits_per_byte(ngram, [TEXT], blocks))}
-    drawn = sys.modules["corpora_report"].as_score(rows[1])
-    assert (drawn.perplexity, drawn.bits_per_byte) == pytest.approx((rows[1]["perplexity"], rows[1]["bits_per_byte"]))
 
 
 def test_a_length_that_memory_refuses_is_said(script, novels, finished, monkeypatch):
     output, _ = finished
     scoring = importlib.import_module("benchmarks.corpora_scoring")
 
-    def full(arguments, folder, name, texts, keys, log):
+    def full(arguments, folder, texts, keys, log, shared):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     monkeypatch.setattr(scoring.benchmark_language, "score_model", full)
     report = script.main(command(novels, output, "--inference-lengths", "16", "128"))
-    assert [row["context_length"] for row in report["results"]] == [16]
-    [missing] = report["impossible"]
-    assert missing["context_length"] == 128 and "can't allocate memory" in missing["reason"]
+    assert list(values(report.results, "nll")) == [16]
+    table = (output / "results.md").read_text(encoding="utf-8")
+    assert re.search("Not possible: tnn, seed 0, 128 tokens: .*can't allocate memory", table)
 
 
 @pytest.mark.parametrize(
@@ -225,37 +239,46 @@ def test_corpora_of_files_need_a_folder(script, tmp_path):
 
 def parsed(script, *more):
     arguments = script.build_parser().parse_args(["corpora", "--corpus", "wikitext-103", "--output-dir", "out", *more])
-    sys.modules["benchmark_corpora"].check(arguments)
+    importlib.import_module("benchmarks.benchmark_corpora").check(arguments)
     return arguments
 
 
+SHARED = {"task": "language modeling", "size": "full", "setting": {"data": "text"}}
+
+
 def test_the_full_size_is_the_published_one(script):
-    corpora = sys.modules["benchmark_corpora"]
+    corpora = importlib.import_module("benchmarks.benchmark_corpora")
     texts = {"train": ["x" * 1_000_000], "validation": ["x"], "test": ["x"]}
-    data = sys.modules["corpora_data"].CorpusData(texts, "", "bpe:4096", "wikitext-103-0", ("--train-file", "t"))
-    run = corpora.make_run(parsed(script, "--full"), "fd_tnn", 3, data)
-    words = run.arguments
-    assert run.labels["published_settings"] and run.updates == 50_000
-    assert {"--tokenizer=gpt2", "vocab_size=50264", "--learning_rate=0.001", "--max_steps=50000"} <= set(words)
-    assert "--dataset=Salesforce/wikitext:wikitext-103-raw-v1" not in words and words[-2:] == ("--seed", "3")
+    corpus_data = importlib.import_module("benchmarks.corpora_data").CorpusData
+    data = corpus_data(texts, "", "bpe:4096", "wikitext-103-0", {"train_file": ["t"]})
+    job = corpora.make_job(parsed(script, "--full"), "fd_tnn", 3, data, SHARED)
+    run, setting = job.run, job.labels["setting"]
+    assert setting["published_settings"] and job.updates == 50_000 and run.seed == 3
+    assert (run.data["tokenizer"], run.model["config_overrides"]["vocab_size"]) == ("gpt2", 50264)
+    assert (run.training["learning_rate"], run.training["max_steps"]) == (0.001, 50_000)
+    assert "dataset" not in run.data and run.data["train_file"] == ["t"]
     # Not published: another family at that size, another length of the run, another corpus, which gets 20 passes.
-    assert not corpora.make_run(parsed(script, "--full"), "ipa", 0, data).labels["published_settings"]
-    short = corpora.make_run(parsed(script, "--full", "--max-steps", "100"), "tnn", 0, data)
-    assert not short.labels["published_settings"] and short.updates == 100
+    other = corpora.make_job(parsed(script, "--full"), "ipa", 0, data, SHARED)
+    assert not other.labels["setting"]["published_settings"]
+    short = corpora.make_job(parsed(script, "--full", "--max-steps", "100"), "tnn", 0, data, SHARED)
+    assert not short.labels["setting"]["published_settings"] and short.updates == 100
     head = parsed(script, "--full", "--corpus", "wikitext-103-head")
-    assert corpora.make_run(head, "tnn", 0, data).updates == math.ceil(20 * 250_000 / 65_536)
+    assert corpora.make_job(head, "tnn", 0, data, SHARED).updates == math.ceil(20 * 250_000 / 65_536)
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
-def test_families_have_equal_budgets_and_sizes(script, objective):
-    corpora = sys.modules["benchmark_corpora"]
+def test_families_have_equal_budgets_and_sizes(script, objective, tmp_path):
+    corpora = importlib.import_module("benchmarks.benchmark_corpora")
     pretrain = importlib.import_module("pretrain")
     tokenizer = ByT5Tokenizer(mask_token="<extra_id_0>")
+    corpus_data = importlib.import_module("benchmarks.corpora_data").CorpusData
     sizes, budgets = [], set()
     for family in corpora.FAMILIES[objective]:
         arguments = parsed(script, "--objective", objective, "--corpus", "wikitext-103-head")
-        data = sys.modules["corpora_data"].CorpusData({}, "", "byte", "head", ("--train-file", "t"))
-        words = [*corpora.make_run(arguments, family, 0, data).arguments, "--output-dir", "out", "--use-cpu"]
+        data = corpus_data({}, "", "byte", "head", {"train_file": ["t"]})
+        run = corpora.make_job(arguments, family, 0, data, SHARED).run
+        (tmp_path / "run.json").write_text(json.dumps(run.to_json()))
+        words = ["--recipe", str(tmp_path / "run.json"), "--output-dir", "out", "--use-cpu"]
         settings = pretrain.parse_arguments(words)
         pretrain.set_length(settings)
         budgets.add((settings.training.max_steps, pretrain.tokens_per_update(settings)))
@@ -265,25 +288,23 @@ def test_families_have_equal_budgets_and_sizes(script, objective):
 
 
 def test_published_figures_stand_beside_the_whole_corpus_alone(script):
-    report = sys.modules["corpora_report"]
-    rows = report.published_rows({"corpus": "wikitext-103", "objective": "causal"})
-    assert {row["family"]: row["test"] for row in rows}["FD-TNN (published)"] == 24.56
-    assert report.published_rows({"corpus": "wikitext-103-head", "objective": "causal"}) == []
-    assert report.published_rows({"corpus": "wikitext-103", "objective": "masked"}) == []
+    report = importlib.import_module("benchmarks.corpora_report")
+    found = {(r.model, r.metric): r for r in report.published("wikitext-103", "causal")}
+    assert found["FD-TNN", "perplexity"].value == 24.56 and found["FD-TNN", "perplexity"].kind == "published"
+    assert "| FD-TNN (published)" in results_table(found.values(), columns=report.SUMMARY)
+    assert report.published("wikitext-103-head", "causal") == report.published("wikitext-103", "masked") == []
 
 
 def test_a_seed_without_a_score_is_in_no_mean(script):
-    training = [
-        {"family": "tnn", "seed": seed, "validation_perplexity": 10.0 * (seed + 1), "steps_per_second": 1.0}
-        | {"num_parameters": 7, "updates": 3, "num_train_tokens": 9}
-        for seed in (0, 1, 2)
-    ]
-    scores = [
-        {"family": "tnn", "seed": seed, "context_length": 8, "perplexity": 5.0, "bits_per_byte": 2.0 + seed}
-        for seed in (0, 1)
-    ]
-    report = {"context_length": 8, "training": training, "results": scores}
-    [row] = sys.modules["corpora_report"].summarise(report)
-    assert (row["num_seeds"], row["validation"], row["bits_per_byte"]) == (2, 15.0, 2.5)
-    [row] = sys.modules["corpora_report"].summarise({**report, "results": []})
-    assert (row["num_seeds"], row["validation"], row["bits_per_byte"]) == (3, 20.0, None)
+    report = importlib.import_module("benchmarks.corpora_report")
+    training, scores = [], []
+    for seed in (0, 1, 2):
+        shared = {"task": "language modeling", "model": "tnn", "seed": seed}
+        training += group_results({"validation_perplexity": 10.0 * (seed + 1)}, **shared)
+        scores += group_results({"bits_per_byte": 2.0 + seed}, setting={"context_length": 8}, **shared)
+    table = results_table(report.summary([*training, *scores[:2]], 8), report.FAMILY, report.SUMMARY)
+    cells = [cell.strip() for cell in table.splitlines()[2].strip("|").split("|")]
+    assert "15" in cells and "2.5000" in cells and cells[-1] == "2"
+    table = results_table(report.summary(training, 8), report.FAMILY, report.SUMMARY)
+    cells = [cell.strip() for cell in table.splitlines()[2].strip("|").split("|")]
+    assert "20" in cells and "-" in cells and cells[-1] == "3"

@@ -11,6 +11,7 @@ import torch
 from transformers import ByT5Tokenizer
 
 from hf_seqmix import TNNConfig, TNNForMaskedLM
+from hf_seqmix.training.results import summarize
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 WORDS = ("plain", "odd", "short", "long", "new", "old")
@@ -30,16 +31,24 @@ def trained(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     training, finetune = (importlib.import_module(name) for name in ("benchmarks.benchmark_training", "finetune"))
     names: list[str] = []
 
-    def train(run, folder, more=()):
-        names.append(run.name)
+    def train(job, folder):
+        names.append(job.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "run.json").write_text(json.dumps(job.run.to_json()))
         try:
-            finetune.main([*run.arguments, *more, "--output-dir", str(folder), "--resume"])
+            finetune.main(["--recipe", str(folder / "run.json"), "--output-dir", str(folder), "--resume"])
         except SystemExit as error:
             return str(error)
         return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
     monkeypatch.setattr(training, "train", train)
     return names
+
+
+def found(report, metric, **wanted):
+    """Results of a metric that are no part of a curve."""
+    chosen = [r for r in report.results if r.metric == metric and r.get("step") is None]
+    return [r for r in chosen if all(r.get(name) == value for name, value in {"kind": "measured", **wanted}.items())]
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +81,7 @@ def write_tasks(folder: Path, flip_dev: bool = False) -> Path:
 def command(model: Path, data: Path, output: Path, *more: str) -> list[str]:
     return [
         *("glue", "--model", str(model), "--data-dir", str(data), "--output-dir", str(output), "--fast"),
-        *("--cache-dir", str(output.parent / "cache"), "--training-arguments", "--use-cpu --disable-tqdm true"),
+        *("--cache-dir", str(output.parent / "cache"), "--training", "use_cpu=true", "disable_tqdm=true"),
         *more,
     ]
 
@@ -83,27 +92,27 @@ def test_runs_table_and_resumption(script, trained, model, tmp_path, capsys):
     report = script.main(command(model, data, output, *options))
     # pretrained and random: two learning rates with the first seed, the better one with the second
     assert len(trained) == len(set(trained)) == 2 * (2 + 1)
-    assert len(report["results"]) == 2 * 2 and not report["failures"]
-    for row in report["results"]:
-        rivals = {
-            other["learning_rate"]: other["held_out"] for other in report["sweep"] if other["entry"] == row["entry"]
-        }
-        assert len(rivals) == 2 and rivals[row["learning_rate"]] == max(rivals.values())
-        assert (row["train_examples"], row["held_out_examples"], row["test_examples"]) == (21, 3, NUMBER)
+    scores = found(report, "score")
+    assert len(scores) == 2 * 2 and not report.failures
+    for score in scores:
+        rivals = {r.get("learning_rate"): r.value for r in found(report, "held_out_score", model=score.model, seed=0)}
+        assert len(rivals) == 2 and rivals[score.get("learning_rate")] == max(rivals.values())
+        assert score.get("data") == f"development set, {NUMBER} examples; fine-tuned on 21"
+    assert {r.value for r in found(report, "held_out_examples")} == {3}
     table = capsys.readouterr().out
-    assert "| masked, random weights" in table and "| bag of words" in table
-    assert "published: TNN, 126.4 M" in table and "90.6" in table
-    summary = {row["entry"]: row for row in report["summary"]}
-    accuracies = [row["scores"]["test"]["accuracy"] for row in report["results"] if row["entry"] == "masked"]
-    assert summary["masked"]["score"] == pytest.approx(sum(accuracies) / 2)
-    assert summary["masked"]["spread"] == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
+    assert "| masked, random weights" in table and "| (bag of words)" in table
+    assert "| TNN, 126.4 M (published)" in table and "90.6" in table
+    accuracies = [r.value for r in found(report, "accuracy", model="masked")]
+    [masked] = summarize(found(report, "score", model="masked"))
+    assert masked.mean == pytest.approx(sum(accuracies) / 2)
+    assert masked.spread == pytest.approx(abs(accuracies[0] - accuracies[1]) / 2**0.5)
     assert (output / "scores.png").read_bytes().startswith(b"\x89PNG")
-    lines = (output / "results.jsonl").read_text(encoding="utf-8")
+    lines = (output / "runs.jsonl").read_text(encoding="utf-8")
     assert str(tmp_path) not in lines and len(lines.splitlines()) == 6
 
     trained.clear()
     again = script.main(command(model, data, output, *options))
-    assert trained == [] and again["summary"] == report["summary"]
+    assert trained == [] and again.results == report.results
     # other weights of the same name are another model
     os.utime(model / "model.safetensors", (1, 1))
     script.main(command(model, data, output, "--tasks", "sst2", "--learning-rates", "1e-2"))
@@ -116,25 +125,30 @@ def test_the_development_set_chooses_nothing(script, trained, model, tmp_path):
         data = write_tasks(tmp_path / name / "glue", flip_dev=flip)
         options = ["--tasks", "sst2", "--learning-rates", "1e-2", "1e-3"]
         reports.append(script.main(command(model, data, tmp_path / name / "out", *options)))
-    right, flipped = (report["sweep"] for report in reports)
-    assert [row["held_out_curve"] for row in right] == [row["held_out_curve"] for row in flipped]
-    chosen = [report["results"][0] for report in reports]
-    assert chosen[0]["learning_rate"] == chosen[1]["learning_rate"]
+    right, flipped = (
+        [r.value for r in report.results if r.metric == "held_out_score" and r.get("step")] for report in reports
+    )
+    assert right == flipped and len(right) == 2
+    chosen = [score for report in reports for score in found(report, "accuracy")]
+    assert len(chosen) == 2 and chosen[0].get("learning_rate") == chosen[1].get("learning_rate")
     # the same predictions on the same sentences, of which every label is the other one
-    assert chosen[0]["scores"]["test"]["accuracy"] == pytest.approx(1 - chosen[1]["scores"]["test"]["accuracy"])
+    assert chosen[0].value == pytest.approx(1 - chosen[1].value)
 
 
 def test_two_metrics_and_two_development_sets(script, trained, model, tmp_path, capsys):
     data = write_tasks(tmp_path / "glue")
     report = script.main(command(model, data, tmp_path / "out", "--tasks", "stsb", "mnli"))
-    stsb, mnli = report["results"]
-    assert stsb["held_out_metric"] == "pearsonr" and {"pearsonr", "spearmanr"} <= stsb["scores"]["test"].keys()
-    right = [mnli["scores"][split]["accuracy"] * count for split, count in (("test", 9), ("test_mismatched", 7))]
+    assert found(report, "Pearson", task="stsb") and found(report, "Spearman", task="stsb")
+    [held_out] = found(report, "held_out_score", task="stsb")
+    assert held_out.run.training["metric_for_best_model"] == "pearsonr"
+    right = [found(report, "matched")[0].value * 9, found(report, "mismatched")[0].value * 7]
     assert right == pytest.approx([round(number) for number in right])
-    mean = next(row for row in report["summary"] if row["entry"] == "majority class or mean")
-    assert mean["task"] == "stsb" and mean["metrics"] == [None, None] and mean["score"] == 0
+    of_mean = {"kind": "baseline", "model": "majority class or mean", "task": "stsb"}
+    assert [found(report, metric, **of_mean)[0].value for metric in ("Pearson", "score")] == [None, 0]
     table = capsys.readouterr().out
-    assert "STS-B Pearson / Spearman" in table and "MNLI matched / mismatched" in table and "76.7 / 76.1" in table
+    header = next(line for line in table.splitlines() if line.startswith("| model"))
+    assert all(f" {name} |" in header for name in ("STS-B Pearson", "STS-B Spearman", "MNLI matched", "average"))
+    assert "76.7" in table and "76.1" in table
 
 
 def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
@@ -150,7 +164,7 @@ def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tasks", "rte"], r"data of rte could not be read in .*There is no file .*train\.tsv"),
+        (["--tasks", "rte"], r"data of rte could not be read in .*there is no file .*train\.tsv"),
         (["--tasks", "sst2", "sst2"], "A task is given twice"),
         (["--learning-rates", "0"], "--learning-rates must be positive"),
         (["--epochs", "-1"], "--epochs must be positive"),

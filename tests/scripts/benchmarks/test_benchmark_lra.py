@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from hf_seqmix.data import build_tokenizer
+from hf_seqmix.training.results import read_results, summarize
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention")
@@ -30,12 +31,20 @@ def scripts() -> Any:
             "finetuning.models",
             "finetuning.arguments",
         )
-        yield argparse.Namespace(**{name.split(".")[-1]: importlib.import_module(name) for name in names})
+        yield argparse.Namespace(**{_attribute(name): importlib.import_module(name) for name in names})
+
+
+def _attribute(name: str) -> str:
+    return name.replace(".", "_") if name.startswith("finetuning") else name.split(".")[-1]
 
 
 def results(accuracy: float, **more: Any) -> dict[str, Any]:
     """What finetune.py writes, as far as it is read."""
-    scores = {"accuracy": accuracy, "examples": 100, "baselines": {"majority class": {"accuracy": 0.2}}}
+    scores = {
+        "accuracy": accuracy,
+        "examples": 100,
+        "baselines": {"majority class": {"accuracy": accuracy / 10 + 0.15}},
+    }
     return {
         "test": scores,
         "validation": {**scores, "accuracy": accuracy + 0.01},
@@ -49,66 +58,96 @@ def results(accuracy: float, **more: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def trained(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str]]]:
-    """The runs that were asked for, none of which is trained: each seed has an accuracy of its own."""
-    calls: list[tuple[str, list[str]]] = []
+def trained(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The jobs that were asked for, none of which is trained: each seed has an accuracy of its own."""
+    calls: list[Any] = []
 
-    def train(run: Any, folder: Path, more: Any = ()) -> dict[str, Any] | str:
-        calls.append((run.name, [*run.arguments, *more]))
-        return results(0.5 + run.labels["seed"] / 10) if run.labels["family"] != "ipa" else "no memory"
+    def train(job: Any, folder: Path) -> dict[str, Any] | str:
+        calls.append(job)
+        return results(0.5 + job.run.seed / 10) if job.run.model["model_type"] != "ipa" else "no memory"
 
     monkeypatch.setattr(scripts.benchmark_training, "train", train)
     return calls
+
+
+def values(report: Any, metric: str, **wanted: Any) -> list[float | None]:
+    """Values of a metric that do not belong to a curve."""
+    found = [r for r in report.results if r.metric == metric and r.get("step") is None]
+    return [r.value for r in found if all(r.get(name) == value for name, value in wanted.items())]
 
 
 def test_trains_for_real_and_goes_on(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["lra", "--task", "listops", "--fast", "--families", "fd_tnn", "--max-steps", "2"]
-    command += ["--training-arguments=--use-cpu", "--output-dir", str(tmp_path)]
+    command += ["--training", "use_cpu=true", "--output-dir", str(tmp_path)]
     report = scripts.run_benchmarks.main(command)
-    [row] = report["results"]
-    assert row["updates"] == 2 and row["steps_per_second"] > 0 and row["peak_memory_mib"] > 100
-    assert 0 <= row["accuracy"] <= 1 and row["test_examples"] == 100
-    assert row["data"].startswith("generated") and row["size"] == "fast"
-    assert set(report["data"]["listops"]["baselines"]) == {"outermost operator"}
+    assert values(report, "updates") == [2]
+    assert values(report, "steps_per_second")[0] > 0 and values(report, "peak_memory_mib")[0] > 100
+    [accuracy] = [r for r in report.results if (r.metric, r.kind) == ("accuracy", "measured")]
+    assert 0 <= accuracy.value <= 1
+    assert accuracy.setting["data"].startswith("generated") and accuracy.setting["data"].endswith(
+        "; 100 test examples"
+    )
+    assert (accuracy.task, accuracy.model, accuracy.size, accuracy.seed) == ("listops", "fd_tnn", "fast", 0)
+    assert {r.model for r in report.results if r.kind == "baseline"} == {"majority class", "outermost operator"}
     table = capsys.readouterr().out
     assert "0.5521" in table and "not its figures" in table and (tmp_path / "results.md").read_text() in table + "\n"
     assert (tmp_path / "listops.png").stat().st_size > 10_000
-    # nothing that is kept names a folder of this machine
-    for name in ("results.jsonl", "results.json", "results.md"):
-        text = (tmp_path / name).read_text()
-        assert str(tmp_path) not in text.replace(json.dumps(report["environment"]["command"]), "")
-    assert "scripts/recipes/lra/listops.yaml" in row["command"] and "OUTPUT/data/listops" in row["command"]
+    # Nothing that is kept names a folder of this machine.
+    for name in ("runs.jsonl", "results.jsonl", "results.md"):
+        assert str(tmp_path) not in (tmp_path / name).read_text()
+    assert accuracy.run.training["max_steps"] == 2 and accuracy.run.training["use_cpu"] is True
+    assert accuracy.run.data["train_file"].startswith("OUTPUT/data/listops")
+    assert read_results(tmp_path / "results.jsonl") == report.results
+
+    # The run stands beside its results, and is a recipe that repeats the run.
+    [folder] = (tmp_path / "runs" / "listops" / "fd_tnn").iterdir()
+    repeated = tmp_path / "repeated"
+    finetune = importlib.import_module("finetune")
+    finetune.main(["--recipe", str(folder / "run.json"), "--output-dir", str(repeated)])
+    first, second = (json.loads((path / "results.json").read_text()) for path in (folder, repeated))
+    assert first["test"]["accuracy"] == second["test"]["accuracy"]
+    assert first["train_loss_curve"] == second["train_loss_curve"]
 
     monkeypatch.setattr(scripts.benchmark_training, "train", lambda *_: pytest.fail("trained again"))
-    again = scripts.run_benchmarks.main(command)
-    assert again["results"] == report["results"]
+    assert scripts.run_benchmarks.main(command).results == report.results
 
 
-def test_a_row_a_family_over_its_seeds_and_faults_are_named(
-    scripts: Any, trained: list[tuple[str, list[str]]], tmp_path: Path
-) -> None:
+def test_figures_are_over_seeds_and_faults_are_named(scripts: Any, trained: list[Any], tmp_path: Path) -> None:
     command = ["lra", "--task", "listops", "--fast", "--families", "tnn", "ipa", "--seeds", "0", "2"]
     with pytest.raises(SystemExit, match=r"listops/ipa/seed-0, listops/ipa/seed-2"):
         scripts.run_benchmarks.main([*command, "--output-dir", str(tmp_path)])
-    assert [name for name, _ in trained] == [f"listops/{f}/seed-{s}" for f in ("tnn", "ipa") for s in (0, 2)]
-    report = json.loads((tmp_path / "results.json").read_text())
-    [row] = report["summary"]
-    assert (row["family"], row["num_seeds"]) == ("tnn", 2)
-    assert row["accuracy"] == pytest.approx(0.6) and row["spread"] == pytest.approx(0.2 / 2**0.5)
-    assert row["published"] == pytest.approx(0.4733)
+    assert [job.name for job in trained] == [f"listops/{f}/seed-{s}" for f in ("tnn", "ipa") for s in (0, 2)]
+    found = [r for r in read_results(tmp_path / "results.jsonl") if r.metric == "accuracy"]
+    by_kind = {(s.result.model, s.result.kind): s for s in summarize(found)}
+    assert set(by_kind) == {
+        *(
+            ("tnn", "measured"),
+            ("majority class", "baseline"),
+            ("outermost operator", "baseline"),
+            ("tnn", "published"),
+        )
+    }
+    tnn = by_kind["tnn", "measured"]
+    assert tnn.mean == pytest.approx(0.6) and tnn.spread == pytest.approx(0.2 / 2**0.5) and tnn.seeds == (0, 2)
+    # A baseline is over the seeds of all runs, not that of the first run.
+    assert by_kind["majority class", "baseline"].mean == pytest.approx((0.20 + 0.22) / 2)
+    assert by_kind["tnn", "published"].mean == pytest.approx(0.4733)
+    assert "Not evaluated: listops/ipa/seed-0: no memory" in (tmp_path / "results.md").read_text()
 
 
 def test_costs_are_said_before_a_full_run_and_alone(
-    scripts: Any, trained: list[tuple[str, list[str]]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    scripts: Any, trained: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scripts.benchmark_lra, "prepare_task", lambda *_: scripts.lra_data.TaskData(("--x",), "none"))
+        patch.setattr(scripts.benchmark_lra, "prepare_task", lambda *_: scripts.lra_data.TaskData({}, "none"))
         command = ["lra", "--task", "text", "--full", "--families", "tnn", "--seeds", "0", "1"]
         scripts.run_benchmarks.main([*command, "--costs", "--output-dir", str(tmp_path)])
-        assert [name for name, _ in trained] == ["text/tnn/seed-0"]  # seeds cost the same
-        assert trained[0][1][-4:] == ["--max-train-samples", "1000", "--max-eval-samples", "2"]
+        assert [job.name for job in trained] == ["text/tnn/seed-0"]  # seeds cost the same
+        run = trained[0].run
+        assert (run.training["max_steps"], run.data["max_train_samples"], run.data["max_eval_samples"]) == (5, 1000, 2)
+        assert not {"num_train_epochs", "schedule_steps", "warmup_steps"} & run.training.keys()
         output = capsys.readouterr().out
         assert "22,500" in output and "6.2 hours in all" in output  # 2 x 22,500 updates at 2 a second
         trained.clear()
@@ -117,17 +156,17 @@ def test_costs_are_said_before_a_full_run_and_alone(
 
 
 def test_a_failure_and_costs_leave_no_wrong_results(
-    scripts: Any, trained: list[tuple[str, list[str]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    scripts: Any, trained: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["lra", "--task", "listops", "--fast", "--families", "tnn", "--output-dir", str(tmp_path)]
-    assert len(scripts.run_benchmarks.main(command)["results"]) == 1
-    before = (tmp_path / "results.json").read_text()
+    assert values(scripts.run_benchmarks.main(command), "accuracy", kind="measured") == [0.5]
+    before = (tmp_path / "results.jsonl").read_text()
     scripts.run_benchmarks.main([*command, "--max-steps", "3", "--costs"])
-    assert (tmp_path / "results.json").read_text() == before
+    assert (tmp_path / "results.jsonl").read_text() == before
     monkeypatch.setattr(scripts.benchmark_training, "train", lambda *_: "no memory")
     with pytest.raises(SystemExit, match="listops/tnn/seed-0"):
         scripts.run_benchmarks.main([*command, "--overwrite"])
-    assert json.loads((tmp_path / "results.json").read_text())["results"] == []  # not the former one
+    assert read_results(tmp_path / "results.jsonl") == []  # not the former result
 
 
 def test_other_contents_of_files_and_recipes_are_other_runs(
@@ -141,38 +180,42 @@ def test_other_contents_of_files_and_recipes_are_other_runs(
     arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
     keys, folders = [], set()
     for recipe, review in (("a: 1", "good"), ("a: 1", "fine"), ("a: 2", "fine"), ("a: 2", "fine")):
-        (recipes / "text.yaml").write_text(recipe)
+        (recipes / "text.yaml").write_text(
+            f"training: {{{recipe}}}\nfamilies: {{tnn: {{model: {{model_type: tnn}}}}}}"
+        )
         for split in ("train", "test"):
             (folder / f"{split}.csv").write_text(f"text,label\n{review},1\n")
         data = scripts.lra_data.prepare_task("text", folder, tmp_path, {})
-        run = scripts.benchmark_lra.make_run(arguments, "text", "tnn", 0, data)
-        keys.append(run.key("lra", tmp_path))
-        folders.add(run.folder(tmp_path))
+        job = scripts.benchmark_lra.make_job(arguments, "text", "tnn", 0, data)
+        keys.append(job.key("lra", tmp_path))
+        folders.add(job.folder(tmp_path))
     assert keys[0] != keys[1] != keys[2] == keys[3] and len(folders) == 3
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("task", ["listops", "text", "retrieval", "image", "pathfinder", "path-x"])
 @pytest.mark.parametrize("size", ["fast", "reduced", "full"])
-def test_every_run_is_a_valid_command(scripts: Any, task: str, family: str, size: str, tmp_path: Path) -> None:
+def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size: str, tmp_path: Path) -> None:
     needs_file = task not in ("text", "image")
-    data = scripts.lra_data.TaskData(("--train-file", "a.parquet") if needs_file else (), "somewhere")
-    typed = ["lra", "--task", task, "--output-dir", str(tmp_path), "--seeds", "5", "--training-arguments=--use-cpu"]
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"} if needs_file else {}, "somewhere")
+    typed = ["lra", "--task", task, "--output-dir", str(tmp_path), "--seeds", "5", "--training", "use_cpu=true"]
     if size != "reduced":
         typed.append(f"--{size}")
     arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
-    run = scripts.benchmark_lra.make_run(arguments, task, family, 5, data)
-    parsed = scripts.finetune_arguments.parse_arguments([*run.arguments, "--output-dir", str(tmp_path)])
+    job = scripts.benchmark_lra.make_job(arguments, task, family, 5, data)
+    (tmp_path / "run.json").write_text(json.dumps(job.run.to_json()))
+    words = ["--recipe", str(tmp_path / "run.json"), "--output-dir", str(tmp_path)]
+    parsed = scripts.finetuning_arguments.parse_arguments(words)
     assert parsed.training.seed == 5
     model_type = {"poly2": "poly_transformer", "poly3": "poly_transformer", "attention": "seqmix_hybrid"}
     assert parsed.model.model_type == model_type.get(family, family)
     assert parsed.training.load_best_model_at_end and parsed.training.metric_for_best_model == "accuracy"
     steps = parsed.training.max_steps
-    assert (run.updates == steps) or (size == "full" and steps == -1)
-    assert size != "full" or run.updates <= 50_000
+    assert (job.updates == steps) or (size == "full" and steps == -1)
+    assert size != "full" or job.updates <= 50_000
     tokenizer = None if parsed.reads_images else build_tokenizer(parsed.model.tokenizer)
     with torch.device("meta"):
-        model = scripts.finetune_models.load_model(parsed, {"num_labels": 10}, tokenizer)
+        model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, tokenizer)
     assert (model.config.num_hidden_layers == 2) == (size == "fast" or task == "retrieval")
     assert not model.config.is_causal and model.config.classifier_pooling in ("mean", "last")
 
@@ -189,7 +232,7 @@ def test_lossy_pictures_are_called_so(scripts: Any, tmp_path: Path, format: str,
         rows = {"image": [{"bytes": picture(format), "path": None}] * 2, "label": [0, 1]}
         datasets.Dataset.from_dict(rows).to_parquet(tmp_path / f"{split}.parquet")
     data = scripts.lra_data.prepare_task("image", tmp_path, tmp_path / "out", {})
-    assert data.source == source and "--validation-file" not in data.arguments
+    assert data.source == source and "validation_file" not in data.fields
 
 
 def test_the_benchmarks_own_listops_files_are_read(scripts: Any, tmp_path: Path) -> None:
@@ -197,7 +240,7 @@ def test_the_benchmarks_own_listops_files_are_read(scripts: Any, tmp_path: Path)
         (tmp_path / name).write_text("Source\tTarget\n( ( ( [MIN 4 ) 2 ) ] )\t2\n( ( ( [MAX 4 ) 2 ) ] )\t4\n")
     data = scripts.lra_data.prepare_task("listops", tmp_path, tmp_path / "out", {})
     assert data.source == "the benchmark's files" and dict(data.baselines) == {"outermost operator": 1.0}
-    assert data.arguments[2:4] == ("--validation-file", str(tmp_path / "basic_val.tsv"))
+    assert data.fields["validation_file"] == str(tmp_path / "basic_val.tsv")
 
 
 def test_a_substitute_is_called_so_and_made_once(scripts: Any, tmp_path: Path) -> None:
@@ -208,8 +251,8 @@ def test_a_substitute_is_called_so_and_made_once(scripts: Any, tmp_path: Path) -
     settings = {"rows": {"train": 8, "validation": 4, "test": 4}, "length": 60}
     data = scripts.lra_data.prepare_task("retrieval", texts, tmp_path / "out", settings)
     assert "not AAN" in data.source and data.source.endswith("each document in all splits")  # too few for others
-    assert data.arguments[-5:-2] == ("--text-columns", "text1", "text2")
-    test_file = Path(data.arguments[5])
+    assert data.fields["text_columns"] == ["text1", "text2"]
+    test_file = Path(data.fields["test_file"])
     written = test_file.stat().st_mtime_ns
     again = scripts.lra_data.prepare_task("retrieval", texts, tmp_path / "out", settings)
     assert again == data and test_file.stat().st_mtime_ns == written
@@ -237,9 +280,9 @@ def test_pictures_of_pathfinder_are_made_once(scripts: Any, tmp_path: Path) -> N
     settings = {"rows": {"train": 6, "validation": 2, "test": 2}}
     data = scripts.lra_data.prepare_task("pathfinder", None, tmp_path, settings)
     assert data.source == "generated, seed 0, 6 pictures to train on"
-    rows = datasets.Dataset.from_parquet(data.arguments[1], cache_dir=str(tmp_path / "cache"))
+    rows = datasets.Dataset.from_parquet(data.fields["train_file"], cache_dir=str(tmp_path / "cache"))
     assert len(rows) == 6 and rows[0]["image"].size == (32, 32)
-    assert Path(data.arguments[5]).with_name("examples.png").stat().st_size > 5000
+    assert Path(data.fields["test_file"]).with_name("examples.png").stat().st_size > 5000
 
 
 def test_without_a_network_the_folder_is_asked_for(

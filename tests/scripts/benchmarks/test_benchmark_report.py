@@ -1,13 +1,14 @@
 """What benchmarks found, as tables in the README and as results of a card."""
 
 import importlib
-import json
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from hf_seqmix.hub.kept import render_card
+from hf_seqmix.training.results import group_results, read_results, write_results
 from tests.ecosystem.tiny import tiny_model, tiny_tokenizer
 from tests.hub.test_cards import VALUES
 
@@ -20,7 +21,7 @@ results:
   metric: bits per byte
   value: 1.4
   baselines: &beside
-    xz -9: 1.5
+    xz -9e: 1.5
   command: one
 - task: ListOps
   dataset: generated, seed 0; 100 test examples; reduced size
@@ -47,146 +48,134 @@ def script():
         yield importlib.import_module("benchmarks.benchmark_report")
 
 
-def environment(words):
-    return {"command": f"python /home/someone/scripts/run_benchmarks.py {words}"}
+@pytest.fixture(scope="module")
+def main(script):
+    run = importlib.import_module("run_benchmarks").main
+    return lambda words: run(["report", *map(str, words)])
+
+
+COMMAND = "python scripts/run_benchmarks.py lra --task listops --data listops=DATA/listops --output-dir runs/lra"
 
 
 def lra(path, runs, task="listops", size="reduced"):
-    rows = [
-        {"task": task, "data": "generated, seed 0", "size": size, "family": family, "seed": seed, "accuracy": accuracy}
-        | {"test_examples": 100, "baselines": {"majority class": 0.17}}
-        for family, seed, accuracy in runs
-    ]
-    families = dict.fromkeys(family for family, *_ in runs)
-    published = {"fd_tnn": 0.5521, "attention": 0.3637}
-    report = {
-        "benchmark": "lra",
-        "data": {task: {"source": "generated, seed 0", "baselines": {"outermost operator": 0.28}}},
-        "results": rows,
-        "summary": [{"task": task, "family": f, "published": published.get(f)} for f in families],
-        "environment": environment(f"lra --task {task} --data {task}=/data/of/{task} --output-dir /home/someone/out"),
-    }
-    path.write_text(json.dumps(report), encoding="utf-8")
+    setting = {"data": "generated, seed 0; 100 test examples"}
+    results = []
+    for family, seed, accuracy in runs:
+        shared = {"task": task, "seed": seed, "size": size, "setting": setting, "command": COMMAND}
+        results += group_results(
+            {"accuracy": accuracy, "updates": 12, "train_loss": [[1, 2.0]]}, model=family, **shared
+        )
+        results += group_results({"accuracy": 0.17}, model="majority class", kind="baseline", **shared)
+    rule = {"task": task, "size": size, "setting": setting, "kind": "baseline"}
+    results += group_results({"accuracy": 0.28}, model="outermost operator", **rule)
+    papers = {"task": task, "size": "full", "kind": "published"}
+    for family, value, source in (("fd_tnn", 0.5521, "Moreno, Mei, Walters 2023"), ("attention", 0.3637, "Tay 2021")):
+        if family in {name for name, *_ in runs}:
+            results += group_results({"accuracy": value}, model=family, source=source, **papers)
+    write_results(path, results)
     return str(path)
 
 
-def glue(path):
-    def row(seed, f1, accuracy):
-        return {
-            "task": "mrpc",
-            "entry": "masked",
-            "seed": seed,
-            "size": "full",
-            "scores": {"test": {"f1": f1, "accuracy": accuracy, "loss": 1.0}},
-            "baselines": {"test": {"bag of words": {"f1": 0.8 + seed / 100, "accuracy": 0.7}}},
-            "train_examples": 3000,
-            "test_examples": 408,
-        }
-
-    report = {"benchmark": "glue", "results": [row(0, 0.81, 0.70), row(1, 0.83, None)]}
-    report["environment"] = environment("glue --model /home/someone/masked --data-dir ../glue --output-dir=out")
-    path.write_text(json.dumps(report), encoding="utf-8")
-    return str(path)
+def cells(text, name):
+    """Cells of the rows of a model."""
+    rows = [line.strip("|").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row] for row in rows if row[0].strip() == name]
 
 
-def corpora(path, corpus="wikitext-103"):
-    rows = [
-        {"family": "tnn", "seed": seed, "context_length": length, "bits_per_byte": bits, "perplexity": 30.0 + seed}
-        for seed in (0, 1)
-        for length, bits in ((512, 1.0 + seed), (1024, 0.9), (2048, 0.8))
-    ]
-    report = {
-        "benchmark": "corpora",
-        "corpus": corpus,
-        "size": "full",
-        "objective": "causal",
-        "context_length": 512,
-        "text": {"source": "from the Hub", "bytes": 1000, "all_test_bytes": 2000},
-        "references": {"xz -9": 2.25},
-        "results": rows,
-        "environment": environment(f"corpora --corpus {corpus} --full --output-dir out"),
-    }
-    path.write_text(json.dumps(report), encoding="utf-8")
-    return str(path)
-
-
-def cells(text, model):
-    lines = [line for line in text.splitlines() if f"| {model} " in line]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-
-
-def test_one_table_a_benchmark(script, tmp_path, capsys):
-    one = lra(tmp_path / "a.json", [("fd_tnn", 0, 0.4), ("fd_tnn", 1, 0.5), ("ipa", 0, 0.3)])
-    two = lra(tmp_path / "b.json", [("fd_tnn", 2, 0.6)])
-    script.main([one, glue(tmp_path / "g.json"), two, corpora(tmp_path / "c.json")])
+def test_tables_hold_means_baselines_and_published_figures(main, tmp_path, capsys):
+    one = lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4), ("ipa", 0, 0.3)])
+    two = lra(tmp_path / "b.jsonl", [("fd_tnn", 1, 0.5), ("attention", 0, 0.25)])
+    image = lra(tmp_path / "c.jsonl", [("fd_tnn", 0, 0.2)], task="image", size="full")
+    main([one, two, image])
     text = capsys.readouterr().out
-    assert [line for line in text.splitlines() if line.startswith("#")] == [
-        "### Long Range Arena",
-        "### GLUE",
-        "### Corpora",
+    assert text.startswith("ListOps: generated, seed 0; 100 test examples; reduced size (command 1).\n\n| model")
+    assert "Image: generated, seed 0; 100 test examples; full size" in text and f"1. `{COMMAND}`" in text
+    assert cells(text, "fd_tnn")[0] == ["fd_tnn", "0.4500", "0.071", "2"] and cells(text, "fd_tnn")[1][1] == "0.2000"
+    assert cells(text, "ipa") == [["ipa", "0.3000", "-", "1"]]
+    assert cells(text, "(outermost operator)")[0][1] == "0.2800" and cells(text, "(majority class)")[0][1] == "0.1700"
+    assert cells(text, "fd_tnn (published)")[0][1] == "0.5521"
+    assert cells(text, "attention (published)")[0][1] == "0.3637"
+    assert "updates" not in text
+
+
+def test_settings_tell_rows_apart(main, tmp_path, capsys):
+    shared = {"task": "language modeling", "model": "tnn", "seed": 0}
+    found = [
+        result
+        for length, bits in ((512, 1.5), (2048, 0.8))
+        for result in group_results(
+            {"bits_per_byte": bits}, setting={"data": "text", "context_length": length, "dtype": "float32"}, **shared
+        )
     ]
-    assert "\nListOps: generated, seed 0; 100 test examples; reduced size (command 1).\n" in text
-    published = "Moreno, Mei, Walters 2023 0.5521"
-    assert cells(text, "fd_tnn") == [["fd_tnn", "accuracy", "0.5000", "0.1000", "3: 0, 1, 2", published]]
-    assert cells(text, "ipa") == [["ipa", "accuracy", "0.3000", "-", "0", "-"]]
-    # what the models of a table have to beat stands below them, once
-    assert cells(text, "(outermost operator)") == [["(outermost operator)", "accuracy", "0.2800", "-", "-", "-"]]
-    command = "python scripts/run_benchmarks.py lra --task listops --data listops=DATA/listops --output-dir runs/lra"
-    assert f"1. `{command}`" in text
-
-    f1, accuracy = cells(text, "masked")
-    assert f1[1:5] == ["F1", "0.8200", "0.0141", "2: 0, 1"] and "TNN, 126.4 M 0.8296" in f1[5]
-    assert accuracy[1:5] == ["accuracy", "0.7000", "-", "0"]
-    assert ["(bag of words)", "F1", "0.8050"] in [row[:3] for row in cells(text, "(bag of words)")]
-    assert "--model DATA/masked --data-dir DATA/glue --output-dir=runs/glue`" in text
-
-    bits, longest, perplexity = cells(text, "tnn")
-    assert bits[1:3] == ["bits per byte (context 512, trained at 512)", "1.5000"] and "1,000 of 2,000" in text
-    assert longest[1:3] == ["bits per byte (context 2048, trained at 512)", "0.8000"]
-    assert perplexity[2] == "30.50" and "FD-TNN 24.56" in perplexity[5] and bits[5] == "-"
-    assert {row[2] for row in cells(text, "(xz -9)")} == {"2.2500"}
-    assert "/home" not in text
+    write_results(tmp_path / "a.jsonl", found)
+    main([tmp_path / "a.jsonl"])
+    text = capsys.readouterr().out
+    assert cells(text, "model") == [["model", "context length", "bits per byte"]]
+    assert cells(text, "tnn") == [["tnn", "512", "1.5000"], ["tnn", "2048", "0.8000"]]
 
 
-def test_commands_name_files_of_the_repository_from_there(script):
-    readers = importlib.import_module("benchmarks.report_readers")
-    command = f"python {SCRIPTS}/x/run_benchmarks.py glue --model {SCRIPTS.parent}/model_cards/a --x=1 --output-dir /x"
-    assert readers.portable_command(command, "glue") == (
-        "python scripts/run_benchmarks.py glue --model model_cards/a --x=1 --output-dir runs/glue"
+@pytest.mark.parametrize(
+    "path",
+    [p for name in ("lra", "corpora", "glue") for p in sorted((SCRIPTS / "measured" / name).rglob("*.jsonl"))],
+    ids=lambda path: f"{path.parent.name}-{path.stem}",
+)
+def test_what_was_measured_is_read_and_names_no_folder_of_a_machine(main, path, capsys):
+    report = main([path])
+    measured = [result for result in report.results if result.kind == "measured"]
+    assert all(result.run is not None and result.command for result in measured)
+    assert "| model " in capsys.readouterr().out
+    assert not re.search(r"/(home|root|tmp|work)/", path.read_text(encoding="utf-8"))
+
+
+def test_commands_name_files_of_the_repository_from_there(script, monkeypatch):
+    training = importlib.import_module("benchmarks.benchmark_training")
+    words = [
+        "glue",
+        "--model",
+        f"{SCRIPTS.parent}/model_cards/a",
+        "--data-dir",
+        "/x/glue",
+        "--x=1",
+        "--output-dir",
+        "/x",
+    ]
+    monkeypatch.setattr("sys.argv", [f"{SCRIPTS}/x/run_benchmarks.py", *words])
+    assert training.portable_command("glue") == (
+        "python scripts/run_benchmarks.py glue --model model_cards/a --data-dir DATA/glue --x=1 --output-dir runs/glue"
     )
 
 
-def test_readme_changes_between_its_markers_alone(script, tmp_path):
-    results, readme = lra(tmp_path / "a.json", [("fd_tnn", 0, 0.4)]), tmp_path / "README.md"
+def test_a_file_changes_between_its_markers_alone(script, main, tmp_path):
+    results, readme = lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4)]), tmp_path / "README.md"
     before, after = "# Title\r\n\n`<!-- benchmark results: begin -->` in a line  \n\n", "\n\nEnd, no newline: é"
     readme.write_bytes(f"{before}{script.BEGIN}\nold\n{script.END}{after}".encode())
-    script.main([results, "--readme", str(readme)])
+    main([results, "--into", str(readme)])
     text = readme.read_bytes().decode()
-    assert text.startswith(f"{before}{script.BEGIN}\n\n### Long Range Arena\n\nListOps: ")
+    assert text.startswith(f"{before}{script.BEGIN}\n\nListOps: ")
     assert text.endswith(f"\n\n{script.END}{after}") and "old" not in text
-    script.main([results, "--readme", str(readme)])
+    main([results, "--into", str(readme)])
     assert readme.read_bytes().decode() == text
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "a.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "a.jsonl"]
 
 
 @pytest.mark.parametrize("text", ["no marker", "{begin}\n", "{end}\n{begin}\n", "{begin}\n{end}\n{end}\n"])
-def test_readme_without_markers_stays(script, tmp_path, text):
-    results, readme = lra(tmp_path / "a.json", [("fd_tnn", 0, 0.4)]), tmp_path / "README.md"
+def test_a_file_without_markers_stays(script, main, tmp_path, text):
+    results, readme = lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4)]), tmp_path / "README.md"
     text = text.format(begin=script.BEGIN, end=script.END)
     readme.write_text(text)
     with pytest.raises(SystemExit, match="benchmark results: "):
-        script.main([results, "--readme", str(readme)])
+        main([results, "--into", str(readme)])
     assert readme.read_text() == text
 
 
-def test_card_entries_take_the_place_of_their_like(script, tmp_path):
-    results = [lra(tmp_path / "a.json", [("fd_tnn", 0, 0.4), ("fd_tnn", 1, 0.5), ("ipa", 0, 0.3)])]
-    results.append(lra(tmp_path / "b.json", [("fd_tnn", 1, 0.25)], task="image", size="full"))
+def test_card_entries_take_the_place_of_their_like(main, tmp_path):
+    results = [lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4), ("fd_tnn", 1, 0.5), ("ipa", 0, 0.3)])]
+    results.append(lra(tmp_path / "b.jsonl", [("fd_tnn", 1, 0.25)], task="image", size="full"))
     folder = tmp_path / "card"
     folder.mkdir()
     (folder / "card.yaml").write_text(CARD, encoding="utf-8")
     words = [*results, "--card", str(folder), "--models", "fd_tnn"]
-    script.main(words)
+    main(words)
     text = (folder / "card.yaml").read_text(encoding="utf-8")
     first, rest = CARD.index("- task: ListOps"), CARD.index("\n# about what follows")
     assert text.startswith(CARD[: CARD.index("- task")]) and text.endswith(CARD[rest:]) and first < rest
@@ -198,36 +187,37 @@ def test_card_entries_take_the_place_of_their_like(script, tmp_path):
         "metric": "accuracy",
         "value": 0.45,
         "baselines": {
-            "outermost operator": 0.28,
             "majority class": 0.17,
-            "published, full size (Moreno, Mei, Walters 2023)": 0.5521,
+            "outermost operator": 0.28,
+            "published, full size (Moreno, Mei, Walters 2023, fd_tnn)": 0.5521,
         },
         "note": "mean of 2 seeds (0, 1), standard deviation 0.0707",
-        "command": "python scripts/run_benchmarks.py lra --task listops --data listops=DATA/listops --output-dir runs/lra",
+        "command": COMMAND,
     }
-    script.main(words)
+    main(words)
     assert (folder / "card.yaml").read_text(encoding="utf-8") == text
-    script.main([*words, "--seeds", "1"])
+    main([*words, "--seeds", "1"])
     newest = yaml.safe_load((folder / "card.yaml").read_text(encoding="utf-8"))["results"]
     assert [(entry["value"], entry["note"]) for entry in newest[1::2]] == [(0.5, "seed 1"), (0.25, "seed 1")]
 
 
-def test_the_card_is_rendered_with_them(script, tmp_path):
+def test_the_card_is_rendered_with_them(main, tmp_path):
     folder = tmp_path / "small"
     tiny_model("fd_tnn").save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     (folder / "card.yaml").write_text(yaml.safe_dump(VALUES))
-    script.main([lra(tmp_path / "a.json", [("fd_tnn", 0, 0.4)]), "--card", str(folder)])
+    main([lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4)]), "--card", str(folder)])
     text = render_card(folder)
     assert (
-        "| ListOps | generated, seed 0; 100 test examples; reduced size | accuracy | 0.4 | outermost operator 0.28"
-        in text
+        "| ListOps | generated, seed 0; 100 test examples; reduced size | accuracy | 0.4 | "
+        "majority class 0.17, outermost operator 0.28" in text
     )
-    assert "published, full size (Moreno, Mei, Walters 2023) 0.5521" in text and "accuracy (seed 0):" in text
+    assert "published, full size (Moreno, Mei, Walters 2023, fd_tnn) 0.5521" in text and "accuracy (seed 0):" in text
 
 
 def test_a_card_without_results_and_one_in_braces(script, tmp_path):
-    [entry] = script.card_entries(script.read_results([Path(lra(tmp_path / "a.json", [("ipa", 0, 0.3)]))]))
+    found = [r for r in read_results(lra(tmp_path / "a.jsonl", [("ipa", 0, 0.3)])) if r.metric == "accuracy"]
+    [entry] = script.card_entries(found)
     assert yaml.safe_load(script.with_results("model_name: X", [entry], "card.yaml")) == {
         "model_name": "X",
         "results": [entry],
@@ -241,29 +231,30 @@ def test_a_card_without_results_and_one_in_braces(script, tmp_path):
         assert values.pop("results") == [*before.pop("results"), entry] and values == before
 
 
-def test_what_makes_no_sense_is_refused(script, tmp_path):
-    good = lra(tmp_path / "a.json", [("fd_tnn", 0, 0.4), ("ipa", 0, 0.3)])
+def test_what_makes_no_sense_is_refused(main, tmp_path):
+    good = lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4), ("ipa", 0, 0.3)])
     folder = tmp_path / "card"
     folder.mkdir()
     (folder / "card.yaml").write_text(CARD, encoding="utf-8")
-    with pytest.raises(SystemExit, match="A card is of one model; the results are of fd_tnn, ipa"):
-        script.main([good, "--card", str(folder)])
+    with pytest.raises(SystemExit, match="a card is of one model; the results are of fd_tnn, ipa"):
+        main([good, "--card", str(folder)])
     assert (folder / "card.yaml").read_text(encoding="utf-8") == CARD
     with pytest.raises(SystemExit, match="--models chooses none of fd_tnn, ipa"):
-        script.main([good, "--models", "tnn"])
+        main([good, "--models", "tnn"])
     with pytest.raises(SystemExit, match="none of the seeds"):
-        script.main([good, "--seeds", "7"])
-    with pytest.raises(SystemExit, match=r"repeats seed 0 of fd_tnn on ListOps"):
-        script.main([good, good])
+        main([good, "--seeds", "7"])
+    other = lra(tmp_path / "b.jsonl", [("fd_tnn", 0, 0.5)])
+    with pytest.raises(SystemExit, match=r"repeats accuracy of fd_tnn on listops, seed 0"):
+        main([good, other])
     with pytest.raises(SystemExit, match=r"there is no .*card\.yaml"):
-        script.main([good, "--models", "ipa", "--card", str(tmp_path)])
-    bad = tmp_path / "bad.json"
+        main([good, "--models", "ipa", "--card", str(tmp_path)])
+    bad = tmp_path / "bad.jsonl"
     for content, fault in {
-        '{"benchmark": "trade-off"}': "is of the benchmark 'trade-off'; known are lra, glue, corpora",
-        '{"benchmark": "glue"}': "is not as this version of the benchmark glue writes it",
-        "[]": "cannot be read as results.json of a benchmark",
-        "{": "cannot be read as results.json of a benchmark",
+        '{"benchmark": "trade-off"}\n': r"bad\.jsonl, line 1 has",
+        "[]\n": r"bad\.jsonl, line 1 is",
+        "{\n": r"bad\.jsonl, line 1 is not JSON",
+        "": "the files hold no result",
     }.items():
         bad.write_text(content)
         with pytest.raises(SystemExit, match=fault):
-            script.main([str(bad)])
+            main([str(bad)])

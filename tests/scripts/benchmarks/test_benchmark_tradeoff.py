@@ -1,14 +1,18 @@
-"""The benchmark `trade-off`: models of finished runs, built from their commands and measured side by side."""
+"""The benchmark `trade-off`: models of finished runs, built again and measured side by side."""
 
+import argparse
 import importlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from hf_seqmix.training import read_recipe
+from hf_seqmix.training.results import group_results, summarize, write_results
+
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
-TINY = "--config-overrides hidden_size=16 intermediate_size=16 num_hidden_layers=1"
 
 
 @pytest.fixture(scope="module")
@@ -33,65 +37,97 @@ def run(script, monkeypatch):
     return lambda *words: main(["trade-off", *map(str, words)])
 
 
-def command(family, seed=0, task="listops", more="--max-length 24", batch=4):
-    return (
-        f"python scripts/finetune.py --recipe scripts/recipes/lra/{task}.yaml --family {family} "
-        f"--train-file OUTPUT/data/{task}-{seed}/train.parquet --seed {seed} {more} {TINY} "
-        f"--per-device-train-batch-size {batch} --max-steps 4 --output-dir runs/{task}/{family}/seed-{seed}"
+TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+
+
+def make_run(family, seed=0, task="listops", batch=4, **data):
+    """A run as the benchmark `lra` makes it, at a tiny size."""
+    training = importlib.import_module("benchmarks.benchmark_training")
+    recipe = read_recipe(SCRIPTS / "recipes" / "lra" / f"{task}.yaml", family=family)
+    changes = {
+        "model": {"config_overrides": TINY},
+        "data": {"train_file": f"OUTPUT/{task}-{seed}/train.parquet", **data},
+        "training": {"per_device_train_batch_size": batch, "max_steps": 4},
+    }
+    return training.make_run(
+        task, recipe, changes, arguments=argparse.Namespace(training=[], config_overrides=[]), seed=seed
     )
 
 
-def write_results(path, models, runs):
+def results_of(models, runs):
     """As the benchmark `lra` writes them: (family, seed, accuracy), and a batch size if it is not 4."""
-    rows = []
+    found = []
     for family, seed, accuracy, *batch in runs:
-        line = command(family, seed, batch=batch[0] if batch else 4)
-        count = models.build_model(models.read_command(line), "listops").num_parameters()
-        rows.append(
-            {"task": "listops", "data": "generated", "size": "fast", "family": family, "seed": seed, "command": line}
-            | {"accuracy": accuracy, "baselines": {"majority class": 0.2}, "num_parameters": count}
-        )
-    report = {"benchmark": "lra", "data": {"listops": {"baselines": {"outermost operator": 0.3}}}, "results": rows}
-    path.write_text(json.dumps(report), encoding="utf-8")
+        run = make_run(family, seed, batch=batch[0] if batch else 4, max_length=24)
+        shared = {"task": "listops", "seed": seed, "size": "fast", "setting": {"data": "generated"}, "run": run}
+        values = {"accuracy": accuracy, "num_parameters": models.build_model(run).num_parameters()}
+        found += group_results(values, model=family, **shared)
+        found += group_results({"accuracy": 0.2}, model="majority class", kind="baseline", **shared)
+    rule = {"task": "listops", "size": "fast", "setting": {"data": "generated"}, "kind": "baseline"}
+    return found + group_results({"accuracy": 0.3}, model="outermost operator", **rule)
+
+
+def write(path, models, runs):
+    write_results(path, results_of(models, runs))
     return path
 
 
+def values(report, metric):
+    return {
+        (s.result.model, s.result.get("length")): s
+        for s in summarize(report.results)
+        if s.result.metric == metric and s.result.kind == "measured"
+    }
+
+
 def test_accuracy_speed_and_memory_side_by_side(run, models, tmp_path, capsys, monkeypatch):
-    one = write_results(tmp_path / "a.json", models, [("tnn", 0, 0.4), ("tnn", 1, 0.5), ("attention", 0, 0.3, 8)])
-    two = write_results(tmp_path / "b.json", models, [("tnn", 2, 0.6)])
+    one = write(tmp_path / "a.jsonl", models, [("tnn", 0, 0.4), ("tnn", 1, 0.5), ("attention", 0, 0.3, 8)])
+    two = write(tmp_path / "b.jsonl", models, [("tnn", 2, 0.6)])
     words = ("--results", one, two, "--rounds", 1, "--output-dir", tmp_path / "out", "--lengths", 24, 48)
     report = run(*words)
-    rows = {(row["family"], row["length"]): row for row in report["results"]}
-    assert list(rows) == [("tnn", 24), ("attention", 24), ("tnn", 48), ("attention", 48)]
-    tnn, attention = rows["tnn", 24], rows["attention", 24]
-    assert (tnn["accuracy"], tnn["spread"]) == (pytest.approx(0.5), pytest.approx(0.1))
-    assert (tnn["seeds"], attention["seeds"], attention["spread"]) == ([0, 1, 2], [0], None)
-    assert tnn["ratio"] == 1 and attention["ratio"] == pytest.approx(tnn["ms"] / attention["ms"])
-    assert {row["batch_size"] for row in rows.values()} == {4} and {row["run_length"] for row in rows.values()} == {24}
-    assert rows["tnn", 48]["peak_mib"] > 1.5 * tnn["peak_mib"] > 0
-    levels = {"outermost operator": 0.3, "majority class": 0.2, "chance": 0.1}
-    assert report["levels"] == {"listops, fast": levels}
-    assert {"listops-fast.png", "listops-fast-lengths.png", "results.md"} <= {
-        p.name for p in (tmp_path / "out").iterdir()
-    }
+    ms, accuracy, memory = (values(report, metric) for metric in ("ms", "accuracy", "peak_memory_mib"))
+    assert list(ms) == [("tnn", 24), ("attention", 24), ("tnn", 48), ("attention", 48)]
+    tnn = accuracy["tnn", 24]
+    assert (tnn.mean, tnn.spread, tnn.seeds) == (pytest.approx(0.5), pytest.approx(0.1), (0, 1, 2))
+    assert (accuracy["attention", 24].seeds, accuracy["attention", 24].spread) == ((0,), None)
+    ratio = values(report, "times_as_fast")
+    assert ratio["tnn", 24].mean == 1
+    assert ratio["attention", 24].mean == pytest.approx(ms["tnn", 24].mean / ms["attention", 24].mean)
+    assert {s.result.get("batch_size") for s in ms.values()} == {4}
+    assert {s.result.get("run_length") for s in ms.values()} == {24}
+    assert memory["tnn", 48].mean > 1.5 * memory["tnn", 24].mean > 0
+    levels = {r.model: r.value for r in report.results if r.kind == "baseline"}
+    assert levels == {"outermost operator": 0.3, "majority class": 0.2, "chance": 0.1}
+    names = {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"listops-fast.png", "listops-fast-lengths.png", "results.md"} <= names
     assert "(outermost operator)" in capsys.readouterr().out
 
     # The same command measures nothing again.
-    monkeypatch.setattr("benchmark_tradeoff.measure", None)
-    assert run(*words)["results"] == report["results"]
+    monkeypatch.setattr("benchmarks.benchmark_tradeoff.measure", None)
+    assert run(*words).results == report.results
+
+
+def test_a_profiler_that_loses_its_record_is_a_failure_in_a_line(run, models, tmp_path, monkeypatch):
+    def lost(contest):
+        raise RuntimeError("the profiler lost the record of allocations 5 times")
+
+    monkeypatch.setattr("benchmarks.benchmark_tradeoff.measure", lost)
+    good = write(tmp_path / "a.jsonl", models, [("tnn", 0, 0.4)])
+    with pytest.raises(SystemExit, match="not evaluated completely: listops, fast"):
+        run("--results", good, "--output-dir", tmp_path / "out")
+    assert "the profiler lost" in (tmp_path / "out" / "results.md").read_text()
 
 
 @pytest.mark.parametrize(
     ("task", "family", "more", "length", "shape"),
     [
-        ("retrieval", "fd_tnn", "--max-length 16", None, (3, 2, 16)),
-        ("text", "ski_tnn", "--max-length 96", 128, (3, 128)),
-        ("image", "tnn", "", 256, (3, 1, 16, 16)),
+        ("retrieval", "fd_tnn", {"max_length": 16}, None, (3, 2, 16)),
+        ("text", "ski_tnn", {"max_length": 96}, 128, (3, 128)),
+        ("image", "tnn", {}, 256, (3, 1, 16, 16)),
     ],
 )
 def test_inputs_are_those_of_the_task(models, task, family, more, length, shape):
-    arguments = models.read_command(command(family, task=task, more=more))
-    model = models.build_model(arguments, task, length)
+    model = models.build_model(make_run(family, task=task, **more), length)
     assert type(model.config).model_type == family and model.config.hidden_size == 16
     batch = models.random_batch(model, task, 3)
     assert batch["pixel_values" if task == "image" else "input_ids"].shape == shape
@@ -99,10 +135,10 @@ def test_inputs_are_those_of_the_task(models, task, family, more, length, shape)
 
 
 def test_an_update_is_a_whole_one_and_changes_no_weight(models):
-    arguments = models.read_command(command("tnn"))
-    model = models.build_model(arguments, "listops")
+    run = make_run("tnn", max_length=24)
+    model = models.build_model(run)
     before = [parameter.clone() for parameter in model.parameters()]
-    update = models.Update(model, arguments, models.random_batch(model, "listops", 2), torch.device("cpu"))
+    update = models.Update(model, run, models.random_batch(model, "listops", 2), torch.device("cpu"))
     [seconds] = update(models.Clock(torch.device("cpu")))
     assert seconds > 0
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
@@ -112,41 +148,36 @@ def test_an_update_is_a_whole_one_and_changes_no_weight(models):
     assert 0 <= averages <= 8 * len(before)  # its counts of steps
 
 
-def test_another_recipe_is_measured_anew(script, models, tmp_path, monkeypatch):
-    contest = models.Contest("listops", {"tnn": command("tnn")}, None, 2, "cpu", 1, 1, 1.0)
-    monkeypatch.setattr(script, "REPOSITORY", tmp_path)
-    recipe = tmp_path / "scripts" / "recipes" / "lra" / "listops.yaml"
-    recipe.parent.mkdir(parents=True)
+def test_another_run_is_measured_anew(script, models):
     keys = []
-    for content in ("a: 1", "a: 2", "a: 2"):
-        recipe.write_text(content)
-        keys.append(script.key_of(contest))
-    assert keys[0] != keys[1] == keys[2]
+    for seed, length in ((0, 24), (1, 24), (0, 32)):
+        runs = {"tnn": models.same_setting(make_run("tnn", seed, max_length=length))}
+        keys.append(script.key_of(models.Contest("listops", runs, None, 2, "cpu", 1, 1, 1.0)))
+    assert keys[0] == keys[1] != keys[2]
+    json.dumps(keys)
 
 
-def test_what_makes_no_sense_is_refused(script, run, models, tmp_path):
-    good = write_results(tmp_path / "a.json", models, [("tnn", 0, 0.4)])
+def test_what_makes_no_sense_is_refused(run, models, tmp_path):
+    good = write(tmp_path / "a.jsonl", models, [("tnn", 0, 0.4)])
     out = ("--output-dir", tmp_path / "out")
-    with pytest.raises(SystemExit, match="repeats a run: listops, tnn, seed 0"):
-        run("--results", good, good, *out)
+    other = write(tmp_path / "b.jsonl", models, [("tnn", 0, 0.5)])
+    with pytest.raises(SystemExit, match="repeats accuracy of tnn on listops, seed 0"):
+        run("--results", good, other, *out)
     with pytest.raises(SystemExit, match="--reference ipa has no result for listops; it has tnn"):
         run("--results", good, "--reference", "ipa", *out)
-    other = write_results(tmp_path / "b.json", models, [("tnn", 1, 0.4, 8)])
+    write(other, models, [("tnn", 1, 0.4, 8)])
     with pytest.raises(SystemExit, match="differ in more than their seed"):
         run("--results", good, other, *out)
-    report = json.loads(good.read_text())
-    report["results"][0]["num_parameters"] += 1
-    other.write_text(json.dumps(report))
+    found = results_of(models, [("tnn", 0, 0.4)])
+    more = [replace(r, value=r.value + 1) if r.metric == "num_parameters" else r for r in found]
+    write_results(other, more)
     with pytest.raises(SystemExit, match="train it again with this version"):
         run("--results", other, "--fast", *out)
-    other.write_text('{"benchmark": "glue"}')
-    with pytest.raises(SystemExit, match="is of the benchmark glue"):
+    write_results(other, [replace(result, task="sst2") for result in found])
+    with pytest.raises(SystemExit, match=r"no accuracy of a run of lra .* give results\.jsonl of the benchmark lra"):
         run("--results", other, *out)
-    other.write_text("[]")
-    with pytest.raises(SystemExit, match=r"b\.json cannot be read as results\.json of the benchmark lra"):
+    other.write_text("[]\n")
+    with pytest.raises(SystemExit, match=r"b\.jsonl, line 1"):
         run("--results", other, *out)
-    arguments = models.read_command(command("tnn", task="image", more=""))
     with pytest.raises(ValueError, match="square number of pixels; given 200"):
-        models.build_model(arguments, "image", 200)
-    with pytest.raises(ValueError, match=r"must begin with python scripts/finetune\.py"):
-        models.read_command("python scripts/pretrain.py")
+        models.build_model(make_run("tnn", task="image"), 200)

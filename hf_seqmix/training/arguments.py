@@ -1,0 +1,184 @@
+"""What pretrain.py and finetune.py share: arguments of a run, the recipe that a command line names, a script's run.
+
+A recipe holds arguments in a file; what is given on the command line overrides the file.
+"""
+
+import argparse
+import dataclasses
+import logging
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+from transformers import HfArgumentParser, TrainingArguments
+
+from .recipes import read_recipe, recipe_arguments, without_replaced
+from .resumable import LAST, ResumableTrainer
+from .run_folder import explain_write_error
+
+__all__ = ["Arguments", "RunArguments", "arguments_parser", "read_arguments", "run_script"]
+
+INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
+
+Model = TypeVar("Model")
+Data = TypeVar("Data")
+Own = TypeVar("Own", bound="RunArguments")
+AnyArguments = TypeVar("AnyArguments", bound="Arguments[Any, Any, Any]")
+Prepared = TypeVar("Prepared")
+
+
+@dataclass
+class RunArguments:
+    """Where a run goes on from; the rest of the training arguments are transformers' own."""
+
+    weight_decay_on_all_parameters: bool = field(
+        default=False, metadata={"help": "Decay biases and norms too, as fairseq and torch's optimizers do."}
+    )
+    resume: str | None = field(
+        default=None,
+        metadata={
+            "help": "Continue from the newest whole checkpoint, if there is one, or from the one given.",
+            "nargs": "?",
+            "const": LAST,
+        },
+    )
+    overwrite_output_dir: bool = field(
+        default=False, metadata={"help": "Write into a folder that is not empty; its checkpoints are deleted."}
+    )
+
+
+@dataclass
+class Arguments(Generic[Model, Data, Own]):
+    """All arguments of a run."""
+
+    model: Model
+    data: Data
+    run: Own
+    training: TrainingArguments
+
+    @property
+    def folder(self) -> Path:
+        """Where the run writes."""
+        return Path(self.training.output_dir or "trainer_output")
+
+    @property
+    def resume(self) -> str | None:
+        """What to continue from."""
+        return self.run.resume or self.training.resume_from_checkpoint
+
+    def to_json(self) -> dict[str, Any]:
+        """Return every argument by section, ready for JSON."""
+        sections: dict[str, Any] = {"model": self.model, "data": self.data, "run": self.run}
+        return {name: dataclasses.asdict(section) for name, section in sections.items()} | {
+            "training": self.training.to_sanitized_dict()
+        }
+
+
+def arguments_parser(
+    kinds: Sequence[type], usage: str, description: str | None, defaults: Mapping[str, Any]
+) -> HfArgumentParser:
+    """Return the parser of a training script.
+
+    Args:
+        kinds: dataclasses of the model's, the data's and the run's arguments; `TrainingArguments` follow.
+        usage: what --help says first.
+        description: what --help says then, its lines kept.
+        defaults: of arguments, in place of their own.
+    """
+    every: list[Any] = [*kinds, TrainingArguments]
+    parser = HfArgumentParser(
+        every,
+        usage=usage,
+        description=description,
+        formatter_class=_HelpFormatter,
+        allow_abbrev=False,
+    )
+    shared = {"logging_steps": 0.01, "report_to": "none", "dataloader_pin_memory": torch.accelerator.is_available()}
+    parser.set_defaults(**shared, **defaults)
+    parser.add_argument(
+        "--recipe", help="A file with arguments, see scripts/recipes; arguments on this line override the file's."
+    )
+    return parser
+
+
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """Examples as they are written in the script, and the default of every argument."""
+
+
+def read_arguments(
+    parser: HfArgumentParser,
+    kinds: Sequence[type],
+    argv: Sequence[str],
+    replaces: Mapping[str, Collection[str]],
+    family: str | None = None,
+) -> tuple[Any, ...]:
+    """Read a command line and the recipe that it names.
+
+    Args:
+        parser: of `arguments_parser`.
+        kinds: as given to `arguments_parser`.
+        argv: the command line.
+        replaces: name of an argument -> keys of a recipe whose place the argument takes.
+        family: which family of the recipe.
+
+    Returns:
+        An object of each kind, and the training arguments.
+
+    Raises:
+        ValueError: the recipe has a section or key that there is not.
+    """
+    recipe = parser.parse_known_args(list(argv))[0].recipe
+    typed = list(argv)
+    if recipe is not None:
+        of_model, of_data, of_run = kinds
+        sections = {"model": (of_model,), "data": (of_data,), "training": (of_run, TrainingArguments)}
+        allowed = {
+            section: {entry.name for kind in parts for entry in dataclasses.fields(kind) if entry.init}
+            for section, parts in sections.items()
+        }
+        typed = recipe_arguments(without_replaced(read_recipe(recipe, allowed, family), argv, replaces)) + typed
+    return tuple(parser.parse_args_into_dataclasses(args=typed)[: len(kinds) + 1])
+
+
+def run_script(
+    name: str,
+    parse: Callable[[], AnyArguments],
+    prepare: Callable[[AnyArguments], tuple[Prepared, ResumableTrainer]],
+    finish: Callable[[AnyArguments, Prepared, str | None], dict[str, Any]],
+) -> dict[str, Any]:
+    """Run a training script; exit with one line where the user can mend something.
+
+    Args:
+        name: of the script, such as "pretrain.py".
+        parse: reads the command line.
+        prepare: makes data, model and trainer.
+        finish: trains from the checkpoint given, evaluates and writes; gives what it wrote to results.json.
+
+    Returns:
+        What `finish` gives.
+    """
+    logger = logging.getLogger(name.removesuffix(".py"))
+    try:
+        arguments = parse()
+    except ValueError as error:
+        sys.exit(f"{name}: {error}")
+    try:
+        try:
+            prepared, trainer = prepare(arguments)
+            checkpoint, line = trainer.find_checkpoint(arguments.resume)
+        except ValueError as error:
+            sys.exit(f"{name}: {error}")
+        if line is not None and trainer.is_world_process_zero():
+            logger.warning(line)
+        return finish(arguments, prepared, checkpoint)
+    except KeyboardInterrupt:
+        logger.error(f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one.")
+        sys.exit(INTERRUPTED)
+    except Exception as error:
+        message = explain_write_error(error, arguments.folder)
+        if message is None:
+            raise
+        sys.exit(f"{name}: {message}")

@@ -1,0 +1,89 @@
+"""What the two training scripts share: a recipe below the command line, and the run of a script."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from hf_seqmix.training.arguments import Arguments, RunArguments, arguments_parser, read_arguments, run_script
+from hf_seqmix.training.results import Run
+
+
+@dataclass
+class Model:
+    """What is trained."""
+
+    model_type: str | None = None
+    config_overrides: list[str] = field(default_factory=list, metadata={"action": "extend"})
+
+
+@dataclass
+class Data:
+    """What it is trained on."""
+
+    dataset: str | None = None
+    train_file: str | None = None
+
+
+KINDS = (Model, Data, RunArguments)
+
+
+def parse(*argv: str) -> Arguments[Model, Data, RunArguments]:
+    parser = arguments_parser(KINDS, "usage", None, {"learning_rate": 0.5})
+    replaces = {"train_file": {"dataset"}}
+    return Arguments(*read_arguments(parser, KINDS, [*argv, "--use-cpu"], replaces))
+
+
+def test_the_command_line_overrides_a_run_that_is_a_recipe(tmp_path: Path) -> None:
+    model = {"model_type": "tnn", "config_overrides": {"hidden_size": 8, "decay": None}}
+    run = Run("any", model, {"dataset": "x"}, {"max_steps": 3, "adam_epsilon": 1e-6}, seed=7)
+    recipe = tmp_path / "run.json"
+    recipe.write_text(json.dumps(run.to_json()))
+    words = ["--recipe", str(recipe), "--output-dir", str(tmp_path), "--config-overrides", "hidden_size=16"]
+    arguments = parse(*words, "--max-steps", "4", "--train-file", "t")
+    assert arguments.model.config_overrides == ["hidden_size=8", "decay=null", "hidden_size=16"]
+    training = arguments.training
+    assert (training.max_steps, training.adam_epsilon, training.seed, training.learning_rate) == (4, 1e-6, 7, 0.5)
+    assert (arguments.data.dataset, arguments.data.train_file) == (None, "t")
+    assert arguments.folder == tmp_path and arguments.resume is None
+    saved = json.loads(json.dumps(arguments.to_json()))
+    assert saved["model"]["model_type"] == "tnn" and saved["training"]["max_steps"] == 4
+    recipe.write_text(json.dumps({**run.to_json(), "model": {"width": 3}}))
+    with pytest.raises(ValueError, match="unknown key 'width'; allowed are config_overrides, model_type"):
+        parse(*words)
+
+
+def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: Path, caplog) -> None:
+    arguments = parse("--output-dir", str(tmp_path))
+
+    class Trainer:
+        def find_checkpoint(self, wish):
+            return "checkpoint", "Continuing"
+
+        def is_world_process_zero(self):
+            return True
+
+    def run(
+        parse=lambda: arguments, prepare=lambda _: ("prepared", Trainer()), finish=lambda *given: {"given": given}
+    ):
+        return run_script("train.py", parse, prepare, finish)
+
+    assert run() == {"given": (arguments, "prepared", "checkpoint")} and caplog.messages == ["Continuing"]
+
+    def fail(error):
+        def raising(*_):
+            raise error
+
+        return raising
+
+    for where in ("parse", "prepare"):
+        with pytest.raises(SystemExit, match=r"train\.py: no such model"):
+            run(**{where: fail(ValueError("no such model"))})
+    with pytest.raises(SystemExit, match=r"train\.py: A file could not be written"):
+        run(finish=fail(OSError(28, "No space left on device")))
+    with pytest.raises(SystemExit) as stopped:
+        run(finish=fail(KeyboardInterrupt()))
+    assert stopped.value.code == 130 and "--resume continues" in caplog.messages[-1]
+    with pytest.raises(RuntimeError, match="a defect"):
+        run(finish=fail(RuntimeError("a defect")))
