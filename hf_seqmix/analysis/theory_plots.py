@@ -1,4 +1,4 @@
-"""Responses of frequency-domain kernels, their impulse responses and decay, activation by activation, as one figure."""
+"""Plots of theory: responses of frequency-domain kernels with their decay, and bounds by separation spectra."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from ..models.toeplitz.encoder import RelativePositionEncoder
-from .figures import COLORS, PathLike, draw_grid
+from .figures import COLORS, MARKERS, PathLike, draw_grid, draw_row, line
 from .kernel_decay import kernel_taps
 from .response_tails import response_at, response_tail
+from .separation_rank import SeparationSpectrum
 
-__all__ = ["ResponseExample", "plot_responses", "response_example"]
+__all__ = ["ResponseExample", "plot_error_bounds", "plot_responses", "response_example"]
 
 _WINDOW = 1.15  # an envelope is the largest tap between t and 1.15 t, of four at least, since taps pass through zero
 
@@ -77,7 +78,7 @@ def response_example(
 
 
 def _envelope(taps: Tensor, places: Tensor) -> Tensor:
-    """(channels, places): the largest magnitude from each place to 1.15 times as far, or three lags on."""
+    """Return (channels, places): the largest magnitude from each place to 1.15 times as far, or three lags on."""
     windows = [taps[:, t : max(t + 4, math.ceil(_WINDOW * t))].abs().amax(dim=1) for t in places.tolist()]
     return torch.stack(windows, dim=1)
 
@@ -104,10 +105,10 @@ def plot_responses(
         ValueError: there is nothing to draw.
     """
     if not examples or not all(examples.values()):
-        raise ValueError("There is nothing to draw: give at least one example for each input mode.")
+        raise ValueError("there is nothing to draw: give at least one example for each input mode.")
     lowest = min(example.envelope.min().item() for group in examples.values() for example in group.values())
     floor = max(1e-18, lowest / 10)  # the same in every row
-    with draw_grid(path, 12.5, 3.4 * len(examples), len(examples), 3) as (figure, rows):
+    with draw_grid(path, 12.5, 3.4 * len(examples), len(examples), 3, title) as (_, rows):
         for (mode, by_activation), (response, impulse, decay) in zip(examples.items(), rows, strict=True):
             if target is not None:
                 x = torch.linspace(0, 1, target[0].shape[0])
@@ -139,5 +140,38 @@ def plot_responses(
             impulse.set(title="impulse response", xlabel="lag (tokens)", ylabel=scale)
             decay.set(title="decay; dotted: predicted tail", xlabel="lag (tokens)", ylabel="|k| / max |k|")
             decay.set_ylim(floor, 3)
+
+
+def plot_error_bounds(
+    spectra: Mapping[str, SeparationSpectrum], path: PathLike, *, max_rank: int = 64, title: str | None = None
+) -> None:
+    """Draw the least error of any model of separation rank R over R, a line for each function.
+
+    Args:
+        spectra: name of a function -> its spectrum.
+        path: image file; the extension gives the format.
+        max_rank: the largest R drawn.
+        title: above the plot.
+
+    Raises:
+        ValueError: there is nothing to draw, or `max_rank` is below 1.
+    """
+    if not spectra or max_rank < 1:
+        raise ValueError(f"There are {len(spectra)} spectra up to rank {max_rank}; give at least one of each.")
+    with draw_row(path, 7.5, 4.2) as (_, (axes,)):
+        for number, (name, spectrum) in enumerate(spectra.items()):
+            ranks = range(max_rank + 1)
+            bounds = [spectrum.mse_bound(rank) for rank in ranks]
+            # From the first rank that leaves nothing on, the line says no more.
+            shown = next((rank for rank in ranks if bounds[rank] < 1e-9), max_rank) + 1
+            style = line(number) | {"marker": MARKERS[number % len(MARKERS)]}
+            axes.plot(ranks[:shown], bounds[:shown], markersize=4, markevery=max(1, shown // 12), label=name, **style)
+        axes.set(xlabel="separation rank R of the model", ylabel="least mean square error / mean square")
+        axes.set_xscale("symlog", base=2, linthresh=1)
+        ticks = [0, *(2**k for k in range(max_rank.bit_length()))]
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.minorticks_off()
+        axes.set_ylim(-0.02, 1.02)
+        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=9)
         if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+            axes.set_title(title, loc="left")

@@ -1,10 +1,11 @@
-"""The figure of responses, impulse responses and decay."""
+"""The figures of theory: responses with their decay, and what models of limited separation rank leave."""
 
 import pytest
 import torch
 
 from hf_seqmix.analysis.kernel_decay import random_encoders, resonance, resonance_taps
-from hf_seqmix.analysis.response_plots import plot_responses, response_example
+from hf_seqmix.analysis.separation_rank import separation_spectrum
+from hf_seqmix.analysis.theory_plots import plot_error_bounds, plot_responses, response_example
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -18,7 +19,7 @@ def test_envelopes_follow_the_prediction(is_causal):
     assert response_example(encoders, "cosine", is_causal, fft_length=2**13).predicted is None
 
 
-def test_plot(tmp_path):
+def test_plot_of_responses(tmp_path):
     examples = {
         mode: {
             name: response_example(random_encoders(name, [0], hidden_size=8), mode, fft_length=2**12) for name in names
@@ -30,3 +31,13 @@ def test_plot(tmp_path):
     assert (tmp_path / "plot.png").stat().st_size > 20_000
     with pytest.raises(ValueError, match="nothing to draw"):
         plot_responses({"omega": {}}, tmp_path / "no.png")
+
+
+def test_plot_of_bounds(tmp_path):
+    spectra = {"flat": separation_spectrum(torch.eye(8)), "single": separation_spectrum(torch.ones(4, 4))}
+    plot_error_bounds(spectra, tmp_path / "bounds.png", max_rank=16, title="title")
+    assert (tmp_path / "bounds.png").stat().st_size > 10_000
+    with pytest.raises(ValueError, match="0 spectra"):
+        plot_error_bounds({}, tmp_path / "no.png")
+    with pytest.raises(ValueError, match="up to rank 0"):
+        plot_error_bounds(spectra, tmp_path / "no.png", max_rank=0)
