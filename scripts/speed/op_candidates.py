@@ -40,42 +40,16 @@ class Sizes(NamedTuple):
         return self.channels // self.head_width
 
 
-Shapes = Callable[[Sizes], list[tuple[int, ...]]]
-
-
-def no_kernels(sizes: Sizes) -> list[tuple[int, ...]]:
-    """Return nothing, for products of streams alone."""
-    return []
-
-
-def causal_taps(sizes: Sizes) -> list[tuple[int, ...]]:
-    """Return a causal kernel."""
-    return [(sizes.channels, sizes.length)]
-
-
-def circular_taps(sizes: Sizes) -> list[tuple[int, ...]]:
-    """Return a bidirectional kernel in circular order."""
-    return [(sizes.channels, 2 * sizes.length)]
-
-
-def two_sided_taps(sizes: Sizes) -> list[tuple[int, ...]]:
-    """Return a bidirectional kernel."""
-    return [(sizes.channels, 2 * sizes.length - 1)]
-
-
-def response_bins(sizes: Sizes) -> list[tuple[int, ...]]:
-    """Return a frequency response, real and imaginary part."""
-    return [(2, sizes.channels, sizes.length + 1)]
-
-
-def ski_taps(sizes: Sizes) -> list[tuple[int, ...]]:
-    """Return taps of the short convolution, and the kernel between at most `length` inducing points."""
-    return [(sizes.channels, sizes.taps), (sizes.channels, 2 * min(sizes.points, sizes.length) - 1)]
-
-
-def relative_bias(sizes: Sizes) -> list[tuple[int, ...]]:
-    """Return a bias of each head and offset."""
-    return [(sizes.heads, sizes.length)]
+_KERNELS: dict[str, Callable[[Sizes], list[tuple[int, ...]]]] = {
+    "none": lambda sizes: [],
+    "causal taps": lambda sizes: [(sizes.channels, sizes.length)],
+    "circular taps": lambda sizes: [(sizes.channels, 2 * sizes.length)],  # two-sided, in circular order
+    "two-sided taps": lambda sizes: [(sizes.channels, 2 * sizes.length - 1)],
+    "response": lambda sizes: [(2, sizes.channels, sizes.length + 1)],  # real and imaginary part
+    "ski": lambda sizes: [(sizes.channels, sizes.taps), (sizes.channels, 2 * min(sizes.points, sizes.length) - 1)],
+    "relative bias": lambda sizes: [(sizes.heads, sizes.length)],
+}
+"""What the parameters of a product are -> their shapes."""
 
 
 class Form(NamedTuple):
@@ -84,8 +58,8 @@ class Form(NamedTuple):
     product: Callable[..., Tensor]
     oracle: Callable[..., Tensor]
     """The exact result, from inputs in float64."""
-    kernels: Shapes = no_kernels
-    """Shapes of its parameters, which are in float32."""
+    parameters: str = "none"
+    """What its parameters, which are in float32, are: a key of `_KERNELS`."""
     streams: int = 1
     """Tensors of the size of the output that it takes."""
     layout: str = "channels first"
@@ -102,6 +76,10 @@ class Form(NamedTuple):
     needs: str | None = None
     """Package, which runs on a GPU only, without which it is left out."""
 
+    def kernels(self, sizes: Sizes) -> list[tuple[int, ...]]:
+        """Return the shapes of the parameters."""
+        return _KERNELS[self.parameters](sizes)
+
 
 class Op(NamedTuple):
     """An operation: its title, its forms, ours first, and its entry in `crossovers.IMPLEMENTATIONS`, if any."""
@@ -117,8 +95,8 @@ def _attention(causal: bool) -> Form:
     return Form(product, reference, streams=3, layout="heads first", checked="head")
 
 
-def _transforms(product: Any, kernels: Shapes, streams: int = 1, layout: str = "channels first") -> Form:
-    return Form(product, product, kernels, streams, layout, takes_half=False)
+def _transforms(product: Any, parameters: str, streams: int = 1, layout: str = "channels first") -> Form:
+    return Form(product, product, parameters, streams, layout, takes_half=False)
 
 
 def _factors(product: Any, reference: Any, streams: int, needs: str | None = None) -> Form:
@@ -133,9 +111,9 @@ OPS: dict[str, Op] = {
     "toeplitz": Op(
         "Causal Toeplitz product",
         {
-            "ours": Form(toeplitz_matmul, products.rfft_product, causal_taps),
-            "rfft": _transforms(products.rfft_product, causal_taps),
-            "strided": _transforms(products.strided_product, causal_taps, layout="transposed"),
+            "ours": Form(toeplitz_matmul, products.rfft_product, "causal taps"),
+            "rfft": _transforms(products.rfft_product, "causal taps"),
+            "strided": _transforms(products.strided_product, "causal taps", layout="transposed"),
             "attention": _attention(True),
         },
         "toeplitz_causal",
@@ -143,9 +121,9 @@ OPS: dict[str, Op] = {
     "toeplitz_bidirectional": Op(
         "Bidirectional Toeplitz product",
         {
-            "ours": Form(products.two_sided_product, products.two_sided_reference, two_sided_taps),
-            "rfft": _transforms(products.rfft_product, circular_taps),
-            "strided": _transforms(products.strided_product, circular_taps, layout="transposed"),
+            "ours": Form(products.two_sided_product, products.two_sided_reference, "two-sided taps"),
+            "rfft": _transforms(products.rfft_product, "circular taps"),
+            "strided": _transforms(products.strided_product, "circular taps", layout="transposed"),
             "attention": _attention(False),
         },
         "toeplitz_bidirectional",
@@ -153,19 +131,19 @@ OPS: dict[str, Op] = {
     "response": Op(
         "Product with a frequency response",
         {
-            "ours": Form(response_matmul, products.response_rfft, response_bins),
-            "rfft": _transforms(products.response_rfft, response_bins),
-            "taps": Form(products.response_taps, products.response_rfft, response_bins),
-            "strided": _transforms(products.strided_product, circular_taps, layout="transposed"),
+            "ours": Form(response_matmul, products.response_rfft, "response"),
+            "rfft": _transforms(products.response_rfft, "response"),
+            "taps": Form(products.response_taps, products.response_rfft, "response"),
+            "strided": _transforms(products.strided_product, "circular taps", layout="transposed"),
             "attention": _attention(False),
         },
     ),
     "ski": Op(
         "SKI product",
         {
-            "ours": Form(products.ski_product, products.ski_reference, ski_taps, layout="channels last"),
-            "rfft": _transforms(products.rfft_product, circular_taps),
-            "toeplitz": Form(products.two_sided_product, products.two_sided_reference, two_sided_taps),
+            "ours": Form(products.ski_product, products.ski_reference, "ski", layout="channels last"),
+            "rfft": _transforms(products.rfft_product, "circular taps"),
+            "toeplitz": Form(products.two_sided_product, products.two_sided_reference, "two-sided taps"),
             "attention": _attention(False),
         },
         "ski",
@@ -193,7 +171,7 @@ OPS: dict[str, Op] = {
     "column": Op(
         "IPA's column operation",
         {
-            "ours": Form(products.column, products.column_reference, relative_bias, 3, "heads first", checked="row"),
+            "ours": Form(products.column, products.column_reference, "relative bias", 3, "heads first", checked="row"),
             "eager": _attention(True)._replace(product=products.eager_attention, longest=2048),
             "attention": _attention(True),
         },
