@@ -3,14 +3,10 @@
 The cache and mask tables below were renamed several times within 5.x; everything else uses public names.
 """
 
-import json
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import PreTrainedModel
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, DynamicLayer, StaticLayer
 from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
 from transformers.models.auto.modeling_auto import (
@@ -21,10 +17,8 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import capture_outputs
 
 __all__ = [
-    "DamageNamed",
     "DynamicLayer",
     "PicklableCapture",
-    "ShapesFirst",
     "StaticLayer",
     "attends",
     "can_return_tuple",
@@ -35,15 +29,12 @@ __all__ = [
     "register_layer_type",
 ]
 
-_DRAWN_BYTES = 2**32
-"""Weights that a checkpoint may lack in any case, such as a new head's."""
-
 
 class PicklableCapture:
-    """Lets a module be pickled and copied after `output_hidden_states` was asked for.
+    """A module that can be pickled and copied after `output_hidden_states` was asked for.
 
-    The library then leaves a local function as a forward hook on each block, which pickle refuses, and a mark on the
-    model that it did so. Without both, it simply installs the hooks again when they are next needed.
+    The library leaves a local function as a forward hook on each block, which pickle refuses, and a mark on the model.
+    Both are left out of the copy; the library installs the hooks again when they are next needed.
     """
 
     def __getstate__(self) -> dict[str, Any]:
@@ -56,73 +47,6 @@ class PicklableCapture:
         return state
 
 
-class DamageNamed:
-    """Says which weights file cannot be read, where the library only passes on what is wrong with it."""
-
-    @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Loads a model as `PreTrainedModel.from_pretrained` does; a `ValueError` names a weights file that is damaged."""
-        name = pretrained_model_name_or_path
-        try:
-            return super().from_pretrained(name, *args, **kwargs)  # type: ignore[misc]
-        except (SafetensorError, json.JSONDecodeError) as error:
-            file = _damaged_file(Path(str(name)) / (kwargs.get("subfolder") or ""))
-            if file is None and isinstance(error, json.JSONDecodeError):
-                raise  # of another file, which the library names
-            raise ValueError(
-                f"the weights file {file or f'of {name}'} is cut short or damaged ({error}). Write or download it again; the run that "
-                "wrote it can go on from a checkpoint."
-            ) from error
-
-
-def _damaged_file(folder: Path) -> Path | None:
-    for path in sorted(folder.glob("*.safetensors*")):
-        try:
-            if path.suffix == ".json":
-                json.loads(path.read_text(encoding="utf-8"))
-                continue
-            with safe_open(path, framework="pt"):
-                pass
-        except (SafetensorError, ValueError):
-            return path
-    return None
-
-
-class ShapesFirst:
-    """Compares the shapes of a checkpoint's weights with the model's before memory is allocated for those that do not fit.
-
-    `from_pretrained` builds the model without memory and then reads the file. Weights that the file lacks, or has in another
-    shape, it allocates and draws before it complains, so that a few bytes of a hostile config.json could ask for all memory
-    there is.
-    """
-
-    @staticmethod
-    def _finalize_model_loading(model: Any, load_config: Any, loading_info: Any) -> Any:
-        wrong = sorted(loading_info.mismatched_keys)
-        if wrong and not load_config.ignore_mismatched_sizes:
-            lines = [
-                f"{name}: {list(found)} in the file, {list(wanted)} by the configuration"
-                for name, found, wanted in wrong
-            ]
-            more = f"\n  and {len(lines) - 8} more" if len(lines) > 8 else ""
-            raise ValueError(
-                "the weights are of other shapes than the configuration says (ignore_mismatched_sizes=True draws them anew):\n  "
-                + "\n  ".join(lines[:8])
-                + more
-            )
-        tied = getattr(model, "all_tied_weights_keys", None) or {}
-        missing = {name for name in loading_info.missing_keys if name not in tied}
-        sizes = {name: tensor.nbytes for name, tensor in model.state_dict().items()}
-        drawn = sum(sizes.get(name, 0) for name in missing)
-        loaded = sum(size for name, size in sizes.items() if name not in missing)
-        if drawn > max(_DRAWN_BYTES, 16 * loaded):
-            raise ValueError(
-                f"the file has {loaded / 2**20:.0f} MiB of the model's weights, and {drawn / 2**30:.1f} GiB are missing, "
-                f"{min(missing)} among them: the configuration is of another model."
-            )
-        return PreTrainedModel._finalize_model_loading(model, load_config, loading_info)
-
-
 def _captures_outputs(hook: Any) -> bool:
     return "output_capturing_hook" in getattr(hook, "__qualname__", "")
 
@@ -130,14 +54,14 @@ def _captures_outputs(hook: Any) -> bool:
 def register_causal_lm_name(model_type: str, class_name: str) -> None:
     """Tell the `Trainer` that a class is a causal language model.
 
-    With label smoothing it computes the loss itself, and shifts the labels only for classes named in this table; without
-    the shift a model learns to copy its input.
+    With label smoothing it computes the loss itself, and shifts the labels only for classes named in this table;
+    without the shift a model learns to copy its input.
     """
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type] = class_name
 
 
 def register_image_classification_name(model_type: str, class_name: str) -> None:
-    """Tell the image classification pipeline that it supports a class; it logs an error for those not in this table."""
+    """Tell the image classification pipeline that it supports a class; else the pipeline logs an error."""
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES[model_type] = class_name
 
 
@@ -148,8 +72,8 @@ def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], 
         dynamic: growing layer; its `_layer_type` is the name under which a config's `layer_types` asks for it (the
             library registers it by that attribute when the class is defined).
         static: preallocated layer of the same `_layer_type`.
-        attends: whether the mixer wants to know which keys each query sees, as softmax attention does, and not only which
-            tokens of the call are real.
+        attends: whether the mixer wants to know which keys each query sees, as softmax attention does, and not only
+            which tokens of the call are real.
     """
     name = dynamic._layer_type
     if name is None or static._layer_type != name:
@@ -160,7 +84,7 @@ def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], 
 
 
 def attends(layer_type: str) -> bool:
-    """Whether a layer's mixer must know which of the cached tokens are real, as softmax attention must."""
+    """Return whether a layer's mixer must know which of the cached tokens are real, as softmax attention must."""
     masks = LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
     return masks.get(layer_type) is masks["full_attention"]
 

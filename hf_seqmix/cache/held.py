@@ -1,4 +1,4 @@
-"""What growing cache layers with more than keys and values share: whatever is done to rows is done to all they hold."""
+"""What growing cache layers with more than keys and values share: a change of rows is done to all tensors."""
 
 from collections.abc import Callable
 from typing import ClassVar

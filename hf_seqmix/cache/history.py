@@ -1,8 +1,8 @@
 """Cache layers for mixers that need their whole input history, on the library's own base classes.
 
-A Toeplitz mixer keeps what it mixes: `keys` is (batch, 1, tokens, channels) and `values` has width 0, so that cropping,
-reordering for beams, selecting rows and offloading are the library's own code. The taps of the kernel are kept beside the
-history, since they cost more than a step of decoding and cannot change while a cache is in use.
+A Toeplitz mixer keeps what it mixes: `keys` is (batch, 1, tokens, channels) and `values` has width 0, so that
+cropping, reordering for beams, selecting rows and offloading are the library's own code. The taps of the kernel are
+kept beside the history, since they cost more than a step of decoding and cannot change while a cache is in use.
 """
 
 from collections.abc import Callable
@@ -34,18 +34,19 @@ class HistoryLayer(DynamicLayer):
 
 
 class HistoryStaticLayer(StaticLayer):
-    """Preallocated history of a mixer's inputs, for compiled decoding: `keys` of shape (batch, 1, max_cache_len, channels)."""
+    """Preallocated history of a mixer's inputs for compiled decoding: `keys` (batch, 1, max_cache_len, channels)."""
 
     _layer_type = HISTORY
     taps: Tensor | None = None
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        # Early initialisation passes values as wide as the keys; a history has none.
+        """Allocate the history; `value_states` has any width."""
+        # Early initialization passes values as wide as the keys; a history has none.
         super().lazy_initialization(key_states, value_states[..., :0])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write new inputs after those held, and return all places, used or not."""
-        # Early initialisation gives every layer the shape of the attention layers of a hybrid.
+        # Early initialization gives every layer the shape of the attention layers of a hybrid.
         if self.keys is not None and self.keys.shape[1::2] != key_states.shape[1::2]:
             self.lazy_initialization(key_states, value_states)
         return super().update(key_states, value_states, *args, **kwargs)
@@ -103,7 +104,8 @@ def cached_taps(past_key_values: Any, layer_idx: int, build: Callable[[int], Ten
     Args:
         past_key_values: a cache whose layer `layer_idx` exists.
         layer_idx: number of the layer.
-        build: makes the causal kernel, (channels, taps), for a number of taps; earlier taps do not depend on that number.
+        build: makes the causal kernel, (channels, taps), for a number of taps; earlier taps do not depend on that
+            number.
         length: taps needed.
 
     Returns:

@@ -1,6 +1,6 @@
 """Cache layers of keys and values that also keep the last inputs of the keys, for mixers that convolve these.
 
-The library's own layers do for keys and values alone, where both have the same width; these do for any width.
+The library's own layers serve where keys and values alone are kept, both of the same width; these serve any width.
 """
 
 from typing import Any
@@ -97,16 +97,17 @@ class KeyInputsLayer(HeldLayer):
             held = self.inputs.shape[1]
             if remove > held:
                 raise ValueError(
-                    f"{remove} tokens were to be cropped from a cache of {self.get_seq_length()}, but the inputs of only the "
-                    f"last {held} are held: crop less, or start from an empty cache (for assisted generation, set "
-                    f"num_assistant_tokens to at most {self.kept - 1} and num_assistant_tokens_schedule to 'constant')."
+                    f"{remove} tokens were to be cropped from a cache of {self.get_seq_length()}, but the inputs of "
+                    f"only the last {held} are held: crop less, or start from an empty cache (for assisted "
+                    f"generation, set num_assistant_tokens to at most {self.kept - 1} and "
+                    "num_assistant_tokens_schedule to 'constant')."
                 )
             self.inputs, self.real = self.inputs[:, : held - remove], self.real[:, : held - remove]
         super().crop(tokens_to_remove)
 
 
 class KeyInputsStaticLayer(StaticLayer):
-    """Preallocated keys and values of any widths, and the last real inputs, for compiled decoding; it cannot be cropped."""
+    """Preallocated keys and values of any widths, and the last real inputs, for compiled decoding; no cropping."""
 
     _layer_type = KEY_INPUTS
     before: Tensor | None = None
@@ -114,7 +115,7 @@ class KeyInputsStaticLayer(StaticLayer):
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write new keys and values after those held, and return all places, used or not."""
-        # Early initialisation gives all layers, keys and values one width.
+        # Early initialization gives all layers, keys and values one width.
         for held, new in ((self.keys, key_states), (self.values, value_states)):
             if held is not None and (held.shape[1] != new.shape[1] or held.shape[3] != new.shape[3]):
                 self.lazy_initialization(key_states, value_states)
@@ -179,7 +180,8 @@ def previous_inputs(past_key_values: Any, layer_idx: int, inputs: Tensor, real: 
     push = getattr(layer, "push_inputs", None)
     if push is None:
         raise ValueError(
-            f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but token_shift needs the last "
-            "ones: build the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
+            f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but token_shift needs "
+            "the last ones: build the cache with DynamicCache(config=model.config) or "
+            "StaticCache(config=model.config, ...)."
         )
     return push(inputs, real, count)

@@ -28,7 +28,7 @@ class _Pairs(DynamicLayer):
 
 
 class _StaticPairs(StaticLayer):
-    """Preallocated keys (batch, 1, max_cache_len, rank) and values (batch, 1, max_cache_len, 2), for compiled decoding."""
+    """Preallocated keys (batch, 1, max_cache_len, rank) and values (batch, 1, max_cache_len, 2)."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -112,7 +112,7 @@ def pairs_of(past_key_values: Any) -> DynamicLayer | StaticLayer:
     pairs = getattr(layer, "pairs", None)
     if pairs is None:
         raise ValueError(
-            f"the first layer of the cache is {type(layer).__name__}, which keeps no tokens, but the copy head needs them: build "
-            "the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
+            f"the first layer of the cache is {type(layer).__name__}, which keeps no tokens, but the copy head needs "
+            "them: build the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
     return pairs

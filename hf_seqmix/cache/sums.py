@@ -1,7 +1,7 @@
 """Cache layers for mixers whose output depends on the past through sums, on the library's own base classes.
 
-They keep the sums, and the rows of the last steps beside them, not yet summed: dropping rows is exact, taking them out of a
-sum is not.
+They keep the sums, and the rows of the last steps beside them, not yet summed: dropping rows is exact, taking them out
+of a sum is not.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,8 @@ class SumsLayer(HeldLayer):
     """Running sums over all but the last steps, and the rows of those: constant in size, and croppable within them.
 
     `sums` is (batch, state) in float32 (float64 for float64 rows); `keys`, the rows, is (batch, 1, steps, width), and
-    `values` has width 0. Between `kept` and `2 * kept` rows are held, or as many as the last call added, if that is more.
+    `values` has width 0. Between `kept` and `2 * kept` rows are held, or as many as the last call added, if that is
+    more.
     """
 
     _layer_type = SUMS
@@ -71,7 +72,8 @@ class SumsLayer(HeldLayer):
         """
         if tokens_to_remove > 0:
             raise ValueError(
-                f"crop({tokens_to_remove}) is not supported: give minus the number of tokens to take back, as in crop(-3)."
+                f"crop({tokens_to_remove}) is not supported: give minus the number of tokens to take back, as in "
+                "crop(-3)."
             )
         remove, seen = -tokens_to_remove, self.get_seq_length()
         if remove == 0 or self.keys is None or self.values is None:
@@ -81,22 +83,23 @@ class SumsLayer(HeldLayer):
             self.reset()
         elif remove > held:
             raise ValueError(
-                f"{remove} tokens were to be cropped from a cache of {seen}, but running sums can only take back the last "
-                f"{held}: crop less, or start from an empty cache, since other layers of this one may have been cropped already "
-                f"(for assisted generation, set num_assistant_tokens to at most {self.kept - 1} and "
-                "num_assistant_tokens_schedule to 'constant')."
+                f"{remove} tokens were to be cropped from a cache of {seen}, but running sums can only take back the "
+                f"last {held}: crop less, or start from an empty cache, since other layers of this cache may have "
+                f"been cropped already (for assisted generation, set num_assistant_tokens to at most {self.kept - 1} "
+                "and num_assistant_tokens_schedule to 'constant')."
             )
         else:
             self.keys, self.values = self.keys[:, :, : held - remove], self.values[:, :, : held - remove]
 
 
 class SumsStaticLayer(StaticLayer):
-    """Running sums for compiled decoding: `keys` is (batch, 1, 1, state), of any number of steps; nothing can be cropped."""
+    """Running sums for compiled decoding: `keys` is (batch, 1, 1, state), of any number of steps; no cropping."""
 
     _layer_type = SUMS
     supports_early_init = False  # the size of the sums is not known before the first call
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Allocate sums of the shape of `key_states`."""
         # Called by `update` with the sums of a call; older releases also call it early, which reserves nothing.
         self.dtype, self.device = key_states.dtype, key_states.device
         self.batch_size, self.num_heads = key_states.shape[:2]
@@ -149,8 +152,8 @@ def read_sums(past_key_values: Any, layer_idx: int) -> tuple[Tensor | None, Tens
         return layer.keys[:, 0, 0].clone(), None
     if getattr(layer, "_layer_type", None) != SUMS:
         raise ValueError(
-            f"layer {layer_idx} of the cache is {type(layer).__name__}, but this mixer keeps running sums: build the cache "
-            "with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
+            f"layer {layer_idx} of the cache is {type(layer).__name__}, but this mixer keeps running sums: build the "
+            "cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
     return layer.sums, None if layer.keys is None else layer.keys[:, 0]
 

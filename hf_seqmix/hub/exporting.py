@@ -225,7 +225,7 @@ def _check_weights(model: SeqMixPreTrainedModel) -> None:
 def _check_registered(model: SeqMixPreTrainedModel) -> None:
     """Refuse mixers and feed-forwards that were registered in place of the package's own."""
     names = {model.config.model_type, *model.config.layer_mixers}
-    builders: dict[str, Any] = {f"the mixer {name!r}": MIXERS[name].build for name in names if name in MIXERS}
+    builders: dict[str, Any] = {f"the mixer {name!r}": MIXERS[name] for name in names if name in MIXERS}
     builders |= {f"the feed-forward of {name!r}": FEED_FORWARDS[name] for name in names if name in FEED_FORWARDS}
     for what, build in builders.items():
         if not str(getattr(build, "__module__", "")).startswith(f"{__package__.split('.')[0]}."):

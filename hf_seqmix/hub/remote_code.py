@@ -25,7 +25,6 @@ __all__ = ["RemoteCode", "family_of", "remote_code"]
 
 _LINE_LENGTH = 119
 _OPERATORS = "hf_seqmix::"
-_CONFIGURATION: Module = ("models", "configuration")
 _PROCESSOR: Module = ("models", "image_processing")
 
 
@@ -74,15 +73,19 @@ def remote_code(config: SeqMixConfig) -> RemoteCode:
     """
     family = family_of(config)
     configuration, modeling = _parts(family.config_class.__module__), _parts(family.classes["Model"].__module__)
-    mixers = _mixers_of(config) if isinstance(config, SeqMixHybridConfig) else {}
+    mixers = _mixers_of(config) if isinstance(config, SeqMixHybridConfig) else []
+    models = [(_parts(mixer.classes["Model"].__module__), mixer.classes["Model"].__name__) for mixer in mixers]
     reads_images = config.image_shape is not None
-    modules = import_closure([configuration, modeling, *mixers, *([_PROCESSOR] if reads_images else [])])
+    modules = import_closure(
+        [configuration, modeling, *(module for module, _ in models), *([_PROCESSOR] if reads_images else [])]
+    )
 
     texts = {module: _flatten(module) for module in modules}
-    if isinstance(config, SeqMixHybridConfig):
-        # Both: the library may load the two files from two folders, each with its own table of mixers.
-        texts[modeling] += ("\n\n" if mixers else "") + _imports_for_effect(mixers)
-        texts[configuration] += _registration(modeling, family.classes["Model"].__name__)
+    if mixers:
+        # The configuration needs the mixers' configurations, the model their models: each file has a table of its own.
+        configs = [(_parts(mixer.config_class.__module__), mixer.config_class.__name__) for mixer in mixers]
+        texts[configuration] += "\n\n" + _imports_for_effect(configs)
+        texts[modeling] += "\n\n" + _imports_for_effect(models)
     version = hashlib.sha256("\0".join(texts[module] for module in modules).encode()).hexdigest()[:10]
     files = {f"{_flat_name(module)}.py": _with_version(texts[module], version) for module in modules}
     _check_siblings(files)
@@ -102,36 +105,20 @@ def _parts(name: str) -> Module:
     return tuple(parts)
 
 
-def _mixers_of(config: SeqMixHybridConfig) -> dict[Module, str]:
-    """Return the modules that register the mixers of a hybrid, and a class of each."""
-    modules = {
-        family.config_class.model_type: (_parts(family.classes["Model"].__module__), family.classes["Model"].__name__)
-        for family in FAMILIES
-    }
-    modules["attention"] = modules[config.model_type]
-    names = sorted({*config.layer_mixers, *(config.mixer_configs or {})})
-    foreign = [name for name in names if name not in modules]
+def _mixers_of(config: SeqMixHybridConfig) -> list[Family]:
+    """Return the families of the mixers that a hybrid names, but for attention, which is its own."""
+    families = {family.config_class.model_type: family for family in FAMILIES if family.build_mixer is not None}
+    names = {*config.layer_mixers, *(config.mixer_configs or {})} - {"attention"}
+    foreign = sorted(names - set(families))
     if foreign:
         raise ValueError(
             f"mixer_types names {', '.join(foreign)}, registered from outside the package: only its own mixers can be exported."
         )
-    return dict(sorted(modules[name] for name in names if name != "attention"))
+    return [families[name] for name in sorted(names)]
 
 
-def _imports_for_effect(modules: dict[Module, str], indent: str = "") -> str:
-    lines = [
-        f"{indent}from .{_flat_name(module)} import {name}  # noqa: E402, F401\n" for module, name in modules.items()
-    ]
-    return "".join(lines)
-
-
-def _registration(modeling: Module, name: str) -> str:
-    """Return the lines by which the configuration of a hybrid knows its mixers, as it does by the package's import."""
-    return (
-        f"\n\n{_imports_for_effect({_CONFIGURATION: 'before_first_config'})}"
-        f"\n\ndef _register_mixers() -> None:\n{_imports_for_effect({modeling: name}, '    ')}"
-        "\n\nbefore_first_config(_register_mixers)\n"
-    )
+def _imports_for_effect(names: Iterable[tuple[Module, str]]) -> str:
+    return "".join(f"from .{_flat_name(module)} import {name}  # noqa: E402, F401\n" for module, name in names)
 
 
 def _flat_name(module: Module) -> str:

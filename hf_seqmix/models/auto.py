@@ -11,16 +11,23 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
+from .classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
 from .family import Family
 from .fd_tnn.modeling_fd_tnn import FDTNN_FAMILY
+from .heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from .hybrid.modeling_hybrid import HYBRID_FAMILY
 from .image_registration import register_image_processor
 from .ipa.modeling_ipa import IPA_FAMILY
 from .poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from .ski_tnn.modeling_ski_tnn import SKITNN_FAMILY
 from .tnn.modeling_tnn import TNN_FAMILY
+from .vision import SeqMixForImageClassification
 
-__all__ = ["AUTO_CLASSES", "FAMILIES", "register_family"]
+__all__ = ["AUTO_CLASSES", "FAMILIES", "IMAGE_HEADS", "TEXT_HEADS", "register_family"]
 
 FAMILIES: tuple[Family, ...] = (
     TNN_FAMILY,
@@ -30,6 +37,18 @@ FAMILIES: tuple[Family, ...] = (
     POLY_TRANSFORMER_FAMILY,
     HYBRID_FAMILY,
 )
+
+TEXT_HEADS = (
+    SeqMixForCausalLM,
+    SeqMixForMaskedLM,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+    SeqMixForQuestionAnswering,
+)
+"""The heads for text, which the families derive theirs from."""
+
+IMAGE_HEADS = (SeqMixForImageClassification,)
+"""The heads for images, whose patches every mixer reads as a sequence."""
 
 AUTO_CLASSES = {
     "Model": AutoModel,

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 __all__ = ["add_auxiliary", "sum_auxiliary"]
 
 
-def sum_auxiliary(mixers: Iterable[nn.Module]) -> Tensor | None:
+def sum_auxiliary(mixers: Iterable[object]) -> Tensor | None:
     """Sum `auxiliary_loss()` over the mixers that have one; None if none does."""
     total = None
     for mixer in mixers:
@@ -25,8 +25,8 @@ def add_auxiliary(
 ) -> Callable[..., Tensor]:
     """Return a loss function that adds `auxiliary` to another's value.
 
-    With `num_items_in_batch` a loss is a part of a larger batch's: its sum over items divided by the number in the whole
-    batch. So `auxiliary` enters in proportion to the items counted here, and once over all parts.
+    With `num_items_in_batch` a loss is a part of a larger batch's: its sum over items divided by the number in the
+    whole batch. So `auxiliary` enters in proportion to the items counted here, and once over all parts.
 
     Args:
         loss_function: one of the library's.

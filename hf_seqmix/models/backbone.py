@@ -1,5 +1,6 @@
 """The one backbone of the zoo: embedding, blocks of a mixer and a feed-forward, norms."""
 
+import inspect
 import math
 from typing import Any
 
@@ -7,95 +8,23 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers import initialization as init
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from .._compat import DamageNamed, PicklableCapture, ShapesFirst, attends, capture_outputs, merge_with_config_defaults
+from .._compat import PicklableCapture, attends, capture_outputs, merge_with_config_defaults
 from ..cache import past_length
-from ..modules.glu import GatedLinearUnit
 from ..modules.norms import MaskedBatchNorm, build_norm
 from ..modules.patch_embedding import PatchEmbedding
-from ..ops.masking import TokenLayout, real_positions, token_layout
+from ..modules.positions import PositionEmbedding, sinusoids
+from ..ops.masking import real_positions, token_layout
 from ..ops.packing import sequence_positions
+from .block import SeqMixBlock
 from .configuration import SeqMixConfig
-from .mixers import FEED_FORWARDS, build_mixer
+from .loading import CheckedLoading
 
-__all__ = ["SeqMixBlock", "SeqMixModel", "SeqMixPreTrainedModel"]
-
-
-class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
-    """A mixer and a feed-forward, each a residual branch with a norm.
-
-    "pre": x <- x + drop(f(N(x))); "post": x <- N(x + drop(f(x))). Without `use_residual`, x <- drop(f(N(x))) and
-    x <- N(drop(f(x))). A family may have no feed-forward.
-    """
-
-    def __init__(self, config: SeqMixConfig, layer_idx: int) -> None:
-        super().__init__()
-        self.pre_norm = config.norm_position == "pre"
-        self.use_residual = config.use_residual
-        self.mixer = build_mixer(config, layer_idx)
-        self.mlp = build_feed_forward(config)
-        self.mixer_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
-        self.mlp_norm = None
-        if self.mlp is not None:
-            self.mlp_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout)
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: TokenLayout | Tensor | None = None,
-        past_key_values: Any = None,
-        position_ids: Tensor | None = None,
-        real_mask: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Map (batch, length, hidden_size) to the same shape.
-
-        Args:
-            hidden_states: (batch, length, hidden_size).
-            attention_mask: where the real tokens lie, as the mixer of this layer takes it.
-            past_key_values: cache, or None.
-            position_ids: (batch or 1, length), or None.
-            real_mask: (batch, length), True at real tokens, for norms with batch statistics.
-            **kwargs: passed to the mixer.
-        """
-        branch = self.mixer_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
-        branch = self.mixer(
-            branch,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            position_ids=position_ids,
-            **kwargs,
-        )
-        hidden_states = self._join(hidden_states, branch)
-        if not self.pre_norm:
-            hidden_states = self.mixer_norm(hidden_states, real_mask)
-        if self.mlp is None or self.mlp_norm is None:
-            return hidden_states
-        branch = self.mlp_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
-        hidden_states = self._join(hidden_states, self.mlp(branch))
-        return hidden_states if self.pre_norm else self.mlp_norm(hidden_states, real_mask)
-
-    def _join(self, hidden_states: Tensor, branch: Tensor) -> Tensor:
-        branch = self.dropout(branch)
-        return hidden_states + branch if self.use_residual else branch
+__all__ = ["SeqMixModel", "SeqMixPreTrainedModel"]
 
 
-def build_feed_forward(config: SeqMixConfig) -> nn.Module | None:
-    """Build the feed-forward of a block: the family's own, or a gated linear unit; None for none."""
-    if config.model_type in FEED_FORWARDS:
-        return FEED_FORWARDS[config.model_type](config)
-    assert config.intermediate_size is not None
-    return GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)
-
-
-class PositionEmbedding(nn.Embedding):
-    """A table of learned positions: unlike token embeddings, not scaled."""
-
-
-class SeqMixPreTrainedModel(PicklableCapture, DamageNamed, ShapesFirst, PreTrainedModel):
+class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     """What every model of the zoo tells the library about itself, and how weights are drawn."""
 
     config: SeqMixConfig
@@ -104,33 +33,42 @@ class SeqMixPreTrainedModel(PicklableCapture, DamageNamed, ShapesFirst, PreTrain
     supports_gradient_checkpointing = True
     _no_split_modules = ["SeqMixBlock"]
     _skip_keys_device_placement = ["past_key_values"]
-    # Small networks of a lag or a frequency, in which rounded weights move every tap: quantisation leaves them out, too.
+    # Small networks of a lag or a frequency, in which rounded weights move every tap: quantization leaves them out,
+    # too.
     _keep_in_fp32_modules = [r".+\.kernel\.encoder"]
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": SeqMixBlock}
 
-    def set_context_length(self, length: int) -> None:
-        """Prepare the model for sequences of up to `length` tokens, where its kernels live on a grid for a certain length.
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        # The library writes `config_class` into every class. A head comes first among the bases of a family's class,
+        # and would hand on the configuration of no family.
+        if "config_class" not in vars(cls) and "config" not in inspect.get_annotations(cls):
+            given = [base.config_class for base in cls.__bases__ if issubclass(base, SeqMixPreTrainedModel)]
+            cls.config_class = max(given, key=lambda config: len(config.__mro__))
+        super().__init_subclass__(**kwargs)
 
-        The frequency response of FD-TNN is sampled for `length` instead of `max_position_embeddings` tokens: kernels get as
-        many taps, and each tap moves a little (Moreno, Mei, Walters 2023, arXiv 2305.09028, on extrapolation). Kernels of
-        the other families are given for every length and stay as they are. The configuration remembers the length. Do
-        this before a cache is filled: taps kept with it would be of the old grid.
+    def set_context_length(self, length: int) -> None:
+        """Prepare the model for sequences of up to `length` tokens, where its kernels live on a grid.
+
+        The frequency response of FD-TNN is sampled for `length` instead of `max_position_embeddings` tokens: kernels
+        get as many taps, and each tap moves a little (Moreno, Mei, Walters 2023, arXiv 2305.09028, on extrapolation).
+        Kernels of the other families are given for every length and stay as they are. The configuration remembers the
+        length. Do this before a cache is filled: taps kept with it would be of the old grid.
 
         Args:
             length: tokens, at least 1.
 
         Raises:
-            ValueError: for learned positions, of which there are a fixed number, for a model of images, and for SKI-TNN,
-                whose inducing points already go on at the same spacing.
+            ValueError: for learned positions, of which there are a fixed number, for a model of images, and for
+                SKI-TNN, whose inducing points already go on at the same spacing.
         """
         if length < 1:
             raise ValueError(f"the context length is {length}; it must be at least 1.")
         if self.config.position_embedding_type == "learned":
             raise ValueError(
-                f"position_embedding_type is 'learned', so there are positions for {self.config.max_position_embeddings} "
-                "tokens and no more: the context length cannot be changed."
+                "position_embedding_type is 'learned', so there are positions for "
+                f"{self.config.max_position_embeddings} tokens and no more: the context length cannot be changed."
             )
         if self.config.image_shape is not None:
             raise ValueError(
@@ -138,8 +76,8 @@ class SeqMixPreTrainedModel(PicklableCapture, DamageNamed, ShapesFirst, PreTrain
             )
         if "ski_tnn" in self.config.layer_mixers:
             raise ValueError(
-                "the inducing points of SKI-TNN go on at the same spacing beyond max_position_embeddings: call the model with "
-                "the longer input as it is."
+                "the inducing points of SKI-TNN go on at the same spacing beyond max_position_embeddings: call the "
+                "model with the longer input as it is."
             )
         for module in self.modules():
             change = getattr(module, "set_context_length", None)
@@ -230,15 +168,16 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
         Args:
             input_ids: (batch, length) token ids.
-            attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens, which may be padded left,
-                right or inside; or, from `generate` with a compiled cache, one mask for each entry of `layer_types`.
+            attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens, which may be padded
+                left, right or inside; or, from `generate` with a compiled cache, one mask for each entry of
+                `layer_types`.
             position_ids: (batch or 1, length). Positions that restart within a row, like `cu_seq_lens_q` or `seq_idx`
                 among `kwargs`, mean several packed sequences, each encoded alone.
             past_key_values: cache of the library that these tokens continue.
             inputs_embeds: (batch, length, hidden_size), instead of `input_ids`; scaled like embeddings.
             use_cache: whether to return a cache; by default as the config says, never in training or for images.
-            pixel_values: (batch, num_channels, height, width) images, for a model of images and instead of all else; of
-                any size that the patches divide, unless positions are learned.
+            pixel_values: (batch, num_channels, height, width) images, for a model of images and instead of all else;
+                of any size that the patches divide, unless positions are learned.
             **kwargs: `output_hidden_states`, `return_dict`, boundaries of packed sequences.
 
         Returns:
@@ -313,12 +252,13 @@ class SeqMixModel(SeqMixPreTrainedModel):
     def _check_image_alone(self, *text: Any) -> None:
         if self.embed_patches is None:
             raise ValueError(
-                "pixel_values are given, but this is a model of text: set image_size in the configuration for one of images."
+                "pixel_values are given, but this is a model of text: set image_size in the configuration for one of "
+                "images."
             )
         if any(given is not None for given in text):
             raise ValueError(
-                "this is a model of images (image_size is set): give pixel_values and nothing else. Images have no pads, so "
-                "no attention_mask either."
+                "this is a model of images (image_size is set): give pixel_values and nothing else. Images have no "
+                "pads, so no attention_mask either."
             )
 
     def _embed_image(self, pixel_values: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
@@ -331,8 +271,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         if self.embed_positions is not None and grid_size != image.grid_size:
             raise ValueError(
                 f"the images have {grid_size[0]} x {grid_size[1]} patches, but position_embedding_type='learned' has "
-                f"positions for {image.grid_size[0]} x {image.grid_size[1]}: resize them to image_size, or use 'none' or "
-                "'sinusoidal'."
+                f"positions for {image.grid_size[0]} x {image.grid_size[1]}: resize them to image_size, or use 'none' "
+                "or 'sinusoidal'."
             )
         return self.embed_patches(pixel_values), grid_size
 
@@ -344,8 +284,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         size = self.embed_tokens.weight.shape[0]  # adapters wrap the module
         if low < 0 or high >= size:
             raise ValueError(
-                f"input_ids run from {int(low)} to {int(high)}, but the vocabulary has ids 0 to {size - 1}: is this the "
-                "tokenizer that belongs to the model, or were embeddings to be resized (resize_token_embeddings)?"
+                f"input_ids run from {int(low)} to {int(high)}, but the vocabulary has ids 0 to {size - 1}: is this "
+                "the tokenizer that belongs to the model, or were embeddings to be resized (resize_token_embeddings)?"
             )
 
     def _check_mask_covers_cache(self, mask: Tensor, length: int, past: int | Tensor) -> None:
@@ -355,8 +295,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
             return
         if int(past) > 0:
             raise ValueError(
-                f"attention_mask covers the {length} new tokens only, but positions are counted over {int(past)} cached "
-                f"ones, too: give a mask of {int(past) + length} columns."
+                f"attention_mask covers the {length} new tokens only, but positions are counted over {int(past)} "
+                f"cached ones, too: give a mask of {int(past) + length} columns."
             )
 
     def _add_positions(self, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
@@ -370,7 +310,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
                 )
             return hidden_states + self.embed_positions(position_ids)
         if self.config.position_embedding_type == "sinusoidal":
-            return hidden_states + _sinusoids(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
+            return hidden_states + sinusoids(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
         return hidden_states
 
 
@@ -382,18 +322,3 @@ def _padding_mask(attention_mask: Tensor | dict[str, Tensor | None] | None) -> T
         if mask is not None and mask.ndim == 2:
             return mask
     return None
-
-
-def _sinusoids(positions: Tensor, channels: int) -> Tensor:
-    """Sinusoidal positions (Vaswani et al. 2017): sines, then cosines, of wavelengths 2 pi to 2 pi 10000, in float32.
-
-    Args:
-        positions: (batch or 1, length).
-        channels: width; an odd one drops the last cosine.
-    """
-    half = (channels + 1) // 2
-    frequencies = torch.exp(
-        torch.arange(half, device=positions.device, dtype=torch.float32) * (-math.log(10000.0) / max(half - 1, 1))
-    )
-    angles = positions.float().unsqueeze(-1) * frequencies  # (batch or 1, length, half)
-    return torch.cat([angles.sin(), angles.cos()], dim=-1)[..., :channels]

@@ -3,6 +3,8 @@
 import math
 from typing import Any
 
+from transformers.activations import ACT2FN
+
 __all__ = ["check_activation", "check_choice", "check_per_axis", "check_range"]
 
 
@@ -14,9 +16,6 @@ def check_choice(field: str, value: Any, allowed: tuple[Any, ...]) -> None:
 
 def check_activation(field: str, value: str) -> None:
     """Raise a `ValueError` that names the field unless the library knows an activation called `value`."""
-    # Imported here: the module brings the library's modelling code with it.
-    from transformers.activations import ACT2FN
-
     check_choice(field, value, tuple(ACT2FN))
 
 
@@ -61,8 +60,8 @@ def check_per_axis(field: str, value: Any, dimensions: int, **bounds: float) -> 
     if isinstance(value, (list, tuple)):
         if dimensions != 2 or len(value) != 2:
             raise ValueError(
-                f"{field} is {list(value)!r}; it must be one number, or, with mixing_dimensions=2, two: [along rows, along "
-                "columns]."
+                f"{field} is {list(value)!r}; it must be one number, or, with mixing_dimensions=2, two: [along rows, "
+                "along columns]."
             )
         for number in value:
             check_range(field, number, **bounds)

@@ -2,7 +2,6 @@
 
 import math
 import os
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -13,25 +12,17 @@ from .image_shape import ImageShape, Pixels, check_image_fields
 from .limits import check_extra_fields, check_sizes
 from .tensor_parallel import GLU_PLAN, tensor_parallel_plan
 
-__all__ = ["SeqMixConfig", "before_first_config"]
+__all__ = ["MIXER_CONFIGS", "SeqMixConfig"]
 
-_pending: list[Callable[[], object]] = []
-
-
-def before_first_config(action: Callable[[], object]) -> None:
-    """Have `action` called once, before the first configuration is made.
-
-    Whatever the library builds from a configuration, it makes the configuration first. So this is the latest moment for
-    registering the models, and the names of mixers that hybrids are checked against.
-    """
-    _pending.append(action)
+MIXER_CONFIGS: dict[str, "type[SeqMixConfig]"] = {}
+"""Name of a mixer -> the class that configures it; filled as such classes are defined, without models."""
 
 
 class _NoCode:
     """What `auto_map` reads as where a configuration names no files of code: no names.
 
-    TRL asks for it without looking whether it is there. No part of the configuration's fields: nothing is saved, and an
-    `auto_map` that is set is found before this.
+    TRL asks for it without looking whether it is there. No part of the configuration's fields: nothing is saved, and
+    an `auto_map` that is set is found before this.
     """
 
     def __get__(self, config: PreTrainedConfig | None, owner: type) -> dict[str, str]:
@@ -52,12 +43,13 @@ class SeqMixConfig(PreTrainedConfig):
         hidden_size: channels of the residual stream.
         num_hidden_layers: number of blocks, each a mixer and a gated linear unit.
         intermediate_size: width of the feed-forward; by default `hidden_size` times the family's `intermediate_ratio`.
-        max_position_embeddings: length the model is meant for; only learned positions are limited by it in every family.
+        max_position_embeddings: length the model is meant for; only learned positions are limited by it in every
+            family.
         hidden_act: activation of the gates.
         hidden_dropout: dropout of the embedding and of each residual branch.
         norm_type: "simple_rms" (no parameters), "layer", "batch" (statistics over real tokens; not for causal language
-            models, whose past would see the future through them), "static" (a learned scale a channel, see `StaticNorm`),
-            or "none".
+            models, whose past would see the future through them), "static" (a learned scale a channel, see
+            `StaticNorm`), or "none".
         norm_eps: epsilon of the norms inside the blocks. The published 1e-8 has a slope of 1e8 at a zero vector.
         norm_position: "pre" (a last LayerNorm after the blocks) or "post" (a LayerNorm on the embedding).
         use_residual: whether each branch of a block is added to what it reads.
@@ -66,7 +58,7 @@ class SeqMixConfig(PreTrainedConfig):
         linear_init: "uniform" (PyTorch's own, U(+-1/sqrt(fan_in)), as in the published causal model) or "normal"
             (N(0, initializer_range), biases 0, as in the published masked model); by default the one or the other as
             `is_causal` says.
-        initializer_range: standard deviation of normal initialisation. A scaled embedding is drawn with
+        initializer_range: standard deviation of normal initialization. A scaled embedding is drawn with
             1 / embedding_scale instead, so that it has unit variance.
         tie_word_embeddings: whether the output projection is the embedding.
         is_causal: whether a token sees the past and itself only.
@@ -79,8 +71,8 @@ class SeqMixConfig(PreTrainedConfig):
         classifier_dropout: dropout of the classification heads; `hidden_dropout` by default.
         num_segments: 2 to classify pairs of documents, each read alone by the same encoder, from the features
             [a, b, a - b, a b].
-        image_size: pixels of an image, one number or [height, width]; None for a model of text. With it the model reads
-            images, patch after patch, row after row; `embedding_scale` is then 1 by default, and
+        image_size: pixels of an image, one number or [height, width]; None for a model of text. With it the model
+            reads images, patch after patch, row after row; `embedding_scale` is then 1 by default, and
             `max_position_embeddings` the number of patches.
         patch_size: pixels of a patch, one number or [height, width]; 1 for single pixels.
         num_channels: channels of an image.
@@ -126,16 +118,20 @@ class SeqMixConfig(PreTrainedConfig):
     patch_size: Pixels = 1
     num_channels: int = 3
 
+    def __init_subclass__(cls, *args: Any, **kwargs: Any) -> None:
+        super().__init_subclass__(*args, **kwargs)
+        # A hybrid has no mixer, and no `cache_layer_type`, of its own.
+        if vars(cls).get("model_type") and cls.cache_layer_type:
+            MIXER_CONFIGS.setdefault(cls.model_type, cls)
+
     def __post_init__(self, **kwargs: Any) -> None:
-        while _pending:
-            _pending.pop()()
         self.check_fields(kwargs)
         derived = [name for name in kwargs if isinstance(getattr(type(self), name, None), property)]
         own = [name for name in derived if name not in dir(PreTrainedConfig)]
         if own:
             raise ValueError(
-                f"{', '.join(own)} cannot be set: it follows from the other fields of a {self.model_type!r} configuration. "
-                "Leave it out; or is this the configuration of another kind of model?"
+                f"{', '.join(own)} cannot be set: it follows from the other fields of a {self.model_type!r} "
+                "configuration. Leave it out; or is this the configuration of another kind of model?"
             )
         self._set_image_defaults()
         if self.intermediate_size is None:
@@ -221,12 +217,12 @@ class SeqMixConfig(PreTrainedConfig):
 
     @classmethod
     def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
-        """Say what a layer of this family keeps if its configuration sets `fields`; a family whose fields matter extends it."""
+        """Return what a layer of this family keeps if its configuration sets `fields`; a family may extend this."""
         return cls.cache_layer_type
 
     @property
     def mixer_tp_plan(self) -> dict[str, str] | None:
-        """How tensor parallelism splits the layers of a mixer, by their names in it; None for a mixer that stays whole."""
+        """How tensor parallelism splits the layers of a mixer, by their names in it; None for none."""
         return None
 
     @property
@@ -236,7 +232,7 @@ class SeqMixConfig(PreTrainedConfig):
 
     @property
     def base_model_tp_plan(self) -> dict[str, str]:  # type: ignore[override]
-        """How tensor parallelism splits the backbone, as the library asks for it; follows the fields unless it is set."""
+        """How tensor parallelism splits the backbone; follows the fields unless it is set."""
         if "base_model_tp_plan" in vars(self):
             return vars(self)["base_model_tp_plan"]
         mixers = [self.mixer_config(name).mixer_tp_plan for name in sorted(set(self.layer_mixers))]

@@ -1,4 +1,4 @@
-"""The heads, each once: a family names them in its table row and inherits them unchanged."""
+"""What all heads share, and the language models; `classification.py` and `vision.py` have the other heads."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,24 +9,17 @@ from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
-    QuestionAnsweringModelOutput,
-    SequenceClassifierOutputWithPast,
-    TokenClassifierOutput,
 )
 
 from .._compat import can_return_tuple
+from ..cache import past_length
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
 from .backbone import SeqMixModel, SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
-from .pooling import ClassificationHead, number_of_labels, pool
 
 __all__ = [
-    "SeqMixClassifier",
     "SeqMixForCausalLM",
     "SeqMixForMaskedLM",
-    "SeqMixForQuestionAnswering",
-    "SeqMixForSequenceClassification",
-    "SeqMixForTokenClassification",
     "SeqMixHead",
 ]
 
@@ -36,7 +29,7 @@ _library_loss = vars(PreTrainedModel)["loss_function"].fget
 
 
 class SeqMixHead(SeqMixPreTrainedModel):
-    """What all heads share: a backbone under the attribute `model`, of the class that the family set as `base_model_class`."""
+    """What all heads share: a backbone under the attribute `model`, of the class `base_model_class`."""
 
     base_model_class: type[SeqMixModel] = SeqMixModel
     shifts_labels = False
@@ -44,7 +37,7 @@ class SeqMixHead(SeqMixPreTrainedModel):
     def __init__(self, config: SeqMixConfig) -> None:
         self._check_config(config)
         super().__init__(config)
-        self.model = self.base_model_class(config)
+        self.model: SeqMixModel = self.base_model_class(config)
 
     def auxiliary_loss(self) -> Tensor | None:
         """Return what the mixers add to the loss in training; None for nothing."""
@@ -81,7 +74,7 @@ class SeqMixForCausalLM(SeqMixHead):
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         self.vocab_size = config.vocab_size
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head: nn.Linear = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.post_init()
 
     def _check_config(self, config: SeqMixConfig) -> None:
@@ -113,15 +106,21 @@ class SeqMixForCausalLM(SeqMixHead):
         """Predict the next token at each position.
 
         Args:
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache: as for the backbone.
+            input_ids: (batch, length), as for the backbone.
+            attention_mask: as for the backbone.
+            position_ids: as for the backbone.
+            past_key_values: as for the backbone.
+            inputs_embeds: (batch, length, hidden_size), as for the backbone.
             labels: (batch, length) token ids, shifted inside; -100 is ignored. With packed sequences the first token
                 of each should be -100, since the token before it belongs to another sequence.
+            use_cache: as for the backbone.
             logits_to_keep: keep only the last so many positions (0 for all), or those a 1D tensor names.
             **kwargs: passed on; `num_items_in_batch` and `shift_labels` reach the loss.
 
         Returns:
             `loss`, `logits` (batch, kept, vocab_size), `past_key_values`, `hidden_states`.
         """
+        past = past_length(past_key_values)  # before the backbone fills the cache
         outputs = self.model(
             input_ids=input_ids,
             attention_mask=attention_mask,
@@ -131,14 +130,37 @@ class SeqMixForCausalLM(SeqMixHead):
             use_cache=use_cache,
             **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])
+        logits = self.compute_logits(
+            outputs.last_hidden_state,
+            slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep,
+            past,
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            position_ids=position_ids,
+            past_key_values=outputs.past_key_values if past_key_values is None else past_key_values,
+            **kwargs,
+        )
         loss = None
         if labels is not None or kwargs.get("shift_labels") is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
         return CausalLMOutputWithPast(
             loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states
         )
+
+    def compute_logits(self, hidden_states: Tensor, kept: slice | Tensor, past: int | Tensor, **call: Any) -> Tensor:
+        """Compute the logits of the positions that are kept; a family with another distribution overrides this.
+
+        Args:
+            hidden_states: (batch, length, hidden_size), what the backbone returned.
+            kept: which positions, an index of the second dimension.
+            past: how many positions the cache held before this call.
+            **call: the arguments of the forward pass. `past_key_values` is the cache that the backbone filled, or
+                None.
+
+        Returns:
+            (batch, kept, vocab_size).
+        """
+        return self.lm_head(hidden_states[:, kept])
 
 
 class MaskedLMTransform(nn.Module):
@@ -165,15 +187,15 @@ class SeqMixForMaskedLM(SeqMixHead):
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         self.transform = MaskedLMTransform(config.hidden_size)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size)
+        self.lm_head: nn.Linear = nn.Linear(config.hidden_size, config.vocab_size)
         self.post_init()
 
     def _check_config(self, config: SeqMixConfig) -> None:
         super()._check_config(config)
         if config.is_causal:
             raise ValueError(
-                f"is_causal is True, but {type(self).__name__} needs a bidirectional model: set is_causal=False, or use "
-                "the causal language model."
+                f"is_causal is True, but {type(self).__name__} needs a bidirectional model: set is_causal=False, or "
+                "use the causal language model."
             )
 
     @can_return_tuple
@@ -189,7 +211,10 @@ class SeqMixForMaskedLM(SeqMixHead):
         """Predict the tokens behind the masks.
 
         Args:
-            input_ids, attention_mask, position_ids, inputs_embeds: as for the backbone.
+            input_ids: (batch, length), as for the backbone.
+            attention_mask: as for the backbone.
+            position_ids: as for the backbone.
+            inputs_embeds: (batch, length, hidden_size), as for the backbone.
             labels: (batch, length) token ids; -100 is ignored.
             **kwargs: passed on; `num_items_in_batch` reaches the loss.
 
@@ -202,177 +227,3 @@ class SeqMixForMaskedLM(SeqMixHead):
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
         return MaskedLMOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
-
-
-class SeqMixClassifier(SeqMixHead):
-    """What classifiers and regressors of whole inputs share: the head on the pooled vector, and the loss."""
-
-    def __init__(self, config: SeqMixConfig) -> None:
-        super().__init__(config)
-        self.num_labels = number_of_labels(config)
-        self.classifier = ClassificationHead(config)
-        self.post_init()
-
-    def _loss(
-        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **kwargs: Any
-    ) -> Tensor:
-        problem = self.config.problem_type
-        if problem is None and (self.num_labels == 1 or labels.is_floating_point()):
-            problem = "regression" if self.num_labels == 1 else "multi_label_classification"
-        if problem in ("regression", "multi_label_classification"):
-            labels = labels.to(logits.dtype)
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
-            # The library's loss is a mean over this batch's numbers; accumulation wants the share of all of them.
-            return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
-        return self.loss_function(
-            labels=labels,
-            pooled_logits=logits,
-            config=self.config,
-            num_items_in_batch=num_items_in_batch,
-            **kwargs,
-        )
-
-
-class SeqMixForSequenceClassification(SeqMixClassifier):
-    """Classifier or regressor of whole sequences, or, with `num_segments` 2, of pairs of documents."""
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Any,
-    ) -> SequenceClassifierOutputWithPast:
-        """Classify sequences.
-
-        Args:
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds: as for the backbone; with
-                `num_segments` 2, (batch, 2, length), and (batch, 2, length, hidden_size) for embeddings.
-            use_cache: whether to return a cache; not by default.
-            labels: (batch,) class ids; (batch, num_labels) zeros and ones for several labels; numbers for a regression.
-            **kwargs: passed on; `num_items_in_batch` reaches the loss.
-
-        Returns:
-            `loss`, `logits` (batch, num_labels), `past_key_values`, `hidden_states`.
-        """
-        segments = self.config.num_segments
-        if segments > 1:
-            input_ids, attention_mask, inputs_embeds, position_ids = (
-                None if x is None else self._flatten_segments(x)
-                for x in (input_ids, attention_mask, inputs_embeds, position_ids)
-            )
-        outputs = self.model(
-            input_ids,
-            attention_mask,
-            position_ids,
-            past_key_values,
-            inputs_embeds,
-            use_cache=bool(use_cache),
-            **kwargs,
-        )
-        pooling = self.config.classifier_pooling
-        logits = self.classifier(pool(outputs.last_hidden_state, attention_mask, pooling))
-        loss = None if labels is None else self._loss(logits, labels, **kwargs)
-        return SequenceClassifierOutputWithPast(
-            loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states
-        )
-
-    def _flatten_segments(self, x: Tensor) -> Tensor:
-        if x.ndim < 3 or x.shape[1] != self.config.num_segments:
-            raise ValueError(
-                f"num_segments is {self.config.num_segments}, so inputs must be (batch, {self.config.num_segments}, "
-                f"length), got {tuple(x.shape)}."
-            )
-        return x.flatten(0, 1)
-
-
-class SeqMixForTokenClassification(SeqMixHead):
-    """Classifier of each token."""
-
-    def __init__(self, config: SeqMixConfig) -> None:
-        super().__init__(config)
-        assert config.classifier_dropout is not None
-        self.num_labels = number_of_labels(config)
-        self.dropout = nn.Dropout(config.classifier_dropout)
-        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        **kwargs: Any,
-    ) -> TokenClassifierOutput:
-        """Classify tokens.
-
-        Args:
-            input_ids, attention_mask, position_ids, inputs_embeds: as for the backbone.
-            labels: (batch, length) class ids; -100 is ignored.
-            **kwargs: passed on; `num_items_in_batch` reaches the loss.
-
-        Returns:
-            `loss`, `logits` (batch, length, num_labels), `hidden_states`.
-        """
-        outputs = self.model(
-            input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **_without_cache(kwargs)
-        )
-        logits = self.classifier(self.dropout(outputs.last_hidden_state))
-        loss = None
-        if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
-        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
-
-
-class SeqMixForQuestionAnswering(SeqMixHead):
-    """Extractive question answering: scores for the first and the last token of the answer."""
-
-    def __init__(self, config: SeqMixConfig) -> None:
-        super().__init__(config)
-        self.qa_outputs = nn.Linear(config.hidden_size, 2)
-        self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        inputs_embeds: Tensor | None = None,
-        start_positions: Tensor | None = None,
-        end_positions: Tensor | None = None,
-        **kwargs: Any,
-    ) -> QuestionAnsweringModelOutput:
-        """Score each token as the beginning and as the end of the answer.
-
-        Args:
-            input_ids, attention_mask, position_ids, inputs_embeds: as for the backbone.
-            start_positions, end_positions: (batch,) positions; those outside the sequence are ignored.
-            **kwargs: passed on to the loss.
-
-        Returns:
-            `loss`, `start_logits` and `end_logits` (batch, length), `hidden_states`.
-        """
-        outputs = self.model(
-            input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **_without_cache(kwargs)
-        )
-        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
-        loss = None
-        if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
-        return QuestionAnsweringModelOutput(
-            loss=loss, start_logits=start_logits, end_logits=end_logits, hidden_states=outputs.hidden_states
-        )
-
-
-def _without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Heads that return no cache ask the backbone to build none."""
-    return {**kwargs, "use_cache": False}

@@ -14,7 +14,7 @@ __all__ = ["SeqMixImageProcessor"]
 
 _MODES = {1: "L", 3: "RGB"}
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
-"""Weights of red, green and blue in a grey value (ITU-R 601-2, as Pillow has them)."""
+"""Weights of red, green and blue in a gray value (ITU-R 601-2, as Pillow has them)."""
 
 
 class SeqMixImageProcessorKwargs(ImagesKwargs, total=False):
@@ -26,12 +26,12 @@ class SeqMixImageProcessorKwargs(ImagesKwargs, total=False):
 class SeqMixImageProcessor(PilBackend):
     """Make `pixel_values` (batch, num_channels, height, width) of PIL images or arrays of any sizes.
 
-    Colours are brought to `num_channels`, then images are resized (bilinear), rescaled to [0, 1], and normalised,
+    Colors are brought to `num_channels`, then images are resized (bilinear), rescaled to [0, 1], and normalized,
     (x - image_mean) / image_std. It needs Pillow, and no torchvision.
 
     Args:
         size: {"height": ..., "width": ...} in pixels.
-        num_channels: 1 makes colour grey, 3 makes grey colour; transparency is dropped.
+        num_channels: 1 makes color gray, 3 makes gray color; transparency is dropped.
         image_mean, image_std: one number, or one for each channel.
         **kwargs: the library's other fields, `do_resize`, `do_rescale`, `do_normalize`, `resample`, `rescale_factor`.
     """
@@ -62,7 +62,7 @@ class SeqMixImageProcessor(PilBackend):
         return cls(**{"size": {"height": height, "width": width}, "num_channels": image.num_channels, **kwargs})
 
     def _prepare_image_like_inputs(self, images: Any, *args: Any, **kwargs: Any) -> list[Any]:
-        """Let (height, width) arrays stand for grey images, which the library only lets PIL images do."""
+        """Let (height, width) arrays stand for gray images, which the library only lets PIL images do."""
         if isinstance(images, (list, tuple)):
             images = [_with_channels(image) for image in images]
         return super()._prepare_image_like_inputs(_with_channels(images), *args, **kwargs)

@@ -48,8 +48,8 @@ class ImageShape(NamedTuple):
             raise ValueError(f"num_segments is {num_segments}, but a model of images (image_size) has 1.")
         if max_position_embeddings < self.num_patches:
             raise ValueError(
-                f"max_position_embeddings is {max_position_embeddings}, but the images have {self.num_patches} patches "
-                "(image_size / patch_size): leave it out, or set it to at least that."
+                f"max_position_embeddings is {max_position_embeddings}, but the images have {self.num_patches} "
+                "patches (image_size / patch_size): leave it out, or set it to at least that."
             )
 
 
@@ -58,8 +58,8 @@ def check_image_fields(num_channels: int, image_size: Pixels | None, patch_size:
 
     Args:
         num_channels: at least 1.
-        image_size, patch_size: one number or [height, width], each at least 1; patches divide the image. Without an
-            `image_size` the others are checked alone.
+        image_size: one number or [height, width], each at least 1; without it the others are checked alone.
+        patch_size: one number or [height, width], each at least 1; patches divide the image.
 
     Raises:
         ValueError: naming the field, the value given and what is allowed.

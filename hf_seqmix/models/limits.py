@@ -1,4 +1,4 @@
-"""What no configuration may say, whatever its family, so that a hostile one is refused before anything is made of it."""
+"""What no configuration may say, whatever its family: a hostile file is refused before anything is made of it."""
 
 import dataclasses
 import math

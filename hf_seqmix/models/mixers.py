@@ -1,23 +1,18 @@
-"""The tables of mixers and feed-forwards: what a name in `config.layer_mixers`, and a `model_type`, stands for."""
+"""The tables of mixers and feed-forwards: how a name in `config.layer_mixers` becomes a module."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from torch import nn
 
-from .configuration import SeqMixConfig
+from .configuration import MIXER_CONFIGS, SeqMixConfig
 
-__all__ = ["FEED_FORWARDS", "MIXERS", "Mixer", "build_mixer", "register_feed_forward", "register_mixer"]
+__all__ = ["FEED_FORWARDS", "MIXERS", "build_mixer", "register_feed_forward", "register_mixer"]
 
+MIXERS: dict[str, Callable[..., nn.Module]] = {}
+"""Name of a mixer -> how it is built for a layer. Its configuration is in `MIXER_CONFIGS`, which needs no models."""
 
-class Mixer(NamedTuple):
-    """A mixer of the zoo: the class that configures it, and how it is built for a layer."""
-
-    config_class: type[SeqMixConfig]
-    build: Callable[[SeqMixConfig, int], nn.Module]
-
-
-MIXERS: dict[str, Mixer] = {}
+FEED_FORWARDS: dict[str, Callable[..., nn.Module | None]] = {}
+"""`model_type` of a family -> how its own feed-forward is built."""
 
 
 def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[..., nn.Module]) -> None:
@@ -29,18 +24,20 @@ def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[
         build: called with (config, layer_idx); returns a module called with (hidden_states, attention_mask=...,
             past_key_values=..., position_ids=...) that maps (batch, length, hidden_size) to the same shape.
     """
-    MIXERS[name] = Mixer(config_class, build)
+    MIXER_CONFIGS[name] = config_class
+    MIXERS[name] = build
 
 
 def build_mixer(config: SeqMixConfig, layer_idx: int) -> nn.Module:
-    """Build the mixer of layer `layer_idx`, as `config.layer_mixers` names it."""
+    """Build the mixer of layer `layer_idx`, as `config.layer_mixers` names it.
+
+    Raises:
+        ValueError: for a name that no mixer was registered under.
+    """
     name = config.layer_mixers[layer_idx]
     if name not in MIXERS:
         raise ValueError(f"layer {layer_idx} asks for the mixer {name!r}; known are {', '.join(sorted(MIXERS))}.")
-    return MIXERS[name].build(config.mixer_config(name), layer_idx)
-
-
-FEED_FORWARDS: dict[str, Callable[..., nn.Module | None]] = {}
+    return MIXERS[name](config.mixer_config(name), layer_idx)
 
 
 def register_feed_forward(model_type: str, build: Callable[..., nn.Module | None]) -> None:

@@ -51,9 +51,9 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str | No
 class ClassificationHead(nn.Module):
     """Map pooled vectors to logits.
 
-    With one segment: dropout and a linear layer, or, for `classifier_head` "mlp", dropout, linear, tanh, dropout, linear
-    (the published masked model's). With two, [a, b, a - b, a b] -> linear -> GELU -> linear (the published head of the
-    Long Range Arena's Retrieval).
+    With one segment: dropout and a linear layer, or, for `classifier_head` "mlp", dropout, linear, tanh, dropout,
+    linear (the published masked model's). With two, [a, b, a - b, a b] -> linear -> GELU -> linear (the published head
+    of the Long Range Arena's Retrieval).
     """
 
     def __init__(self, config: SeqMixConfig) -> None:

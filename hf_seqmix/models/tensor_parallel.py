@@ -14,7 +14,7 @@ _GATHERED = {"colwise": "colwise_gather_output", "rowwise": "rowwise_split_input
 
 
 def gathered_plan(plan: Plan) -> Plan:
-    """Turn the plan of a mixer into one under which it has all channels on each device, and only its projections are split.
+    """Turn the plan of a mixer into one that splits its projections only: each device has all channels.
 
     What a mixer has of its own, by channels (`operator...`), then stays whole.
     """
@@ -24,8 +24,9 @@ def gathered_plan(plan: Plan) -> Plan:
 def tensor_parallel_plan(mixers: Sequence[Plan | None], feed_forward: Plan, has_tokens: bool) -> Plan:
     """Return a backbone's plan.
 
-    The library knows layers by their names without the number. So where mixers of a hybrid want layers of one name split in
-    two ways, the projections of all its mixers are split, and none of the mixing; where one has no plan, all stay whole.
+    The library knows layers by their names without the number. So where mixers of a hybrid want layers of one name
+    split in two ways, the projections of all its mixers are split, and none of the mixing; where one has no plan, all
+    stay whole.
 
     Args:
         mixers: the plan of each kind of mixer, names from the mixer on; None for one that is not to be split.

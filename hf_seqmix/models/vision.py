@@ -6,8 +6,8 @@ from torch import Tensor
 from transformers.modeling_outputs import ImageClassifierOutput
 
 from .._compat import can_return_tuple
+from .classification import SeqMixClassifier
 from .configuration import SeqMixConfig
-from .heads import SeqMixClassifier
 from .pooling import pool
 
 __all__ = ["SeqMixForImageClassification"]
@@ -24,7 +24,8 @@ class SeqMixForImageClassification(SeqMixClassifier):
     def _check_config(self, config: SeqMixConfig) -> None:
         if config.image_shape is None:
             raise ValueError(
-                f"image_size is None, but {type(self).__name__} reads images: set image_size, patch_size and num_channels."
+                f"image_size is None, but {type(self).__name__} reads images: set image_size, patch_size and "
+                "num_channels."
             )
 
     @can_return_tuple
@@ -38,7 +39,8 @@ class SeqMixForImageClassification(SeqMixClassifier):
 
         Args:
             pixel_values: (batch, num_channels, height, width), as the image processor makes them.
-            labels: (batch,) class ids; (batch, num_labels) zeros and ones for several labels; numbers for a regression.
+            labels: (batch,) class ids; (batch, num_labels) zeros and ones for several labels; numbers for a
+                regression.
             **kwargs: passed on; `num_items_in_batch` reaches the loss.
 
         Returns:

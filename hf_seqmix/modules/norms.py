@@ -1,4 +1,4 @@
-"""Normalisation layers, all called with the mask of real tokens, which only batch statistics need."""
+"""Normalization layers, all called with the mask of real tokens, which only batch statistics need."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,10 +23,10 @@ __all__ = [
 
 
 class SimpleRMSNorm(nn.Module):
-    """Root-mean-square normalisation without parameters: y = x / sqrt(mean(x^2) + eps).
+    """Root-mean-square normalization without parameters: y = x / sqrt(mean(x^2) + eps).
 
-    Source: Qin et al. 2023 (arXiv 2305.04749), appendix; the published code divides by rms + 1e-8 instead, whose slope at
-    a zero vector is 1e8. Computed in float32 for half-precision input.
+    Source: Qin et al. 2023 (arXiv 2305.04749), appendix; the published code divides by rms + 1e-8 instead, whose slope
+    at a zero vector is 1e8. Computed in float32 for half-precision input.
 
     Args:
         eps: added to the mean square.
@@ -37,10 +37,11 @@ class SimpleRMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalise (..., channels) over the channels; `mask` is not needed."""
+        """Normalize (..., channels) over the channels; `mask` is not needed."""
         return rms_normalize(hidden_states, self.eps)
 
     def extra_repr(self) -> str:
+        """Return what the printed module shows."""
         return f"eps={self.eps}"
 
 
@@ -48,17 +49,17 @@ class SeqMixLayerNorm(nn.LayerNorm):
     """`torch.nn.LayerNorm` with the signature that the other norms have, in the dtype of its input."""
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalise (..., channels) over the channels; `mask` is not needed."""
+        """Normalize (..., channels) over the channels; `mask` is not needed."""
         weight, bias = self.weight.to(hidden_states.dtype), self.bias.to(hidden_states.dtype)
         return nn.functional.layer_norm(hidden_states, self.normalized_shape, weight, bias, self.eps)
 
 
 class MaskedBatchNorm(nn.Module):
-    """Batch normalisation of channels with statistics over the real tokens of the batch.
+    """Batch normalization of channels with statistics over the real tokens of the batch.
 
     y = weight (x - mean) / sqrt(var + eps) + bias, mean and variance over batch and positions in training, running
-    averages in evaluation. So only in evaluation is an output independent of the batch. Like torch's own batch norm, under
-    gradient checkpointing it moves the running averages twice a step.
+    averages in evaluation. So only in evaluation is an output independent of the batch. Like torch's own batch norm,
+    under gradient checkpointing it moves the running averages twice a step.
 
     Args:
         num_features: channels.
@@ -78,7 +79,7 @@ class MaskedBatchNorm(nn.Module):
         self.running_var: Tensor
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Normalise each channel.
+        """Normalize each channel.
 
         Args:
             hidden_states: (batch, length, channels).
@@ -99,6 +100,7 @@ class MaskedBatchNorm(nn.Module):
         return y.to(hidden_states.dtype)
 
     def extra_repr(self) -> str:
+        """Return what the printed module shows."""
         return f"{len(self.weight)}, eps={self.eps}, momentum={self.momentum}"
 
 
@@ -113,9 +115,9 @@ class NoNorm(nn.Module):
 class StaticNorm(nn.Module):
     """A learned scale of each channel, y = weight * x, that no statistics enter.
 
-    So a network of products stays exactly a polynomial of its input, in training, too, and exactly causal. The scales are
-    set from one batch by `calibrate_static_norms`, so that each channel begins with a mean square of 1 (after Mishkin and
-    Matas 2015, "All you need is a good init", arXiv 1511.06422, a channel instead of a layer at a time).
+    So a network of products stays exactly a polynomial of its input, in training, too, and exactly causal. The scales
+    are set from one batch by `calibrate_static_norms`, so that each channel begins with a mean square of 1 (after
+    Mishkin and Matas 2015, "All you need is a good init", arXiv 1511.06422, a channel instead of a layer at a time).
 
     Args:
         num_features: channels.
@@ -144,6 +146,7 @@ class StaticNorm(nn.Module):
         self.weight.copy_(torch.where(rms > 0, 1 / rms, 1.0))
 
     def extra_repr(self) -> str:
+        """Return what the printed module shows."""
         return f"{len(self.weight)}"
 
 
@@ -151,12 +154,13 @@ class StaticNorm(nn.Module):
 def calibrate_static_norms(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     """Set the scales of every `StaticNorm` of a model so that its output has a mean square of 1 on one batch.
 
-    One forward pass in evaluation mode is enough: each norm is set before what follows it sees its output. Call it once,
-    before training.
+    One forward pass in evaluation mode is enough: each norm is set before what follows it sees its output. Call it
+    once, before training.
 
     Args:
         model: holds at least one `StaticNorm`.
-        *args, **kwargs: a batch, as the model takes it.
+        *args: a batch, as the model takes it.
+        **kwargs: the same, by name.
 
     Raises:
         ValueError: for a model without such norms.

@@ -8,8 +8,9 @@ __all__ = ["PatchEmbedding"]
 class PatchEmbedding(nn.Module):
     """Map each patch of an image, flattened, to a vector: e = W vec(patch) + b.
 
-    The patches do not overlap and come row after row. A patch of one pixel is the pixel input of the Long Range Arena: the
-    pixel's channels through a linear layer. Larger ones are those of Qin et al. 2023 (arXiv 2305.04749) on ImageNet.
+    The patches do not overlap and come row after row. A patch of one pixel is the pixel input of the Long Range Arena:
+    the pixel's channels through a linear layer. Larger ones are those of Qin et al. 2023 (arXiv 2305.04749) on
+    ImageNet.
 
     Args:
         num_channels: channels of the images.
@@ -60,4 +61,5 @@ class PatchEmbedding(nn.Module):
         return self.proj(patches.to(self.proj.weight.dtype))
 
     def extra_repr(self) -> str:
+        """Return what the printed module shows."""
         return f"num_channels={self.num_channels}, patch_size={self.patch_size}"

@@ -1,8 +1,8 @@
 """What a mixer does where tensor parallelism leaves each device a part of its channels.
 
-The library splits linear layers by a plan (`config.base_model_tp_plan`): the outputs of a "colwise" layer are then those
-of this device alone, a block of whole heads or single channels. What lies between it and the "rowwise" layer that ends the
-mixer must be cut to the same block. Without tensor parallelism all of this returns its input.
+The library splits linear layers by a plan (`config.base_model_tp_plan`): the outputs of a "colwise" layer are then
+those of this device alone, a block of whole heads or single channels. What lies between it and the "rowwise" layer
+that ends the mixer must be cut to the same block. Without tensor parallelism all of this returns its input.
 """
 
 from typing import TypeGuard
@@ -17,7 +17,7 @@ __all__ = ["is_split", "number_of_devices", "own_part", "own_values", "split_hea
 
 
 def is_split(weight: Tensor) -> "TypeGuard[DTensor]":
-    """Whether a weight (channels, ...) is split along its channels, so that this device has some of them."""
+    """Return whether a weight (channels, ...) is split along its channels, so that this device has some of them."""
     # A weight that `fully_shard` keeps in pieces is whole while its layer is called, and no such tensor.
     return torch.distributed.is_available() and isinstance(weight, DTensor) and weight.placements == (Shard(0),)
 
@@ -70,7 +70,7 @@ def split_heads(x: Tensor, head_dim: int) -> Tensor:
     """
     if x.shape[-1] % head_dim:
         raise ValueError(
-            f"this device has {x.shape[-1]} channels, which are no whole heads of {head_dim}: choose a tensor-parallel size "
-            "that divides the number of heads."
+            f"this device has {x.shape[-1]} channels, which are no whole heads of {head_dim}: choose a "
+            "tensor-parallel size that divides the number of heads."
         )
     return x.unflatten(-1, (-1, head_dim))

@@ -1,7 +1,7 @@
 """Padding and packing: the only code that reads an attention mask; `packing.py` reads the boundaries of sequences.
 
-A mixer never looks at a mask. It gets a `TokenLayout`, which knows where the real tokens of each sequence lie, and hands
-its position-mixing operation to `TokenLayout.mix`:
+A mixer never looks at a mask. It gets a `TokenLayout`, which knows where the real tokens of each sequence lie, and
+hands its position-mixing operation to `TokenLayout.mix`:
 
 * real tokens contiguous in each row: values are multiplied by the mask, directly before the operation (biases and
   convolutions of earlier operations have filled the pads again);
@@ -26,7 +26,7 @@ __all__ = ["TokenLayout", "attention_bias", "real_positions", "token_layout"]
 class TokenLayout(NamedTuple):
     """Where the tokens of each sequence lie in a batch of rows; made by `token_layout`.
 
-    A tuple of tensors, so that tools which move arguments between devices move it too.
+    A tuple of tensors, so that tools which move arguments between devices move a layout, too.
     """
 
     mask: Tensor | None = None
@@ -51,7 +51,7 @@ class TokenLayout(NamedTuple):
 
     def zero_pads(self, values: Tensor) -> Tensor:
         """Set `values` (batch, length, channels) to zero at pads."""
-        # Filled, not multiplied: what stands at a pad may be NaN.
+        # Filled, not multiplied: the value at a pad may be NaN.
         return values if self.mask is None else values.masked_fill(~self.mask.unsqueeze(-1), 0)
 
     def longest(self, length: int) -> int:
@@ -62,14 +62,14 @@ class TokenLayout(NamedTuple):
         """Apply an operation that mixes positions to each sequence alone.
 
         Args:
-            operation: maps (rows, positions, channels) to the same shape; each row is one sequence, zeros around it. It is
-                called once for each group of sequences of similar length, at most log2(length) + 1 times.
+            operation: maps (rows, positions, channels) to the same shape; each row is one sequence, zeros around it.
+                It is called once for each group of sequences of similar length, at most log2(length) + 1 times.
             values: (batch, length, channels).
-            align: whether the operation counts positions from the first of a row, so that each row's first real token must
-                stand there.
+            align: whether the operation counts positions from the first of a row, so that each row's first real token
+                must stand there.
 
         Returns:
-            (batch, length, channels); what stands at pads has no meaning.
+            (batch, length, channels); pad positions are undefined.
         """
         if self.scatter is None:
             if align and self.left_padded and self.mask is not None:
@@ -125,7 +125,8 @@ def token_layout(
     Args:
         attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens; None when all are real; a
             `TokenLayout` is returned as it is.
-        batch, length: shape of this call's tokens.
+        batch: rows of this call.
+        length: tokens of a row in this call.
         past_length: number of positions in the cache.
         position_ids: (batch or 1, length) position of each token in its sequence.
         cu_seq_lens_q: (sequences + 1,) cumulative lengths, from 0 to batch * length, of sequences laid end to end.
@@ -164,12 +165,14 @@ def token_layout(
     mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
     tracing = torch.compiler.is_compiling()
 
-    sequence_ids = packed_sequence_ids(mask, batch, length, position_ids, cu_seq_lens_q, seq_idx)
+    sequence_ids = None
+    if not (position_ids is None and cu_seq_lens_q is None and seq_idx is None):
+        sequence_ids = packed_sequence_ids(mask, batch, length, position_ids, cu_seq_lens_q, seq_idx)
     if sequence_ids is not None:
         if not isinstance(past_length, int) or past_length > 0:
             raise ValueError(
-                "packed sequences (restarting position_ids, cu_seq_lens_q or seq_idx) cannot continue a cache: pass each "
-                "sequence as its own row, or start from an empty cache."
+                "packed sequences (restarting position_ids, cu_seq_lens_q or seq_idx) cannot continue a cache: pass "
+                "each sequence as its own row, or start from an empty cache."
             )
         return TokenLayout(mask, key_mask, sequence_ids, *group_by_length(mask, sequence_ids))
     if mask is None or (not tracing and bool(mask.all())):
@@ -177,7 +180,8 @@ def token_layout(
         return TokenLayout(key_mask=None if past_is_real else key_mask)
 
     if length == 1 and tracing:
-        # A compiled decoding step: a token or a left pad; a scan over the history for more would cost more than the step.
+        # A compiled decoding step: a token or a left pad; a scan over the history for more would cost more than the
+        # step.
         return TokenLayout(mask=mask, key_mask=key_mask)
     if not tracing:
         seen = key_mask if key_mask is not None and key_mask.shape[1] > length else mask
@@ -212,7 +216,8 @@ def real_positions(
 
     Args:
         attention_mask: (batch, length) or (batch, past + length), or None.
-        batch, length: shape of this call's tokens.
+        batch: rows of this call.
+        length: tokens of a row in this call.
         past_length: number of positions in the cache.
         device: where to build the result without a mask.
 
@@ -266,8 +271,8 @@ def attention_bias(
         known = layout.key_mask.shape[1]
         if known == length and not torch.compiler.is_compiling() and int(past_length) > 0:
             raise ValueError(
-                f"attention_mask covers the {length} new tokens only, but attention sees {int(past_length)} cached ones, "
-                f"too: give a mask of {int(past_length) + length} columns."
+                f"attention_mask covers the {length} new tokens only, but attention sees {int(past_length)} cached "
+                f"ones, too: give a mask of {int(past_length) + length} columns."
             )
         # Places of a preallocated cache that are not used yet are hidden by causality.
         padded = torch.nn.functional.pad(layout.key_mask, (0, key_length - known), value=True)

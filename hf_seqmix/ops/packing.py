@@ -47,8 +47,8 @@ def _ids_from_boundaries(cu_seq_lens_q: Tensor, batch: int, length: int) -> Tens
     rows_end = torch.arange(1, batch + 1, device=ends.device) * length
     if not valid or bool((ends.diff() < 0).any()) or not bool(torch.isin(rows_end, ends).all()):
         raise ValueError(
-            f"cu_seq_lens_q must rise from 0 to the number of tokens, {batch * length}, with a boundary at the end of each "
-            f"of the {batch} rows of {length}; got {ends.tolist()[:16]}."
+            f"cu_seq_lens_q must rise from 0 to the number of tokens, {batch * length}, with a boundary at the end of "
+            f"each of the {batch} rows of {length}; got {ends.tolist()[:16]}."
         )
     positions = torch.arange(batch * length, device=ends.device)
     return torch.bucketize(positions, ends[1:-1], right=True).view(batch, length)
@@ -81,7 +81,8 @@ def group_by_length(
     within = torch.empty_like(sequence)
     within[order] = torch.arange(len(sequence), device=device) - starts[sequence[order]]
     flat = real.flatten().nonzero().squeeze(1)
-    # Sequences of 2^k to 2^(k+1) - 1 tokens share a group, so that padding to the longest of it at most doubles the work.
+    # Sequences of 2^k to 2^(k+1) - 1 tokens share a group, so that padding to the longest of it at most doubles the
+    # work.
     bucket = counts.clamp(min=1).log2().floor().long()
     gather, gathered = [], []
     scatter = torch.zeros(batch * length, dtype=torch.long, device=device)
@@ -109,7 +110,7 @@ def sequence_positions(sequence_ids: Tensor) -> Tensor:
     """Count each token's position within its packed sequence, from 0.
 
     Args:
-        sequence_ids: (batch, length), equal for neighbouring tokens of one sequence.
+        sequence_ids: (batch, length), equal for neighboring tokens of one sequence.
 
     Returns:
         (batch, length) long.

@@ -1,6 +1,6 @@
 """Trials of the Triton kernels on the device at hand: a small problem, forward and backward, against the definitions.
 
-A kernel that a compiler or a driver of another version gets wrong is found here, and not in somebody's training run.
+The trials find a kernel that a compiler or a driver of another version gets wrong, before a training run does.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -9,11 +9,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .common.backend import forced
+from .common.crossovers import forced
+from .common.dispatch import dispatch
 from .polynomial.running_mean import running_product
 from .polynomial.stages import linear_attention
-from .ski.interpolation import InducingGrid, ski_matmul_dense
-from .ski.operator import sparse_low_rank_matmul
+from .ski.interpolation import InducingGrid
+from .ski.product import ski_matmul_dense, sparse_low_rank_matmul
 from .ski.short_conv import short_conv_dense
 from .toeplitz.product import toeplitz_matmul, toeplitz_matmul_dense
 
@@ -22,30 +23,38 @@ __all__ = ["fault"]
 # Largest error relative to the root mean square of the exact result. Products in plain tf32 would exceed the last.
 _BOUND = {torch.bfloat16: 4e-2, torch.float16: 6e-3, torch.float32: 1e-4}
 
-_LENGTHS = (97, 300)
 _LONGEST = 16384  # of a product that is tried
 
 
 class _Problem(NamedTuple):
     shapes: Sequence[tuple[int, ...]]
-    """Of the arguments; those of two dimensions are kernels, in float32."""
+    """Shapes of the arguments; arguments of two dimensions are kernels, in float32."""
     call: Callable[..., Tensor]
     exact: Callable[..., Tensor]
 
 
-def fault(op: str, name: str, device: torch.device, dtype: torch.dtype, length: int) -> str | None:
+def fault(
+    op: str,
+    name: str,
+    device: torch.device,
+    dtype: torch.dtype,
+    length: int,
+    lengths: tuple[int, int] = (97, 300),
+) -> str | None:
     """Return what is wrong with an implementation, or None.
 
     Args:
-        op, name: as in `crossovers.IMPLEMENTATIONS`.
+        op: a key of `crossovers.IMPLEMENTATIONS`.
+        name: one of its implementations.
         device: where to try it.
         dtype: of the data: float32, bfloat16 or float16.
-        length: of a Toeplitz product, whose tiles depend on it; products of other operations are tried at fixed lengths.
+        length: of a Toeplitz product, whose tiles depend on the length.
+        lengths: at which other operations are tried; a Toeplitz product is tried at the first of them, too.
     """
     generator = torch.Generator().manual_seed(0)
     # Whatever the caller is in the middle of: inference, autocast.
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
-        for problem in _problems(op, min(length, _LONGEST)):
+        for problem in _problems(op, min(length, _LONGEST), lengths):
             drawn = [torch.randn(shape, generator=generator) for shape in problem.shapes]
             inputs = [x.to(device, torch.float32 if x.ndim == 2 else dtype) for x in drawn]
             upstream = torch.randn(inputs[0].shape, generator=generator).to(device, dtype)
@@ -66,8 +75,8 @@ def _values(function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream:
     return (y.detach(), *torch.autograd.grad(y, inputs, upstream.to(y.dtype)))
 
 
-def _problems(op: str, length: int) -> Iterator[_Problem]:
-    for n in (_LENGTHS[0], length) if op.startswith("toeplitz") else _LENGTHS:
+def _problems(op: str, length: int, lengths: tuple[int, int]) -> Iterator[_Problem]:
+    for n in (lengths[0], length) if op.startswith("toeplitz") else lengths:
         if op.startswith("toeplitz"):
             causal = op == "toeplitz_causal"
             # Long rows against transforms in float64, which no kernel computes.
@@ -90,4 +99,8 @@ def _problems(op: str, length: int) -> Iterator[_Problem]:
                 linear_attention,
                 lambda q, k, v: linear_attention(q, k, v, form="parallel"),
             )
-            yield _Problem([(2, n, 3, 16)] * 2, running_product, lambda p, x: p * x.cumsum(dim=1))
+            yield _Problem(
+                [(2, n, 3, 16)] * 2,
+                lambda p, x: running_product(dispatch(p)[0], p, x),
+                lambda p, x: p * x.cumsum(dim=1),
+            )

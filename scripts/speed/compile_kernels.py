@@ -41,11 +41,11 @@ TENSOR_CORES = ("wgmma", "mma.sync", "tcgen05", "v_mfma")
 
 
 def compile_toeplitz(dtype: torch.dtype, length: int, causal: bool, batch: int = 8) -> None:
-    """Compile direct tiles: product, gated transpose, gradient of the taps."""
+    """Compile direct tiles: product, transpose, gradient of the taps."""
     x, kernel = toeplitz_inputs(dtype, length, causal, batch)
     tiles = kernel_module("toeplitz.kernels.tiles")
     tiles.toeplitz_tiles(x, kernel, causal)
-    tiles.toeplitz_tiles(x, kernel, causal, transpose=True, gate=x)
+    tiles.toeplitz_tiles(x, kernel, causal, transpose=True)
     tiles.toeplitz_tiles_kernel_gradient(x, x, causal)
 
 

@@ -11,8 +11,8 @@ from protocol import Call, Candidate, Oracle, values
 from torch import Tensor
 
 from hf_seqmix import toeplitz_matmul
-from hf_seqmix.ops.common.backend import forced, implementation
-from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS, KERNELS
+from hf_seqmix.ops import forced
+from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS, KERNELS, implementation
 from hf_seqmix.ops.toeplitz.response import response_matmul
 
 __all__ = ["BOUNDS", "OPS", "Form", "Op", "Sizes", "add_size_arguments", "call_of", "candidate", "candidates_of"]

@@ -16,7 +16,7 @@ from hf_seqmix import toeplitz_matmul
 from hf_seqmix.ops import linear_attention, piecewise_column, piecewise_column_dense
 from hf_seqmix.ops import polynomial_product as package_product
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
-from hf_seqmix.ops.ski.operator import sparse_low_rank_matmul
+from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 from hf_seqmix.ops.toeplitz.hilbert import two_sided_taps
 from hf_seqmix.ops.toeplitz.product import toeplitz_matrix
 

@@ -14,8 +14,8 @@ from protocol import Candidate
 from torch import Tensor
 
 from hf_seqmix.ops import linear_attention, toeplitz_matmul_dense
-from hf_seqmix.ops.common.backend import real_valued
-from hf_seqmix.ops.polynomial.linear_attention import causal_sum_vectorised
+from hf_seqmix.ops.common.dispatch import real_valued
+from hf_seqmix.ops.polynomial.linear_attention import causal_sum_vectorized
 
 __all__ = ["TUNED", "Variant", "active", "candidate_of", "variants_of"]
 
@@ -80,7 +80,7 @@ def candidate_of(name: str, variant: Variant, sizes: Sizes) -> Candidate:
 
 
 def _vectorized(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return causal_sum_vectorised(q.float(), k.float(), v.float(), None).to(q.dtype)
+    return causal_sum_vectorized(q.float(), k.float(), v.float(), None).to(q.dtype)
 
 
 def _parallel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

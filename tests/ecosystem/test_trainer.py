@@ -19,10 +19,7 @@ pytestmark = pytest.mark.ecosystem("accelerate", "evaluate")
 LENGTH, LABELS = 9, 3
 IMAGES = {"image_size": [6, 4], "patch_size": 2, "num_channels": 1}
 HEADS = [
-    (family.config_class.model_type, suffix)
-    for family in FAMILIES
-    for suffix in family.classes
-    if suffix not in ("Model", "PreTrainedModel")
+    (family.config_class.model_type, suffix) for family in FAMILIES for suffix in family.classes if suffix != "Model"
 ]
 WHOLE = ("ForSequenceClassification", "ForImageClassification")
 LANGUAGE = ("ForCausalLM", "ForMaskedLM")

@@ -7,7 +7,18 @@ import pytest
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
 from transformers import AutoConfig
 
-from hf_seqmix import SeqMixHybridConfig, TNNConfig, TNNForCausalLM, TNNForMaskedLM, TNNForSequenceClassification
+from hf_seqmix import (
+    SeqMixConfig,
+    SeqMixHybridConfig,
+    TNNConfig,
+    TNNForCausalLM,
+    TNNForMaskedLM,
+    TNNForSequenceClassification,
+    register_mixer,
+)
+from hf_seqmix.hub.import_graph import import_closure
+from hf_seqmix.models import configuration, mixers
+from hf_seqmix.models.auto import FAMILIES
 
 
 @pytest.mark.parametrize(
@@ -123,3 +134,33 @@ def test_a_configuration_without_code_files_names_none(tmp_path):
     config.save_pretrained(tmp_path)
     assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
     assert TNNConfig(auto_map={"AutoConfig": "a.B"}).auto_map == {"AutoConfig": "a.B"}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
+def test_a_configuration_needs_no_models(family):
+    needed = import_closure([tuple(family.config_class.__module__.split(".")[1:])])
+    assert not {("models", name) for name in ("backbone", "block", "family", "heads", "mixers")} & set(needed)
+    assert not [module for module in needed if module[-1].startswith("modeling_")]
+
+
+def test_mixers_are_known_by_their_configurations(monkeypatch):
+    monkeypatch.setattr("hf_seqmix.models.configuration.MIXER_CONFIGS", {})
+    monkeypatch.setattr("hf_seqmix.models.mixers.MIXER_CONFIGS", known := configuration.MIXER_CONFIGS)
+
+    class MineConfig(TNNConfig):
+        model_type = "mine"
+
+    class DerivedConfig(MineConfig):
+        pass
+
+    class AnotherConfig(SeqMixConfig):
+        model_type = "mine"
+        cache_layer_type = "seqmix_history"
+
+    class HybridConfig(SeqMixConfig):
+        model_type = "hybrid"
+
+    assert known == {"mine": MineConfig}  # the first of a name stays, unless another is registered
+    register_mixer("mine", AnotherConfig, lambda config, layer_idx: None)
+    assert known == {"mine": AnotherConfig}
+    del mixers.MIXERS["mine"]

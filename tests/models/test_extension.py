@@ -1,12 +1,21 @@
-"""A family in under 40 lines: configuration, mixer, one table row. It gets everything that the common suite asks for."""
+"""A family in under 40 lines: configuration, mixer, classes, one table row. The common suite holds for it."""
 
 from pathlib import Path
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, arange, device, nn
+from transformers import GenerationMixin
 
 from hf_seqmix import Family, GatedToeplitzUnit, SeqMixConfig, ToeplitzOperator, register_family
+from hf_seqmix.models.backbone import SeqMixModel, SeqMixPreTrainedModel
+from hf_seqmix.models.classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
+from hf_seqmix.models.heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from hf_seqmix.models.vision import SeqMixForImageClassification
 from tests.models.suite import VOCAB, ModelSuite
 
 # -- the family ----------------------------------------------------------------------------------------------------
@@ -38,9 +47,38 @@ def build_power_law_mixer(config: PowerLawConfig, layer_idx: int) -> nn.Module:
     return GatedToeplitzUnit(config.hidden_size, config.hidden_size, operator, layer_idx=layer_idx)
 
 
-POWER_LAW_FAMILY = Family("PowerLaw", PowerLawConfig, build_power_law_mixer)
-PowerLawPreTrainedModel, PowerLawModel, PowerLawForCausalLM, *_ = POWER_LAW_FAMILY.build(__name__)
-globals().update({cls.__name__: cls for cls in POWER_LAW_FAMILY.classes.values()})
+class PowerLawPreTrainedModel(SeqMixPreTrainedModel):
+    config_class = PowerLawConfig
+
+
+class PowerLawModel(SeqMixModel, PowerLawPreTrainedModel): ...
+
+
+class PowerLawForCausalLM(SeqMixForCausalLM, PowerLawPreTrainedModel, GenerationMixin):
+    base_model_class = PowerLawModel
+
+
+class PowerLawForMaskedLM(SeqMixForMaskedLM, PowerLawPreTrainedModel):
+    base_model_class = PowerLawModel
+
+
+class PowerLawForSequenceClassification(SeqMixForSequenceClassification, PowerLawPreTrainedModel):
+    base_model_class = PowerLawModel
+
+
+class PowerLawForTokenClassification(SeqMixForTokenClassification, PowerLawPreTrainedModel):
+    base_model_class = PowerLawModel
+
+
+class PowerLawForQuestionAnswering(SeqMixForQuestionAnswering, PowerLawPreTrainedModel):
+    base_model_class = PowerLawModel
+
+
+class PowerLawForImageClassification(SeqMixForImageClassification, PowerLawPreTrainedModel):
+    base_model_class = PowerLawModel
+
+
+POWER_LAW_FAMILY = Family(PowerLawPreTrainedModel, build_power_law_mixer)
 register_family(POWER_LAW_FAMILY)
 
 # -- the end of the family -----------------------------------------------------------------------------------------

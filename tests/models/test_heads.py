@@ -1,4 +1,4 @@
-"""Heads: pooling, problem types, pairs of documents, and losses that accumulate exactly."""
+"""Heads: losses that accumulate exactly, and a family's own distribution over tokens."""
 
 import copy
 from typing import Any
@@ -10,9 +10,8 @@ from transformers import Trainer, TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM, TNNForQuestionAnswering, TNNForTokenClassification
 from hf_seqmix import TNNForSequenceClassification as Classifier
-from hf_seqmix.models.pooling import pool
+from hf_seqmix.models.tnn.modeling_tnn import TNN_FAMILY
 from tests.models.suite import perturb
-from tests.tolerances import assert_close
 
 VOCAB = 31
 
@@ -22,102 +21,34 @@ def config(**kwargs: Any) -> TNNConfig:
     return TNNConfig(**{**fields, "hidden_dropout": 0.0, "is_causal": False, **kwargs})
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last", "first"])
-def test_pooling_sees_real_tokens_only(pooling):
-    hidden = torch.randn(3, 5, 4, dtype=torch.float64)
-    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0]])
-    pooled = pool(hidden, mask, pooling)
-    for row in range(3):
-        real = hidden[row][mask[row].bool()]
-        expected = {"mean": real.mean(0), "last": real[-1], "first": real[0]}[pooling]
-        torch.testing.assert_close(pooled[row], expected)
-    torch.testing.assert_close(pool(hidden, None, pooling), pool(hidden, torch.ones(3, 5), pooling))
-    assert pool(hidden, torch.zeros(3, 5), pooling).isfinite().all()
+class Tempered(TNNForCausalLM):
+    """Half the logits, and what the hook was told."""
+
+    def compute_logits(self, hidden_states, kept, past, **call):
+        self.told = (hidden_states.shape[1], kept, past, call)
+        return super().compute_logits(hidden_states, kept, past, **call) / 2
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_the_mean_of_a_long_sequence_in_half_precision(dtype):
-    hidden = torch.full((1, 20_000, 2), 6.0, dtype=dtype)
-    mask = torch.ones(1, 20_000)
-    mask[0, :5] = 0
-    assert pool(hidden, mask, "mean").tolist() == [[6.0, 6.0]]
-    assert pool(hidden, None, "mean").tolist() == [[6.0, 6.0]]
+def test_a_family_may_have_a_distribution_of_its_own():
+    model = perturb(Tempered(config(is_causal=True))).double().eval()
+    plain = TNNForCausalLM(model.config).double().eval()
+    plain.load_state_dict(model.state_dict())
+    ids = torch.randint(VOCAB, (2, 7))
+    out = model(ids, labels=ids)
+    torch.testing.assert_close(out.logits, plain(ids).logits / 2)
+    expected = torch.nn.functional.cross_entropy(out.logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
+    torch.testing.assert_close(out.loss, expected, check_dtype=False)
+    assert model.told[2] == 0 and model.told[3]["past_key_values"] is out.past_key_values  # the cache it made itself
+    later = model(ids[:, :3], past_key_values=out.past_key_values, logits_to_keep=1)
+    assert later.logits.shape == (2, 1, VOCAB)
+    length, kept, past, call = model.told
+    assert (length, kept, past) == (3, slice(-1, None), 7)
+    assert call["input_ids"] is not None and call["past_key_values"].get_seq_length() == 10
 
 
-@pytest.mark.parametrize("pooling", ["mean", "last", "first"])
-@pytest.mark.parametrize("norm_position", ["pre", "post"])
-def test_a_padded_row_is_classified_as_the_row_alone(pooling, norm_position):
-    model = perturb(Classifier(config(classifier_pooling=pooling, norm_position=norm_position))).double().eval()
-    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0]])
-    ids = torch.randint(VOCAB, mask.shape)
-    logits = model(ids, attention_mask=mask).logits
-    for row in range(2):
-        assert_close(logits[row], model(ids[row][mask[row].bool()][None]).logits[0])
-
-
-def test_batch_norm_is_exact_for_padded_rows_in_evaluation():
-    model = perturb(Classifier(config(norm_type="batch"))).double()
-    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0]])
-    ids = torch.randint(VOCAB, mask.shape)
-    model(ids, attention_mask=mask)  # moves the running statistics
-    model.eval()
-    logits = model(ids, attention_mask=mask).logits
-    for row in range(2):
-        assert_close(logits[row], model(ids[row][mask[row].bool()][None]).logits[0])
-
-
-@pytest.mark.parametrize(
-    ("labels", "fields", "loss"),
-    [
-        (torch.tensor([0, 2]), {"num_labels": 3}, torch.nn.functional.cross_entropy),
-        (torch.tensor([1.5, -2.0]), {"num_labels": 1}, lambda a, b: torch.nn.functional.mse_loss(a[:, 0], b)),
-        (torch.tensor([1, 3]), {"num_labels": 1}, lambda a, b: torch.nn.functional.mse_loss(a[:, 0], b.to(a.dtype))),
-        (
-            torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]),
-            {"num_labels": 3},
-            torch.nn.functional.binary_cross_entropy_with_logits,
-        ),
-        (
-            torch.tensor([[1, 0], [0, 1]]),
-            {"num_labels": 2, "problem_type": "multi_label_classification"},
-            lambda a, b: torch.nn.functional.binary_cross_entropy_with_logits(a, b.to(a.dtype)),
-        ),
-        (
-            torch.tensor([[0.5, 2.0], [1.0, -1.0]]),
-            {"num_labels": 2, "problem_type": "regression"},
-            torch.nn.functional.mse_loss,
-        ),
-    ],
-)
-def test_problem_types(labels, fields, loss):
-    model = perturb(Classifier(config(**fields))).eval()
-    out = model(torch.randint(VOCAB, (2, 6)), labels=labels)
-    torch.testing.assert_close(out.loss, loss(out.logits, labels))
-
-
-def test_pairs_of_documents():
-    model = perturb(Classifier(config(num_segments=2, num_labels=2))).double().eval()
-    ids = torch.randint(VOCAB, (3, 2, 7))
-    mask = torch.ones(3, 2, 7, dtype=torch.long)
-    mask[0, 1, 4:] = 0
-    logits = model(ids, attention_mask=mask).logits
-    head = model.classifier
-    for row in range(3):
-        a, b = (model.model(ids[row, i][mask[row, i].bool()][None])[0].mean(dim=1) for i in range(2))
-        features = torch.cat([a, b, a - b, a * b], dim=-1)
-        expected = head.out_proj(torch.nn.functional.gelu(head.dense(features)))
-        assert_close(logits[row], expected[0])
-    with pytest.raises(ValueError, match=r"num_segments is 2, so inputs must be \(batch, 2, length\), got \(3, 7\)"):
-        model(ids[:, 0])
-
-
-def test_labels_that_are_ignored():
-    model = perturb(TNNForTokenClassification(config(num_labels=2))).eval()
-    ids = torch.randint(VOCAB, (2, 6))
-    labels = torch.tensor([[0, 1, -100, -100, 1, 0]] * 2)
-    out = model(ids, labels=labels)
-    kept = labels != -100
-    torch.testing.assert_close(out.loss, torch.nn.functional.cross_entropy(out.logits[kept], labels[kept]))
+def test_a_class_derived_from_a_family_keeps_its_configuration():
+    assert Tempered.config_class is TNNForCausalLM.config_class is TNNConfig
+    assert "Tempered" not in {cls.__name__ for cls in TNN_FAMILY.classes.values()}
 
 
 HEADS = {

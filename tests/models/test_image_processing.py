@@ -16,12 +16,12 @@ from tests.markers import needs_no_torchvision
 Image = pytest.importorskip("PIL.Image")
 
 
-def colours(height: int, width: int) -> np.ndarray:
+def colors(height: int, width: int) -> np.ndarray:
     return np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def test_by_its_formula():
-    picture = colours(5, 4)
+    picture = colors(5, 4)
     processor = SeqMixImageProcessor(size={"height": 5, "width": 4}, image_mean=[0.1, 0.2, 0.3], image_std=0.25)
     values = processor(Image.fromarray(picture), return_tensors="pt").pixel_values
     expected = (picture.transpose(2, 0, 1) / 255 - np.array([0.1, 0.2, 0.3])[:, None, None]) / 0.25
@@ -32,19 +32,19 @@ def test_by_its_formula():
 @pytest.mark.parametrize("num_channels", [1, 3])
 def test_pictures_of_all_kinds_and_sizes_together(num_channels):
     processor = SeqMixImageProcessor(size={"height": 8, "width": 6}, num_channels=num_channels)
-    rgb = colours(11, 7)
+    rgb = colors(11, 7)
     picture = Image.fromarray(rgb)
-    grey = picture.convert("L")
+    gray = picture.convert("L")
     kinds = {
         "RGB": picture,
-        "grey": grey,
+        "gray": gray,
         "palette": picture.convert("P"),
         "with transparency": picture.convert("RGBA"),
         "array": rgb,
         "channels first": rgb.transpose(2, 0, 1),
         "array with transparency": np.asarray(picture.convert("RGBA")),
-        "grey array": np.asarray(grey),
-        "another size": Image.fromarray(colours(3, 20)),
+        "gray array": np.asarray(gray),
+        "another size": Image.fromarray(colors(3, 20)),
         "tensor": torch.tensor(rgb),
     }
     values = processor(list(kinds.values()), return_tensors="pt").pixel_values
@@ -52,19 +52,19 @@ def test_pictures_of_all_kinds_and_sizes_together(num_channels):
     named = dict(zip(kinds, values, strict=True))
     for same in ("with transparency", "array", "channels first", "array with transparency", "tensor"):
         torch.testing.assert_close(named[same], named["RGB"], msg=same)
-    torch.testing.assert_close(named["grey array"], named["grey"])
+    torch.testing.assert_close(named["gray array"], named["gray"])
     if num_channels == 1:
-        torch.testing.assert_close(named["grey"], named["RGB"])
+        torch.testing.assert_close(named["gray"], named["RGB"])
     for name, picture in kinds.items():
         torch.testing.assert_close(processor(picture, return_tensors="pt").pixel_values[0], named[name], msg=name)
 
 
-def test_grey_values_of_real_numbers():
-    rgb = colours(6, 5)
+def test_gray_values_of_real_numbers():
+    rgb = colors(6, 5)
     processor = SeqMixImageProcessor(size={"height": 6, "width": 5}, num_channels=1, do_rescale=False)
     real = processor((rgb / 255).astype(np.float32), return_tensors="np").pixel_values
     whole = SeqMixImageProcessor(size={"height": 6, "width": 5}, num_channels=1)(rgb, return_tensors="np").pixel_values
-    np.testing.assert_allclose(real, whole, atol=0.02)  # a grey value is a whole number out of 255 in the one
+    np.testing.assert_allclose(real, whole, atol=0.02)  # a gray value is a whole number out of 255 in the one
 
 
 def test_channels_that_cannot_be_made():
@@ -75,13 +75,13 @@ def test_channels_that_cannot_be_made():
         4,
     )
     with pytest.raises(ValueError, match=r"an image has 3 channels; this processor makes 2 \(num_channels\)"):
-        processor(colours(5, 5))
+        processor(colors(5, 5))
 
 
 def test_the_processor_of_a_model():
     config = TNNConfig(image_size=[12, 8], num_channels=1, is_causal=False)
     processor = SeqMixImageProcessor.for_model(config, image_mean=0.3)
-    values = processor(colours(20, 30), return_tensors="pt").pixel_values
+    values = processor(colors(20, 30), return_tensors="pt").pixel_values
     assert values.shape == (1, config.num_channels, *config.image_shape.image_size)
     assert (processor.image_mean, processor.image_std) == (0.3, 0.5)
     with pytest.raises(ValueError, match="image_size of the 'tnn' configuration is None"):
@@ -95,7 +95,7 @@ def test_saved_and_loaded(tmp_path):
     processor.save_pretrained(tmp_path)
     loaded = SeqMixImageProcessor.from_pretrained(tmp_path)
     assert loaded.to_dict() == processor.to_dict()
-    picture = colours(13, 13)
+    picture = colors(13, 13)
     expected = processor(picture, return_tensors="pt").pixel_values
     assert torch.equal(loaded(picture, return_tensors="pt").pixel_values, expected)
 

@@ -1,4 +1,4 @@
-"""Configurations from hostile files: nothing but a `ValueError` or the library's own error, at once and without memory."""
+"""Configurations from hostile files: a `ValueError` or the library's own error, at once and without memory."""
 
 import time
 import warnings
@@ -121,7 +121,7 @@ def test_no_configuration_does_harm(drawn, data):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the library's, about names that it renamed
             config = family.config_class.from_dict(fields)
-            heads = [cls for suffix, cls in sorted(family.classes.items()) if suffix != "PreTrainedModel"]
+            heads = [cls for _, cls in sorted(family.classes.items())]
             with torch.device("meta"):
                 data.draw(st.sampled_from(heads))(config)
     except (ValueError, StrictDataclassError):

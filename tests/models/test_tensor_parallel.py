@@ -9,8 +9,7 @@ import torch
 from huggingface_hub.dataclasses import strict
 
 from hf_seqmix import SeqMixHybridConfig, TNNConfig, hub
-from hf_seqmix.models.configuration import SeqMixConfig
-from hf_seqmix.models.mixers import MIXERS, Mixer
+from hf_seqmix.models.configuration import MIXER_CONFIGS, SeqMixConfig
 from hf_seqmix.modules.sharding import number_of_devices, own_part, own_values, split_heads, whole_values
 from tests.ecosystem.distributed_worker import VARIANTS
 from tests.ecosystem.tiny import BIDIRECTIONAL_HEADS, EVERY, tiny_config, tiny_model
@@ -72,7 +71,7 @@ def test_hybrids_with_a_mixer_without_a_plan_split_no_mixer(monkeypatch: pytest.
     class OwnConfig(SeqMixConfig):
         model_type = "own"
 
-    monkeypatch.setitem(MIXERS, "own", Mixer(OwnConfig, lambda config, layer_idx: torch.nn.Identity()))
+    monkeypatch.setitem(MIXER_CONFIGS, "own", OwnConfig)
     assert plan("tnn", "own") == {}
 
 

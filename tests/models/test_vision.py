@@ -18,8 +18,8 @@ from hf_seqmix import (
     TNNModel,
 )
 from hf_seqmix.models.auto import FAMILIES
-from hf_seqmix.models.backbone import _sinusoids
 from hf_seqmix.modules.patch_embedding import PatchEmbedding
+from hf_seqmix.modules.positions import sinusoids
 from tests.models.suite import perturb
 from tests.tolerances import assert_close, relative_error
 
@@ -83,7 +83,7 @@ def test_all_families_have_the_head():
     assert set(OWN) == set(BY_NAME)
 
 
-# -- what is computed --------------------------------------------------------------------------------------------------
+# -- what is computed -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("patch", [(1, 1), (2, 3), (4, 1)], ids=str)
@@ -99,7 +99,7 @@ def test_patches_are_those_of_a_strided_convolution(patch):
 
 @each_toeplitz_family
 def test_a_turned_image_needs_the_operators_exchanged(name):
-    """Rows are rows and columns columns: H x W images and W x H ones, with the two operators of each layer exchanged."""
+    """Rows are rows and columns columns: H x W images, and W x H images with the two operators exchanged."""
     model = make(name, patch_size=1, image_size=[4, 7], mixing_dimensions=2, is_causal=False)
     turned = make(name, patch_size=1, image_size=[7, 4], mixing_dimensions=2, is_causal=False)
     exchange = {"row_operator": "column_operator", "column_operator": "row_operator"}
@@ -184,7 +184,7 @@ def test_sinusoidal_positions_are_those_of_the_flattened_image(name, mode):
     model.load_state_dict(plain.state_dict())
     images = batch()["pixel_values"]
     before, after = (m(images, output_hidden_states=True).hidden_states[0] for m in (plain, model))
-    assert_close(after - before, _sinusoids(torch.arange(15)[None], 16).double().expand(4, -1, -1), torch.float32)
+    assert_close(after - before, sinusoids(torch.arange(15)[None], 16).double().expand(4, -1, -1), torch.float32)
 
 
 def test_the_mean_over_patches_is_classified():
@@ -202,10 +202,10 @@ def test_images_of_another_size(name, mode, size):
     out = model(**inputs, output_hidden_states=True)
     assert out.hidden_states[-1].shape == (4, size[0] * size[1] // 4, 16)
     assert out.loss.isfinite()
-    assert_close(model(inputs["pixel_values"][1:2]).logits, out.logits[1:2])  # neighbours do not matter
+    assert_close(model(inputs["pixel_values"][1:2]).logits, out.logits[1:2])  # neighbors do not matter
 
 
-# -- as a model of the library -----------------------------------------------------------------------------------------
+# -- as a model of the library ----------------------------------------------------------------------------------------
 
 
 @each_mode
@@ -302,7 +302,7 @@ def test_half_precision_and_autocast(name, dtype):
     assert relative_error(half(images).logits.float(), expected) < 0.1
 
 
-# -- what makes no sense -----------------------------------------------------------------------------------------------
+# -- what makes no sense ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_images_that_do_not_fit(name):
         model(torch.zeros(1, 3, 6, 8))
 
 
-# -- with the library's tools ------------------------------------------------------------------------------------------
+# -- with the library's tools -----------------------------------------------------------------------------------------
 
 
 # One for all whose mixers are not Toeplitz matrices: it takes seconds.

@@ -1,10 +1,10 @@
-"""The public Toeplitz products through the Triton kernels: derivatives of both orders, compilation, gates, and trials."""
+"""The public Toeplitz products through the Triton kernels: derivatives of both orders, compilation, and trials."""
 
 import pytest
 import torch
 from torch import Tensor
 
-from hf_seqmix.ops import forced, gated_toeplitz_matmul, toeplitz_matmul, toeplitz_matmul_dense, trials
+from hf_seqmix.ops import forced, toeplitz_matmul, toeplitz_matmul_dense, trials
 from hf_seqmix.ops.common.backend import kernel_module
 from tests.tolerances import assert_close
 
@@ -61,51 +61,26 @@ def test_compiled(name, causal):
         assert_close(actual.detach(), expected.detach())
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_the_gate_in_the_epilogue_and_its_derivatives(causal, poisoned_empty):
-    tensors = [*make(causal)[:2], torch.randn(2, 2, 21)]
-    upstream = torch.randn(2, 2, 21)
-
-    def values(dtype: torch.dtype) -> list[Tensor]:
-        inputs = [t.to(dtype).requires_grad_() for t in tensors]
-        y = gated_toeplitz_matmul(*inputs, causal=causal)
-        first = torch.autograd.grad(y, inputs, upstream.to(dtype), create_graph=True)
-        total = sum(g.square().sum() for g in first)
-        return [y, *first, *torch.autograd.grad(total, inputs)]
-
-    with through("tiles"):
-        ours = values(torch.float32)
-        kept: list[int] = []
-        inputs = [t.clone().requires_grad_() for t in tensors]
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t.numel()) or t, lambda t: t):
-            gated_toeplitz_matmul(*inputs, causal=causal)
-    assert sum(kept) == sum(t.numel() for t in tensors)  # and not the product before the gate
-    for actual, expected in zip(ours, values(torch.float64), strict=True):
-        assert_close(actual.detach(), expected.detach())
-
-
 @pytest.mark.parametrize("op", ["toeplitz_causal", "toeplitz_bidirectional"])
 @pytest.mark.parametrize("name", NAMES)
-def test_trials_find_nothing_wrong(op, name, monkeypatch):
-    monkeypatch.setattr(trials, "_LENGTHS", (33, 40))
+def test_trials_find_nothing_wrong(op, name):
     with torch.inference_mode():
-        assert trials.fault(op, name, torch.device("cpu"), torch.float32, 64) is None
+        assert trials.fault(op, name, torch.device("cpu"), torch.float32, 64, lengths=(33, 40)) is None
 
 
 def test_trials_find_a_kernel_that_is_wrong(monkeypatch):
-    tiles = kernel_module("toeplitz_tiles")
+    tiles = kernel_module("toeplitz.kernels.tiles")
     right = tiles.toeplitz_tiles_kernel_gradient
-    monkeypatch.setattr(trials, "_LENGTHS", (33, 40))
     # One tap of a thousand is off.
     monkeypatch.setattr(
         tiles, "toeplitz_tiles_kernel_gradient", lambda *a: right(*a).index_fill(1, torch.tensor([7]), 0.0)
     )
-    fault = trials.fault("toeplitz_causal", "tiles", torch.device("cpu"), torch.float32, 64)
+    fault = trials.fault("toeplitz_causal", "tiles", torch.device("cpu"), torch.float32, 64, lengths=(33, 40))
     assert fault is not None and "gradient of the argument of shape (2, 33)" in fault
 
 
 def test_rows_too_long_for_a_program_are_torchs(monkeypatch):
-    monkeypatch.setattr(kernel_module("monarch"), "monarch_suits", lambda *_: False)
+    monkeypatch.setattr(kernel_module("toeplitz.kernels.monarch"), "monarch_suits", lambda *_: False)
     x, kernel, *_ = make(True)
     with through("monarch"):
         y = toeplitz_matmul(x, kernel)

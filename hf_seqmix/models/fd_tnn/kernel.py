@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...modules.sharding import own_part
-from ...ops.common.backend import route
+from ...ops.common.dispatch import dispatch
 from ...ops.toeplitz.hilbert import causal_taps, two_sided_taps
 from ...ops.toeplitz.response import response_suits
 from ..toeplitz.encoder import RelativePositionEncoder
@@ -112,7 +112,7 @@ class FrequencyKernel(nn.Module):
             (2, channels, M + 1) as `response_matmul` takes it. None when causal, when lags are cut off, when the grid
             is shorter or much longer than the input, and under tracing, where the operator takes taps.
         """
-        unsuited = self.is_causal or self.max_lag is not None or route(values) != "eager"
+        unsuited = self.is_causal or self.max_lag is not None or dispatch(values)[0] != "eager"
         if unsuited or not response_suits(length, self.max_length):
             return None
         return self._evaluate(values.device)

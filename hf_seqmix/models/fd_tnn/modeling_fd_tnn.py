@@ -1,6 +1,16 @@
-"""FD-TNN: its row of the table of families, and the classes that follow from it."""
+"""FD-TNN: its classes, and its row of the table of families."""
 
-from ..family import IMAGE_HEADS, TEXT_HEADS, Family
+from transformers import GenerationMixin
+
+from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
+from ..family import Family
+from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..vision import SeqMixForImageClassification
 from .configuration_fd_tnn import FDTNNConfig
 from .mixer import FDTNNMixer
 
@@ -30,15 +40,51 @@ def build_fd_tnn_mixer(config: FDTNNConfig, layer_idx: int) -> FDTNNMixer:
     )
 
 
-FDTNN_FAMILY = Family("FDTNN", FDTNNConfig, build_fd_tnn_mixer, TEXT_HEADS + IMAGE_HEADS)
+class FDTNNPreTrainedModel(SeqMixPreTrainedModel):
+    """What the models of FD-TNN share: their configuration."""
 
-(
-    FDTNNPreTrainedModel,
-    FDTNNModel,
-    FDTNNForCausalLM,
-    FDTNNForMaskedLM,
-    FDTNNForSequenceClassification,
-    FDTNNForTokenClassification,
-    FDTNNForQuestionAnswering,
-    FDTNNForImageClassification,
-) = FDTNN_FAMILY.build(__name__)
+    config: FDTNNConfig
+    config_class = FDTNNConfig
+
+
+class FDTNNModel(SeqMixModel, FDTNNPreTrainedModel):
+    """Backbone of FD-TNN, without a head; see `FDTNNConfig`."""
+
+
+class FDTNNForCausalLM(SeqMixForCausalLM, FDTNNPreTrainedModel, GenerationMixin):
+    """Causal language model of FD-TNN: the logits at each position are for the next token."""
+
+    base_model_class = FDTNNModel
+
+
+class FDTNNForMaskedLM(SeqMixForMaskedLM, FDTNNPreTrainedModel):
+    """Masked language model of FD-TNN: the logits at each position are for the token that was there."""
+
+    base_model_class = FDTNNModel
+
+
+class FDTNNForSequenceClassification(SeqMixForSequenceClassification, FDTNNPreTrainedModel):
+    """Classifier or regressor of whole sequences on FD-TNN."""
+
+    base_model_class = FDTNNModel
+
+
+class FDTNNForTokenClassification(SeqMixForTokenClassification, FDTNNPreTrainedModel):
+    """Classifier of each token on FD-TNN."""
+
+    base_model_class = FDTNNModel
+
+
+class FDTNNForQuestionAnswering(SeqMixForQuestionAnswering, FDTNNPreTrainedModel):
+    """Extractive question answering on FD-TNN."""
+
+    base_model_class = FDTNNModel
+
+
+class FDTNNForImageClassification(SeqMixForImageClassification, FDTNNPreTrainedModel):
+    """Classifier or regressor of images on FD-TNN."""
+
+    base_model_class = FDTNNModel
+
+
+FDTNN_FAMILY = Family(FDTNNPreTrainedModel, build_fd_tnn_mixer)

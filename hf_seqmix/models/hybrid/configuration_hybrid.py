@@ -5,8 +5,7 @@ from typing import Any, ClassVar
 from huggingface_hub.dataclasses import strict
 
 from ..checks import check_range
-from ..configuration import SeqMixConfig
-from ..mixers import MIXERS
+from ..configuration import MIXER_CONFIGS, SeqMixConfig
 
 __all__ = ["AttentionConfig", "SeqMixHybridConfig"]
 
@@ -100,7 +99,7 @@ class SeqMixHybridConfig(SeqMixConfig):
         """Build the configuration of a mixer: the fields it shares with the model, and its own."""
         shared = {field: getattr(self, field) for field in _SHARED_FIELDS}
         own = (self.mixer_configs or {}).get(mixer_type, {})
-        return MIXERS[mixer_type].config_class(**{**shared, **own})
+        return MIXER_CONFIGS[mixer_type](**{**shared, **own})
 
     @property
     def layer_mixers(self) -> list[str]:
@@ -112,7 +111,7 @@ class SeqMixHybridConfig(SeqMixConfig):
         """Name what the cache keeps for each layer."""
         # Without building configurations: a compiled graph that builds its cache asks for this.
         own = self.mixer_configs or {}
-        return [MIXERS[name].config_class.cache_layer_type_of(own.get(name, {})) for name in self.layer_mixers]
+        return [MIXER_CONFIGS[name].cache_layer_type_of(own.get(name, {})) for name in self.layer_mixers]
 
     @property
     def _cached_mixer_config(self) -> SeqMixConfig:
@@ -140,14 +139,14 @@ class SeqMixHybridConfig(SeqMixConfig):
             )
         configs = self.mixer_configs or {}
         for mixer_type in sorted({*types, *configs}):
-            if mixer_type not in MIXERS:
-                raise ValueError(f"mixer_types names {mixer_type!r}; known are {', '.join(sorted(MIXERS))}.")
-            whole = {*SeqMixConfig.__dataclass_fields__, *MIXERS[mixer_type].config_class.whole_model_fields}
+            if mixer_type not in MIXER_CONFIGS:
+                raise ValueError(f"mixer_types names {mixer_type!r}; known are {', '.join(sorted(MIXER_CONFIGS))}.")
+            whole = {*SeqMixConfig.__dataclass_fields__, *MIXER_CONFIGS[mixer_type].whole_model_fields}
             clash = [field for field in configs.get(mixer_type, {}) if field in whole]
             unknown = [
                 field
                 for field in configs.get(mixer_type, {})
-                if field not in MIXERS[mixer_type].config_class.__dataclass_fields__
+                if field not in MIXER_CONFIGS[mixer_type].__dataclass_fields__
             ]
             if clash or unknown:
                 raise ValueError(

@@ -1,7 +1,17 @@
-"""Hybrids and the attention control: the backbone with a mixer of any family in each layer."""
+"""Hybrids and the attention control: their classes, and their row of the table of families."""
 
-from ..family import IMAGE_HEADS, TEXT_HEADS, Family
+from transformers import GenerationMixin
+
+from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
+from ..family import Family
+from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..mixers import register_mixer
+from ..vision import SeqMixForImageClassification
 from .attention import SoftmaxAttention
 from .configuration_hybrid import AttentionConfig, SeqMixHybridConfig
 
@@ -24,17 +34,53 @@ def build_attention_mixer(config: AttentionConfig, layer_idx: int) -> SoftmaxAtt
     return SoftmaxAttention(config.hidden_size, config.num_heads, config.is_causal, config.rope_theta, layer_idx)
 
 
+class SeqMixHybridPreTrainedModel(SeqMixPreTrainedModel):
+    """What the models of hybrids share: their configuration."""
+
+    config: SeqMixHybridConfig
+    config_class = SeqMixHybridConfig
+
+
+class SeqMixHybridModel(SeqMixModel, SeqMixHybridPreTrainedModel):
+    """Backbone of hybrids, without a head; see `SeqMixHybridConfig`."""
+
+
+class SeqMixHybridForCausalLM(SeqMixForCausalLM, SeqMixHybridPreTrainedModel, GenerationMixin):
+    """Causal language model of hybrids: the logits at each position are for the next token."""
+
+    base_model_class = SeqMixHybridModel
+
+
+class SeqMixHybridForMaskedLM(SeqMixForMaskedLM, SeqMixHybridPreTrainedModel):
+    """Masked language model of hybrids: the logits at each position are for the token that was there."""
+
+    base_model_class = SeqMixHybridModel
+
+
+class SeqMixHybridForSequenceClassification(SeqMixForSequenceClassification, SeqMixHybridPreTrainedModel):
+    """Classifier or regressor of whole sequences on hybrids."""
+
+    base_model_class = SeqMixHybridModel
+
+
+class SeqMixHybridForTokenClassification(SeqMixForTokenClassification, SeqMixHybridPreTrainedModel):
+    """Classifier of each token on hybrids."""
+
+    base_model_class = SeqMixHybridModel
+
+
+class SeqMixHybridForQuestionAnswering(SeqMixForQuestionAnswering, SeqMixHybridPreTrainedModel):
+    """Extractive question answering on hybrids."""
+
+    base_model_class = SeqMixHybridModel
+
+
+class SeqMixHybridForImageClassification(SeqMixForImageClassification, SeqMixHybridPreTrainedModel):
+    """Classifier or regressor of images on hybrids."""
+
+    base_model_class = SeqMixHybridModel
+
+
 register_mixer("attention", AttentionConfig, build_attention_mixer)
 
-HYBRID_FAMILY = Family("SeqMixHybrid", SeqMixHybridConfig, None, TEXT_HEADS + IMAGE_HEADS)
-
-(
-    SeqMixHybridPreTrainedModel,
-    SeqMixHybridModel,
-    SeqMixHybridForCausalLM,
-    SeqMixHybridForMaskedLM,
-    SeqMixHybridForSequenceClassification,
-    SeqMixHybridForTokenClassification,
-    SeqMixHybridForQuestionAnswering,
-    SeqMixHybridForImageClassification,
-) = HYBRID_FAMILY.build(__name__)
+HYBRID_FAMILY = Family(SeqMixHybridPreTrainedModel, None)

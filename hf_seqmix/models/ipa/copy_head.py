@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...cache import PAIRS, pairs_of
 from ...ops.common.running_max import running_max
-from ...ops.masking import TokenLayout
+from ...ops.masking import TokenLayout, token_layout
 
 __all__ = ["CopyHead", "copy_pairs"]
 
@@ -25,8 +26,8 @@ def copy_pairs(input_ids: Tensor, layout: TokenLayout, last: Tensor | None = Non
 
     Returns:
         previous: (batch, length) ids of the tokens before; 0 where there is none.
-        pairs: (batch, length, 2): the token itself where it and one before it are real, else -1; and the token if real, else
-            -1.
+        pairs: (batch, length, 2): the token itself where it and one before it are real, else -1; and the token if
+            real, else -1.
     """
     length = input_ids.shape[1]
     itself = input_ids if layout.mask is None else torch.where(layout.mask, input_ids, -1)
@@ -47,11 +48,14 @@ def copy_pairs(input_ids: Tensor, layout: TokenLayout, last: Tensor | None = Non
 class CopyHead(nn.Module):
     """Mix the model's distribution with a copy of what followed similar tokens earlier.
 
-    p(w) = (1 - g) p_model(w) + g sum_{j < l} alpha_{l,j} 1[w_{j+1} = w], alpha_l = softmax_j((A e(w_l)) . (A' e(w_j)) / sqrt(r)),
-    g = sigmoid(u . h_l - 2): a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier
-    token. Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv 1506.03134), the gated mixture
-    with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368). Departure: scores compare embeddings of tokens
-    instead of hidden states, and what is copied is the token after the one pointed at. The paper of IPA has no such head.
+    p(w) = (1 - g) p_model(w) + g sum_{j < l} alpha_{l,j} 1[w_{j+1} = w]
+    alpha_l = softmax_j((A e(w_l)) . (A' e(w_j)) / sqrt(r)), g = sigmoid(u . h_l - 2)
+
+    This is a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier token.
+    Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv
+    1506.03134), the gated mixture with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368). Departure:
+    scores compare embeddings of tokens instead of hidden states, and what is copied is the token after the one pointed
+    at. The paper of IPA has no such head.
 
     A cache keeps, for each token, A' e of the real token before it and its own id; so j < l is "tokens up to l".
 
@@ -65,6 +69,65 @@ class CopyHead(nn.Module):
         self.q_proj = nn.Linear(channels, rank, bias=False)
         self.k_proj = nn.Linear(channels, rank, bias=False)
         self.gate_proj = nn.Linear(channels, 1, bias=False)
+
+    def predict(
+        self,
+        hidden_states: Tensor,
+        kept: slice | Tensor,
+        past: int | Tensor,
+        embed: nn.Module,
+        lm_head: nn.Module,
+        *,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | dict[str, Tensor | None] | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        cu_seq_lens_q: Tensor | None = None,
+        seq_idx: Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
+        """Compute log p of the next token for one call of the model.
+
+        Args:
+            hidden_states: (batch, length, channels).
+            kept: which positions, an index of the second dimension.
+            past: how many positions the cache held before this call.
+            embed: maps ids to embeddings.
+            lm_head: maps hidden states to logits.
+            input_ids: (batch, length).
+            attention_mask: as for the backbone.
+            position_ids: as for the backbone.
+            past_key_values: the cache that the backbone filled, or None.
+            cu_seq_lens_q: boundaries of packed sequences, as for the backbone.
+            seq_idx: the same as numbers of the sequences.
+
+        Returns:
+            (batch, kept, vocabulary) log-probabilities.
+
+        Raises:
+            ValueError: without `input_ids`.
+        """
+        if input_ids is None:
+            raise ValueError(
+                "copy_head is True, and what can be copied are tokens: give input_ids instead of inputs_embeds, or "
+                "use a model without copy_head."
+            )
+        batch, length = input_ids.shape
+        prepared = isinstance(attention_mask, dict)
+        layout = token_layout(
+            _padding_mask(attention_mask, batch, length, past),
+            batch,
+            length,
+            past_length=past,
+            position_ids=None if prepared else position_ids,
+            cu_seq_lens_q=cu_seq_lens_q,
+            seq_idx=seq_idx,
+        )
+        pairs = None if past_key_values is None else pairs_of(past_key_values)
+        keys, ids = self.keys(input_ids, embed, layout, pairs)
+        places = torch.arange(length, device=input_ids.device) + past
+        packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
+        return self(hidden_states[:, kept], embed(input_ids[:, kept]), places[kept], keys, ids, lm_head, packed)
 
     def keys(self, input_ids: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
         """Pair this call's tokens, and add them to the cache.
@@ -109,9 +172,10 @@ class CopyHead(nn.Module):
             sequence_ids: of the queries (batch, queries) and of the keys (batch, total), in packed rows.
 
         Returns:
-            (batch, queries, vocabulary) log-probabilities, in float32 at least. In blocks of queries, of which only the
-            result stays in memory; a backward pass computes the rest again. A compiled graph takes all queries at once, so
-            that scores (batch, queries, total) and several tensors of the size of the result are in memory together.
+            (batch, queries, vocabulary) log-probabilities, in float32 at least. In blocks of queries, of which only
+            the result stays in memory; a backward pass computes the rest again. A compiled graph takes all queries at
+            once, so that scores (batch, queries, total) and several tensors of the size of the result are in memory
+            together.
         """
         query_ids, key_ids = (None, None) if sequence_ids is None else sequence_ids
 
@@ -164,6 +228,18 @@ class CopyHead(nn.Module):
         # In logarithms, as probabilities of the model may be too small for a number.
         log_copied = copied.clamp(min=torch.finfo(dtype).tiny).log()
         return torch.where(copied > 0, torch.logaddexp(log_model, log_copied), log_model)
+
+
+def _padding_mask(
+    attention_mask: Tensor | dict[str, Tensor | None] | None, batch: int, length: int, past: int | Tensor
+) -> Tensor | None:
+    """Return where the real tokens of this call are, of a mask as the backbone takes it."""
+    mask = attention_mask.get(PAIRS) if isinstance(attention_mask, dict) else attention_mask
+    if mask is None or mask.ndim != 4:
+        return mask
+    # What the last query sees are the real tokens.
+    seen = mask[:, 0, -1] if mask.dtype == torch.bool else mask[:, 0, -1] >= 0
+    return seen.index_select(1, torch.arange(length, device=seen.device) + past).expand(batch, -1)
 
 
 def _last_real(values: Tensor, past: int | Tensor) -> Tensor:

@@ -1,8 +1,21 @@
-"""IPA: its row of the table of families, and the classes that follow from it."""
+"""IPA: its classes, and its row of the table of families."""
 
-from ..family import IMAGE_HEADS, TEXT_HEADS, Family
+from typing import Any
+
+from torch import Tensor
+from transformers import GenerationMixin
+
+from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
+from ..family import Family
+from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..vision import SeqMixForImageClassification
 from .configuration_ipa import IPAConfig
-from .copying import ForCausalLM
+from .copy_head import CopyHead
 from .mixer import IPAMixer
 from .row import PiecewiseRow
 
@@ -46,17 +59,69 @@ def build_ipa_row(config: IPAConfig) -> PiecewiseRow:
     return PiecewiseRow(config.hidden_size, config.intermediate_size, config.num_row_centers)
 
 
-IPA_FAMILY = Family(
-    "IPA", IPAConfig, build_ipa_mixer, (ForCausalLM, *TEXT_HEADS[1:], *IMAGE_HEADS), build_feed_forward=build_ipa_row
-)
+class IPAPreTrainedModel(SeqMixPreTrainedModel):
+    """What the models of IPA share: their configuration."""
 
-(
-    IPAPreTrainedModel,
-    IPAModel,
-    IPAForCausalLM,
-    IPAForMaskedLM,
-    IPAForSequenceClassification,
-    IPAForTokenClassification,
-    IPAForQuestionAnswering,
-    IPAForImageClassification,
-) = IPA_FAMILY.build(__name__)
+    config: IPAConfig
+    config_class = IPAConfig
+
+
+class IPAModel(SeqMixModel, IPAPreTrainedModel):
+    """Backbone of IPA, without a head; see `IPAConfig`."""
+
+
+class IPAForCausalLM(SeqMixForCausalLM, IPAPreTrainedModel, GenerationMixin):
+    """Causal language model of IPA: the logits at each position are for the next token.
+
+    With `copy_head` the logits are log p(w), p = (1 - g) p_vocab + g (copies), see `CopyHead`. The model then takes
+    `input_ids` only: what is copied are tokens.
+    """
+
+    base_model_class = IPAModel
+
+    def __init__(self, config: IPAConfig) -> None:
+        super().__init__(config)
+        self.copy_head: CopyHead | None = None
+        if config.copy_head:
+            assert config.rank is not None
+            self.copy_head = CopyHead(config.hidden_size, config.rank)
+            self.post_init()
+
+    def compute_logits(self, hidden_states: Tensor, kept: slice | Tensor, past: int | Tensor, **call: Any) -> Tensor:
+        """Compute the logits of the positions that are kept; the copy head's, where there is one."""
+        if self.copy_head is None:
+            return super().compute_logits(hidden_states, kept, past, **call)
+        return self.copy_head.predict(hidden_states, kept, past, self.get_input_embeddings(), self.lm_head, **call)
+
+
+class IPAForMaskedLM(SeqMixForMaskedLM, IPAPreTrainedModel):
+    """Masked language model of IPA: the logits at each position are for the token that was there."""
+
+    base_model_class = IPAModel
+
+
+class IPAForSequenceClassification(SeqMixForSequenceClassification, IPAPreTrainedModel):
+    """Classifier or regressor of whole sequences on IPA."""
+
+    base_model_class = IPAModel
+
+
+class IPAForTokenClassification(SeqMixForTokenClassification, IPAPreTrainedModel):
+    """Classifier of each token on IPA."""
+
+    base_model_class = IPAModel
+
+
+class IPAForQuestionAnswering(SeqMixForQuestionAnswering, IPAPreTrainedModel):
+    """Extractive question answering on IPA."""
+
+    base_model_class = IPAModel
+
+
+class IPAForImageClassification(SeqMixForImageClassification, IPAPreTrainedModel):
+    """Classifier or regressor of images on IPA."""
+
+    base_model_class = IPAModel
+
+
+IPA_FAMILY = Family(IPAPreTrainedModel, build_ipa_mixer, build_feed_forward=build_ipa_row)

@@ -1,7 +1,17 @@
-"""The polynomial-degree transformer: its row of the table of families, and the classes that follow from it."""
+"""The polynomial-degree transformer: its classes, and its row of the table of families."""
+
+from transformers import GenerationMixin
 
 from ...modules.glu import GatedLinearUnit
-from ..family import IMAGE_HEADS, TEXT_HEADS, Family
+from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
+from ..family import Family
+from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..vision import SeqMixForImageClassification
 from .configuration_poly_transformer import PolyTransformerConfig
 from .mixer import PolynomialMixer
 
@@ -47,21 +57,53 @@ def build_poly_feed_forward(config: PolyTransformerConfig) -> GatedLinearUnit | 
     return GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)
 
 
-POLY_TRANSFORMER_FAMILY = Family(
-    "PolyTransformer",
-    PolyTransformerConfig,
-    build_poly_mixer,
-    TEXT_HEADS + IMAGE_HEADS,
-    build_feed_forward=build_poly_feed_forward,
-)
+class PolyTransformerPreTrainedModel(SeqMixPreTrainedModel):
+    """What the models of the polynomial-degree transformer share: their configuration."""
 
-(
-    PolyTransformerPreTrainedModel,
-    PolyTransformerModel,
-    PolyTransformerForCausalLM,
-    PolyTransformerForMaskedLM,
-    PolyTransformerForSequenceClassification,
-    PolyTransformerForTokenClassification,
-    PolyTransformerForQuestionAnswering,
-    PolyTransformerForImageClassification,
-) = POLY_TRANSFORMER_FAMILY.build(__name__)
+    config: PolyTransformerConfig
+    config_class = PolyTransformerConfig
+
+
+class PolyTransformerModel(SeqMixModel, PolyTransformerPreTrainedModel):
+    """Backbone of the polynomial-degree transformer, without a head; see `PolyTransformerConfig`."""
+
+
+class PolyTransformerForCausalLM(SeqMixForCausalLM, PolyTransformerPreTrainedModel, GenerationMixin):
+    """Causal language model of polynomials: the logits at each position are for the next token."""
+
+    base_model_class = PolyTransformerModel
+
+
+class PolyTransformerForMaskedLM(SeqMixForMaskedLM, PolyTransformerPreTrainedModel):
+    """Masked language model of polynomials: the logits at each position are for the token that was there."""
+
+    base_model_class = PolyTransformerModel
+
+
+class PolyTransformerForSequenceClassification(SeqMixForSequenceClassification, PolyTransformerPreTrainedModel):
+    """Classifier or regressor of whole sequences on the polynomial-degree transformer."""
+
+    base_model_class = PolyTransformerModel
+
+
+class PolyTransformerForTokenClassification(SeqMixForTokenClassification, PolyTransformerPreTrainedModel):
+    """Classifier of each token on the polynomial-degree transformer."""
+
+    base_model_class = PolyTransformerModel
+
+
+class PolyTransformerForQuestionAnswering(SeqMixForQuestionAnswering, PolyTransformerPreTrainedModel):
+    """Extractive question answering on the polynomial-degree transformer."""
+
+    base_model_class = PolyTransformerModel
+
+
+class PolyTransformerForImageClassification(SeqMixForImageClassification, PolyTransformerPreTrainedModel):
+    """Classifier or regressor of images on the polynomial-degree transformer."""
+
+    base_model_class = PolyTransformerModel
+
+
+POLY_TRANSFORMER_FAMILY = Family(
+    PolyTransformerPreTrainedModel, build_poly_mixer, build_feed_forward=build_poly_feed_forward
+)

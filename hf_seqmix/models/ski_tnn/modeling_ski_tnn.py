@@ -1,7 +1,14 @@
-"""SKI-TNN: its row of the table of families, and the classes that follow from it."""
+"""SKI-TNN: its classes, and its row of the table of families."""
 
-from ..family import IMAGE_HEADS, TEXT_HEADS, Family
-from ..heads import SeqMixForCausalLM
+from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
+from ..family import Family
+from ..heads import SeqMixForMaskedLM
+from ..vision import SeqMixForImageClassification
 from .configuration_ski_tnn import SKITNNConfig
 from .mixer import SKITNNMixer
 
@@ -33,16 +40,45 @@ def build_ski_tnn_mixer(config: SKITNNConfig, layer_idx: int) -> SKITNNMixer:
     )
 
 
-_BIDIRECTIONAL_HEADS = tuple(head for head in TEXT_HEADS if head is not SeqMixForCausalLM) + IMAGE_HEADS
+class SKITNNPreTrainedModel(SeqMixPreTrainedModel):
+    """What the models of SKI-TNN share: their configuration."""
 
-SKITNN_FAMILY = Family("SKITNN", SKITNNConfig, build_ski_tnn_mixer, _BIDIRECTIONAL_HEADS)
+    config: SKITNNConfig
+    config_class = SKITNNConfig
 
-(
-    SKITNNPreTrainedModel,
-    SKITNNModel,
-    SKITNNForMaskedLM,
-    SKITNNForSequenceClassification,
-    SKITNNForTokenClassification,
-    SKITNNForQuestionAnswering,
-    SKITNNForImageClassification,
-) = SKITNN_FAMILY.build(__name__)
+
+class SKITNNModel(SeqMixModel, SKITNNPreTrainedModel):
+    """Backbone of SKI-TNN, without a head; see `SKITNNConfig`."""
+
+
+class SKITNNForMaskedLM(SeqMixForMaskedLM, SKITNNPreTrainedModel):
+    """Masked language model of SKI-TNN: the logits at each position are for the token that was there."""
+
+    base_model_class = SKITNNModel
+
+
+class SKITNNForSequenceClassification(SeqMixForSequenceClassification, SKITNNPreTrainedModel):
+    """Classifier or regressor of whole sequences on SKI-TNN."""
+
+    base_model_class = SKITNNModel
+
+
+class SKITNNForTokenClassification(SeqMixForTokenClassification, SKITNNPreTrainedModel):
+    """Classifier of each token on SKI-TNN."""
+
+    base_model_class = SKITNNModel
+
+
+class SKITNNForQuestionAnswering(SeqMixForQuestionAnswering, SKITNNPreTrainedModel):
+    """Extractive question answering on SKI-TNN."""
+
+    base_model_class = SKITNNModel
+
+
+class SKITNNForImageClassification(SeqMixForImageClassification, SKITNNPreTrainedModel):
+    """Classifier or regressor of images on SKI-TNN."""
+
+    base_model_class = SKITNNModel
+
+
+SKITNN_FAMILY = Family(SKITNNPreTrainedModel, build_ski_tnn_mixer)

@@ -9,7 +9,7 @@ from transformers import initialization as init
 from ...modules.sharding import own_values
 from ...ops.masking import TokenLayout
 from ...ops.ski.interpolation import InducingGrid
-from ...ops.ski.operator import sparse_low_rank_matmul
+from ...ops.ski.product import sparse_low_rank_matmul
 from .kernel import InverseTimeWarpKernel
 
 __all__ = ["SKIOperator"]

@@ -1,6 +1,16 @@
-"""The Toeplitz neural network: its row of the table of families, and the classes that follow from it."""
+"""The Toeplitz neural network: its classes, and its row of the table of families."""
 
-from ..family import IMAGE_HEADS, TEXT_HEADS, Family
+from transformers import GenerationMixin
+
+from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
+from ..family import Family
+from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..vision import SeqMixForImageClassification
 from .configuration_tnn import TNNConfig
 from .mixer import TNNMixer
 
@@ -25,15 +35,51 @@ def build_tnn_mixer(config: TNNConfig, layer_idx: int) -> TNNMixer:
     )
 
 
-TNN_FAMILY = Family("TNN", TNNConfig, build_tnn_mixer, TEXT_HEADS + IMAGE_HEADS)
+class TNNPreTrainedModel(SeqMixPreTrainedModel):
+    """What the models of TNN share: their configuration."""
 
-(
-    TNNPreTrainedModel,
-    TNNModel,
-    TNNForCausalLM,
-    TNNForMaskedLM,
-    TNNForSequenceClassification,
-    TNNForTokenClassification,
-    TNNForQuestionAnswering,
-    TNNForImageClassification,
-) = TNN_FAMILY.build(__name__)
+    config: TNNConfig
+    config_class = TNNConfig
+
+
+class TNNModel(SeqMixModel, TNNPreTrainedModel):
+    """Backbone of TNN, without a head; see `TNNConfig`."""
+
+
+class TNNForCausalLM(SeqMixForCausalLM, TNNPreTrainedModel, GenerationMixin):
+    """Causal language model of TNN: the logits at each position are for the next token."""
+
+    base_model_class = TNNModel
+
+
+class TNNForMaskedLM(SeqMixForMaskedLM, TNNPreTrainedModel):
+    """Masked language model of TNN: the logits at each position are for the token that was there."""
+
+    base_model_class = TNNModel
+
+
+class TNNForSequenceClassification(SeqMixForSequenceClassification, TNNPreTrainedModel):
+    """Classifier or regressor of whole sequences on TNN."""
+
+    base_model_class = TNNModel
+
+
+class TNNForTokenClassification(SeqMixForTokenClassification, TNNPreTrainedModel):
+    """Classifier of each token on TNN."""
+
+    base_model_class = TNNModel
+
+
+class TNNForQuestionAnswering(SeqMixForQuestionAnswering, TNNPreTrainedModel):
+    """Extractive question answering on TNN."""
+
+    base_model_class = TNNModel
+
+
+class TNNForImageClassification(SeqMixForImageClassification, TNNPreTrainedModel):
+    """Classifier or regressor of images on TNN."""
+
+    base_model_class = TNNModel
+
+
+TNN_FAMILY = Family(TNNPreTrainedModel, build_tnn_mixer)

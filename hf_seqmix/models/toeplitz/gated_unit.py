@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from ...cache import past_length
-from ...modules.gate import activate_and_gate
+from ...modules.glu import activate_and_gate
 from ...ops.masking import TokenLayout, token_layout
 
 __all__ = ["GatedToeplitzUnit"]

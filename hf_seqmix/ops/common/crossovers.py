@@ -1,23 +1,31 @@
-"""Which implementation of an operation serves which lengths, on which devices and in which precision.
+"""Chooses the implementation of an operation that has several, by length, device and precision.
 
-Each entry of the table is a list of rows (longest length, name), the last without a limit. `scripts/speed/tune.py` times the
-implementations on a machine, prints such a table, and writes it as JSON, which `use_crossovers` puts in force.
+Each entry of the table is a list of rows (longest length, name); the last row has no limit. `scripts/speed/tune.py`
+times the implementations on a machine, prints such a table and writes it as JSON. `use_crossovers` puts a table in
+force, and `forced` overrules the table for a while.
 
-The rows of CPUs were measured (2 vCPU AMD EPYC, torch 2.13, one thread). Those of GPUs are unmeasured: they come from counting
-bytes and operations on an NVIDIA H200 (4.3 TB/s, 40 % of 790 TFLOP/s in bfloat16, tiles instruction by instruction), by which
-a causal product, forward and backward, takes by tiles 8 ps an element at length 512 with a batch of 64 and 17 with one of 8,
-growing with the length, by the two-level transform 7 at 512, 11 at 2048 and 24 at 16384, and by `torch.fft` 78 to 100. Both
-directions together cost tiles twice that, and the transform nothing more.
+The rows of CPUs were measured (2 vCPU AMD EPYC, torch 2.13, one thread). The rows of GPUs are unmeasured: they come
+from counting bytes and operations on an NVIDIA H200 (4.3 TB/s, 40 % of 790 TFLOP/s in bfloat16, tiles instruction by
+instruction). By that count a causal product takes, forward and backward, in picoseconds an element:
+
+* tiles: 8 at length 512 with a batch of 64, and 17 with a batch of 8; more at greater lengths, and twice as much
+  bidirectionally.
+* the two-level transform ("monarch"): 7 at 512, 11 at 2048, 24 at 16384. The same bidirectionally.
+* `torch.fft`: 78 to 100.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-__all__ = ["IMPLEMENTATIONS", "KERNELS", "Table", "chosen_by_table", "crossovers_in_force", "use_crossovers"]
+from .backend import native_serves, triton_serves
+
+__all__ = ["IMPLEMENTATIONS", "KERNELS", "Table", "crossovers_in_force", "forced", "implementation", "use_crossovers"]
 
 Table = dict[str, dict[str, list[tuple[int | None, str]]]]
 """Operation -> kind of device -> rows (longest length or None, name).
@@ -31,7 +39,7 @@ IMPLEMENTATIONS = {
     "ski": ("torch", "fused", "native"),
     "causal_sum": ("torch", "chunks"),
 }
-"""Operation -> its implementations; the first serves every device, dtype and length. "native" has to be asked for besides."""
+"""Operation -> its implementations; the first serves every device, dtype and length. A user asks for "native"."""
 
 KERNELS = {
     "tiles": "toeplitz.kernels.tiles",
@@ -39,7 +47,7 @@ KERNELS = {
     "fused": "ski.kernels.operator",
     "chunks": "polynomial.kernels.linear_attention",
 }
-"""Implementation -> the module below `ops` that holds it, for those in Triton."""
+"""Implementation in Triton -> its module below `ops`."""
 
 _DEFAULT: Table = {
     "toeplitz_causal": {
@@ -69,6 +77,7 @@ _DEFAULT: Table = {
 }
 
 _in_force: Table = _DEFAULT
+_forced: dict[str, str | None] = {}
 
 
 def crossovers_in_force() -> Table:
@@ -82,11 +91,12 @@ def use_crossovers(
     """Choose implementations by another table from now on, in all threads of the process.
 
     Args:
-        table: operations and kinds of device to change, the others stay as they are by default; or the path of a JSON file
-            that `scripts/speed/tune.py` wrote, which holds one under "crossovers"; None for the default.
+        table: operations and kinds of device to change, the others stay as they are by default; or the path of a JSON
+            file that `scripts/speed/tune.py` wrote, which holds one under "crossovers"; None for the default.
 
     Raises:
-        ValueError: for operations, kinds or names that are unknown, lengths that do not rise, or a last row with a limit.
+        ValueError: for operations, kinds or names that are unknown, lengths that do not rise, or a last row with a
+            limit.
     """
     global _in_force
     entries = _read(table) if isinstance(table, (str, Path)) else table or {}
@@ -129,8 +139,58 @@ def _checked(op: str, kind: str, rows: Sequence[Sequence[int | str | None]]) -> 
     return checked
 
 
-def chosen_by_table(op: str, device_type: str, dtype: torch.dtype, length: int, triton: bool = True) -> str:
-    """Return the table's choice; the first of `IMPLEMENTATIONS` for devices it does not know.
+@contextmanager
+def forced(**names: str | None) -> Iterator[None]:
+    """Compute operations by the named implementations while the context lasts, in all threads of the process.
+
+        with forced(toeplitz_causal="tiles", ski="torch"):
+            ...
+
+    torch computes float64 all the same where Triton is named. It also computes what is on a CPU, unless Triton
+    interprets (`TRITON_INTERPRET=1`).
+
+    Args:
+        **names: implementation of each operation, see `IMPLEMENTATIONS`; None for the choice of the table.
+
+    Raises:
+        ValueError: for an unknown operation or implementation.
+    """
+    global _forced
+    for op, name in names.items():
+        if op not in IMPLEMENTATIONS or name not in (None, *IMPLEMENTATIONS[op]):
+            known = "; ".join(f"{op}: {', '.join(of_it)}" for op, of_it in IMPLEMENTATIONS.items())
+            raise ValueError(f"{op}={name!r} names no implementation of an operation; there are {known}.")
+    before, _forced = _forced, {**_forced, **names}
+    try:
+        yield
+    finally:
+        _forced = before
+
+
+def implementation(op: str, x: Tensor, length: int) -> str:
+    """Return the name of the implementation that computes a call.
+
+    The name is what `forced` says, else what the table says for the device, dtype and length. A Triton kernel is
+    chosen only where Triton is installed and a trial of the kernel gave the result of torch. The trial is made once a
+    process, on a small problem; if the kernel fails, a warning says so and torch computes. Operators call this
+    function when they run: a tracer cannot follow it.
+
+    Args:
+        op: a key of `IMPLEMENTATIONS`.
+        x: first tensor of the call.
+        length: positions.
+    """
+    wanted = _forced.get(op)
+    name = wanted or _chosen_by_table(op, x.device.type, x.dtype, length)
+    if name in KERNELS and not triton_serves(op, name, KERNELS[name], x, length, wanted is not None):
+        name = _chosen_by_table(op, x.device.type, x.dtype, length, triton=False)
+    if name == "native" and not native_serves(x, wanted == "native"):
+        name = IMPLEMENTATIONS[op][0]
+    return name
+
+
+def _chosen_by_table(op: str, device_type: str, dtype: torch.dtype, length: int, triton: bool = True) -> str:
+    """Return the choice of the table; the first of `IMPLEMENTATIONS` for devices that the table does not know.
 
     Args:
         op: a key of `IMPLEMENTATIONS`.

@@ -1,23 +1,96 @@
-"""Whether a call may be served by an `autograd.Function` of ours."""
+"""Decides the route and the dtype of a call.
+
+An operation has up to three forms of one result:
+
+* with a backward pass of its own, as a function of autograd: the fast form.
+* as an operator of `torch.library`, opaque to `torch.compile` and `torch.export`, so that one graph serves all
+  lengths.
+* by ordinary operations on real numbers (convolutions, matrix products, gathers), which other runtimes know. This form
+  uses no transform and no operator of the package. It is slower and can be differentiated any number of times.
+
+A public function calls `dispatch` once and hands the route and the dtype down. `torch.onnx.export` gets the last form
+by itself. Exporters that trace first and convert afterwards do not say so while they trace: run them inside
+`real_valued()`.
+
+Within the first two forms an operation may have several implementations, in torch, in Triton and in C. `crossovers.py`
+chooses among them when the operation runs.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .backend import route
+__all__ = ["Route", "compute_dtype", "dispatch", "real_valued"]
 
-__all__ = ["own_backward_serves"]
+Route = Literal["eager", "functorch", "forward_mode", "operator", "real"]
+"""How a call is computed.
+
+* "eager": by a function of autograd with its own backward pass.
+* "functorch": the same while a transform of `torch.func` is active, which not every such function supports.
+* "forward_mode": forward-mode differentiation is active, which neither such functions nor operators support.
+* "operator": by an operator of `torch.library`, since a graph is made.
+* "real": by ordinary operations on real numbers.
+"""
+
+_real_valued = False
 
 
-def own_backward_serves(*tensors: Tensor) -> bool:
-    """Whether a function with a backward pass of its own may stand for ordinary operations.
-
-    It may not where others are to see or transform these: under tracers, `torch.func`, and forward-mode differentiation.
+def dispatch(*tensors: Tensor) -> tuple[Route, torch.dtype]:
+    """Return the route of a call and the dtype in which it is computed.
 
     Args:
-        *tensors: arguments of the call.
+        *tensors: arguments whose dtypes count, and whose sizes a tracer may have made symbolic.
+
+    Returns:
+        The route, and float64 where one of the tensors has that dtype, else float32.
     """
-    # The route first: a tracer follows nothing of the rest.
-    if route(*tensors) != "eager":
-        return False
-    return forward_ad._current_level < 0 and not torch._C._are_functorch_transforms_active()
+    dtype = torch.float32
+    for x in tensors:
+        if x.dtype == torch.float64:
+            dtype = torch.float64
+    if _real_valued:
+        return "real", dtype
+    # First of all: a tracer follows nothing of the rest.
+    if torch.compiler.is_compiling():
+        return _traced_route(), dtype
+    for x in tensors:
+        sizes: Any = x.shape
+        for size in sizes:
+            if isinstance(size, torch.SymInt):
+                return _traced_route(), dtype
+    if forward_ad._current_level >= 0:
+        return "forward_mode", dtype
+    return "functorch" if torch._C._are_functorch_transforms_active() else "eager", dtype
+
+
+def _traced_route() -> Route:
+    if torch.onnx.is_in_onnx_export():
+        return "real"
+    return "forward_mode" if forward_ad._current_level >= 0 else "operator"
+
+
+def compute_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype in which numbers of `dtype` are computed: float64 for float64, float32 for everything else."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+@contextmanager
+def real_valued() -> Iterator[None]:
+    """Compute by ordinary operations on real numbers while the context lasts, in all threads of the process.
+
+    For exporters that trace a model before they convert it, as the `OnnxExporter` of transformers, and for programs of
+    `torch.export` that are to run where this package is not installed:
+
+        with real_valued():
+            program = torch.export.export(model, ...)
+    """
+    global _real_valued
+    before, _real_valued = _real_valued, True
+    try:
+        yield
+    finally:
+        _real_valued = before

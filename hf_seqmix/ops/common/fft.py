@@ -1,7 +1,8 @@
 """Products of circulant spectra: the one place that calls torch.fft.
 
-Everything here works on real tensors whose last dimension is time, in float32 (float64 for float64 input), at a transform
-length that is fast, on blocks of channels small enough that temporaries stay in the allocator's pool and mostly in cache.
+Everything here works on real tensors whose last dimension is time, in float32 (float64 for float64 input), at a
+transform length that is fast, on blocks of channels small enough that temporaries stay in the allocator's pool and
+mostly in cache.
 """
 
 from functools import lru_cache
@@ -12,7 +13,6 @@ from torch import Tensor
 __all__ = [
     "channel_blocks",
     "circular_product",
-    "compute_dtype",
     "correlate",
     "cross_spectrum",
     "fast_length",
@@ -23,16 +23,11 @@ __all__ = [
     "spectrum",
 ]
 
-# A block that fits the second-level cache of the cores that work on it measured fastest on CPU (1 MiB a thread), and above
-# about 32 MiB glibc maps and faults every buffer anew. A GPU only needs its peak memory bounded.
+# A block that fits the second-level cache of the cores that work on it measured fastest on CPU (1 MiB a thread), and
+# above about 32 MiB glibc maps and faults every buffer anew. A GPU only needs its peak memory bounded.
 _CPU_BYTES_PER_THREAD = 2**20
 _CPU_BYTES_MOST = 16 * 2**20
 _DEVICE_BYTES = 256 * 2**20
-
-
-def compute_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which transforms of `dtype` run: float64 for float64, float32 for everything else."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 @lru_cache(maxsize=4096)
@@ -59,7 +54,8 @@ def channel_blocks(batch: int, channels: int, fft_length: int, dtype: torch.dtyp
     """Return how many channels to transform at a time.
 
     Args:
-        batch, channels: leading sizes of the data.
+        batch: sequences.
+        channels: of each.
         fft_length: transform length in samples.
         dtype: real dtype of the transform.
         device: where it runs; a block's padded input takes about 1 MiB a thread on CPU and 256 MiB elsewhere.
@@ -103,7 +99,8 @@ def correlate(g_spectrum: Tensor, x_spectrum: Tensor, fft_length: int) -> Tensor
     The sum over the batch is taken in the spectrum, so that only one inverse transform a channel remains.
 
     Args:
-        g_spectrum, x_spectrum: (batch, channels, bins); `g_spectrum` is left as it is, `x_spectrum` is destroyed.
+        g_spectrum: (batch, channels, bins), left as it is.
+        x_spectrum: (batch, channels, bins), destroyed.
         fft_length: transform length in samples.
 
     Returns:
@@ -123,8 +120,8 @@ def impulse_response(response: Tensor, fft_length: int) -> Tensor:
     Differentiable. Negative lags stand at F - t.
 
     Args:
-        response: (..., fft_length / 2 + 1) at the frequencies 2 pi q / F, real (an even signal) or complex. Its imaginary
-            part at 0 and pi has no effect.
+        response: (..., fft_length / 2 + 1) at the frequencies 2 pi q / F, real (an even signal) or complex. Its
+            imaginary part at 0 and pi has no effect.
         fft_length: F in samples, even.
     """
     return torch.fft.irfft(response, n=fft_length)
@@ -162,7 +159,8 @@ def right_angle_product(x_spectrum: Tensor, kernel_spectrum: Tensor | None, twis
 
     Args:
         x_spectrum: (..., N), destroyed.
-        kernel_spectrum: broadcastable to it, with the 1 / N of the inverse in it; None for a spectrum that is a product.
+        kernel_spectrum: broadcastable to it, with the 1 / N of the inverse in it; None for a spectrum that is a
+            product.
         twist: (N,), from `right_angle_twist`.
 
     Returns:

@@ -1,7 +1,7 @@
 """Exchanging channels and positions in memory, fast on CPU.
 
-Linear layers leave (batch, length, channels), transforms want (batch, channels, length). PyTorch copies one to the other number
-by number; its channel shuffle transposes small matrices in vector registers, in a third of the time.
+Linear layers leave (batch, length, channels), transforms want (batch, channels, length). PyTorch copies one to the
+other number by number. Its channel shuffle transposes small matrices in vector registers, in a third of the time.
 """
 
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dispatch import own_backward_serves
+from .dispatch import dispatch
 
 __all__ = ["channels_adjacent", "positions_adjacent", "transposed", "write_channels"]
 
@@ -18,12 +18,12 @@ _GROUP = 32
 
 
 def channels_adjacent(x: Tensor) -> bool:
-    """Whether (batch, channels, length) on a CPU has its channels, and not its positions, side by side in memory."""
+    """Return whether channels, not positions, of (batch, channels, length) on a CPU are side by side in memory."""
     return x.device.type == "cpu" and x.stride(1) == 1 and x.stride(2) != 1
 
 
 def positions_adjacent(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return x in `dtype`, laid out anew, positions side by side, where its channels are. Without derivatives.
+    """Return x in `dtype`, with positions side by side where channels were, without derivatives.
 
     Args:
         x: (batch, channels, length), not empty.
@@ -52,8 +52,8 @@ def write_channels(out: Tensor, y: Tensor) -> None:
 def transposed(x: Tensor) -> Tensor:
     """Return x, a matrix, transposed and laid out anew; differentiable.
 
-    A product of matrices that leaves its result transposed would be faster still, but in MKL, for a few rows, the last bit of
-    that depends on where in memory the weights begin: a model that is saved and loaded would not be the same.
+    A product of matrices that leaves its result transposed would be faster still. But for a few rows, MKL lets its
+    last bit depend on where in memory the weights begin: a model that is saved and loaded would not be the same.
 
     Args:
         x: (points, channels).
@@ -61,7 +61,7 @@ def transposed(x: Tensor) -> Tensor:
     Returns:
         (channels, points), contiguous.
     """
-    if x.device.type != "cpu" or x.numel() == 0 or not own_backward_serves(x):
+    if x.device.type != "cpu" or x.numel() == 0 or dispatch(x)[0] != "eager":
         return x.transpose(0, 1).contiguous()
     return _Transposed.apply(x) if torch.is_grad_enabled() else _transpose(x)
 

@@ -1,13 +1,11 @@
-"""Root-mean-square normalisation in few passes, which keeps its output for backward and not its input."""
+"""Root-mean-square normalization in few passes, which keeps its output for backward and not its input."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .backend import route
-from .dispatch import own_backward_serves
-from .fft import compute_dtype
+from .dispatch import dispatch
 
 __all__ = ["rms_normalize"]
 
@@ -15,8 +13,8 @@ __all__ = ["rms_normalize"]
 def rms_normalize(x: Tensor, eps: float) -> Tensor:
     """Compute y = x / sqrt(mean(x^2) + eps) over the last dimension.
 
-    In float32 (float64 for float64 `x`). Backward needs y, which the linear layer that follows keeps in any case, and one
-    number a row.
+    In float32 (float64 for float64 `x`). Backward needs y, which the linear layer that follows keeps in any case, and
+    one number a row.
 
     Args:
         x: (..., channels) of any floating dtype.
@@ -25,37 +23,36 @@ def rms_normalize(x: Tensor, eps: float) -> Tensor:
     Returns:
         (..., channels) in the dtype of `x`.
     """
-    if own_backward_serves(x):
-        if torch.is_grad_enabled():
-            return _RMSNormalize.apply(x, eps)[0]
-        return _normalize(x, eps)[0]
-    values = x.to(compute_dtype(x.dtype))
+    route, dtype = dispatch(x)
+    if route == "eager":
+        return (_RMSNormalize.apply if torch.is_grad_enabled() else _normalize)(x, eps, dtype)[0]
+    values = x.to(dtype)
     square = values.square().mean(dim=-1, keepdim=True)
-    if eps > 0 and route(x) == "real":
-        # In units of eps: converters drop the addition of a number so small, and a zero vector becomes NaN.
+    if eps > 0 and route == "real":
+        # In units of eps: converters drop the addition of so small a number, and a zero vector becomes NaN.
         return (values * (torch.rsqrt(square / eps + 1) * eps**-0.5)).to(x.dtype)
     return (values * torch.rsqrt(square + eps)).to(x.dtype)
 
 
-def _normalize(x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """Return y and r = 1 / sqrt(mean(x^2) + eps), (..., 1)."""
-    values = x.to(compute_dtype(x.dtype))
+def _normalize(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return y and r = 1 / sqrt(mean(x^2) + eps), (..., 1), computed in `dtype`."""
+    values = x.to(dtype)
     inverse = values.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
     return (values * inverse).to(x.dtype), inverse
 
 
 class _RMSNormalize(torch.autograd.Function):
-    """x -> (y, r). That r is a result makes the derivative a formula in results alone, which can be differentiated again."""
+    """x -> (y, r). Since r is a result, the derivative is a formula in results alone, to be differentiated again."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-        y, inverse = _normalize(x, eps)
+    def forward(ctx: Any, x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        y, inverse = _normalize(x, eps, dtype)
         ctx.save_for_backward(y, inverse)
         ctx.set_materialize_grads(False)
         return y, inverse
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor | None, g_inverse: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, g: Tensor | None, g_inverse: Tensor | None) -> tuple[Tensor | None, None, None]:
         y, inverse = ctx.saved_tensors
         values = y.to(inverse.dtype)
         if g is not None and g_inverse is None and not torch.is_grad_enabled():
@@ -63,11 +60,11 @@ class _RMSNormalize(torch.autograd.Function):
             dx = upstream * values
             mean = dx.mean(dim=-1, keepdim=True)
             torch.addcmul(upstream, values, mean, value=-1, out=dx)
-            return dx.mul_(inverse).to(y.dtype), None
+            return dx.mul_(inverse).to(y.dtype), None, None
         dx = torch.zeros_like(values)
         if g is not None:
             upstream = g.to(inverse.dtype)
             dx = inverse * (upstream - values * (upstream * values).mean(dim=-1, keepdim=True))
-        if g_inverse is not None:  # what a second derivative leaves
+        if g_inverse is not None:  # from a second derivative
             dx = dx - g_inverse * inverse.square() * values / y.shape[-1]
-        return dx.to(y.dtype), None
+        return dx.to(y.dtype), None, None

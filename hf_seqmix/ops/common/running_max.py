@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from .backend import route
+from .dispatch import dispatch
 
 __all__ = ["running_max"]
 
@@ -17,9 +17,9 @@ def running_max(x: Tensor) -> Tensor:
     Returns:
         (batch, length).
     """
-    if route(x) != "real":
+    if dispatch(x)[0] != "real":
         return x.cummax(dim=1).values
-    # Other runtimes know no running maximum: one over the rows of a triangle, O(length^2).
+    # Other runtimes know no running maximum: take the maximum of each row of a triangle, O(length^2).
     positions = torch.arange(x.shape[1], device=x.device)
     seen = positions <= positions.unsqueeze(1)
     return torch.where(seen, x.unsqueeze(1), x.unsqueeze(2)).amax(dim=2)

@@ -16,5 +16,5 @@ _MOVED = {
 for _old, _new in _MOVED.items():
     try:
         sys.modules[f"{__name__}.{_old}"] = importlib.import_module(f"hf_seqmix.ops.{_new}")
-    except ImportError:  # Triton is not installed: who asks for the old name gets the same error
+    except ImportError:  # Triton is not installed: an import by the old name raises an ImportError, too
         continue

@@ -1,6 +1,7 @@
-"""How IPA's column operation is computed and differentiated; `piecewise.py` is its public face.
+"""How IPA's column operation is computed and differentiated; `column.py` is its public face and holds the formula.
 
-The backward pass computes the kernels again, block by block, so that neither pass has more than a block of them in memory.
+The backward pass computes the kernels again, block by block, so that neither pass has more than a block of them in
+memory.
 """
 
 import torch
@@ -20,7 +21,7 @@ def _over_keys(problem: ColumnProblem, block: Block, logits: Tensor) -> tuple[Te
 
 
 def _weights(problem: ColumnProblem, block: Block) -> tuple[Tensor, Tensor | None]:
-    """Return weights of the values and what the product is divided by afterwards, (rows or 1, centres or 1, queries, 1)."""
+    """Return the weights of the values, and the divisor of the product, (rows or 1, centers or 1, queries, 1)."""
     logits = problem.logits(block)
     divisor: Tensor | None = None
     if problem.norm == "p":
@@ -31,10 +32,10 @@ def _weights(problem: ColumnProblem, block: Block) -> tuple[Tensor, Tensor | Non
         divisor = problem.count(block) if problem.norm == "mean" else None
     elif problem.norm == "mix":
         assert problem.mix is not None
-        over_centres = problem.hide(block, torch.softmax(logits, dim=1, out=problem.scratch(block, 1)), 0)
+        over_centers = problem.hide(block, torch.softmax(logits, dim=1, out=problem.scratch(block, 1)), 0)
         over_keys, total = _over_keys(problem, block, logits)
         divisor = problem.count(block)
-        weights = over_centres.mul_(1 - problem.mix).add_(over_keys.mul_(problem.mix * divisor / total))
+        weights = over_centers.mul_(1 - problem.mix).add_(over_keys.mul_(problem.mix * divisor / total))
     else:
         if problem.norm == "prod":
             logits = torch.log_softmax(logits, dim=1, out=problem.scratch(block, 1)).add_(logits)
@@ -48,10 +49,10 @@ def column_product(problem: ColumnProblem) -> Tensor:
     """Compute the column operation.
 
     Returns:
-        (batch, centres, n, k) in the dtype of the values.
+        (batch, centers, n, k) in the dtype of the values.
     """
     value = problem.value
-    out = value.new_empty((problem.batch, problem.centres, problem.n, value.shape[-1]))
+    out = value.new_empty((problem.batch, problem.centers, problem.n, value.shape[-1]))
     if value.dtype == torch.float16:
         # Sums over many keys, which are divided afterwards, exceed its largest number, 65504.
         value = value.to(problem.dtype)
@@ -68,11 +69,11 @@ def column_product(problem: ColumnProblem) -> Tensor:
 def column_gradients(
     problem: ColumnProblem, upstream: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-    """Return the gradients of query, key, value, bias, coupling table and share, all but the first three None if absent.
+    """Return the gradients of query, key, value, bias, coupling and share; of the last three, None for an absent one.
 
     Args:
         problem: the arguments.
-        upstream: (batch, centres, n, k).
+        upstream: (batch, centers, n, k).
     """
     dtype = problem.dtype
     g = upstream.to(dtype).flip(2)
@@ -85,7 +86,7 @@ def column_gradients(
     dmix = None if problem.mix is None else torch.zeros_like(problem.mix)
     for block in problem.blocks():
         rows, queries, keys = block
-        over_centres, over_keys, kernels = _kernels(problem, block)
+        over_centers, over_keys, kernels = _kernels(problem, block)
         dlogits = problem.scratch(block, 1, wide=True)
         some = g[rows, :, queries]
         if problem.norm in ("p", "mean"):
@@ -107,7 +108,7 @@ def column_gradients(
             dlogits.mul_(entries)
         dvalue_part = dvalue[rows, :, :keys].flatten(0, 1)
         dvalue_part.baddbmm_(weights.flatten(0, 1).transpose(1, 2), some.flatten(0, 1))
-        _logit_gradients(problem, block, over_centres, over_keys, dlogits, dmix)
+        _logit_gradients(problem, block, over_centers, over_keys, dlogits, dmix)
         if bias is not None:
             assert bias_seen is not None
             problem.table_gradient(block, bias, bias_seen, dlogits, problem.bias_window is not None)
@@ -141,35 +142,35 @@ def _fold(problem: ColumnProblem, table: Tensor, seen: Tensor, window: Tensor | 
 
 
 def _kernels(problem: ColumnProblem, block: Block) -> tuple[Tensor | None, Tensor | None, Tensor]:
-    """Return softmax over centres and over keys, where the norm has them, and the kernels without their count."""
+    """Return the softmax over centers and over keys, or None, and the kernels, not divided by the count."""
     logits = problem.logits(block)
     norm = problem.norm
     if norm in ("none", "mean"):
         return None, None, problem.hide(block, logits, 0)
     if norm == "p":
-        over_centres = problem.hide(block, torch.softmax(logits, dim=1, out=problem.scratch(block, 2)), 0)
-        return over_centres, None, over_centres
+        over_centers = problem.hide(block, torch.softmax(logits, dim=1, out=problem.scratch(block, 2)), 0)
+        return over_centers, None, over_centers
     if norm == "j":
         over_keys, total = _over_keys(problem, block, logits)
         over_keys.div_(total)
         return None, over_keys, over_keys
-    over_centres = torch.softmax(logits, dim=1)
+    over_centers = torch.softmax(logits, dim=1)
     if norm == "prod":
         logits = torch.log_softmax(logits, dim=1, out=problem.scratch(block, 2)).add_(logits)
         over_keys, total = _over_keys(problem, block, logits)
         over_keys.div_(total)
-        return over_centres, over_keys, over_keys
+        return over_centers, over_keys, over_keys
     assert problem.mix is not None
-    problem.hide(block, over_centres, 0).div_(problem.count(block))
+    problem.hide(block, over_centers, 0).div_(problem.count(block))
     over_keys, total = _over_keys(problem, block, logits)
     over_keys.div_(total)
-    return over_centres, over_keys, torch.lerp(over_centres, over_keys, problem.mix)
+    return over_centers, over_keys, torch.lerp(over_centers, over_keys, problem.mix)
 
 
 def _logit_gradients(
     problem: ColumnProblem,
     block: Block,
-    over_centres: Tensor | None,
+    over_centers: Tensor | None,
     over_keys: Tensor | None,
     gradient: Tensor,
     dmix: Tensor | None,
@@ -179,22 +180,22 @@ def _logit_gradients(
     if norm in ("none", "mean"):
         problem.hide(block, gradient, 0)
     elif norm == "p":
-        assert over_centres is not None  # 0 where hidden, and so is what follows
-        gradient.sub_((gradient * over_centres).sum(dim=1, keepdim=True)).mul_(over_centres)
+        assert over_centers is not None  # 0 where hidden, and so is what follows
+        gradient.sub_((gradient * over_centers).sum(dim=1, keepdim=True)).mul_(over_centers)
     elif norm in ("j", "prod"):
         assert over_keys is not None
         gradient.mul_(over_keys)
         gradient.sub_(over_keys * gradient.sum(dim=-1, keepdim=True))
         if norm == "prod":
-            assert over_centres is not None
+            assert over_centers is not None
             shared = gradient.sum(dim=1, keepdim=True)
-            gradient.mul_(2).sub_(over_centres.mul_(shared))
+            gradient.mul_(2).sub_(over_centers.mul_(shared))
     else:
-        assert over_centres is not None and over_keys is not None and problem.mix is not None and dmix is not None
-        dmix += ((over_keys - over_centres) * gradient).sum()
-        # The softmax over centres has been divided by the count, which its gradient is multiplied by once.
-        among_centres = gradient * over_centres
-        among_centres.sub_(over_centres.mul_(problem.count(block)) * among_centres.sum(dim=1, keepdim=True))
+        assert over_centers is not None and over_keys is not None and problem.mix is not None and dmix is not None
+        dmix += ((over_keys - over_centers) * gradient).sum()
+        # The softmax over centers has been divided by the count, which its gradient is multiplied by once.
+        among_centers = gradient * over_centers
+        among_centers.sub_(over_centers.mul_(problem.count(block)) * among_centers.sum(dim=1, keepdim=True))
         gradient.mul_(over_keys)
         gradient.sub_(over_keys * gradient.sum(dim=-1, keepdim=True))
-        gradient.mul_(problem.mix).add_(among_centres.mul_(1 - problem.mix))
+        gradient.mul_(problem.mix).add_(among_centers.mul_(1 - problem.mix))

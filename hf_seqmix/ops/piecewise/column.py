@@ -1,9 +1,19 @@
-"""IPA's column operation: affine maps of all visible tokens, weighted by kernels that are normalised over centres.
+"""IPA's column operation: affine maps of all visible tokens, weighted by kernels that are normalized over centers.
 
-    y[b, p, l] = 1 / c[l] sum_j K[p, l, j] a[p, l, j] v[b, p, j],    K = softmax over p of S,    S[p, l, j] = q[p, l] . k[p, j] + t[p, l - j]
+    y[b, p, l] = 1 / c[l] sum_j K[p, l, j] a[p, l, j] v[b, p, j]
 
-with v the tokens after the affine maps of rank k, a the coupling that scales a map by offset or by pair of positions, and
-c[l] the number of visible tokens. How it is computed is in `piecewise_product.py`.
+    K = softmax over p of S: the center normalization, by which sum_p K[p, l, j] = 1
+    S[p, l, j] = q[p, l] . k[p, j] + t[p, l - j]
+
+with v the tokens after the affine maps of rank k, a the coupling that scales a map by offset or by pair of positions,
+and c[l] the number of visible tokens, which is the position l of a causal row without pads.
+
+Departure from the paper: the factor 1 / c[l], which the expansion around center points does not have. Along equal
+tokens the expansion adds up l equal terms at position l, so that the norms of its outputs are 1, 2, 3, 4. With the
+factor they are 1, 1, 1, 1. So the operation is not the literal form of the expansion but a mean over tokens, whose
+size does not grow with the position.
+
+`blocks.py` says how the operation is computed.
 """
 
 from typing import Any
@@ -11,15 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.backend import route
-from ..common.operator import define_operator
+from ..common.dispatch import dispatch
+from ..common.operator import define_operator, differentiable_operator
 from .blocks import column_gradients, column_product
 from .problem import ColumnProblem
 
 __all__ = ["KERNEL_NORMS", "piecewise_column", "piecewise_column_dense"]
 
 KERNEL_NORMS = ("p", "j", "prod", "mix", "none", "mean")
-"""What the kernels may be normalised over, see `piecewise_column`."""
+"""What the kernels may be normalized over, see `piecewise_column`."""
 
 
 def piecewise_column(
@@ -38,31 +48,35 @@ def piecewise_column(
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
     visible: Tensor | None = None,
+    block_bytes: int | None = None,
 ) -> Tensor:
-    """Compute the column operation; the dense (batch, centres, queries, keys) never exists.
+    """Compute the column operation; the dense (batch, centers, queries, keys) never exists.
 
-    With S[p, l, j] = scale q[p, l] . k[p, j] + t[p, l - j], R the softmax of S over centres p, and V[l] the visible keys:
+    With S[p, l, j] = scale q[p, l] . k[p, j] + t[p, l - j], R the softmax of S over centers p, and V[l] the visible
+    keys:
 
-    * "p": K = R, the sum divided by |V[l]|. Normalised first and masked after: masked first, a hidden pair would be 0 / 0.
-    * "j": K = softmax of S over the keys in V[l]: multi-head attention, a head a centre. No division.
+    * "p": K = R, the sum divided by |V[l]|, a departure from the paper (see the top of this file). Kernels are
+      normalized first and masked after: masked first, a hidden pair would be 0 / 0.
+    * "j": K = softmax of S over the keys in V[l]: multi-head attention, a head a center. No division.
     * "prod": K = softmax over V[l] of S + log R: responsibilities times competition. No division.
     * "mix": K = mix softmax over V[l] of S + (1 - mix) R / |V[l]|.
     * "none": K = S. No division. "mean": K = S, divided by |V[l]|.
 
-    Where neither positions nor `visible` are given, query i stands at the place of key N - n + i, so that N > n continues a
-    history. Otherwise all three are, and `visible` says alone what is seen. Logits and kernels are in float32 (float64 for
-    float64), their product with the values in the dtype of these (in float32 for float16, which long sums would exceed),
-    divided in float32. Source: Shamsi, Hua, Williams 2023 (arXiv 2306.12317), of whose kernels the form is not published;
-    "prod", "mix" and the biases are ours.
+    Where neither positions nor `visible` are given, query i stands at the place of key N - n + i, so that N > n
+    continues a history. Otherwise all three are given, and `visible` alone says what a query sees. Logits and kernels
+    are in float32 (float64 for float64). Their product with the values is in the dtype of the values, and in float32
+    for float16, which long sums would exceed. The division is in float32. Source: Shamsi, Hua, Williams 2023 (arXiv
+    2306.12317). The paper does not publish the form of its kernels; "prod", "mix" and the biases are additions of this
+    package.
 
     Args:
-        query: (batch, centres, n, r), real numbers.
-        key: (batch, centres, N, r).
-        value: (batch, centres, N, k).
-        bias: t, (centres, M) at offsets 0 to M - 1 when causal, else (centres, 2 M - 1) at offsets -(M - 1) to M - 1; offsets
-            beyond are clamped to the outermost. None for none.
-        coupling: a, laid out like `bias`; with `absolute_positions` m, of any pair of positions: (centres, m (m + 1) / 2),
-            the lower triangle row after row, when causal, else (centres, m m). None for 1.
+        query: (batch, centers, n, r), real numbers.
+        key: (batch, centers, N, r).
+        value: (batch, centers, N, k).
+        bias: t, (centers, M) at offsets 0 to M - 1 when causal, else (centers, 2 M - 1) at offsets -(M - 1) to M - 1;
+            offsets beyond are clamped to the outermost. None for no bias.
+        coupling: a, laid out like `bias`; with `absolute_positions` m, of any pair of positions: (centers, m (m + 1) /
+            2), the lower triangle row after row, when causal, else (centers, m m). None for 1.
         mix: (1,), for the norm "mix".
         kernel_norm: one of `KERNEL_NORMS`.
         scale: factor on q . k.
@@ -72,29 +86,29 @@ def piecewise_column(
         query_positions: (batch or 1, n) long, counted over real tokens.
         key_positions: (batch or 1, N) long.
         visible: (batch or 1, n, N) bool, what each query sees.
+        block_bytes: bytes of logits to have in memory at a time; by default what suits the device.
 
     Returns:
-        (batch, centres, n, k) in the dtype of `value`; 0 for a query that sees nothing. It can be differentiated once.
+        (batch, centers, n, k) in the dtype of `value`; 0 for a query that sees nothing. The result can be
+        differentiated once.
 
     Raises:
-        ValueError: for shapes that do not fit, an unknown norm, positions without `visible` or the reverse, and a position
-            beyond the absolute coupling.
+        ValueError: for shapes that do not fit, an unknown norm, positions without `visible` or the reverse, and a
+            position beyond the absolute coupling.
     """
     tensors = (query, key, value, bias, coupling, mix, query_positions, key_positions, visible, key_mask)
     _check(tensors, kernel_norm, causal, absolute_positions)
     options = (kernel_norm, float(scale), causal, absolute_positions)
-    chosen = route(query, key)
-    if chosen == "real":
+    route, _ = dispatch(query, key)
+    if route == "real":
         return _plain(*tensors, *options)
-    if chosen == "operator":
-        return _column(*tensors, *options)
-    if query.numel() == 0 or key.shape[2] == 0 or value.numel() == 0:
+    traced = route == "operator"
+    if not traced and (query.numel() == 0 or key.shape[2] == 0 or value.numel() == 0):
         return value.new_zeros((*query.shape[:3], value.shape[3])) + sum(
             x.sum().to(value.dtype) * 0 for x in tensors[:6] if x is not None
         )
-    if torch.is_grad_enabled():
-        return _Column.apply(*tensors, *options)
-    return _compute(*tensors, *options)
+    y: Tensor = _column(traced, *tensors, *options, block_bytes)
+    return y
 
 
 def piecewise_column_dense(
@@ -137,9 +151,9 @@ def piecewise_column_dense(
         logits = logits + relative(bias)
     seen = visible[:, None]
     counts = seen.sum(dim=-1, keepdim=True).clamp(min=1)
-    over_centres = logits.softmax(dim=1) * seen
+    over_centers = logits.softmax(dim=1) * seen
     if kernel_norm == "p":
-        kernels = over_centres / counts
+        kernels = over_centers / counts
     elif kernel_norm in ("none", "mean"):
         kernels = logits * seen / (counts if kernel_norm == "mean" else 1)
     else:
@@ -148,7 +162,7 @@ def piecewise_column_dense(
         kernels = logits.masked_fill(~seen, float("-inf")).softmax(dim=-1).nan_to_num(0)
         if kernel_norm == "mix":
             assert mix is not None
-            kernels = mix * kernels + (1 - mix) * over_centres / counts
+            kernels = mix * kernels + (1 - mix) * over_centers / counts
     if coupling is not None and absolute_positions:
         rows, columns = query_positions[:, :, None], key_positions[:, None]
         index = (
@@ -171,7 +185,7 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool, a
     fits = all(x.ndim == 4 for x in (query, key, value)) and query.shape[:2] == key.shape[:2] == value.shape[:2]
     if not fits or query.shape[3] != key.shape[3] or key.shape[2] != value.shape[2]:
         raise ValueError(
-            "expected query (batch, centres, n, r), key (batch, centres, N, r) and value (batch, centres, N, k), got "
+            "expected query (batch, centers, n, r), key (batch, centers, N, r) and value (batch, centers, N, k), got "
             f"{shapes[0]}, {shapes[1]} and {shapes[2]}."
         )
     given = [x is not None for x in (query_positions, key_positions, visible)]
@@ -179,29 +193,22 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool, a
         raise ValueError("query_positions, key_positions and visible go together, and without key_mask.")
     if not any(given) and not torch.compiler.is_compiling() and not causal and query.shape[2] != key.shape[2]:
         raise ValueError(
-            f"{query.shape[2]} queries and {key.shape[2]} keys: without positions, a bidirectional operation takes as many "
-            "queries as keys."
+            f"{query.shape[2]} queries and {key.shape[2]} keys: without positions, a bidirectional operation takes as "
+            "many queries as keys."
         )
-    centres = query.shape[1]
+    centers = query.shape[1]
     for name, table in (("bias", bias), ("coupling", coupling)):
         if table is None:
             continue
-        fits = table.ndim == 2 and table.shape[0] == centres and table.shape[1] > 0
-        allowed = f"({centres}, M)" if causal else f"({centres}, 2 M - 1)"
+        fits = table.ndim == 2 and table.shape[0] == centers and table.shape[1] > 0
+        allowed = f"({centers}, M)" if causal else f"({centers}, 2 M - 1)"
         if name == "coupling" and absolute_positions:
             entries = absolute_positions * (absolute_positions + 1) // 2 if causal else absolute_positions**2
-            fits, allowed = fits and table.shape[1] == entries, f"({centres}, {entries})"
+            fits, allowed = fits and table.shape[1] == entries, f"({centers}, {entries})"
         elif not causal:
             fits = fits and table.shape[1] % 2 == 1
         if not fits:
             raise ValueError(f"{name} has shape {tuple(table.shape)}; it must be {allowed}.")
-
-
-def _compute(*arguments: Any) -> Tensor:
-    query = arguments[0]
-    # Autocast would take the logits down to half precision.
-    with torch.autocast(query.device.type, enabled=False):
-        return column_product(ColumnProblem(*arguments))
 
 
 def _plain(
@@ -220,7 +227,7 @@ def _plain(
     causal: bool,
     absolute_positions: int,
 ) -> Tensor:
-    """The definition in the precision that is promised, with ordinary operations: O(n^2) in memory."""
+    """Compute the definition in the precision that is promised, with ordinary operations: O(n^2) in memory."""
     dtype = torch.promote_types(query.dtype, torch.float32)
     with torch.autocast(query.device.type, enabled=False):
         return piecewise_column_dense(
@@ -241,76 +248,61 @@ def _plain(
         ).to(value.dtype)
 
 
-def _compute_gradients(upstream: Tensor, *arguments: Any) -> list[Tensor | None]:
-    """Return the gradients of the first six arguments, in their dtypes."""
-    with torch.autocast(upstream.device.type, enabled=False):
-        gradients = column_gradients(ColumnProblem(*arguments), upstream)
-    return [
-        None if x is None or gradient is None else gradient.to(x.dtype)
-        for x, gradient in zip(arguments[:6], gradients, strict=True)
-    ]
-
-
-def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     ctx.options = inputs[10:]
     ctx.save_for_backward(*inputs[:10])
 
 
-class _Column(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *args: Any) -> Tensor:
-        _save(ctx, args, None)
-        return _compute(*args)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        return (*_compute_gradients(upstream, *ctx.saved_tensors, *ctx.options), *[None] * 8)
+def _differentiate(traced: bool, ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    given = ctx.saved_tensors
+    gradients = _gradients(traced, upstream, *given, *ctx.options)
+    return (*(None if x is None else g for x, g in zip(given[:6], gradients, strict=True)), *[None] * 9)
 
 
-# The version is part of the names, see `toeplitz_product.py`. The schema is spelled out for the optional tensors.
-_ARGUMENTS = (
-    "Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? coupling, Tensor? mix, Tensor? query_positions, "
-    "Tensor? key_positions, Tensor? visible, Tensor? key_mask, str norm, float scale, bool causal, int limit"
-)
-
-
-@define_operator("hf_seqmix::piecewise_column_v1", schema=f"({_ARGUMENTS}) -> Tensor")
-def _column(*args: Any) -> Tensor:
-    return _compute(*args) if args[0].numel() and args[1].numel() else _fake_column(*args).zero_()
-
-
-def _fake_column(*args: Any) -> Tensor:
+def _empty_column(*args: Any) -> Tensor:
     query, value = args[0], args[2]
     return value.new_empty((query.shape[0], query.shape[1], query.shape[2], value.shape[3]))
 
 
-_column.register_fake(_fake_column)
-
-
-@define_operator(
-    "hf_seqmix::piecewise_column_gradients_v1",
-    schema=f"(Tensor upstream, {_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+# The schemas have the optional tensors.
+@differentiable_operator(
+    "hf_seqmix::piecewise_column_v2",
+    "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? coupling, Tensor? mix, Tensor? query_positions, "
+    "Tensor? key_positions, Tensor? visible, Tensor? key_mask, str norm, float scale, bool causal, int limit, "
+    "int? block_bytes) -> Tensor",
+    fake=_empty_column,
+    save=_save,
+    backward=_differentiate,
+    once=True,
 )
-def _gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    if upstream.numel() == 0 or args[0].numel() == 0:
-        return tuple(gradient.zero_() for gradient in _fake_gradients(upstream, *args))
-    gradients = _compute_gradients(upstream, *args)
-    return tuple(upstream.new_empty(0) if gradient is None else gradient.contiguous() for gradient in gradients)
+def _column(*args: Any) -> Tensor:
+    query, key = args[:2]
+    if not (query.numel() and key.numel()):
+        return _empty_column(*args).zero_()
+    # Autocast would take the logits down to half precision.
+    with torch.autocast(query.device.type, enabled=False):
+        return column_product(ColumnProblem(*args))
 
 
-def _fake_gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:
-    # An operator returns tensors only: nothing stands for None.
+def _empty_gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    # An operator returns tensors only: an empty one stands for None.
     return tuple(upstream.new_empty(0) if x is None else x.new_empty(x.shape) for x in args[:6])
 
 
-_gradients.register_fake(_fake_gradients)
-
-
-def _traced_backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-    given = ctx.saved_tensors
-    gradients = _gradients(upstream, *given, *ctx.options)
-    return (*(None if x is None else g for x, g in zip(given[:6], gradients, strict=True)), *[None] * 8)
-
-
-_column.register_autograd(_traced_backward, setup_context=_save)
+@define_operator(
+    "hf_seqmix::piecewise_column_gradients_v2",
+    "(Tensor upstream, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? coupling, Tensor? mix, "
+    "Tensor? query_positions, Tensor? key_positions, Tensor? visible, Tensor? key_mask, str norm, float scale, "
+    "bool causal, int limit, int? block_bytes) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    fake=_empty_gradients,
+)
+def _gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:
+    """Return the gradients of the first six arguments, in their dtypes; empty tensors for arguments that are None."""
+    if upstream.numel() == 0 or args[0].numel() == 0:
+        return tuple(gradient.zero_() for gradient in _empty_gradients(upstream, *args))
+    with torch.autocast(upstream.device.type, enabled=False):
+        gradients = column_gradients(ColumnProblem(*args), upstream)
+    return tuple(
+        upstream.new_empty(0) if x is None or gradient is None else gradient.to(x.dtype).contiguous()
+        for x, gradient in zip(args[:6], gradients, strict=True)
+    )

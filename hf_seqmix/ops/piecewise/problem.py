@@ -1,10 +1,12 @@
 """The arguments of IPA's column operation, made ready to be computed block of queries by block.
 
-Logits of a block are (rows, centres, queries, keys), and live in memory that every block reuses. Two choices make the blocks
-cheap. Queries are taken from the last to the first, so that a relative bias is a window sliding forward over one vector of
-offsets, a strided view that needs no gathering, and its gradient the sum of sheared rows. And where keys are contiguous and
-later ones hidden, a block meets only the keys up to its last query, which is half of the work, and the mask is one triangle
-at the end.
+Logits of a block are (rows, centers, queries, keys), in memory that every block reuses. Two choices make the blocks
+cheap:
+
+* Queries are taken from the last to the first. So a relative bias is a window that slides forward over one vector of
+  offsets, a strided view that needs no gathering, and the gradient of the bias is the sum of sheared rows.
+* Where keys are contiguous and later keys hidden, a block meets only the keys up to its last query, which is half of
+  the work. The mask is one triangle at the end.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,7 @@ from torch import Tensor
 
 __all__ = ["Block", "ColumnProblem"]
 
-# Bytes of logits of a block. Measured on CPU for 8 centres of width 64 and 2048 keys: 64 queries, or 4 MiB.
+# Bytes of logits of a block. Measured on CPU for 8 centers of width 64 and 2048 keys: 64 queries, or 4 MiB.
 _CPU_BYTES = 4 * 2**20
 _DEVICE_BYTES = 256 * 2**20
 _MOST_QUERIES = 128
@@ -33,9 +35,11 @@ class ColumnProblem:
     """The arguments of one call, made ready: queries reversed, tables laid out by offset.
 
     Args:
-        query: (batch, centres, n, r). key: (batch, centres, N, r). value: (batch, centres, N, k).
-        bias: (centres, M) or (centres, 2 M - 1), or None.
-        coupling: the same, or the flat table of `absolute`, or None.
+        query: (batch, centers, n, r).
+        key: (batch, centers, N, r).
+        value: (batch, centers, N, k).
+        bias: (centers, M) or (centers, 2 M - 1), or None.
+        coupling: likewise, or a flat table of pairs of positions, or None.
         mix: (1,), the share of the softmax over keys, for the norm "mix".
         query_positions: (batch or 1, n); None where query i stands at the place of key N - n + i.
         key_positions: (batch or 1, N); given with `query_positions`.
@@ -45,6 +49,7 @@ class ColumnProblem:
         scale: factor on query . key.
         causal: whether later keys are hidden (without `visible`), and offsets are never negative.
         limit: 0, or the largest position + 1 of an absolute coupling.
+        block_bytes: bytes of logits of a block; by default what suits the device.
     """
 
     def __init__(
@@ -63,10 +68,11 @@ class ColumnProblem:
         scale: float,
         causal: bool,
         limit: int,
+        block_bytes: int | None = None,
     ) -> None:
         dtype = torch.promote_types(query.dtype, torch.float32)
         self.dtype, self.norm, self.scale, self.causal, self.limit = dtype, norm, scale, causal, limit
-        self.batch, self.centres, self.n, _ = query.shape
+        self.batch, self.centers, self.n, _ = query.shape
         self.total = key.shape[2]
         self.query = (query.to(dtype) * scale).flip(2)
         self.key = key.to(dtype).contiguous()
@@ -84,15 +90,15 @@ class ColumnProblem:
         if limit:
             self._check_limit()
         device = query.device
-        each = self.centres * max(self.total, 1) * dtype.itemsize
-        budget = _CPU_BYTES if device.type == "cpu" else _DEVICE_BYTES
+        each = self.centers * max(self.total, 1) * dtype.itemsize
+        budget = block_bytes or (_CPU_BYTES if device.type == "cpu" else _DEVICE_BYTES)
         self.block = max(1, min(self.n, _MOST_QUERIES, budget // each))
         self.row_block = max(1, min(self.batch, budget // (each * self.block)))
         # Query i' of a block, counted from its last, sees key c of the block's last ones if i' + c < block.
         index = torch.arange(self.block, device=device)
         self.triangle = index.unsqueeze(1) + index < self.block
         # Rows one block wider than the keys: zeros there let the gradient of a table be sheared without a copy.
-        room = self.row_block * self.centres * self.block * (self.total + self.block)
+        room = self.row_block * self.centers * self.block * (self.total + self.block)
         self.memory = [torch.empty(room, dtype=dtype, device=device) for _ in range(3)]
 
     def _window(self, table: Tensor | None) -> Tensor | None:
@@ -102,6 +108,7 @@ class ColumnProblem:
         return table.to(self.dtype)[:, self.window_index(table)]
 
     def window_index(self, table: Tensor) -> Tensor:
+        """Return where the entry of each falling offset stands in a table."""
         offsets = self.total - 1 - torch.arange(self.total + self.n - 1, device=table.device)
         return self.relative_index(offsets, table.shape[1])
 
@@ -132,8 +139,8 @@ class ColumnProblem:
         last = self.total if self.query_positions is None else int(self.query_positions.max()) + 1
         if last > self.limit:
             raise ValueError(
-                f"the coupling is absolute: it has entries for {self.limit} positions (max_position_embeddings), but position "
-                f"{last - 1} was asked for. Shorten the input, or use the coupling 'shared' or 'toeplitz'."
+                f"the coupling is absolute: it has entries for {self.limit} positions (max_position_embeddings), but "
+                f"position {last - 1} was asked for. Shorten the input, or use the coupling 'shared' or 'toeplitz'."
             )
 
     def blocks(self) -> Iterator[Block]:
@@ -145,16 +152,16 @@ class ColumnProblem:
                 yield Block(slice(row, min(row + self.row_block, self.batch)), queries, keys)
 
     def scratch(self, block: Block, which: int, wide: bool = False) -> Tensor:
-        """Return memory for (rows, centres, queries, keys); when wide, part of rows that end in a block of zeros."""
+        """Return memory for (rows, centers, queries, keys); when wide, part of rows that end in a block of zeros."""
         rows, queries = block.rows.stop - block.rows.start, block.queries.stop - block.queries.start
         width = block.keys + (queries if wide else 0)
-        flat = self.memory[which][: rows * self.centres * queries * width].view(rows, self.centres, queries, width)
+        flat = self.memory[which][: rows * self.centers * queries * width].view(rows, self.centers, queries, width)
         if wide:
             flat[..., block.keys :] = 0
         return flat[..., : block.keys]
 
     def logits(self, block: Block) -> Tensor:
-        """Compute scale query . key + bias, (rows, centres, queries, keys)."""
+        """Compute scale query . key + bias, (rows, centers, queries, keys)."""
         out = self.scratch(block, 0)
         query, key = self.query[block.rows, :, block.queries], self.key[block.rows, :, : block.keys]
         beta = 0
@@ -167,9 +174,9 @@ class ColumnProblem:
         return out
 
     def entries(self, block: Block, table: Tensor, window: Tensor | None) -> Tensor:
-        """Return a table's entry for each pair of the block, (rows or 1, centres, queries, keys)."""
+        """Return a table's entry for each pair of the block, (rows or 1, centers, queries, keys)."""
         if window is not None:
-            size = (self.centres, block.queries.stop - block.queries.start, block.keys)
+            size = (self.centers, block.queries.stop - block.queries.start, block.keys)
             strides = (window.stride(0), 1, 1)
             return window.as_strided(size, strides, window.storage_offset() + block.queries.start).unsqueeze(0)
         index = self.pair_index(block, table)
@@ -198,15 +205,15 @@ class ColumnProblem:
             block: the block.
             table: the table.
             gradient: of the window when `relative`, else of the table; added to.
-            pairs: (rows, centres, queries, keys), wide scratch memory when `relative`.
+            pairs: (rows, centers, queries, keys), wide scratch memory when `relative`.
             relative: whether the table is read through a window.
         """
         if relative:
-            rows, centres, queries, keys = pairs.shape
+            rows, centers, queries, keys = pairs.shape
             # Element (i, j) of rows of width w + 1 is element (i, i + j) of rows of width w.
             width = keys + queries - 1
             strides = (pairs.stride(0), pairs.stride(1), width, 1)
-            sheared = pairs.as_strided((rows, centres, queries, width), strides, pairs.storage_offset())
+            sheared = pairs.as_strided((rows, centers, queries, width), strides, pairs.storage_offset())
             first = block.queries.start
             gradient[:, first : first + width] += sheared.sum(dim=(0, 2))
             return

@@ -1,55 +1,48 @@
-"""How causal linear attention is computed and differentiated; `polynomial.py` is its public face.
+"""How causal linear attention is computed and differentiated; `stages.linear_attention` is its public face.
 
 With factors o, i of each position (None for ones) and a state S,
 
     y_t = o_t a_t (S + sum i_s b_s c_s^T)   over s <= t, or, in reverse, over s >= t.
 
-The value and the derivatives in a, b and c are all of this form, so that it is closed under differentiation of any order and
-saves nothing but its arguments, in their own dtype. The derivatives in b and in c share a state: they are computed in one
-pass, the pair o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T).
+The value and the derivatives in a, b and c are all of this form. So the sum is closed under differentiation of any
+order and saves nothing but its arguments, in their own dtype. The derivatives in b and in c share a state and are
+computed in one pass: the pair o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T).
 
-Both have two faces over one computation: a `torch.library` operator, opaque while tracing, since a traced graph knows no
-number of chunks, and an `autograd.Function` otherwise. On the CPU the computation goes one chunk after another, whose buffers
-stay in the processor's cache; in torch elsewhere, all chunks at once; and in Triton where `backend.py` says so.
+A CPU computes one chunk of positions after another, whose buffers stay in the cache of the processor. torch elsewhere
+computes all chunks at once. Triton computes where `crossovers.implementation` says so.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..common.backend import implementation, kernel_module, route
-from ..common.operator import define_operator
+from ..common.backend import kernel_module
+from ..common.crossovers import implementation
+from ..common.dispatch import Route
+from ..common.operator import differentiable_operator
 
-__all__ = ["LOOP_CHUNK", "causal_kernels", "causal_sum", "causal_sum_vectorised", "multiplies_halves"]
+__all__ = [
+    "LOOP_CHUNK",
+    "VECTOR_CHUNK",
+    "causal_kernels",
+    "causal_pair",
+    "causal_sum",
+    "causal_sum_vectorized",
+    "multiplies_halves",
+]
 
-# Measured on one CPU thread, heads 32 and 64 wide, 512 to 8192 positions, forward and backward.
 LOOP_CHUNK = 32
+"""Positions of a chunk, one chunk after another. Both sizes were measured on one CPU thread, forward and backward,
+with heads 32 and 64 wide and 512 to 8192 positions."""
+
 VECTOR_CHUNK = 64
-
-
-def causal_sum(
-    q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, scale: Tensor | None, traced: bool = False
-) -> Tensor:
-    """Compute y_t = scale_t q_t (S + sum_(s <= t) k_s v_s^T) in float32 (float64).
-
-    Args:
-        q: (batch, length, heads, width).
-        k: (batch, length, heads, width).
-        v: (batch, length, heads, values).
-        state: S, (batch, heads, width, values) in the dtype of the result; None for zero.
-        scale: (batch, length or 1) in that dtype; None for ones. It has no gradient.
-        traced: whether a graph is made.
-
-    Returns:
-        (batch, length, heads, values).
-    """
-    return (_operator if traced else _CausalSum.apply)(q, k, v, state, scale, None, False, _sum_dtype(q, k, v))
+"""Positions of a chunk, all chunks at once."""
 
 
 def causal_kernels(*tensors: Tensor) -> Any:
-    """Return the module of Triton kernels that serves tensors (batch, length, ...), or None. Not to be called while tracing."""
+    """Return the module of Triton kernels that serves tensors (batch, length, ...), or None; not in a graph."""
     if any(x.dtype == torch.float64 for x in tensors):
         return None
     narrowest = min(tensors, key=lambda x: x.dtype.itemsize)
@@ -58,16 +51,32 @@ def causal_kernels(*tensors: Tensor) -> Any:
     return kernel_module("polynomial.kernels.linear_attention")
 
 
-def multiplies_halves(x: Tensor) -> bool:
-    """Say whether products of x are made in its own precision; in a graph, which does not know, whether x is on a GPU."""
-    return causal_kernels(x) is not None if route(x) == "eager" else x.device.type == "cuda"
+def multiplies_halves(route: Route, x: Tensor) -> bool:
+    """Return whether products of x are made in its own precision; in a graph, whether x is on a GPU."""
+    return x.device.type == "cuda" if route in ("operator", "real") else causal_kernels(x) is not None
 
 
-def causal_sum_vectorised(
-    a: Tensor, b: Tensor, c: Tensor, state: Tensor | None, reverse: bool = False, symbolic: bool = False
+def causal_sum_vectorized(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    state: Tensor | None,
+    reverse: bool = False,
+    symbolic: bool = False,
+    chunk: int | None = None,
 ) -> Tensor:
-    """The sum over all chunks at once, for tensors of one dtype; `symbolic` for graphs that serve any length."""
-    length, size = a.shape[1], VECTOR_CHUNK
+    """Compute the sum over all chunks at once, for tensors of one dtype.
+
+    Args:
+        a: see `causal_sum`, and so b, c, state and reverse.
+        b: see there.
+        c: see there.
+        state: see there.
+        reverse: see there.
+        symbolic: whether a graph is made that serves any length.
+        chunk: positions of a chunk; `VECTOR_CHUNK` by default.
+    """
+    length, size = a.shape[1], chunk or VECTOR_CHUNK
     # Never one alone, on whose number a traced graph would insist.
     chunks = length // size + 2 if symbolic else -(-length // size)
 
@@ -102,54 +111,6 @@ def _sum_dtype(*tensors: Tensor) -> torch.dtype:
     return dtype
 
 
-def _compute(
-    a: Tensor,
-    b: Tensor,
-    c: Tensor,
-    state: Tensor | None,
-    outer: Tensor | None,
-    inner: Tensor | None,
-    reverse: bool,
-    dtype: torch.dtype,
-) -> Tensor:
-    """The sum, in float32 (float64), written in `dtype`."""
-    kernels = causal_kernels(a, b, c)
-    # Backward runs under whatever autocast it is called in.
-    with torch.autocast(a.device.type, enabled=False):
-        if kernels is not None and max(a.shape[3], c.shape[3]) <= kernels.LARGEST_WIDTH:
-            return kernels.causal_sum(a, b, c, state, reverse, outer=outer, inner=inner, dtype=dtype)
-        if a.device.type == "cpu":
-            return _loop([a], b, c, state, outer, inner, reverse, [dtype])[0]
-        compute = _sum_dtype(a, b, c)
-        b = _scaled(b.to(compute), inner)
-        y = causal_sum_vectorised(a.to(compute), b, c.to(compute), state, reverse)
-        return _scaled(y, outer).to(dtype).contiguous()
-
-
-def _compute_pair(
-    a: Tensor,
-    d: Tensor,
-    b: Tensor,
-    c: Tensor,
-    outer: Tensor | None,
-    inner: Tensor | None,
-    reverse: bool,
-    dtype: torch.dtype,
-    other_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor]:
-    """The sum, and that of d with b and c exchanged."""
-    kernels = causal_kernels(a, b, c, d)
-    if kernels is not None and max(a.shape[3], c.shape[3]) <= kernels.LARGEST_WIDTH:
-        dtypes = (dtype, other_dtype)
-        return kernels.causal_sum_pair(a, d, b, c, reverse, outer=outer, inner=inner, dtypes=dtypes)
-    if a.device.type == "cpu":
-        with torch.autocast("cpu", enabled=False):
-            y, z = _loop([a, d], b, c, None, outer, inner, reverse, [dtype, other_dtype])
-        return y, z
-    y = _compute(a, b, c, None, outer, inner, reverse, dtype)
-    return y, _compute(d, c, b, None, outer, inner, reverse, other_dtype)
-
-
 def _scaled(x: Tensor, factor: Tensor | None) -> Tensor:
     """Multiply (batch, length, heads, width) by a factor (batch, length) of each position."""
     return x if factor is None else x * factor[:, :, None, None]
@@ -164,10 +125,12 @@ def _loop(
     inner: Tensor | None,
     reverse: bool,
     dtypes: Sequence[torch.dtype],
+    positions: int,
 ) -> list[Tensor]:
-    """The sum for one query, or the pair for two, one chunk after another.
+    """Compute the sum for one query, or the pair for two, one chunk of so many positions after another.
 
-    A chunk is copied before it is multiplied: products of rows that lie heads x width numbers apart take twice the time.
+    A chunk is copied before it is multiplied: products of rows that lie heads x width numbers apart take twice the
+    time.
     """
     batch, length, heads, width = b.shape
     values = c.shape[3]
@@ -179,12 +142,12 @@ def _loop(
         None if f is None else f.to(compute).expand(batch, length)[:, None, :, None] for f in (outer, inner)
     )
     current = None if state is None else state.to(compute, copy=True).reshape(batch * heads, width, values)
-    starts: Sequence[int] = range(0, length, LOOP_CHUNK)
+    starts: Sequence[int] = range(0, length, positions)
     starts = starts[::-1] if reverse else starts
     key, value, *own, scores = buffers = [b.new_empty(0, dtype=compute)] * (3 + len(queries))
     for start in starts:
-        chunk = slice(start, start + LOOP_CHUNK)
-        size = min(LOOP_CHUNK, length - start)
+        chunk = slice(start, start + positions)
+        size = min(positions, length - start)
         if key.shape[1:2] != (size,):
             widths = (width, values, *(a.shape[3] for a in queries), size)
             buffers = [b.new_empty((batch * heads, size, n), dtype=compute) for n in widths]
@@ -218,24 +181,20 @@ def _take(buffer: Tensor, x: Tensor, chunk: slice, factor: Tensor | None) -> Non
         torch.mul(source, factor[:, :, chunk], out=by_heads)
 
 
-Product = Callable[..., Tensor]
-Pair = Callable[..., tuple[Tensor, Tensor]]
-
-
-def _derivatives(
-    product: Product, pair: Pair, saved: Sequence[Any], reverse: bool, needs: Sequence[bool], g: Tensor
+def _gradients(
+    traced: bool, saved: Sequence[Any], reverse: bool, needs: Sequence[bool], g: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of the sum in a, b, c and the state."""
+    """Return the gradients of the sum in a, b, c and the state."""
     a, b, c, state, outer, inner = saved
     transposed = None if state is None else state.mT
-    da = product(g, c, b, transposed, outer, inner, reverse, a.dtype) if needs[0] else None
+    da = causal_sum(traced, g, c, b, transposed, outer, inner, reverse, a.dtype) if needs[0] else None
     db = dc = None
     if needs[1] and needs[2]:
-        dc, db = pair(b, c, a, g, inner, outer, not reverse, c.dtype, b.dtype)
+        dc, db = causal_pair(traced, b, c, a, g, inner, outer, not reverse, c.dtype, b.dtype)
     elif needs[1]:
-        db = product(c, g, a, None, inner, outer, not reverse, b.dtype)
+        db = causal_sum(traced, c, g, a, None, inner, outer, not reverse, b.dtype)
     elif needs[2]:
-        dc = product(b, a, g, None, inner, outer, not reverse, c.dtype)
+        dc = causal_sum(traced, b, a, g, None, inner, outer, not reverse, c.dtype)
     dstate = None
     if needs[3]:
         compute = _sum_dtype(a, g)
@@ -244,105 +203,121 @@ def _derivatives(
     return da, db, dc, dstate
 
 
-def _backward_formulas(product: Product, pair: Pair) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return the backward of the sum and of the pair, written in one face of the operators."""
-
-    def of_product(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        needs = ctx.needs_input_grad
-        return *_derivatives(product, pair, ctx.saved_tensors, ctx.reverse, needs, g), None, None, None, None
-
-    def of_pair(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor | None, ...]:
-        a, d, b, c, outer, inner = ctx.saved_tensors
-        needs = ctx.needs_input_grad
-        da, db, dc, _ = _derivatives(
-            product, pair, (a, b, c, None, outer, inner), ctx.reverse, (needs[0], needs[2], needs[3], False), g
-        )
-        dd, dc_too, db_too, _ = _derivatives(
-            product, pair, (d, c, b, None, outer, inner), ctx.reverse, (needs[1], needs[3], needs[2], False), h
-        )
-        db = db + db_too if db is not None and db_too is not None else None
-        dc = dc + dc_too if dc is not None and dc_too is not None else None
-        return da, dd, db, dc, None, None, None, None, None
-
-    return of_product, of_pair
+def _empty_sum(a: Tensor, b: Tensor, c: Tensor, *args: Any) -> Tensor:
+    return c.new_empty((*a.shape[:3], c.shape[3]), dtype=args[-1])
 
 
-def _save_product(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+def _save_sum(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     *tensors, ctx.reverse, _ = inputs
     ctx.save_for_backward(*tensors)
 
 
-def _save_pair(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-    *tensors, ctx.reverse, _, _ = inputs
-    ctx.save_for_backward(*tensors)
+def _differentiate_sum(traced: bool, ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    gradients = _gradients(traced, ctx.saved_tensors, ctx.reverse, ctx.needs_input_grad, g)
+    return *gradients, None, None, None, None
 
 
-def flatten_vmapped(size: int, in_dims: Sequence[int | None], args: Sequence[Any]) -> list[Any]:
-    """Move the dimension that `vmap` maps over into the batch, which comes first, of every tensor among the arguments."""
-    flat = []
-    for x, dim in zip(args, in_dims, strict=True):
-        if isinstance(x, Tensor):
-            x = x.unsqueeze(0).expand(size, *x.shape) if dim is None else x.movedim(dim, 0)
-            x = x.flatten(0, 1)
-        flat.append(x)
-    return flat
-
-
-def _product_backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-    return _backward_formulas(_CausalSum.apply, _CausalPair.apply)[0](ctx, g)
-
-
-def _pair_backward(ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor | None, ...]:
-    return _backward_formulas(_CausalSum.apply, _CausalPair.apply)[1](ctx, g, h)
-
-
-class _CausalSum(torch.autograd.Function):
-    forward = staticmethod(_compute)
-    setup_context = staticmethod(_save_product)
-    backward = staticmethod(_product_backward)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
-        y = _CausalSum.apply(*flatten_vmapped(info.batch_size, in_dims, args))
-        return y.unflatten(0, (info.batch_size, len(y) // info.batch_size)), 0
-
-
-class _CausalPair(torch.autograd.Function):
-    forward = staticmethod(_compute_pair)
-    setup_context = staticmethod(_save_pair)
-    backward = staticmethod(_pair_backward)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
-        pair = _CausalPair.apply(*flatten_vmapped(info.batch_size, in_dims, args))
-        return tuple(y.unflatten(0, (info.batch_size, len(y) // info.batch_size)) for y in pair), (0, 0)
-
-
-# The version is part of the name, which is global to a process. Change it with any change of meaning.
-_operator = define_operator(
+@differentiable_operator(
     "hf_seqmix::causal_sum_v2",
-    schema="(Tensor a, Tensor b, Tensor c, Tensor? state, Tensor? outer, Tensor? inner, bool reverse, ScalarType dtype) "
+    "(Tensor a, Tensor b, Tensor c, Tensor? state, Tensor? outer, Tensor? inner, bool reverse, ScalarType dtype) "
     "-> Tensor",
-)(_compute)
+    fake=_empty_sum,
+    save=_save_sum,
+    backward=_differentiate_sum,
+    batched=True,
+)
+def causal_sum(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor,
+    state: Tensor | None,
+    outer: Tensor | None,
+    inner: Tensor | None,
+    reverse: bool,
+    dtype: torch.dtype,
+    chunk: int | None = None,
+) -> Tensor:
+    """Compute y_t = o_t a_t (S + sum i_s b_s c_s^T) in float32 (float64), written in `dtype`.
 
-_pair_operator = define_operator(
-    "hf_seqmix::causal_pair_v1",
-    schema="(Tensor a, Tensor d, Tensor b, Tensor c, Tensor? outer, Tensor? inner, bool reverse, ScalarType dtype, "
-    "ScalarType other_dtype) -> (Tensor, Tensor)",
-)(_compute_pair)
+    Args:
+        a: (batch, length, heads, width).
+        b: (batch, length, heads, width).
+        c: (batch, length, heads, values).
+        state: S, (batch, heads, width, values) in the dtype of the sum; None for zero.
+        outer: o, (batch, length or 1); None for ones. It has no gradient.
+        inner: i, likewise.
+        reverse: whether the sum is over s >= t.
+        dtype: of the result.
+        chunk: positions of a chunk in torch; by default `LOOP_CHUNK` on a CPU and `VECTOR_CHUNK` elsewhere.
+
+    Returns:
+        (batch, length, heads, values).
+    """
+    kernels = causal_kernels(a, b, c)
+    # Backward runs under whatever autocast it is called in.
+    with torch.autocast(a.device.type, enabled=False):
+        if kernels is not None and max(a.shape[3], c.shape[3]) <= kernels.LARGEST_WIDTH:
+            return kernels.causal_sum(a, b, c, state, reverse, outer=outer, inner=inner, dtype=dtype)
+        if a.device.type == "cpu":
+            return _loop([a], b, c, state, outer, inner, reverse, [dtype], chunk or LOOP_CHUNK)[0]
+        compute = _sum_dtype(a, b, c)
+        b = _scaled(b.to(compute), inner)
+        y = causal_sum_vectorized(a.to(compute), b, c.to(compute), state, reverse, chunk=chunk)
+        return _scaled(y, outer).to(dtype).contiguous()
 
 
-@_operator.register_fake
-def _(a: Tensor, b: Tensor, c: Tensor, *args: Any) -> Tensor:
-    return c.new_empty((*a.shape[:3], c.shape[3]), dtype=args[-1])
-
-
-@_pair_operator.register_fake
-def _(a: Tensor, d: Tensor, b: Tensor, c: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
+def _empty_pair(a: Tensor, d: Tensor, b: Tensor, c: Tensor, *args: Any) -> tuple[Tensor, Tensor]:
     y = c.new_empty((*a.shape[:3], c.shape[3]), dtype=args[-2])
     return y, c.new_empty((*a.shape[:3], b.shape[3]), dtype=args[-1])
 
 
-_traced_product_backward, _traced_pair_backward = _backward_formulas(_operator, _pair_operator)
-_operator.register_autograd(_traced_product_backward, setup_context=_save_product)
-_pair_operator.register_autograd(_traced_pair_backward, setup_context=_save_pair)
+def _save_pair(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    *tensors, ctx.reverse, _, _ = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _differentiate_pair(traced: bool, ctx: Any, g: Tensor, h: Tensor) -> tuple[Tensor | None, ...]:
+    a, d, b, c, outer, inner = ctx.saved_tensors
+    needs = ctx.needs_input_grad
+    first = (needs[0], needs[2], needs[3], False)
+    second = (needs[1], needs[3], needs[2], False)
+    da, db, dc, _ = _gradients(traced, (a, b, c, None, outer, inner), ctx.reverse, first, g)
+    dd, dc_too, db_too, _ = _gradients(traced, (d, c, b, None, outer, inner), ctx.reverse, second, h)
+    db = db + db_too if db is not None and db_too is not None else None
+    dc = dc + dc_too if dc is not None and dc_too is not None else None
+    return da, dd, db, dc, None, None, None, None, None
+
+
+@differentiable_operator(
+    "hf_seqmix::causal_pair_v1",
+    "(Tensor a, Tensor d, Tensor b, Tensor c, Tensor? outer, Tensor? inner, bool reverse, ScalarType dtype, "
+    "ScalarType other_dtype) -> (Tensor, Tensor)",
+    fake=_empty_pair,
+    save=_save_pair,
+    backward=_differentiate_pair,
+    batched=True,
+)
+def causal_pair(
+    a: Tensor,
+    d: Tensor,
+    b: Tensor,
+    c: Tensor,
+    outer: Tensor | None,
+    inner: Tensor | None,
+    reverse: bool,
+    dtype: torch.dtype,
+    other_dtype: torch.dtype,
+    chunk: int | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Compute the sum for a, and the sum for d with b and c exchanged; the arguments are those of `causal_sum`."""
+    kernels = causal_kernels(a, b, c, d)
+    if kernels is not None and max(a.shape[3], c.shape[3]) <= kernels.LARGEST_WIDTH:
+        dtypes = (dtype, other_dtype)
+        return kernels.causal_sum_pair(a, d, b, c, reverse, outer=outer, inner=inner, dtypes=dtypes)
+    if a.device.type == "cpu":
+        dtypes = (dtype, other_dtype)
+        with torch.autocast("cpu", enabled=False):
+            y, z = _loop([a, d], b, c, None, outer, inner, reverse, dtypes, chunk or LOOP_CHUNK)
+        return y, z
+    y = causal_sum.compute(a, b, c, None, outer, inner, reverse, dtype, chunk)
+    return y, causal_sum.compute(d, c, b, None, outer, inner, reverse, other_dtype, chunk)

@@ -6,9 +6,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..common.dispatch import dispatch
 from .linear_attention import multiplies_halves
 from .running_mean import running_product
-from .stages import linear_attention, outer_sum, running_sum
+from .stages import attend, outer_sum, running_sum
 
 __all__ = ["DEGREE_FORMS", "Product", "polynomial_product", "row_kinds", "row_widths", "sum_rows", "sum_widths"]
 
@@ -43,16 +44,17 @@ def polynomial_product(
     With C(x)_t the mean of x_s over the n_t real tokens s <= t, and A(q, k, v)_t = sum_(s <= t) <q_t, k_s> v_s / (n_t
     sqrt(width)), linear attention without a denominator:
 
-    * d = 2: P1 * C(P2)
-    * d = 3: A(P1, P2, P3)
+    * d = 2 (degree 2): P1 * C(P2)
+    * d = 3 (degree 3): A(P1, P2, P3)
     * d = 4: A(P1 * C(P4), P2, P3), or P4 * A(P1, P2, P3) with `degree_form` "gate"
     * d = 5: A(P1, P2, A(P4, P5, P3))
 
     and on: a further stage A raises the degree by 2, a factor C or a gate by 1. Each factor is masked before it is
-    multiplied. Exactly homogeneous: f(lambda x) = lambda^d f(x), since n_t is a count. "soft" mixes the degrees 2, 3 and 4
-    over shared projections: w_2 y^2 + w_3 y^3 + w_4 y^4.
+    multiplied. Exactly homogeneous: f(lambda x) = lambda^d f(x), since n_t is a count. "soft" mixes the degrees 2, 3
+    and 4 over shared projections: w_2 y^2 + w_3 y^3 + w_4 y^4.
 
-    Source: Navon 2021 (unpublished notes), whose formula X prod(W_k X^T) has no fitting dimensions; this is one reading of it.
+    Source: Navon 2021 (unpublished notes), whose formula X prod(W_k X^T) has no fitting dimensions; this is one
+    reading of it.
 
     Args:
         factors: d tensors (batch, length, heads, width), zero at pads.
@@ -64,7 +66,7 @@ def polynomial_product(
         recent: rows of further tokens before these, that `sums` does not count; None for none.
         weights: (3,), w_2, w_3 and w_4 of "soft".
     """
-    stages = _Stages(factors[0], real, causal, form, sums, recent)
+    stages = _Stages(factors, real, causal, form, sums, recent)
     degree, y = len(factors), None
     if degree_form == "soft":
         assert weights is not None and degree == 4
@@ -119,14 +121,17 @@ class _Stages:
 
     def __init__(
         self,
-        like: Tensor,
+        factors: Sequence[Tensor],
         real: Tensor | None,
         causal: bool,
         form: str,
         sums: Sequence[Tensor] | None,
         recent: Sequence[Rows] | None,
     ) -> None:
+        # One decision for the whole product.
+        self.route, self.dtype = dispatch(*factors)
         self.causal, self.form, self.sums, self.recent = causal, form, sums, recent
+        like = factors[0]
         self.length = like.shape[1]
         self.rows: list[Rows] = []
         dtype = torch.promote_types(like.dtype, torch.float32)
@@ -139,24 +144,24 @@ class _Stages:
         self.share = running_sum(seen, start, causal=causal, length=self.length).clamp(min=1).reciprocal()
 
     def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
-        """query * C(x), (batch, length, heads, width); in the dtype of the factors if `narrow` and kernels round to it anyway."""
+        """Compute query * C(x), (batch, length, heads, width); if `narrow`, in bfloat16 where kernels round to it."""
         start, before = self._past((x,))
         if before is not None:
             start = running_sum(before[0], start, causal=False)[:, 0]
         if not self.causal:
             return query * (running_sum(x, start, causal=False) * self.share[:, :, None, None])
-        narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(query)
-        return running_product(query, x, start, self.share, torch.bfloat16 if narrow else None)
+        narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(self.route, query)
+        return running_product(self.route, query, x, start, self.share, torch.bfloat16 if narrow else None)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """A(query, key, value), (batch, length, heads, width)."""
+        """Compute A(query, key, value), (batch, length, heads, width)."""
         state, recent = self._past((key, value))
         if recent is not None:
             key, value = (
                 torch.cat([old.to(new.dtype), new], dim=1) for old, new in zip(recent, (key, value), strict=True)
             )
         scale = self.share / query.shape[-1] ** 0.5
-        return linear_attention(query, key, value, state, causal=self.causal, form=self.form, scale=scale)
+        return attend(self.route, self.dtype, query, key, value, state, self.causal, self.form, scale)
 
     def _past(self, rows: Rows) -> tuple[Tensor | None, Rows | None]:
         """Note what the next stage adds up; return its sum and its recent rows of the past."""

@@ -1,16 +1,15 @@
 """The two stages that products of projections are built from: causal linear attention without a denominator, and sums.
 
-Both are linear in each of their inputs, so that the degree of what is built from them is counted by its factors.
+Both stages are linear in each of their inputs, so that the degree of a product of stages is the number of its factors.
 """
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from ..common.backend import route
-from .linear_attention import LOOP_CHUNK, causal_sum, causal_sum_vectorised
+from ..common.dispatch import Route, dispatch
+from .linear_attention import LOOP_CHUNK, causal_sum, causal_sum_vectorized
 
-__all__ = ["FORMS", "linear_attention", "outer_sum", "running_sum", "signed_power"]
+__all__ = ["FORMS", "attend", "linear_attention", "outer_sum", "running_sum", "signed_power"]
 
 FORMS = ("chunked", "parallel", "recurrent")
 
@@ -27,8 +26,9 @@ def linear_attention(
 ) -> Tensor:
     """Sum values weighted by products of queries and keys: y_t = scale_t (sum_(s <= t) <q_t, k_s> v_s + q_t S).
 
-    No softmax, no feature map and no denominator: y is linear in q, in k and in v. Summed in float32 (float64 for float64)
-    whatever autocast says; kernels of GPUs multiply half-precision arguments as such. Three forms of the same sum:
+    No softmax, no feature map and no denominator: y is linear in q, in k and in v. Summed in float32 (float64 for
+    float64) whatever autocast says; kernels of GPUs multiply half-precision arguments as such. Three forms of the same
+    sum:
 
     * "parallel": the matrix of all q_t . k_s, masked, times v: the definition, O(n^2).
     * "chunked": that within chunks of positions, and q_t (sum of k_s v_s^T) for the chunks before: O(n).
@@ -38,7 +38,8 @@ def linear_attention(
 
     Args:
         q: (batch, length, heads, width).
-        k: (batch, earlier + length, heads, width); each query stands beside one of the last `length` keys, and sees it.
+        k: (batch, earlier + length, heads, width); each query stands beside one of the last `length` keys, and sees
+            it.
         v: (batch, earlier + length, heads, values).
         state: S, (batch, heads, width, values), a sum of k_s v_s^T over positions before; None for none.
         causal: whether a query sees no later keys; otherwise it sees all.
@@ -51,15 +52,28 @@ def linear_attention(
     Raises:
         ValueError: for an unknown form, or shapes that do not fit.
     """
+    return attend(*dispatch(q, k, v), q, k, v, state, causal, form, scale)
+
+
+def attend(
+    route: Route,
+    dtype: torch.dtype,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    state: Tensor | None,
+    causal: bool,
+    form: str,
+    scale: Tensor | None,
+) -> Tensor:
+    """Compute `linear_attention` by a route, in a dtype, as `dispatch` gave them for the call."""
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, FORMS))}.")
     _check(q, k, v)
-    dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), torch.promote_types(v.dtype, torch.float32))
     state = None if state is None else state.to(dtype)
     scale = None if scale is None else scale.to(dtype)
-    chosen = route(q)
     # A step of decoding is one query in compiled graphs, too; other lengths are not looked at there.
-    short = q.shape[1] <= 1 or (chosen == "eager" and q.shape[1] <= LOOP_CHUNK)
+    short = q.shape[1] <= 1 or (route not in ("operator", "real") and q.shape[1] <= LOOP_CHUNK)
     with torch.autocast(q.device.type, enabled=False):
         if scale is not None and (scale.requires_grad or not causal or form != "chunked" or short):
             q, scale = q * scale[:, :, None, None], None
@@ -71,12 +85,13 @@ def linear_attention(
         if earlier != 0:
             state = _plus(outer_sum(k[:, :earlier], v[:, :earlier]), state)
             k, v = k[:, earlier:], v[:, earlier:]
-        if form == "chunked" and chosen != "real" and forward_ad._current_level < 0:
-            return causal_sum(q, k, v, state, scale, traced=chosen == "operator")
+        if form == "chunked" and route not in ("real", "forward_mode"):
+            y = causal_sum(route == "operator", q, k, v, state, scale, None, False, dtype)
+            return y
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
         if form == "recurrent":
             return _recurrent(q, k, v, state)
-        y = causal_sum_vectorised(q, k, v, state, symbolic=chosen == "real")
+        y = causal_sum_vectorized(q, k, v, state, symbolic=route == "real")
         return y if scale is None else y * scale[:, :, None, None]
 
 
@@ -111,8 +126,7 @@ def running_sum(x: Tensor, start: Tensor | None = None, *, causal: bool = True, 
     if not causal or length == 1:
         total = x.sum(dim=1, keepdim=True)
     else:
-        plain = route(x) != "eager" or x.ndim == 2 or x.shape[1] <= 2 * LOOP_CHUNK
-        total = x.cumsum(dim=1) if plain else _chunked_sum(x)
+        total = x.cumsum(dim=1)
         total = total if length is None else total[:, x.shape[1] - length :]
     return total if start is None else total + start.unsqueeze(1)
 
@@ -151,7 +165,8 @@ def _plus(x: Tensor, state: Tensor | None) -> Tensor:
 
 def _parallel(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
     query, key, value = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    # Masked before it is multiplied: in a product of several such matrices the future would come in through the middle.
+    # Masked before it is multiplied: in a product of several such matrices the future would come in through the
+    # middle.
     scores = torch.tril(query @ key.transpose(-1, -2), k.shape[1] - q.shape[1])  # (batch, heads, length, keys)
     y = scores @ value
     return (y if state is None else y + query @ state).transpose(1, 2)
@@ -164,17 +179,3 @@ def _recurrent(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
         current = current + k[:, t, :, :, None] * v[:, t, :, None, :]
         outputs.append(torch.einsum("bhc,bhcd->bhd", q[:, t], current))
     return torch.stack(outputs, dim=1) if outputs else v[:, :0]
-
-
-def _chunked_sum(x: Tensor) -> Tensor:
-    """`x.cumsum(dim=1)`, as a product with a triangle within chunks: 6 ms instead of 32 for 8192 x 512 on one CPU thread.
-
-    On GPUs `cumsum` along any dimension but the last has one thread a channel walk all positions.
-    """
-    batch, length, size = x.shape[0], x.shape[1], LOOP_CHUNK
-    chunks = torch.nn.functional.pad(x.flatten(2), (0, 0, 0, -length % size)).unflatten(1, (-1, size))
-    totals = chunks.sum(dim=2)  # (batch, chunks, channels)
-    before = torch.nn.functional.pad(totals, (0, 0, 1, 0))[:, :-1].cumsum(dim=1)
-    with torch.autocast(x.device.type, enabled=False):
-        sums = x.new_ones(size, size).tril() @ chunks + before.unsqueeze(2)
-    return sums.flatten(1, 2)[:, :length].reshape(batch, length, *x.shape[2:])

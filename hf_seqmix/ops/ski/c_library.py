@@ -16,8 +16,8 @@ import torch
 __all__ = ["ADVICE", "cache_folder", "compiled"]
 
 ADVICE = (
-    "Install a C compiler (gcc or clang; macOS: xcode-select --install) or name one in the environment variable CC. Without "
-    "it torch computes the same, more slowly."
+    "Install a C compiler (gcc or clang; macOS: xcode-select --install) or name one in the environment variable CC. "
+    "Without it torch computes the same, more slowly."
 )
 
 _FLAGS = ("-O3", "-std=c11", "-ffp-contract=fast", "-fPIC", "-shared")
@@ -44,8 +44,9 @@ def cache_folder() -> Path:
 def compiled(source: Path) -> Path:
     """Return the shared library of a C file, compiling it unless the cache folder holds it whole.
 
-    Its name tells what it was made from (source, compiler, flags, processor) and what it contains, so that a file of another
-    machine, of an older source, or cut short is never loaded. Processes that compile at once do not disturb each other.
+    Its name tells what it was made from (source, compiler, flags, processor) and what it contains, so that a file of
+    another machine, of an older source, or cut short is never loaded. Processes that compile at once do not disturb
+    each other.
 
     Args:
         source: the C file.
@@ -74,8 +75,8 @@ def compiled(source: Path) -> Path:
             os.replace(made, path)
     except OSError as error:
         raise RuntimeError(
-            f"the compiled library cannot be kept in {cache_folder()}: {error}. Make room there, or name another folder in "
-            "XDG_CACHE_HOME."
+            f"the compiled library cannot be kept in {cache_folder()}: {error}. Make room there, or name another "
+            "folder in XDG_CACHE_HOME."
         ) from error
     return path
 
@@ -92,8 +93,8 @@ def _private_folder() -> Path:
         state = folder.stat()
         if state.st_uid != os.geteuid() or state.st_mode & 0o022:
             raise RuntimeError(
-                f"others can write to {folder}, so that nothing is loaded from it: take their permission away (chmod 700), or "
-                "name another folder in XDG_CACHE_HOME."
+                f"others can write to {folder}, so that nothing is loaded from it: take their permission away (chmod "
+                "700), or name another folder in XDG_CACHE_HOME."
             )
     return folder
 

@@ -1,9 +1,11 @@
-"""Structured kernel interpolation: y = W A W^T x, with A a Toeplitz matrix over few inducing points.
+"""The interpolation of SKI: the inducing points, the interpolation weights W, and products with W and W^T.
 
-W interpolates from the points of an `InducingGrid` to the tokens; it has degree + 1 weights a row. Products with W and W^T
-go over groups of sixteen cells of the grid: W is a band, so each group of tokens meets a few neighbouring points only, and a
-small dense block times (tokens, channels) is work a matrix library does at full speed. Channels are last in memory there, as
-linear layers leave them; in shape they are second, as everywhere in `ops`.
+W interpolates from the points of an `InducingGrid` to the tokens. A row of W has degree + 1 interpolation weights, see
+`InducingGrid.weights`. `product.py` holds the product W A W^T.
+
+Products with W and W^T go over groups of sixteen cells of the grid. W is a band, so each group of tokens meets a few
+neighboring points only, and a matrix library multiplies a small dense block by (tokens, channels) at full speed.
+Channels are last in memory there, as linear layers leave them; in shape they are second, as everywhere in `ops`.
 """
 
 from collections.abc import Sequence
@@ -12,9 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..common.backend import route
-from ..common.fft import compute_dtype
-from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
+from ..common.dispatch import Route, compute_dtype, dispatch
 
 __all__ = [
     "InducingGrid",
@@ -24,27 +24,26 @@ __all__ = [
     "interpolate_adjoint",
     "interpolation_blocks",
     "interpolation_matrix",
-    "ski_matmul",
-    "ski_matmul_dense",
 ]
 
 Block = tuple[slice, slice, Tensor]
-"""Of W: the tokens and the points that it couples, and their weights, (tokens, points)."""
+"""A block of W: the tokens and the points that it couples, and their weights, (tokens, points)."""
 
-# A block of W then has about 16 columns: narrower ones leave the multipliers idle, wider ones multiply zeros.
+# A block of W has about 16 columns: narrower blocks leave the multipliers idle, wider blocks multiply zeros.
 _CELLS_AT_ONCE = 16
 
 
 class InducingGrid(NamedTuple):
-    """Inducing points p_j = j h at a fixed spacing h = (max_length - 1) / (num_points - 1) tokens, counted from the first token.
+    """Inducing points p_j = j h from the first token on, at a fixed spacing h = (max_length - 1) / (num_points - 1).
 
-    At `max_length` tokens there are `num_points` of them, from the first token to the last; shorter inputs meet fewer,
-    longer ones more at the same spacing. So a token's weights never depend on how long its row is. Source: Moreno, Mei,
-    Walters 2023 (arXiv 2305.09028), section 3.2.
+    At `max_length` tokens there are `num_points` points, from the first token to the last. Shorter inputs meet fewer
+    points and longer inputs more, at the same spacing. So the weights of a token never depend on how long its row is.
+    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2. Departure: the paper places r points over the
+    actual length.
 
-    Positions in units of h are the rational numbers i (num_points - 1) / (max_length - 1), computed in integers: constants
-    and the identity map are interpolated exactly, up to one rounding of each weight. (The published code looks the points
-    up on the wrong side, swaps the weights and fades them out; none of that is kept.)
+    Positions in units of h are the rational numbers i (num_points - 1) / (max_length - 1), computed in integers:
+    constants and the identity map are interpolated exactly, up to one rounding of each weight. Departure: the
+    published code looks the points up on the wrong side, swaps the weights and fades them out; none of that is kept.
 
     Args:
         max_length: tokens that `num_points` cover, at least 2.
@@ -59,7 +58,7 @@ class InducingGrid(NamedTuple):
 
     @property
     def spacing(self) -> float:
-        """Tokens between neighbouring points, h."""
+        """Tokens between neighboring points, h."""
         return (self.max_length - 1) / (self.num_points - 1)
 
     def points(self, length: int) -> int:
@@ -69,11 +68,19 @@ class InducingGrid(NamedTuple):
         return cells + 1 if self.degree == 1 else torch.sym_max(cells + 2, 4)
 
     def weights(self, length: int, dtype: torch.dtype, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-        """Return the nonzero entries of W.
+        """Return the interpolation weights: the nonzero entries of W.
+
+        With u the distance from the first point in units of h: 1 - u and u for degree 1. For degree 3, the Lagrange
+        weights of the points 0, 1, 2 and 3, as -(u - 1) (u - 2) (u - 3) / 6 of the first.
+
+        Args:
+            length: number of tokens.
+            dtype: of the weights.
+            device: where to make them.
 
         Returns:
-            first: (length,) long, the first point that a token meets; it meets the `degree` points after it, too. A point
-                beyond the last of `points` has weight zero.
+            first: (length,) long, the first point that a token meets; it meets the `degree` points after it, too. A
+                point beyond the last of `points` has weight zero.
             weights: (length, degree + 1) in `dtype`.
         """
         scaled = torch.arange(length, device=device) * (self.num_points - 1)
@@ -106,44 +113,46 @@ def _dense(length: int, grid: InducingGrid, like: Tensor) -> Tensor:
     return sum(parts, start=weights.new_zeros(()))
 
 
-def interpolate(values: Tensor, length: int, grid: InducingGrid) -> Tensor:
+def interpolate(values: Tensor, length: int, grid: InducingGrid, route: Route | None = None) -> Tensor:
     """Interpolate from the inducing points to the tokens: y[b, c, i] = sum_j W[i, j] z[b, c, j], in O(length).
 
     Args:
         values: z, (batch, channels, grid.points(length)), float32 or float64.
         length: number of tokens.
         grid: where the points lie.
+        route: of the call that the interpolation belongs to; decided here by default.
 
     Returns:
         (batch, channels, length) in the dtype of `values`, channels contiguous.
     """
     _check_points(values, length, grid)
-    chosen = route(values)
-    if chosen == "real":
+    route = route or dispatch(values)[0]
+    if route == "real":
         with torch.autocast(values.device.type, enabled=False):
             return values @ _dense(length, grid, values).t()
-    if chosen == "operator":
+    if route == "operator":
         first, weights = grid.weights(length, values.dtype, values.device)
         terms = (values[..., _capped(first + k, values)] * weights[:, k] for k in range(grid.degree + 1))
         return sum(terms, start=values.new_zeros(()))
     return _Interpolate.apply(values, length, grid)
 
 
-def interpolate_adjoint(x: Tensor, grid: InducingGrid) -> Tensor:
+def interpolate_adjoint(x: Tensor, grid: InducingGrid, route: Route | None = None) -> Tensor:
     """Collect the tokens at the inducing points: z[b, c, j] = sum_i W[i, j] x[b, c, i], in O(length).
 
     Args:
         x: (batch, channels, length) of any floating dtype, fastest when channels are contiguous in memory.
         grid: where the points lie.
+        route: of the call that the interpolation belongs to; decided here by default.
 
     Returns:
         (batch, channels, grid.points(length)), in float32 (float64 for float64 `x`).
     """
-    chosen = route(x)
-    if chosen != "eager":
+    route = route or dispatch(x)[0]
+    if route in ("operator", "real"):
         length = x.shape[-1]
         x = x.to(compute_dtype(x.dtype))
-        if chosen == "real":
+        if route == "real":
             with torch.autocast(x.device.type, enabled=False):
                 return x @ _dense(length, grid, x)
         first, weights = grid.weights(length, x.dtype, x.device)
@@ -155,7 +164,7 @@ def interpolate_adjoint(x: Tensor, grid: InducingGrid) -> Tensor:
 
 
 def add_interpolated(out: Tensor, values: Tensor, blocks: Sequence[Block]) -> Tensor:
-    """Add `interpolate(values, length, grid)` to `out`, (batch, channels, length), in place and without derivatives."""
+    """Add `interpolate(values, length, grid)` to `out` (batch, channels, length) in place, without derivatives."""
     rows, target = values.transpose(1, 2).contiguous(), out.transpose(1, 2)
     for tokens, points, matrix in blocks:
         target[:, tokens].baddbmm_(matrix.expand(len(rows), -1, -1), rows[:, points])
@@ -172,45 +181,6 @@ def collected(x: Tensor, points: int, blocks: Sequence[Block]) -> Tensor:
     return out.transpose(1, 2)
 
 
-def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-    """Multiply each channel by W A W^T, in O(n + r log r).
-
-    A[i, j] = k(h (i - j)) over the points of the grid, a Toeplitz matrix itself. Source: Moreno, Mei, Walters 2023 (arXiv
-    2305.09028), section 3.2 and algorithm 1. Departure: the published code multiplies by dense W; see `InducingGrid` for
-    its weights.
-
-    Args:
-        x: (batch, channels, length) of any floating dtype; length 0 gives an empty result.
-        kernel: (channels, 2 points - 1) with points = grid.points(length): k at lags -(points - 1) h to (points - 1) h.
-        grid: where the points lie.
-
-    Returns:
-        (batch, channels, length) in the dtype of `x`, channels contiguous.
-
-    Raises:
-        ValueError: for shapes that do not fit.
-    """
-    length = x.shape[-1]
-    if x.numel() == 0:
-        return x.clone() + kernel.sum().to(x.dtype) * 0
-    if kernel.shape != (x.shape[1], 2 * grid.points(length) - 1):
-        raise ValueError(
-            f"kernel has shape {tuple(kernel.shape)}, but {length} tokens meet {grid.points(length)} inducing points: "
-            f"({x.shape[1]}, {2 * grid.points(length) - 1}) is needed, lags from -{grid.points(length) - 1} to "
-            f"{grid.points(length) - 1} spacings."
-        )
-    collected = interpolate_adjoint(x, grid)
-    mixed = toeplitz_matmul(collected.contiguous(), kernel, causal=False)
-    return interpolate(mixed, length, grid).to(x.dtype)
-
-
-def ski_matmul_dense(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-    """Compute `ski_matmul` from dense W and A: the definition. Takes and returns what `ski_matmul` does."""
-    matrix = interpolation_matrix(x.shape[-1], grid, x.dtype).to(x.device)
-    inducing = toeplitz_matrix(kernel.to(x.dtype), matrix.shape[1], causal=False)
-    return torch.einsum("ip,cpq,jq,bcj->bci", matrix, inducing, matrix, x)
-
-
 def _check_points(values: Tensor, length: int, grid: InducingGrid) -> None:
     if values.shape[-1] != grid.points(length):
         raise ValueError(
@@ -224,13 +194,20 @@ def _capped(columns: Tensor, values: Tensor) -> Tensor:
 
 
 def interpolation_blocks(length: int, grid: InducingGrid, dtype: torch.dtype, device: torch.device) -> list[Block]:
-    """Return the band of W in blocks."""
+    """Return the band of W in blocks of tokens.
+
+    Args:
+        length: number of tokens.
+        grid: where the points lie.
+        dtype: of the weights.
+        device: where to make them.
+    """
     first, weights = grid.weights(length, dtype, device)
     total, cells, tokens = grid.points(length), grid.num_points - 1, grid.max_length - 1
     # The first point of each token's block, which cubic weights of its first cell need to begin one point earlier.
     group = torch.arange(length, device=device) * cells // (tokens * _CELLS_AT_ONCE)
     low = group * _CELLS_AT_ONCE if grid.degree == 1 else (group * _CELLS_AT_ONCE - 1).clamp(min=0)
-    # All blocks in one go: on short inputs building each apart costs as much as multiplying by it.
+    # All blocks in one go: on short inputs, building each block apart costs as much as multiplying by the block.
     band = torch.zeros(length, _CELLS_AT_ONCE + 2 * grid.degree, dtype=dtype, device=device)
     band.scatter_(1, (first - low).unsqueeze(-1) + torch.arange(grid.degree + 1, device=device), weights)
     start, blocks = 0, []

@@ -1,7 +1,7 @@
 """The operator of SKI on a CPU in C, `ski.c`, for those who ask for it.
 
-Nothing is compiled unasked: call `build()`, or set the environment variable HF_SEQMIX_NATIVE=1, which builds it when it is
-first needed. Before a library is used, its results on small problems are compared with the definition.
+Nothing is compiled unasked: call `build()`, or set the environment variable HF_SEQMIX_NATIVE=1, which builds it when
+it is first needed. Before a library is used, its results on small problems are compared with the definition.
 """
 
 import ctypes
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from .c_library import ADVICE, compiled
-from .interpolation import InducingGrid, ski_matmul_dense
+from .interpolation import InducingGrid
+from .product import ski_matmul_dense
 from .short_conv import short_conv_dense
 
 __all__ = ["build", "ready", "serves", "ski_backward", "ski_forward"]
@@ -74,15 +75,15 @@ def build() -> Path:
             error_found = max(_trial_error(degree) for degree in (1, 3))
             if not error_found < _BOUND:
                 raise RuntimeError(
-                    f"the compiled library {path} gives wrong results (relative error {error_found:.2g}, allowed {_BOUND}): try "
-                    "another compiler, named in CC, or do without, and torch computes."
+                    f"the compiled library {path} gives wrong results (relative error {error_found:.2g}, allowed "
+                    f"{_BOUND}): try another compiler, named in CC, or do without, and torch computes."
                 )
             _trusted = path
         return _trusted
 
 
 def ready() -> bool:
-    """Say whether the kernel may be used, building it first if HF_SEQMIX_NATIVE=1 asks for it.
+    """Return whether the kernel may be used, building it first if HF_SEQMIX_NATIVE=1 asks for it.
 
     If that fails, one warning says why.
     """
@@ -103,7 +104,7 @@ def ready() -> bool:
 
 
 def serves(*tensors: Tensor, points: int) -> bool:
-    """Say whether a call has a size and tensors that the functions below take once they are in float32."""
+    """Return whether a call has a size and tensors that the functions below take once they are in float32."""
     return points <= _MOST_POINTS and all(
         type(t) in (Tensor, nn.Parameter)
         and t.device.type == "cpu"
@@ -140,7 +141,10 @@ def ski_backward(
 
     Args:
         g: (batch, channels, length) float32, of the output.
-        x, taps, kernel, grid: as `ski_forward` took them.
+        x: as `ski_forward` took it, and so taps, kernel and grid.
+        taps: see there.
+        kernel: see there.
+        grid: see there.
 
     Returns:
         dx: as `x`, channels contiguous; dtaps: as `taps`; dkernel: as `kernel`.

@@ -1,8 +1,8 @@
-"""A short convolution of each channel with taps of its own, centred: y[i] = sum_q w[q] x[i + q - m // 2].
+"""A short convolution of each channel with taps of its own, centered: y[i] = sum_q w[q] x[i + q - m // 2].
 
-Positions last in shape, channels last in memory: there the depthwise convolution is a streaming multiply-add over channels
-and fifty times faster on CPU than over contiguous positions, and it is how a linear layer leaves its output. The gradient of
-the taps, which no library has fast, is one batched matrix product whose diagonals are summed.
+Positions are last in shape, and channels last in memory, as a linear layer leaves its output. The depthwise
+convolution is then a streaming multiply-add over channels, fifty times faster on CPU than over contiguous positions.
+No library has a fast gradient of the taps: it is computed as one batched matrix product whose diagonals are summed.
 """
 
 from typing import Any
@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..common.backend import route
-from ..common.fft import compute_dtype
+from ..common.dispatch import compute_dtype, dispatch
 
 __all__ = ["convolve", "short_conv", "short_conv_dense", "weight_gradient"]
 
@@ -41,15 +40,16 @@ def short_conv(x: Tensor, weight: Tensor) -> Tensor:
     """
     if x.ndim != 3 or weight.ndim != 2 or weight.shape[0] != x.shape[1]:
         raise ValueError(
-            f"expected x of shape (batch, channels, length) and weight of shape (channels, taps), got {tuple(x.shape)} and "
-            f"{tuple(weight.shape)}."
+            f"expected x of shape (batch, channels, length) and weight of shape (channels, taps), got "
+            f"{tuple(x.shape)} and {tuple(weight.shape)}."
         )
     if weight.shape[1] % 2 == 0:
-        raise ValueError(f"weight has {weight.shape[1]} taps; a centred convolution needs an odd number.")
-    weight = weight.to(compute_dtype(x.dtype))
+        raise ValueError(f"weight has {weight.shape[1]} taps; a centered convolution needs an odd number.")
+    route, dtype = dispatch(x)
+    weight = weight.to(dtype)
     if x.numel() == 0:
         return x.clone() + weight.sum().to(x.dtype) * 0
-    if route(x) != "eager" or not torch.is_grad_enabled():
+    if route in ("operator", "real") or not torch.is_grad_enabled():
         return convolve(x, weight)
     return _ShortConv.apply(x, weight)
 
@@ -76,9 +76,10 @@ def convolve(x: Tensor, weight: Tensor) -> Tensor:
 def weight_gradient(g: Tensor, x: Tensor, taps: int) -> Tensor:
     """Return dw[c, q] = sum over batch and i of g[b, c, i] x[b, c, i + q - taps // 2], shape (channels, taps).
 
-    Cut g into segments of 16 positions: the products of all pairs of a place in a segment and a place in the k-th segment
-    after it of x, which begins taps // 2 positions earlier, are one matrix product, and dw[q] is the sum of a diagonal
-    of these. Channels are the batch of the product, so blocks of g and x that fit the cache are transposed first.
+    Cut g into segments of 16 positions: the products of all pairs of a place in a segment and a place in the k-th
+    segment after it of x, which begins taps // 2 positions earlier, are one matrix product, and dw[q] is the sum of a
+    diagonal of these products. Channels are the batch of the product, so blocks of g and x that fit the cache are
+    transposed first.
     """
     batch, channels, length = x.shape
     dtype = compute_dtype(x.dtype)

@@ -1,19 +1,21 @@
-"""Toeplitz products and their gradients by transforms of torch, on blocks of channels: the implementations without kernels.
+"""Toeplitz products and their gradients by transforms of torch, on blocks of channels.
 
-"fft" transforms real signals zero-padded to 2n - 1 or more. "right_angle", causal only, transforms complex signals of length
-N >= n without padding for the wrap: with w = exp(-i pi / 2N), so that w^N = -i, what wraps around in the product of x[j] w^j
-and k[j] w^j comes back turned by a right angle, and the real part of the untwisted result is the causal product alone. Two
-thirds of the memory traffic of the first on a GPU by counting bytes (no padding, no copy before a complex-to-real transform);
-slower on CPU, measured.
+"fft" transforms real signals zero-padded to 2n - 1 or more.
+
+"right_angle", causal only, transforms complex signals of length N >= n without padding for the wrap. With w = exp(-i
+pi / 2N), w^N = -i: what wraps around in the product of x[j] w^j and k[j] w^j comes back turned by a right angle. So
+the real part of the untwisted result is the causal product alone. By counting bytes, this takes two thirds of the
+memory traffic of "fft" on a GPU: no padding, no copy before a complex-to-real transform. On a CPU it is slower
+(measured).
 """
 
 import torch
 from torch import Tensor
 
+from ..common.dispatch import compute_dtype
 from ..common.fft import (
     channel_blocks,
     circular_product,
-    compute_dtype,
     correlate,
     fast_length,
     right_angle_product,
@@ -26,15 +28,24 @@ from ..common.layout import channels_adjacent, positions_adjacent, write_channel
 __all__ = ["fft_gradients", "fft_product", "right_angle_gradients", "right_angle_partial"]
 
 
-def fft_product(first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layout: bool = False) -> Tensor:
-    """Return the derivative of L in the argument that `wrt` names, see `toeplitz_product.py`.
+def fft_product(
+    first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layout: bool = False, block: int | None = None
+) -> Tensor:
+    """Return the derivative of L in the argument that `wrt` names, by transforms of real signals.
 
-    With `keep_layout`, on a CPU, a result that is no kernel has its channels side by side where `first` has; else positions.
+    Args:
+        first: see `derivatives.toeplitz_product`, and so second, wrt and causal.
+        second: see there.
+        wrt: see there.
+        causal: see there.
+        keep_layout: whether a result that is no kernel has its channels side by side on a CPU where `first` has; else
+            its positions are side by side.
+        block: channels to transform at a time; by default `channel_blocks` says how many.
     """
     batch, channels, length = first.shape
     dtype = compute_dtype(first.dtype)
     fft_length = fast_length(2 * length - 1)
-    block = channel_blocks(batch, channels, fft_length, dtype, first.device)
+    block = block or channel_blocks(batch, channels, fft_length, dtype, first.device)
     out = _empty_result(first, wrt, causal, dtype, keep_layout)
     for start in range(0, channels, block):
         c = slice(start, start + block)
@@ -50,13 +61,22 @@ def fft_product(first: Tensor, second: Tensor, wrt: str, causal: bool, keep_layo
 
 
 def fft_gradients(
-    g: Tensor, x: Tensor, kernel: Tensor, causal: bool, keep_layout: bool = False
+    g: Tensor, x: Tensor, kernel: Tensor, causal: bool, keep_layout: bool = False, block: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of x and of the kernel, transforming `g` once for both; `keep_layout` as for `fft_product`."""
+    """Return the gradients of x and of the kernel, transforming `g` once for both.
+
+    Args:
+        g: upstream gradient, (batch, channels, length).
+        x: (batch, channels, length).
+        kernel: (channels, taps) in the dtype of the transform.
+        causal: see `fft_product`, and so keep_layout and block.
+        keep_layout: see there.
+        block: see there.
+    """
     batch, channels, length = x.shape
     dtype = compute_dtype(x.dtype)
     fft_length = fast_length(2 * length - 1)
-    block = channel_blocks(batch, channels, fft_length, dtype, x.device)
+    block = block or channel_blocks(batch, channels, fft_length, dtype, x.device)
     dx = _empty_result(g, "input", causal, dtype, keep_layout)
     dkernel = torch.empty_like(kernel, memory_format=torch.contiguous_format)
     for start in range(0, channels, block):

@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..common.backend import route
+from ..common.dispatch import dispatch
 from ..common.fft import impulse_response
 
 __all__ = ["causal_taps", "hilbert_transform_dense", "two_sided_taps"]
@@ -17,9 +17,9 @@ __all__ = ["causal_taps", "hilbert_transform_dense", "two_sided_taps"]
 def causal_taps(response: Tensor) -> Tensor:
     """Return the causal kernel whose frequency response has the given real part.
 
-    c = irfft(R, 2M);  k[0] = c[0],  k[t] = 2 c[t] for 0 < t < M,  k[M] = c[M],  and k[t] = 0 for t > M. Then
-    Re rfft(k, 2M) = R exactly, and Im rfft(k, 2M) = -H{R} with the discrete Hilbert transform H, which is never formed.
-    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 4.2.1 and algorithm 2. Departure: the published code
+    c = irfft(R, 2M);  k[0] = c[0],  k[t] = 2 c[t] for 0 < t < M,  k[M] = c[M],  and k[t] = 0 for t > M. Then Re
+    rfft(k, 2M) = R exactly, and Im rfft(k, 2M) = -H{R} with the discrete Hilbert transform H, which is never formed.
+    Source: Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.3.1 and algorithm 2. Departure: the published code
     doubles k[M], too, which leaves Re K different from R and changes no output for at most M inputs.
 
     Args:
@@ -34,7 +34,7 @@ def causal_taps(response: Tensor) -> Tensor:
     last = _last_lag(response)
     if response.is_complex():
         raise ValueError("the response of a causal kernel is given by its real part, got a complex tensor.")
-    if route(response) == "real":
+    if dispatch(response)[0] == "real":
         taps = _even_part(response)
     else:
         taps = impulse_response(response, 2 * last)[..., : last + 1]
@@ -48,7 +48,7 @@ def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
 
     c = irfft(K, 2M);  k[t] = c[t] and k[-t] = c[2M - t] for 0 <= t < M. The grid cannot tell lag M from lag -M, which
     only inputs longer than M reach: each gets half of c[M], so that the taps have the response K on the grid. Source:
-    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 4.2.2.
+    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.3.2.
 
     Args:
         response: (channels, M + 1), complex, or real for an even kernel; its imaginary part at 0 and pi has no effect.
@@ -61,7 +61,7 @@ def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
         ValueError: for a response with fewer than two frequencies.
     """
     last = _last_lag(response)
-    if route(response) == "real":
+    if dispatch(response)[0] == "real":
         return _two_sided_by_cosines(response, imaginary)
     if imaginary is not None:
         response = torch.complex(response, imaginary)
@@ -71,7 +71,7 @@ def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
 
 
 def _two_sided_by_cosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
-    """`two_sided_taps` without complex numbers, O(M^2)."""
+    """Compute `two_sided_taps` without complex numbers, O(M^2)."""
     last = response.shape[-1] - 1
     if response.is_complex():
         response, imaginary = response.real, response.imag
@@ -83,7 +83,7 @@ def _two_sided_by_cosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
 
 
 def _even_part(response: Tensor) -> Tensor:
-    """Return c[t] = (R[0] + (-1)^t R[M]) / 2M + sum_(0 < q < M) R[q] cos(pi q t / M) / M, (channels, M + 1), O(M^2)."""
+    """Return c[t] = (R[0] + (-1)^t R[M]) / 2M + sum_(0 < q < M) R[q] cos(pi q t / M) / M, (channels, M + 1)."""
     last = response.shape[-1] - 1
     bins = torch.arange(last + 1, device=response.device)
     weights = torch.where((bins == 0) | (bins == last), 1, 2).to(response.dtype) / (2 * last)
@@ -93,7 +93,7 @@ def _even_part(response: Tensor) -> Tensor:
 
 
 def _odd_part(imaginary: Tensor) -> Tensor:
-    """Return sum_(0 < q < M) I[q] sin(pi q t / M) / M, (channels, M + 1), O(M^2)."""
+    """Return sum_(0 < q < M) I[q] sin(pi q t / M) / M, (channels, M + 1)."""
     last = imaginary.shape[-1] - 1
     bins = torch.arange(last + 1, device=imaginary.device)
     # A quarter of a period after the cosine.
@@ -105,8 +105,8 @@ def _odd_part(imaginary: Tensor) -> Tensor:
 def _cosines(steps: Tensor, period: int, dtype: torch.dtype) -> Tensor:
     """Return cos(2 pi s / period) of whole numbers s, to the rounding of `dtype`.
 
-    Angles are reduced in whole numbers, and the cosine is taken as a sine of an angle from -pi / 2 to pi / 2, which is small
-    where the result is.
+    Angles are reduced in whole numbers, and the cosine is taken as a sine of an angle from -pi / 2 to pi / 2, which is
+    small where the result is.
     """
     distance = ((steps + period // 2) % period - period // 2).abs()  # 0 to period / 2
     return torch.sin((period - 4 * distance).to(dtype) * (math.pi / (2 * period)))
@@ -138,7 +138,7 @@ def hilbert_transform_dense(response: Tensor) -> Tensor:
 def _last_lag(response: Tensor) -> int:
     if response.shape[-1] < 2:
         raise ValueError(
-            f"a response needs the frequencies 0 and pi at least, got {response.shape[-1]} of them: the grid of length M "
-            "has M + 1, M at least 1."
+            f"a response needs the frequencies 0 and pi at least, got {response.shape[-1]} of them: the grid of "
+            "length M has M + 1, M at least 1."
         )
     return response.shape[-1] - 1

@@ -1,7 +1,7 @@
-"""Products with a kernel that is given by its frequency response: one transform of the input and one back, none of taps.
+"""Products with a kernel that is given by its frequency response: two transforms, and none of taps.
 
-The product is trilinear in x, the response and the upstream gradient, as the Toeplitz product is, and every derivative is
-again a product with a response or a correlation of two signals: so two operators are closed under differentiation.
+The product is trilinear in x, the response and the upstream gradient, as the Toeplitz product is, and every derivative
+is again a product with a response or a correlation of two signals: so two operators are closed under differentiation.
 """
 
 from typing import Any
@@ -9,30 +9,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.fft import channel_blocks, circular_product, compute_dtype, cross_spectrum, fast_length, spectrum
+from ..common.dispatch import compute_dtype
+from ..common.fft import channel_blocks, circular_product, cross_spectrum, fast_length, spectrum
 from ..common.layout import channels_adjacent, positions_adjacent, write_channels
 
 __all__ = ["response_matmul", "response_suits"]
 
 
 def response_suits(length: int, last: int) -> bool:
-    """Whether a product over `length` positions gains from the response on the grid pi q / M, M = `last`.
+    """Return whether a product over `length` positions gains from the response on the grid pi q / M, M = `last`.
 
-    It does where the grid resolves all lags and its transform, of length 2M, is fast and not much longer than needed.
+    The product gains where the grid resolves all lags and its transform, of length 2M, is fast and not much longer
+    than needed.
+
+    Args:
+        length: positions.
+        last: M, the last bin of the grid.
     """
     return length <= last and fast_length(2 * last) == 2 * last <= 1.25 * fast_length(2 * length - 1)
 
 
-def response_matmul(x: Tensor, response: Tensor) -> Tensor:
+def response_matmul(x: Tensor, response: Tensor, block: int | None = None) -> Tensor:
     """Multiply each channel of `x` by the Toeplitz matrix of the kernel with the given frequency response.
 
     y = irfft(K rfft(x, 2M), 2M)[: length]: what `toeplitz_matmul(x, two_sided_taps(K))` gives, without taps. Source:
-    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 4.2.2.
+    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.3.2.
 
     Args:
         x: (batch, channels, length) of any floating dtype, length at most M.
-        response: (2, channels, M + 1), the real and the imaginary part of K at pi q / M, in float32 (float64 for float64
-            `x`); the imaginary part at 0 and pi has no effect.
+        response: (2, channels, M + 1), the real and the imaginary part of K at pi q / M, in float32 (float64 for
+            float64 `x`); the imaginary part at 0 and pi has no effect.
+        block: channels to transform at a time; by default `channel_blocks` says how many.
 
     Returns:
         (batch, channels, length) in the dtype of `x`.
@@ -49,7 +56,8 @@ def response_matmul(x: Tensor, response: Tensor) -> Tensor:
     response = response.to(compute_dtype(x.dtype))
     if x.numel() == 0:
         return x.clone() + response.sum().to(x.dtype) * 0
-    return _ResponseProduct.apply(x, response)
+    y: Tensor = _ResponseProduct.apply(x, response, block)
+    return y
 
 
 def _conjugate(response: Tensor) -> Tensor:
@@ -63,11 +71,12 @@ def _joined(response: Tensor, c: slice, size: int) -> Tensor:
 
 class _ResponseProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, response: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, response: Tensor, block: int | None) -> Tensor:
         ctx.save_for_backward(x, response)
+        ctx.block = block
         batch, channels, length = x.shape
         size = 2 * (response.shape[-1] - 1)
-        block = channel_blocks(batch, channels, size, response.dtype, x.device)
+        block = block or channel_blocks(batch, channels, size, response.dtype, x.device)
         out = _empty_like(x)
         for start in range(0, channels, block):
             c = slice(start, start + block)
@@ -77,24 +86,26 @@ class _ResponseProduct(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         x, response = ctx.saved_tensors
-        if all(ctx.needs_input_grad) and not torch.is_grad_enabled():
-            return _both_gradients(g, x, response)
-        dx = _ResponseProduct.apply(g, _conjugate(response)) if ctx.needs_input_grad[0] else None
-        dresponse = _ResponseGradient.apply(g, x, response.shape[-1] - 1) if ctx.needs_input_grad[1] else None
-        return dx, dresponse
+        needs, block = ctx.needs_input_grad, ctx.block
+        if needs[0] and needs[1] and not torch.is_grad_enabled():
+            return *_both_gradients(g, x, response, block), None
+        dx = _ResponseProduct.apply(g, _conjugate(response), block) if needs[0] else None
+        dresponse = _ResponseGradient.apply(g, x, response.shape[-1] - 1, block) if needs[1] else None
+        return dx, dresponse, None
 
 
 class _ResponseGradient(torch.autograd.Function):
     """The gradient of the response: w[q] sum_b conj(X[b, q]) G[b, q], w = 1 / 2M at 0 and pi and 1 / M between."""
 
     @staticmethod
-    def forward(ctx: Any, g: Tensor, x: Tensor, last: int) -> Tensor:
+    def forward(ctx: Any, g: Tensor, x: Tensor, last: int, block: int | None) -> Tensor:
         ctx.save_for_backward(g, x)
+        ctx.block = block
         batch, channels, _ = x.shape
         dtype = compute_dtype(x.dtype)
-        block = channel_blocks(batch, channels, 2 * last, dtype, x.device)
+        block = block or channel_blocks(batch, channels, 2 * last, dtype, x.device)
         out = torch.empty((2, channels, last + 1), dtype=dtype, device=x.device)
         for start in range(0, channels, block):
             c = slice(start, start + block)
@@ -103,17 +114,18 @@ class _ResponseGradient(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         g, x = ctx.saved_tensors
-        return _ResponseProduct.apply(x, upstream), _ResponseProduct.apply(g, _conjugate(upstream)), None
+        dg = _ResponseProduct.apply(x, upstream, ctx.block)
+        return dg, _ResponseProduct.apply(g, _conjugate(upstream), ctx.block), None, None
 
 
-def _both_gradients(g: Tensor, x: Tensor, response: Tensor) -> tuple[Tensor, Tensor]:
+def _both_gradients(g: Tensor, x: Tensor, response: Tensor, block: int | None) -> tuple[Tensor, Tensor]:
     """Return the gradients of x and of the response, transforming `g` once for both."""
     batch, channels, length = x.shape
     dtype = response.dtype
     size = 2 * (response.shape[-1] - 1)
-    block = channel_blocks(batch, channels, size, dtype, x.device)
+    block = block or channel_blocks(batch, channels, size, dtype, x.device)
     dx = _empty_like(g)
     dresponse = torch.empty_like(response, memory_format=torch.contiguous_format)
     for start in range(0, channels, block):
@@ -127,7 +139,7 @@ def _both_gradients(g: Tensor, x: Tensor, response: Tensor) -> tuple[Tensor, Ten
 
 
 def _empty_like(x: Tensor) -> Tensor:
-    """Room for what has the shape of x: laid out as x is on a CPU where its channels are adjacent, else contiguous."""
+    """Return memory for the shape of x: laid out as x is on a CPU where its channels are adjacent, else contiguous."""
     return torch.empty_like(
         x, memory_format=torch.preserve_format if channels_adjacent(x) else torch.contiguous_format
     )

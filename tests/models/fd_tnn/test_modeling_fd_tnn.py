@@ -53,7 +53,7 @@ def make(length: int = 8, **kwargs: Any) -> FDTNNForCausalLM:
 @pytest.mark.parametrize("frequency_input", ["omega", "cosine"])
 @pytest.mark.parametrize("length", [7, 8, 9, 13])
 def test_lengths_around_the_grid_agree_cached_and_not(length, frequency_input):
-    """A token's logits are those of the longest input, and of decoding token by token: nothing depends on the length."""
+    """A token's logits are those of the longest input, and of decoding token by token."""
     model = make(frequency_input=frequency_input)
     ids = torch.randint(VOCAB, (2, 20))
     longest = model(ids, use_cache=False).logits
@@ -95,7 +95,7 @@ def test_context_length_of_layers_in_a_hybrid():
 
 @pytest.mark.parametrize("frequency_input", ["omega", "cosine"])
 def test_zero_biases_give_finite_gradients(frequency_input):
-    """With the masked model's initialisation the encoder meets a zero vector at omega = 0, where a norm is steep."""
+    """With the masked model's initialization the encoder meets a zero vector at omega = 0, where a norm is steep."""
     for activation in ("relu", "silu", "gelu"):
         config = TestFDTNN().config(False, frequency_input=frequency_input, rpe_activation=activation)
         model = FDTNNForMaskedLM(config)

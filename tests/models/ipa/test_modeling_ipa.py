@@ -76,7 +76,7 @@ CACHED = [
 
 @pytest.mark.parametrize("options", CACHED, ids=str)
 def test_every_option_decodes_as_it_reads(options):
-    """Logits with a cache, in chunks and with pads, and generation from a preallocated one, prefilled in chunks or whole."""
+    """Logits with a cache, in chunks and with pads; generation from a preallocated cache, prefilled in chunks."""
     model = make(pad_token_id=0, **options)
     suite, mask = TestIPA(), torch.tensor(PADS["inside"])
     ids, real = torch.randint(1, VOCAB, (2, 9)), mask.bool()
@@ -97,8 +97,9 @@ def test_parameter_counts(is_causal, rank):
     """Column, row and norms of each layer, the last norm, and the embeddings."""
     vocab, n, layers, P, M, rows = 101, 24, 3, 4, 17, 6
     config = IPAConfig(
-        vocab_size=vocab, hidden_size=n, num_hidden_layers=layers, num_centers=P, rank=rank, kernel_rank=5 if rank else None,
-        num_row_centers=rows, max_position_embeddings=M, is_causal=is_causal, linear_init="normal",
+        vocab_size=vocab, hidden_size=n, num_hidden_layers=layers, num_centers=P, rank=rank,
+        kernel_rank=5 if rank else None, num_row_centers=rows, max_position_embeddings=M, is_causal=is_causal,
+        linear_init="normal",
     )  # fmt: skip
     h, offsets = 4 * n, M if is_causal else 2 * M - 1
     k, r = (rank, 5) if rank else (n // P, n // P)
@@ -156,7 +157,7 @@ def test_without_residuals_and_norms():
     assert_close(model(ids).logits, model.lm_head(x))
 
 
-# -- the copy head -----------------------------------------------------------------------------------------------------
+# -- the copy head ----------------------------------------------------------------------------------------------------
 
 
 def copied(model: IPAForCausalLM, ids: list[int], states: torch.Tensor) -> torch.Tensor:
@@ -221,7 +222,7 @@ def test_ids_are_kept_exactly_in_half_precision():
         ]
 
 
-# -- caches of their own -----------------------------------------------------------------------------------------------
+# -- caches of their own ----------------------------------------------------------------------------------------------
 
 
 def test_long_histories_and_deep_crops():
@@ -298,7 +299,7 @@ def test_layers_of_a_hybrid():
         assert torch.equal(model.generate(ids, attention_mask=left, max_new_tokens=8, **kwargs), expected)
 
 
-# -- configurations ----------------------------------------------------------------------------------------------------
+# -- configurations ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

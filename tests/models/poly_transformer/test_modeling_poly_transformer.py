@@ -80,7 +80,7 @@ class TestVariants:
         model.save_pretrained(tmp_path)
         inputs = variant.batch("Model")
         assert torch.equal(type(model).from_pretrained(tmp_path)(**inputs)[0], model(**inputs)[0])
-        variant.test_nothing_is_left_to_chance_by_initialisation(is_causal)
+        variant.test_nothing_is_left_to_chance_by_initialization(is_causal)
 
 
 @pytest.mark.parametrize(

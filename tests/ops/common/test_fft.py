@@ -2,7 +2,7 @@
 
 import torch
 
-from hf_seqmix.ops.common.fft import channel_blocks, compute_dtype, fast_length
+from hf_seqmix.ops.common.fft import channel_blocks, fast_length
 
 
 def is_fast(n: int) -> bool:
@@ -27,8 +27,3 @@ def test_blocks_bound_the_memory_of_a_transform():
     assert channel_blocks(4, 256, 64, torch.float32, cpu) == 256
     assert channel_blocks(4096, 256, 1 << 20, torch.float32, cpu) == 1
     assert channel_blocks(0, 5, 8, torch.float32, cpu) == 5
-
-
-def test_compute_dtype():
-    assert compute_dtype(torch.float64) == torch.float64
-    assert {compute_dtype(d) for d in (torch.float32, torch.bfloat16, torch.float16)} == {torch.float32}

@@ -1,6 +1,7 @@
 """IPA's column operation against its formula, and its derivatives, for every norm, coupling and kind of visibility."""
 
 import itertools
+from functools import partial
 from typing import Any
 
 import pytest
@@ -8,8 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.ops import piecewise_column, piecewise_column_dense
-from hf_seqmix.ops.piecewise import problem as piecewise_problem
-from hf_seqmix.ops.piecewise.column import KERNEL_NORMS
+from hf_seqmix.ops.piecewise.column import KERNEL_NORMS, _column
 from tests.largest import Largest
 from tests.tolerances import TOLERANCE, assert_close
 
@@ -18,10 +18,9 @@ LIMIT = 20  # positions of the absolute coupling
 
 
 @pytest.fixture(params=[None, 3000], ids=["one block", "small blocks"])
-def blocks(request, monkeypatch):
+def block_bytes(request):
     """Small inputs fit one block; with little memory they need many, of unequal sizes."""
-    if request.param is not None:
-        monkeypatch.setattr(piecewise_problem, "_CPU_BYTES", request.param)
+    return request.param
 
 
 def arguments(
@@ -34,7 +33,7 @@ def arguments(
     dtype: torch.dtype = DOUBLE,
     batch: int = 3,
 ) -> tuple[list[Tensor | None], dict[str, Any]]:
-    """Random tensors and options: 4 centres, kernels of width 5, values of width 3."""
+    """Random tensors and options: 4 centers, kernels of width 5, values of width 3."""
     total = n + history
     entries = distance if causal else 2 * distance - 1
     table, positions = None, 0
@@ -66,9 +65,11 @@ def placed(n: int, total: int, batch: int = 3) -> dict[str, Tensor]:
     return {"query_positions": positions[:, queries], "key_positions": positions, "visible": visible}
 
 
-def assert_equals_dense(tensors: list[Tensor | None], options: dict[str, Any], norm: str) -> None:
+def assert_equals_dense(
+    tensors: list[Tensor | None], options: dict[str, Any], norm: str, block_bytes: int | None
+) -> None:
     results = []
-    for function in (piecewise_column, piecewise_column_dense):
+    for function in (partial(piecewise_column, block_bytes=block_bytes), piecewise_column_dense):
         leaves = [None if x is None else x.clone().requires_grad_() for x in tensors]
         out = function(*leaves, kernel_norm=norm, **options)
         torch.manual_seed(1)
@@ -81,19 +82,20 @@ def assert_equals_dense(tensors: list[Tensor | None], options: dict[str, Any], n
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 @pytest.mark.parametrize("norm", KERNEL_NORMS)
-def test_values_and_gradients_equal_the_formula(blocks, norm, causal):
+def test_values_and_gradients_equal_the_formula(block_bytes, norm, causal):
     for n, coupling, distance, masked in itertools.product(
         (1, 7, 13), ("shared", "toeplitz", "absolute"), (4, 40), (False, True)
     ):
         for history in (0, 5) if causal else (0,):
-            assert_equals_dense(*arguments(n, history, causal, coupling, distance, masked), norm)
+            tensors, options = arguments(n, history, causal, coupling, distance, masked)
+            assert_equals_dense(tensors, options, norm, block_bytes)
 
 
 @pytest.mark.parametrize("norm", KERNEL_NORMS)
-def test_a_history_with_pads_equals_the_formula(blocks, norm):
+def test_a_history_with_pads_equals_the_formula(block_bytes, norm):
     for n, coupling in itertools.product((1, 6), ("shared", "toeplitz", "absolute")):
         tensors, options = arguments(n, 9, True, coupling)
-        assert_equals_dense(tensors, {**options, **placed(n, n + 9)}, norm)
+        assert_equals_dense(tensors, {**options, **placed(n, n + 9)}, norm, block_bytes)
 
 
 @pytest.mark.parametrize("coupling", ["shared", "toeplitz", "absolute"])
@@ -132,12 +134,12 @@ def test_autocast_leaves_the_logits_alone():
 
 
 def kernels(query: Tensor, key: Tensor, bias: Tensor | None = None, **kwargs: Any) -> Tensor:
-    """The kernels themselves, (batch, centres, queries, keys): values are unit vectors."""
+    """The kernels themselves, (batch, centers, queries, keys): values are unit vectors."""
     eye = torch.eye(key.shape[2], dtype=key.dtype).expand(*key.shape[:2], -1, -1)
     return piecewise_column(query, key, eye, bias, **kwargs)
 
 
-def test_kernels_sum_to_one_over_centres():
+def test_kernels_sum_to_one_over_centers():
     """Of every visible pair, once the count is undone; of hidden pairs they are 0."""
     (query, key, _, bias, *_), _ = arguments(11)
     sums = kernels(query, key, bias).sum(dim=1) * torch.arange(1, 12)[:, None]
@@ -146,14 +148,14 @@ def test_kernels_sum_to_one_over_centres():
     assert_close(sums, torch.ones(3, 11, 11, dtype=DOUBLE))
 
 
-def test_one_centre_is_the_causal_mean():
+def test_one_center_is_the_causal_mean():
     query, key, value = (torch.randn(2, 1, 13, 4, dtype=DOUBLE) for _ in range(3))
     expected = value.cumsum(dim=2) / torch.arange(1, 14)[:, None]
     assert_close(piecewise_column(query, key, value, torch.randn(1, 5, dtype=DOUBLE)), expected)
 
 
-def test_normalised_first_and_masked_after():
-    """Masked first, all centres of a hidden pair are -inf and their softmax NaN, or a uniform 1 / P if merely large."""
+def test_normalized_first_and_masked_after():
+    """Masked first, centers of a hidden pair are -inf and their softmax NaN, or a uniform 1 / P if merely large."""
     tensors, options = arguments(9, masked=True)
     query, key, value, bias = tensors[:4]
     mask = options["key_mask"]
@@ -203,9 +205,9 @@ def test_a_query_that_sees_nothing_gets_zero(norm):
 
 @pytest.mark.parametrize("shape", [(0, 4, 5), (2, 4, 0)])
 def test_empty_inputs(shape):
-    batch, centres, n = shape
-    query = torch.zeros(batch, centres, n, 3, requires_grad=True)
-    bias = torch.zeros(centres, 5, requires_grad=True)
+    batch, centers, n = shape
+    query = torch.zeros(batch, centers, n, 3, requires_grad=True)
+    bias = torch.zeros(centers, 5, requires_grad=True)
     out = piecewise_column(query, query, query, bias)
     assert out.shape == query.shape
     out.sum().backward()
@@ -224,17 +226,18 @@ def test_extreme_logits_stay_finite():
 
 @pytest.mark.parametrize("coupling", ["shared", "toeplitz"])
 @pytest.mark.parametrize("norm", ["p", "prod", "mix"])
-def test_memory_does_not_grow_with_the_square(monkeypatch, norm, coupling):
+def test_memory_does_not_grow_with_the_square(norm, coupling):
     """Neither pass has a tensor of all pairs: twice the length halves the rows of a block, and logits stay as many."""
     budget = 2**16  # bytes
-    monkeypatch.setattr(piecewise_problem, "_CPU_BYTES", budget)
     for n in (256, 512):
         for queries in (n, 3):  # without and with a history
             query = torch.randn(1, 8, n, 2, requires_grad=True)
             table = torch.randn(8, 2 * n, requires_grad=True)
             options = (table, table if coupling == "toeplitz" else None, torch.tensor([0.3]))
             with Largest() as largest:
-                out = piecewise_column(query[:, :, -queries:], query, query, *options, kernel_norm=norm)
+                out = piecewise_column(
+                    query[:, :, -queries:], query, query, *options, kernel_norm=norm, block_bytes=budget
+                )
                 forward = largest.elements
                 out.sum().backward()
             # Three blocks' worth of scratch memory, each a little wider than its logits, is as much as there is.
@@ -244,7 +247,7 @@ def test_memory_does_not_grow_with_the_square(monkeypatch, norm, coupling):
 
 @pytest.mark.parametrize("norm", ["p", "j", "prod", "mix"])
 def test_long_sums_in_half_precision(norm):
-    """Weights are divided by their sum last, and before that the sum of 4096 values of 20 is more than float16 holds."""
+    """Weights are divided by their sum last; before that, the sum of 4096 values of 20 is more than float16 holds."""
     n, value = 4096, torch.full((1, 1, 4096, 2), 20.0, dtype=torch.float16)
     leaves = [torch.zeros(1, 1, m, 2, dtype=torch.float16).requires_grad_() for m in (2, n)]
     leaves.append(value.requires_grad_())
@@ -259,15 +262,15 @@ def test_long_sums_in_half_precision(norm):
 
 @pytest.mark.parametrize("norm", ["p", "prod", "mix"])
 def test_operator_passes_the_checks_of_the_library(norm):
-    from hf_seqmix.ops.piecewise.column import _column
-
     for coupling, masked in (("toeplitz", True), ("absolute", False)):
         tensors, options = arguments(5, 0, True, coupling, masked=masked, batch=2)
         inputs = [None if x is None else x.requires_grad_() for x in tensors]
         options = (norm, 0.7, True, options["absolute_positions"])
         mask = torch.rand(2, 5) > 0.4 if masked else None
         torch.library.opcheck(
-            _column, (*inputs, None, None, None, mask, *options), test_utils=("test_schema", "test_faketensor")
+            _column.traced,
+            (*inputs, None, None, None, mask, *options, None),
+            test_utils=("test_schema", "test_faketensor"),
         )
 
 

@@ -8,7 +8,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from hf_seqmix.ops import linear_attention, polynomial_product
 from hf_seqmix.ops.polynomial import linear_attention as causal_sum
 from hf_seqmix.ops.polynomial import running_mean as running_product
-from hf_seqmix.ops.polynomial import stages as polynomial
+from hf_seqmix.ops.polynomial.linear_attention import LOOP_CHUNK
 from hf_seqmix.ops.polynomial.stages import FORMS, outer_sum, running_sum, signed_power
 from tests.tolerances import assert_close
 
@@ -22,6 +22,12 @@ def make(length: int, earlier: int = 0, dtype: torch.dtype = torch.float64) -> t
     v = torch.randn(2, earlier + length, 3, 4, dtype=torch.float64)
     state = torch.randn(2, 3, 5, 4, dtype=torch.float64)
     return q.to(dtype), k.to(dtype), v.to(dtype), state.to(torch.promote_types(dtype, torch.float32))
+
+
+def one_head(length: int) -> list[Tensor]:
+    """The same, to be differentiated, with a batch and heads as small as can be."""
+    *tokens, state = make(length)
+    return [x.requires_grad_() for x in (*(x[:1, :, :1, :1] for x in tokens), state[:1, :1, :1, :1])]
 
 
 def brute_force(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, causal: bool) -> Tensor:
@@ -51,8 +57,8 @@ def test_the_forms_agree_to_twelve_digits(length, poisoned_empty):
     q, k, v, state = make(length)
     scale = length**0.5
     forms = [linear_attention(q, k, v, state, form=form) / scale for form in FORMS]
-    vectorised = causal_sum.causal_sum_vectorised(q, k, v, state) / scale
-    for other in (*forms[1:], vectorised):
+    vectorized = causal_sum.causal_sum_vectorized(q, k, v, state) / scale
+    for other in (*forms[1:], vectorized):
         assert (other - forms[0]).abs().max() < 1e-12
 
 
@@ -83,12 +89,12 @@ def test_gradients_of_the_forms_agree(length, poisoned_empty):
             assert_close(actual, expected)
 
 
-def test_gradients_by_finite_differences(monkeypatch):
-    monkeypatch.setattr(polynomial, "LOOP_CHUNK", 2)
-    monkeypatch.setattr(causal_sum, "LOOP_CHUNK", 2)
-    q, k, v, state = (x[:1].requires_grad_() for x in make(5))
+def test_gradients_by_finite_differences():
+    """Of more positions than a chunk has."""
+    q, k, v, state = one_head(LOOP_CHUNK + 2)
     assert torch.autograd.gradcheck(linear_attention, (q, k, v, state))
     assert torch.autograd.gradgradcheck(linear_attention, (q, k, v, state))
+    q, k, v, _ = (x[:1].requires_grad_() for x in make(5))
     assert torch.autograd.gradcheck(lambda k, v: linear_attention(q[:, 1:4], k, v), (k, v))
 
 
@@ -141,15 +147,17 @@ def test_the_operators_are_sound(with_state, reverse):
     outer, inner = torch.rand(2, 37, dtype=torch.float64), torch.rand(2, 37, dtype=torch.float64)
     factors = (outer, inner) if with_state else (None, None)
     dtype = torch.float64
-    torch.library.opcheck(causal_sum._operator, (a, b, c, state if with_state else None, *factors, reverse, dtype))
+    torch.library.opcheck(
+        causal_sum.causal_sum.traced, (a, b, c, state if with_state else None, *factors, reverse, dtype)
+    )
     pair = (a, make(37)[2].requires_grad_(), b, c, *factors, reverse, dtype, dtype)
-    torch.library.opcheck(causal_sum._pair_operator, pair)
+    torch.library.opcheck(causal_sum.causal_pair.traced, pair)
     p, x, z = torch.randn(3, 2, 37, 3, dtype=torch.float64).unbind()
     for tensor in (p, x, z):
         tensor.requires_grad_()
     start = torch.randn(2, 3, dtype=torch.float64) if with_state else None
     optional = (None, x, None) if with_state else (p, x, z)
-    torch.library.opcheck(running_product._operator, (*optional, start, *factors, reverse, dtype))
+    torch.library.opcheck(running_product.running_sums.traced, (*optional, start, *factors, reverse, dtype))
 
 
 def dense(
@@ -174,11 +182,13 @@ def test_factors_of_positions_and_both_directions(length, reverse, batch, poison
     dtype = torch.float64
     for start in (None, state):
         expected = dense(a, b, c, start, outer, inner, reverse)
-        assert_close(causal_sum._compute(a, b, c, start, outer, inner, reverse, dtype), expected)
+        for chunk in (None, 3):
+            y = causal_sum.causal_sum.compute(a, b, c, start, outer, inner, reverse, dtype, chunk)
+            assert_close(y, expected)
         scaled = b * inner[:, :, None, None]
-        at_once = causal_sum.causal_sum_vectorised(a, scaled, c, start, reverse) * outer[:, :, None, None]
+        at_once = causal_sum.causal_sum_vectorized(a, scaled, c, start, reverse) * outer[:, :, None, None]
         assert_close(at_once, expected)
-    y, z = causal_sum._compute_pair(a, d, b, c, outer, inner, reverse, dtype, torch.float32)
+    y, z = causal_sum.causal_pair.compute(a, d, b, c, outer, inner, reverse, dtype, torch.float32)
     assert_close(y, dense(a, b, c, None, outer, inner, reverse))
     assert z.dtype == torch.float32
     assert_close(z, dense(d, c, b, None, outer, inner, reverse))
@@ -196,25 +206,29 @@ def test_running_products_of_both_kinds(length, reverse, poisoned_empty):
         sums = sums if begin is None else sums + begin.unsqueeze(1)
         expected = (sums if first is None else sums * first) * outer.unsqueeze(-1)
         arguments = (first, x, last, begin, outer, inner, reverse, torch.float64)
-        assert_close(running_product._compute(*arguments), expected)
-        assert_close(running_product._at_once(*arguments), expected)
+        for chunk in (2, 32):
+            assert_close(running_product.running_sums.compute(*arguments, chunk), expected)
+            assert_close(running_product._at_once(*arguments, chunk), expected)
 
 
 @pytest.mark.parametrize("traced", [False, True])
-def test_second_derivatives_of_sums_with_factors(monkeypatch, traced):
-    monkeypatch.setattr(causal_sum, "LOOP_CHUNK", 2)
-    monkeypatch.setattr(running_product, "LOOP_CHUNK", 2)
-    q, k, v, state = (x[:1].requires_grad_() for x in make(5))
-    scale = torch.rand(1, 5, dtype=torch.float64)
-    assert torch.autograd.gradgradcheck(lambda *x: causal_sum.causal_sum(*x, scale, traced=traced), (q, k, v, state))
-    assert torch.autograd.gradcheck(lambda *x: causal_sum.causal_sum(*x, scale, traced=traced), (q, k, v, state))
-    function = running_product._operator if traced else running_product._RunningProduct.apply
-    p, x = torch.randn(2, 1, 5, 3, dtype=torch.float64).requires_grad_()
-    start = torch.randn(1, 3, dtype=torch.float64, requires_grad=True)
+def test_second_derivatives_of_sums_with_factors(traced):
+    """Of more positions than a chunk has."""
+    length = LOOP_CHUNK + 2
+    q, k, v, state = one_head(length)
+    scale = torch.rand(1, length, dtype=torch.float64)
+
+    def attention(q, k, v, state):
+        return causal_sum.causal_sum(traced, q, k, v, state, scale, None, False, torch.float64)
+
+    assert torch.autograd.gradcheck(attention, (q, k, v, state))
+    assert torch.autograd.gradgradcheck(attention, (q, k, v, state))
+    p, x = torch.randn(2, 1, length, 1, dtype=torch.float64).requires_grad_()
+    start = torch.randn(1, 1, dtype=torch.float64, requires_grad=True)
     arguments = (p, x, start)
 
     def call(p, x, start):
-        return function(p, x, None, start, scale, None, False, torch.float64)
+        return running_product.running_sums(traced, p, x, None, start, scale, None, False, torch.float64)
 
     assert torch.autograd.gradcheck(call, arguments)
     assert torch.autograd.gradgradcheck(call, arguments)

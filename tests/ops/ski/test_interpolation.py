@@ -9,9 +9,8 @@ from hf_seqmix.ops.ski.interpolation import (
     interpolate,
     interpolate_adjoint,
     interpolation_matrix,
-    ski_matmul,
-    ski_matmul_dense,
 )
+from hf_seqmix.ops.ski.product import ski_matmul, ski_matmul_dense
 from tests.tolerances import assert_close
 
 GRIDS = [(2, 2), (17, 5), (16, 16), (100, 7), (50, 40), (257, 33), (64, 64)]

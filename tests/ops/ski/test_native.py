@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from hf_seqmix.ops.common.backend import forced, implementation
+from hf_seqmix.ops import forced
+from hf_seqmix.ops.common.crossovers import implementation
 from hf_seqmix.ops.ski import c_library, native
-from hf_seqmix.ops.ski.interpolation import InducingGrid, ski_matmul_dense
-from hf_seqmix.ops.ski.operator import sparse_low_rank_matmul
+from hf_seqmix.ops.ski.interpolation import InducingGrid
+from hf_seqmix.ops.ski.product import ski_matmul_dense, sparse_low_rank_matmul
 from hf_seqmix.ops.ski.short_conv import short_conv_dense
 from tests.tolerances import assert_close
 
@@ -186,7 +187,7 @@ class TestResults:
         with forced(ski="native"):
             y = sparse_low_rank_matmul(*(t.double() for t in tensors), grid)
         assert y.dtype == torch.float64
-        assert type(y.grad_fn).__name__ == "_SparseLowRankBackward"
+        assert type(y.grad_fn).__name__ == "_TorchProductBackward"
         assert native.serves(*tensors, points=4)
         assert not native.serves(*tensors, points=5000)
         with FakeTensorMode() as mode:
@@ -203,7 +204,7 @@ class TestResults:
 def test_nothing_is_compiled_unasked(unbuilt: Path) -> None:
     tensors, grid = inputs((2, 3, 13, 4, 5), 1)
     y = sparse_low_rank_matmul(*tensors, grid)
-    assert type(y.grad_fn).__name__ == "_SparseLowRankBackward"
+    assert type(y.grad_fn).__name__ == "_TorchProductBackward"
     assert list(unbuilt.iterdir()) == []
     with (
         forced(ski="native"),

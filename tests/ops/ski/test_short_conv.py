@@ -87,7 +87,7 @@ def test_empty_inputs(shape):
 
 
 def test_bad_arguments_are_refused():
-    with pytest.raises(ValueError, match="weight has 4 taps; a centred convolution needs an odd number"):
+    with pytest.raises(ValueError, match="weight has 4 taps; a centered convolution needs an odd number"):
         short_conv(torch.randn(1, 2, 5), torch.randn(2, 4))
     with pytest.raises(ValueError, match=r"got \(1, 2, 5\) and \(3, 3\)"):
         short_conv(torch.randn(1, 2, 5), torch.randn(3, 3))
@@ -106,7 +106,8 @@ def test_autocast_does_not_reach_the_convolution(taps):
 
 
 def test_weights_keep_their_precision_in_half_precision():
-    # An even number of equal weights would cancel on alternating signs; what is left is what bfloat16 would round away.
+    # An even number of equal weights would cancel on alternating signs; what is left is what bfloat16 would round
+    # away.
     x = (1 - 2 * (torch.arange(40) % 2)).expand(1, 5, 40).bfloat16()
     weight = 1 + 1e-3 * torch.randn(5, 17)
     weight[:, 0] = 0

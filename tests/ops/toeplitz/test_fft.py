@@ -1,4 +1,4 @@
-"""The two torch implementations of the Toeplitz product, at every short length and at long ones, forward and backward."""
+"""The two torch implementations of the Toeplitz product at short and long lengths, forward and backward."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from scipy.signal import fftconvolve
 from torch import Tensor
 
 from hf_seqmix.ops import forced, toeplitz_matmul, toeplitz_matmul_dense
+from hf_seqmix.ops.toeplitz.fft import fft_gradients, fft_product
 from tests.tolerances import assert_close
 
 FORMS = [("fft", True), ("right_angle", True), ("fft", False)]
@@ -98,3 +99,23 @@ def test_only_the_input_and_the_kernel_are_kept(name, causal, dtype):
     with forms(name, causal), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         toeplitz_matmul(x, kernel, causal)
     assert sum(kept.values()) == x.numel() * x.itemsize + kernel.numel() * 4
+
+
+@pytest.mark.parametrize("keep_layout", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_many_blocks_of_channels(causal, keep_layout, poisoned_empty):
+    """Seven channels, three at a time, side by side in memory."""
+    x, g = torch.randn(2, 2, 11, 7, dtype=torch.float64).transpose(2, 3).unbind()
+    kernel = torch.randn(7, 11 if causal else 21, dtype=torch.float64)
+    a, b = x.clone().requires_grad_(), kernel.clone().requires_grad_()
+    y = toeplitz_matmul_dense(a, b, causal)
+    dx, dkernel = torch.autograd.grad(y, (a, b), g)
+
+    def by_blocks(first: Tensor, second: Tensor, wrt: str) -> Tensor:
+        return fft_product(first, second, wrt, causal, keep_layout, block=3)
+
+    assert_close(by_blocks(x, kernel, "output"), y.detach())
+    assert_close(by_blocks(g, kernel, "input"), dx)
+    assert_close(by_blocks(g, x, "kernel"), dkernel)
+    for actual, expected in zip(fft_gradients(g, x, kernel, causal, keep_layout, block=3), (dx, dkernel), strict=True):
+        assert_close(actual, expected)

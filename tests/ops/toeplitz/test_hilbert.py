@@ -68,7 +68,7 @@ def test_imaginary_parts_at_zero_and_pi_have_no_effect():
 
 @pytest.mark.parametrize("last", [8, 13])
 def test_the_causal_operator_is_the_circular_product_for_inputs_up_to_m(last):
-    """y = irfft(K rfft(x, 2M)) equals the lower-triangular Toeplitz product of the taps."""
+    """The product y = irfft(K rfft(x, 2M)) equals the lower-triangular Toeplitz product of the taps."""
     response = torch.randn(3, last + 1, dtype=torch.float64)
     spectrum = torch.complex(response, -hilbert_transform_dense(response))
     taps = causal_taps(response)

@@ -10,7 +10,8 @@ import torch
 
 import hf_seqmix
 from hf_seqmix.ops import toeplitz_matmul_dense
-from hf_seqmix.ops.ski.interpolation import InducingGrid, ski_matmul_dense
+from hf_seqmix.ops.ski.interpolation import InducingGrid
+from hf_seqmix.ops.ski.product import ski_matmul_dense
 from hf_seqmix.ops.ski.short_conv import short_conv_dense
 from hf_seqmix.training import timing
 from hf_seqmix.training.results import read_results
@@ -134,7 +135,7 @@ def test_forced_implementations_are_used(scripts: dict[str, ModuleType]) -> None
     used = []
 
     def product(x: torch.Tensor) -> torch.Tensor:
-        used.append(hf_seqmix.ops.common.backend.implementation("toeplitz_causal", x, x.shape[-1]))
+        used.append(hf_seqmix.ops.common.crossovers.implementation("toeplitz_causal", x, x.shape[-1]))
         return x
 
     candidates = scripts["op_candidates"]

@@ -1,42 +1,42 @@
-"""Causal linear attention without a denominator in Triton, forward and backward: chunks in parallel, sums of states between.
+"""Causal linear attention without a denominator in Triton: chunks in parallel, and sums of states between them.
 
 With a state S of width x values numbers a head and optional factors o, i of each position,
 
     y_t = o_t a_t (S + sum_(s <= t) i_s b_s c_s^T),        or over s >= t, in reverse.
 
-One program that walks a whole head with the state in registers reads everything once, but batch x heads of them leave most of
-a GPU idle at small batches. So a head is cut into parts of whole chunks, as many as fill the device and no more, since each
-part writes and reads a state of width x values numbers in float32:
+One program that walks a whole head with the state in registers reads everything once, but batch x heads of them leave
+most of a GPU idle at small batches. So a head is cut into parts of whole chunks, as many as fill the device and no
+more, since each part writes and reads a state of width x values numbers in float32:
 
-1. `_part_sums`: sum_(s in part) i_s b_s c_s^T, for every part but the last;
-2. `_running_totals` (`running_sums.py`): their sums over the parts before, and the state;
-3. `_outputs`: a program a part walks its chunks with the state in registers.
+1. `part_sums_kernel`: sum_(s in part) i_s b_s c_s^T, for every part but the last;
+2. `running_totals` (`running_mean.py`): their sums over the parts before, and the state;
+3. `outputs_kernel`: a program a part walks its chunks with the state in registers.
 
-Of a head that is one part, only the third is launched. The gradients are of the same form, and the two that share a state
-come from one launch: `causal_sum_pair`.
+Of a head that is one part, only the third is launched. The gradients are of the same form, and the two that share a
+state come from one launch: `causal_sum_pair`.
 
-Every output is written by one program and sums over parts are made in their order, without atomics: results repeat bit for
-bit. They depend, within rounding, on the number of parts, and so on batch, heads and length.
+Every output is written by one program and sums over parts are made in their order, without atomics: results repeat bit
+for bit. They depend, within rounding, on the number of parts, and so on batch, heads and length.
 
-Products are of half-precision numbers where one of a, b and c is, summed in float32; see `causal_tiles.py`.
+Products are of half-precision numbers where one of a, b and c is, summed in float32; see `tiles.py`.
 """
 
 import torch
 import triton
-import triton.language as tl
 from torch import Tensor
 
 from ...common.precision import dot_precision
+from .linear_attention_parts import outputs_kernel, part_sums_kernel
 from .running_mean import running_totals
-from .tiles import add_product, dot_dtype, fit, load_rows, masked_product, serves_pairs, tile_settings
+from .tiles import dot_dtype, serves_pairs, tile_settings
 
 __all__ = ["LARGEST_WIDTH", "causal_sum", "causal_sum_pair"]
 
 LARGEST_WIDTH = 128
-"""Of a, b and c: the state has to fit into the registers of a program."""
+"""Largest width of a, b and c: the state has to fit into the registers of a program."""
 
 PROGRAMS = 264
-"""As many as a head is cut for: two for each of the 132 multiprocessors of an H200 (from a model, not measured)."""
+"""Programs that a head is cut for: two for each of the 132 multiprocessors of an H200 (from a model, not measured)."""
 
 
 def causal_sum(
@@ -49,6 +49,7 @@ def causal_sum(
     outer: Tensor | None = None,
     inner: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
+    programs: int = PROGRAMS,
 ) -> Tensor:
     """Compute y_t = o_t a_t (S + sum i_s b_s c_s^T) over s <= t, or, in `reverse`, over s >= t.
 
@@ -61,12 +62,13 @@ def causal_sum(
         outer: o, (batch, length) in float32, or with a length of 1; None for ones.
         inner: i, likewise.
         dtype: of the result.
+        programs: that a head is cut for.
 
     Returns:
         (batch, length, heads, values).
     """
     y = torch.empty((*a.shape[:3], c.shape[3]), dtype=dtype, device=a.device)
-    _launch((a, None), (b, c), (y, None), state, outer, inner, reverse)
+    _launch((a, None), (b, c), (y, None), state, outer, inner, reverse, programs)
     return y
 
 
@@ -80,8 +82,9 @@ def causal_sum_pair(
     outer: Tensor | None = None,
     inner: Tensor | None = None,
     dtypes: tuple[torch.dtype, torch.dtype] = (torch.float32, torch.float32),
+    programs: int = PROGRAMS,
 ) -> tuple[Tensor, Tensor]:
-    """Compute o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T), the gradients in v and in k, over one state.
+    """Compute o_t a_t (sum i_s b_s c_s^T) and o_t d_t (sum i_s c_s b_s^T), the gradients in v and k, over one state.
 
     Args:
         a: (batch, length, heads, width), as b.
@@ -92,6 +95,7 @@ def causal_sum_pair(
         outer: see there.
         inner: see there.
         dtypes: of the results.
+        programs: that a head is cut for.
 
     Returns:
         (batch, length, heads, values) and (batch, length, heads, width).
@@ -99,10 +103,10 @@ def causal_sum_pair(
     y = torch.empty((*a.shape[:3], c.shape[3]), dtype=dtypes[0], device=a.device)
     z = torch.empty((*a.shape[:3], b.shape[3]), dtype=dtypes[1], device=a.device)
     if serves_pairs(b.shape[3], c.shape[3], dot_dtype(a, other, b, c)):
-        _launch((a, other), (b, c), (y, z), None, outer, inner, reverse)
+        _launch((a, other), (b, c), (y, z), None, outer, inner, reverse, programs)
     else:
-        _launch((a, None), (b, c), (y, None), None, outer, inner, reverse)
-        _launch((other, None), (c, b), (z, None), None, outer, inner, reverse)
+        _launch((a, None), (b, c), (y, None), None, outer, inner, reverse, programs)
+        _launch((other, None), (c, b), (z, None), None, outer, inner, reverse, programs)
     return y, z
 
 
@@ -114,6 +118,7 @@ def _launch(
     outer: Tensor | None,
     inner: Tensor | None,
     reverse: bool,
+    programs: int,
 ) -> None:
     (a, other), (b, c), (y, z) = queries, pairs, outputs
     batch, length, heads, width = a.shape
@@ -128,7 +133,7 @@ def _launch(
     settings = tile_settings(width, values, dot, other is not None)
     chunk, block = settings["CHUNK"], settings["VALUES_BLOCK"]
     blocks, chunks = triton.cdiv(values, block), triton.cdiv(length, chunk)
-    wanted = triton.cdiv(PROGRAMS, batch * heads * blocks)
+    wanted = triton.cdiv(programs, batch * heads * blocks)
     part_chunks = triton.cdiv(chunks, min(wanted, chunks))
     parts = triton.cdiv(chunks, part_chunks)
     outer, inner = _factor(outer, batch, length), _factor(inner, batch, length)
@@ -148,7 +153,7 @@ def _launch(
         sums = unused
         if parts > 1:
             sums = torch.empty((batch * heads, parts - 1, width * values), dtype=torch.float32, device=a.device)
-            _part_sums[(blocks * batch * heads * (parts - 1),)](
+            part_sums_kernel[(blocks * batch * heads * (parts - 1),)](
                 b,
                 c,
                 unused if inner is None else inner,
@@ -162,7 +167,7 @@ def _launch(
                 **shared,
             )
             sums = running_totals(sums, state)
-        _outputs[(blocks * batch * heads * parts,)](
+        outputs_kernel[(blocks * batch * heads * parts,)](
             a,
             unused if other is None else other,
             b,
@@ -189,187 +194,9 @@ def _launch(
 
 
 def _near(x: Tensor) -> Tensor:
-    """A copy where the rows of a chunk are 2^31 numbers apart, which kernels count in 32 bits."""
+    """Return x, copied where the rows of a chunk are 2^31 numbers apart, which kernels count in 32 bits."""
     return x.contiguous() if max(abs(step) for step in x.stride()[1::2]) >= 2**24 else x
 
 
 def _factor(x: Tensor | None, batch: int, length: int) -> Tensor | None:
     return None if x is None else x.to(torch.float32).expand(batch, length).contiguous()
-
-
-@triton.jit(do_not_specialize=["length", "part_chunks", "parts", "heads"])
-def _part_sums(
-    b,
-    c,
-    inner,
-    sums,
-    length,
-    part_chunks,
-    parts,
-    heads,
-    b_batch,
-    b_step,
-    b_head,
-    b_channel,
-    c_batch,
-    c_step,
-    c_head,
-    c_channel,
-    WIDTH: tl.constexpr,
-    VALUES: tl.constexpr,
-    REVERSE: tl.constexpr,
-    HAS_INNER: tl.constexpr,
-    DOT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    CHUNK: tl.constexpr,
-    WIDTH_BLOCK: tl.constexpr,
-    VALUES_BLOCK: tl.constexpr,
-):
-    """Sum i_s b_s c_s^T over a part, for every part but the last in the direction of the sum."""
-    # Blocks of values, which read the same keys, stand side by side.
-    blocks: tl.constexpr = (VALUES + VALUES_BLOCK - 1) // VALUES_BLOCK
-    program = tl.program_id(0).to(tl.int64) // blocks
-    rank, head = program % (parts - 1), program // (parts - 1)
-    part = (parts - 1 - rank if REVERSE else rank).to(tl.int32)
-    first_value = tl.program_id(0) % blocks * VALUES_BLOCK
-    b += head // heads * b_batch + head % heads * b_head
-    c += head // heads * c_batch + head % heads * c_head
-    inner += head // heads * length
-    state = tl.zeros((WIDTH_BLOCK, VALUES_BLOCK), tl.float32)
-    row = tl.arange(0, CHUNK)
-    for i in range(0, part_chunks):
-        start = (part * part_chunks + i) * CHUNK
-        key = load_rows(b, start, length, b_step, b_channel, 0, CHUNK, WIDTH_BLOCK, WIDTH)
-        value = load_rows(c, start, length, c_step, c_channel, first_value, CHUNK, VALUES_BLOCK, VALUES)
-        if HAS_INNER:
-            key = key.to(tl.float32) * tl.load(inner + start + row, mask=start + row < length, other=0.0)[:, None]
-        key, key_power = fit(key, DOT)
-        value, value_power = fit(value, DOT)
-        state = add_product(state, tl.trans(key), value, key_power * value_power, DOT, PRECISION)
-    width = tl.arange(0, WIDTH_BLOCK)[:, None]
-    values = first_value + tl.arange(0, VALUES_BLOCK)[None, :]
-    at = sums + program * (WIDTH * VALUES) + width * VALUES + values
-    tl.store(at, state, mask=(width < WIDTH) & (values < VALUES))
-
-
-@triton.jit(do_not_specialize=["length", "part_chunks", "parts", "heads"])
-def _outputs(
-    a,
-    other,
-    b,
-    c,
-    y,
-    z,
-    initial,
-    sums,
-    outer,
-    inner,
-    length,
-    part_chunks,
-    parts,
-    heads,
-    a_batch,
-    a_step,
-    a_head,
-    a_channel,
-    other_batch,
-    other_step,
-    other_head,
-    other_channel,
-    b_batch,
-    b_step,
-    b_head,
-    b_channel,
-    c_batch,
-    c_step,
-    c_head,
-    c_channel,
-    WIDTH: tl.constexpr,
-    VALUES: tl.constexpr,
-    REVERSE: tl.constexpr,
-    HAS_STATE: tl.constexpr,
-    HAS_OUTER: tl.constexpr,
-    HAS_INNER: tl.constexpr,
-    PAIR: tl.constexpr,
-    DOT: tl.constexpr,
-    PRECISION: tl.constexpr,
-    CHUNK: tl.constexpr,
-    WIDTH_BLOCK: tl.constexpr,
-    VALUES_BLOCK: tl.constexpr,
-):
-    """Walk a part chunk by chunk: what the state gives, what the chunk gives itself, and on with the state."""
-    blocks: tl.constexpr = (VALUES + VALUES_BLOCK - 1) // VALUES_BLOCK
-    program = tl.program_id(0).to(tl.int64) // blocks
-    rank, head = program % parts, program // parts
-    part = (parts - 1 - rank if REVERSE else rank).to(tl.int32)
-    batch = head // heads
-    first_value = tl.program_id(0) % blocks * VALUES_BLOCK
-    a += batch * a_batch + head % heads * a_head
-    other += batch * other_batch + head % heads * other_head
-    b += batch * b_batch + head % heads * b_head
-    c += batch * c_batch + head % heads * c_head
-    y += batch * length * heads * VALUES + head % heads * VALUES
-    z += batch * length * heads * WIDTH + head % heads * WIDTH
-    outer += batch * length
-    inner += batch * length
-
-    width = tl.arange(0, WIDTH_BLOCK)
-    values = first_value + tl.arange(0, VALUES_BLOCK)
-    # A state of other programs, or the initial one: at the rank of the other nothing is read.
-    summed = (width < tl.where(rank > 0, WIDTH, 0))[:, None] & (values < VALUES)[None, :]
-    given = (width < tl.where(rank > 0, 0, WIDTH))[:, None] & (values < VALUES)[None, :]
-    entry = width[:, None] * VALUES + values[None, :]
-    before = sums + (head * (parts - 1) + rank - 1) * (WIDTH * VALUES)
-    state = tl.load(before + entry, mask=summed, other=0.0).to(tl.float32)
-    if HAS_STATE:
-        state += tl.load(initial + head * (WIDTH * VALUES) + entry, mask=given, other=0.0)
-
-    row = tl.arange(0, CHUNK)
-    if REVERSE:
-        seen = row[None, :] >= row[:, None]
-    else:
-        seen = row[None, :] <= row[:, None]
-    first_chunk = part * part_chunks
-    here = tl.minimum(part_chunks, tl.cdiv(length, CHUNK) - first_chunk)
-    for i in range(0, here):
-        if REVERSE:
-            start = (first_chunk + here - 1 - i) * CHUNK
-        else:
-            start = (first_chunk + i) * CHUNK
-        inside = start + row < length
-        query = load_rows(a, start, length, a_step, a_channel, 0, CHUNK, WIDTH_BLOCK, WIDTH)
-        key = load_rows(b, start, length, b_step, b_channel, 0, CHUNK, WIDTH_BLOCK, WIDTH)
-        value = load_rows(c, start, length, c_step, c_channel, first_value, CHUNK, VALUES_BLOCK, VALUES)
-        query, query_power = fit(query, DOT)
-        value, value_power = fit(value, DOT)
-        if HAS_INNER:
-            share = tl.load(inner + start + row, mask=inside, other=0.0)
-            key = key.to(tl.float32) * share[:, None]
-        key, key_power = fit(key, DOT)
-        held, held_power = fit(state, DOT)
-
-        scores = tl.dot(query, tl.trans(key), input_precision=PRECISION) * (query_power * key_power)
-        scores = tl.where(seen, scores, 0.0)
-        out = masked_product(scores, value, value_power, DOT, PRECISION)
-        out = add_product(out, query, held, query_power * held_power, DOT, PRECISION)
-        if HAS_OUTER:
-            scale = tl.load(outer + start + row, mask=inside, other=0.0)
-            out *= scale[:, None]
-        at = y + start.to(tl.int64) * heads * VALUES + row[:, None] * heads * VALUES + values[None, :]
-        tl.store(at, out.to(y.dtype.element_ty), mask=inside[:, None] & (values < VALUES)[None, :])
-
-        if PAIR:
-            query, query_power = fit(
-                load_rows(other, start, length, other_step, other_channel, first_value, CHUNK, VALUES_BLOCK, VALUES),
-                DOT,
-            )
-            scores = tl.dot(query, tl.trans(value), input_precision=PRECISION) * (query_power * value_power)
-            scores = tl.where(seen, scores, 0.0)
-            out = masked_product(scores, key, key_power, DOT, PRECISION)
-            out = add_product(out, query, tl.trans(held), query_power * held_power, DOT, PRECISION)
-            if HAS_OUTER:
-                out *= scale[:, None]
-            at = z + start.to(tl.int64) * heads * WIDTH + row[:, None] * heads * WIDTH + width[None, :]
-            tl.store(at, out.to(z.dtype.element_ty), mask=inside[:, None] & (width < WIDTH)[None, :])
-
-        state = add_product(state, tl.trans(key), value, key_power * value_power, DOT, PRECISION)

@@ -1,10 +1,11 @@
-"""Sums over the positions before, channel by channel, in Triton; and the sums of states that `causal_sum.py` goes on from.
+"""Sums over the positions before, channel by channel, in Triton, and sums of states for `linear_attention.py`.
 
     y_t = o_t p_t * (S + sum_(s <= t) i_s x_s * z_s),        or over s >= t, in reverse,
 
-* elementwise: causal_sum with one number for a state. Both gradients are of this form. Tiles of positions are summed first,
-those sums are summed up, and a third launch sums within tiles: each tensor is read twice at most and in its own dtype, and no
-channel has to be walked from end to end by one thread, as in `torch.cumsum` along any dimension but the last.
+with * elementwise: a causal sum with one number for a state. Both gradients are of this form. Tiles of positions are
+summed first, the sums of tiles are summed up, and a third launch sums within tiles. Each tensor is read twice at most
+and in its own dtype. No channel has to be walked from end to end by one thread, as in `torch.cumsum` along any
+dimension but the last.
 """
 
 import torch
@@ -93,7 +94,7 @@ def running_product(
 
 
 def running_totals(x: Tensor, start: Tensor | None) -> Tensor:
-    """Replace (rows, parts, numbers) in float32 by its sums over the parts up to each and `start`, (rows, numbers); return it."""
+    """Replace sums (rows, parts, numbers) by their sums over the parts up to each and `start`, (rows, numbers)."""
     rows, parts, numbers = x.shape
     columns = min(128, max(16, triton.next_power_of_2(numbers)))
     grid = (rows, triton.cdiv(numbers, columns))

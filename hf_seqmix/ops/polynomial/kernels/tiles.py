@@ -1,8 +1,9 @@
 """Tiles of causal sums: their sizes, how they are loaded, and in what numbers they are multiplied.
 
-Products are of half-precision numbers where an argument is, summed in float32. Float16 ends at 65504, which a state of
-thousands of positions passes, and a factor 1 / t soon falls below its smallest numbers: what is not an argument in float16
-already is brought to about 1 by a power of two, which is undone after the product.
+Where an argument is in half precision, products are of half-precision numbers and summed in float32. Float16 ends at
+65504, which a state of thousands of positions exceeds. A factor 1 / t soon falls below the smallest numbers of
+float16. So an operand that is no argument in float16 is brought to about 1 by a power of two, which is undone after
+the product.
 """
 
 from typing import Any
@@ -18,7 +19,7 @@ __all__ = ["add_product", "dot_dtype", "fit", "load_rows", "masked_product", "se
 
 
 def dot_dtype(*tensors: Tensor) -> Any:
-    """In what numbers products are made: half precision where an argument is."""
+    """Return the dtype in which products are made: half precision where an argument is."""
     half = {x.dtype for x in tensors} & {torch.bfloat16, torch.float16}
     if len(half) != 1:
         return tl.float32
@@ -26,11 +27,11 @@ def dot_dtype(*tensors: Tensor) -> Any:
 
 
 def tile_settings(width: int, values: int, dot: Any, pair: bool) -> dict[str, Any]:
-    """Tiles and warps for a shape: the largest whose operands stay in registers, by what the compiler reports.
+    """Return tiles and warps for a shape: the largest whose operands stay in registers, by what the compiler reports.
 
-    A tile of the state, 64 x 64 numbers, takes a quarter of the registers of 4 warps. From sm_90 on operands are multiplied out
-    of shared memory; before, and in float32, which is multiplied as three parts, they take registers, too, and so do the masks
-    of a width that is no power of two.
+    A tile of the state, 64 x 64 numbers, takes a quarter of the registers of 4 warps. From sm_90 on operands are
+    multiplied out of shared memory; before, and in float32, which is multiplied as three parts, they take registers,
+    too, and so do the masks of a width that is no power of two.
     """
     width_block = max(16, triton.next_power_of_2(width))
     roomy, wide = multiplies_shared_memory(), width > 64
@@ -50,7 +51,7 @@ def tile_settings(width: int, values: int, dot: Any, pair: bool) -> dict[str, An
 
 
 def serves_pairs(width: int, values: int, dot: Any) -> bool:
-    """Whether one program can hold what two sums need: all values, and operands in shared memory."""
+    """Return whether one program can hold what two sums need: all values, and operands in shared memory."""
     return multiplies_shared_memory() and dot != tl.float32 and max(width, values) <= 64
 
 
@@ -70,7 +71,7 @@ def load_rows(
 
 @triton.jit
 def _power(largest):
-    """The power of two below positive numbers (1 for zero), and its inverse, within 2^-100 and 2^100."""
+    """Return the power of two below positive numbers (1 for zero), and its inverse, within 2^-100 and 2^100."""
     bits = largest.to(tl.int32, bitcast=True) & 0x7F800000
     bits = tl.where(bits == 0, 127 << 23, tl.minimum(tl.maximum(bits, 27 << 23), 227 << 23))
     return bits.to(tl.float32, bitcast=True), ((254 << 23) - bits).to(tl.float32, bitcast=True)
@@ -88,7 +89,7 @@ def fit(x, DOT: tl.constexpr):
 
 @triton.jit
 def masked_product(scores, x, power, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """Masked scores, in float32, times rows: each row of scores is brought to 1, so that none hangs on a later one."""
+    """Return masked float32 scores times x. Each row of scores has its own scale, which later rows do not change."""
     if DOT == tl.float16:
         up, down = _power(tl.max(tl.abs(scores), 1))
         return tl.dot((scores * down[:, None]).to(DOT), x, input_precision=PRECISION) * (up * power)[:, None]
@@ -98,7 +99,7 @@ def masked_product(scores, x, power, DOT: tl.constexpr, PRECISION: tl.constexpr)
 
 @triton.jit
 def add_product(total, x, y, power, DOT: tl.constexpr, PRECISION: tl.constexpr):
-    """total + power x y."""
+    """Return total + power x y."""
     if DOT == tl.float16:
         return total + tl.dot(x, y, input_precision=PRECISION) * power
     else:

@@ -2,11 +2,12 @@
 
     out[b, i, c] = sum_s a[b, +-i +- s + shift, c] z[b, s, c]
 
-is the product of z with a Toeplitz matrix, with its transpose, or the gradient of its entries, as the two signs say. The work
-grows with the square of the size, but nothing is transposed: SKI's inducing points, some dozens, lie in memory as tokens do.
+is the product of z with a Toeplitz matrix, with its transpose, or the gradient of its entries, as the two signs say.
+The work grows with the square of the size, but nothing is transposed: SKI's inducing points, some dozens, lie in
+memory as tokens do.
 
-A thread owns a few channels and eight neighbouring outputs. Eight numbers of z and the fifteen of a that they meet serve 64
-multiplications, so that arithmetic and not the first-level cache sets the pace.
+A thread owns a few channels and eight neighboring outputs. Eight numbers of z and the fifteen of a that they meet
+serve 64 multiplications, so that arithmetic and not the first-level cache sets the pace.
 """
 
 from typing import no_type_check
@@ -26,13 +27,13 @@ _WARPS = 2
 
 
 def channel_block(channels: int) -> int:
-    """Return the channels of a tile: two for each of 32 lanes, which reads whole lines of 128 bytes in half precision."""
+    """Return the channels of a tile: two for each of 32 lanes, which read lines of 128 bytes in half precision."""
     return min(64, max(16, triton.next_power_of_2(channels)))
 
 
-def share(total: int, others: int, most: int) -> int:
+def share(total: int, others: int, most: int, programs: int = PROGRAMS) -> int:
     """Return how many of `total` pieces a program takes, `most` if so many programs, times `others`, fill a device."""
-    return max(1, min(most, total * others // PROGRAMS))
+    return max(1, min(most, total * others // programs))
 
 
 def channel_toeplitz(z: Tensor, kernel: Tensor, transpose: bool = False) -> Tensor:
@@ -51,19 +52,20 @@ def channel_toeplitz(z: Tensor, kernel: Tensor, transpose: bool = False) -> Tens
     return out
 
 
-def channel_toeplitz_kernel_gradient(g: Tensor, z: Tensor) -> Tensor:
+def channel_toeplitz_kernel_gradient(g: Tensor, z: Tensor, programs: int = PROGRAMS) -> Tensor:
     """Compute the gradient of `channel_toeplitz` in k: out[l, c] = sum_(b, s) g[b, l + s - (n - 1), c] z[b, s, c].
 
     Args:
         g: gradient of the output, (batch, n, channels) in float32, contiguous.
         z: (batch, n, channels) in float32, contiguous.
+        programs: that fill a device.
 
     Returns:
         (2 n - 1, channels) in float32.
     """
     batch, points, channels = z.shape
     tiles = triton.cdiv(2 * points - 1, _OUTPUTS * _rows(channels)) * triton.cdiv(channels, channel_block(channels))
-    batches = share(batch, tiles, batch)
+    batches = share(batch, tiles, batch, programs)
     partial = z.new_empty((triton.cdiv(batch, batches), 2 * points - 1, channels))
     _launch(g, z, partial, 1 - points, False, False, batches=batches)
     return partial.sum(0) if len(partial) > 1 else partial[0]

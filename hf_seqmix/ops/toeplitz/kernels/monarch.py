@@ -1,23 +1,26 @@
 """The Toeplitz product as a two-level (Monarch) Fourier transform on tensor cores, for lengths of about 2048 to 16384.
 
-A real polynomial of degree below 2 N, sum_j c_j z^j, is known from its values at the N roots of z^N = -i, z_q =
-exp(-2 pi i (q + 1/4) / N), and products modulo z^(2 N) + 1 are products of those values. So the complex transform of length
-N >= n that takes the values does for real rows of n what a real transform of 2 N does ("right-angle" form), without padding
-and without a wrap:
+A real polynomial of degree below 2 N, sum_j c_j z^j, is known from its values at the N roots of z^N = -i, which are
+z_q = exp(-2 pi i (q + 1/4) / N). Products modulo z^(2 N) + 1 are products of those values. So the complex transform of
+length N >= n that takes the values does for real rows of n what a real transform of 2 N does ("right-angle" form),
+without padding and without a wrap:
 
-    X[q] = sum_j x[j] z_q^j,  K[q] = sum_t k[t] z_q^t over all lags,  T x = Re F^-1 (K X),  T^T g = Re F^-1 (conj(K) G),
+    X[q] = sum_j x[j] z_q^j,  K[q] = sum_t k[t] z_q^t over all lags,
+    T x = Re F^-1 (K X),  T^T g = Re F^-1 (conj(K) G),
     dk[t] = Re c[t] and dk[-s] = Im c[N - s] for c = F^-1 (sum over batch of conj(X) G),
 
-with negative lags in the imaginary part, since z^-s = i z^(N - s): a bidirectional product costs what a causal one does.
+with negative lags in the imaginary part, since z^-s = i z^(N - s): a bidirectional product costs what a causal one
+does.
 
-N is a power of two, N1 N2, and a row a tile of N1 x N2 that one program holds from the reading of x to the writing of y,
-with the matrices of `monarch_transform.py`: 8 N1 + 16 N2 operations an element. A program multiplies several rows of the
-batch by the matrix of one channel. Sums over the batch are made in the spectrum, in a fixed order.
+N is a power of two, N1 N2, and a row a tile of N1 x N2 that one program holds from the reading of x to the writing of
+y, with the matrices of `monarch_parts.py`: 8 N1 + 16 N2 operations an element. A program multiplies several rows of
+the batch by the matrix of one channel. Sums over the batch are made in the spectrum, in a fixed order.
 
-An error is relative to the norms of row and kernel, not to the single output, as with any transform: about 7e-4 of them
-(root mean square) for half precision, whose transforms run in float16, and 3e-7 for float32.
-Sources: Dao et al. 2022 (arXiv 2204.00595) for the name; Fu et al. 2023 (arXiv 2311.05908) for convolution by it on tensor
-cores, from which this differs in the right-angle form and in having the first product real.
+An error is relative to the norms of row and kernel, not to the single output, as with any transform: about 7e-4 of
+them (root mean square) for half precision, whose transforms run in float16, and 3e-7 for float32.
+
+Sources: Dao et al. 2022 (arXiv 2204.00595) for the name; Fu et al. 2023 (arXiv 2311.05908) for convolution by it on
+tensor cores, from which this differs in the right-angle form and in having the first product real.
 """
 
 from collections.abc import Iterator
@@ -33,7 +36,8 @@ from .monarch_parts import gradients_kernel, product_kernel, spectrum_kernel, ta
 
 __all__ = ["monarch_gradients", "monarch_kernel_gradient", "monarch_product", "monarch_suits"]
 
-# N -> N1, N2, warps: one warp for 16 rows of the tile keeps every product of the chain in the registers of its own warps.
+# N -> N1, N2, warps: one warp for 16 rows of the tile keeps every product of the chain in the registers of its own
+# warps.
 _PLANS = {
     256: (16, 16, 1),
     512: (32, 16, 2),
@@ -46,13 +50,18 @@ _PLANS = {
 # Float32 takes twice the shared memory and registers and three times the work.
 _LONGEST = {torch.bfloat16: 16384, torch.float16: 16384, torch.float32: 4096}
 
-# Rows of a program share the matrices and the kernel's spectrum: as many as leave enough programs to fill a GPU
-# (528 at a time on an H200 at N = 2048, by the model) several times.
-_PROGRAMS = 2048
-_BYTES = 256 * 2**20
+PROGRAMS = 2048
+"""Programs that fill a GPU several times (528 run at a time on an H200 at N = 2048, by the model).
+
+Rows of one program share the matrices and the spectrum of the kernel, so a program takes as many rows as this leaves
+it."""
+
+BLOCK_BYTES = 256 * 2**20
+"""Bound on the memory of spectra and sums."""
 
 # Where the sums over the batch and the spectra of a row of x and of g do not all fit the registers of the program that
-# makes the gradients, some wait in memory, by N and whether float32: whether the sums are held, how many spectra are not.
+# makes the gradients, some wait in memory, by N and whether float32: whether the sums are held, how many spectra are
+# not.
 _WAITING = {(8192, False): (False, 1), (16384, False): (False, 2), (2048, True): (False, 0), (4096, True): (False, 1)}
 
 
@@ -75,14 +84,25 @@ def monarch_suits(length: int, dtype: torch.dtype, device: torch.device | None =
     return _shared_bytes(length, dtype, reads_both_ways) <= available
 
 
-def monarch_product(x: Tensor, kernel: Tensor, causal: bool, transpose: bool = False) -> Tensor:
+def monarch_product(
+    x: Tensor,
+    kernel: Tensor,
+    causal: bool,
+    transpose: bool = False,
+    *,
+    programs: int = PROGRAMS,
+    block_bytes: int = BLOCK_BYTES,
+) -> Tensor:
     """Compute y[i] = sum_j k[i - j] x[j], or, transposed, y[i] = sum_j k[j - i] x[j].
 
     Args:
         x: (batch, channels, length) in bfloat16, float16 or float32, of any strides, not empty.
-        kernel: (channels, length), lags from 0, when `causal`; else (channels, 2 length - 1), from -(length - 1). float32.
+        kernel: (channels, length), lags from 0, when `causal`; else (channels, 2 length - 1), from -(length - 1).
+            float32.
         causal: whether outputs see the past and the present only.
         transpose: whether the transposed matrix multiplies.
+        programs: that share the work, or as many as there are rows.
+        block_bytes: bound on the memory of spectra and sums.
 
     Returns:
         (batch, channels, length) in the dtype of `x`, contiguous.
@@ -93,10 +113,10 @@ def monarch_product(x: Tensor, kernel: Tensor, causal: bool, transpose: bool = F
     plan = _plan(x.shape[-1], x.dtype)
     x = _rows_apart(x)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    splits, rows = _split(*x.shape[:2])
+    splits, rows = _split(x.shape[0], x.shape[1], programs)
     with torch.cuda.device_of(x):
         tables, sizes = _tables_of(x, plan)
-        for c in _blocks(x, plan, splits):
+        for c in _blocks(x, plan, splits, block_bytes):
             spectrum, scale = _spectrum(kernel[c], causal, x, tables, sizes)
             product_kernel[(len(spectrum) * splits,)](
                 x[:, c],
@@ -133,13 +153,24 @@ def monarch_kernel_gradient(g: Tensor, x: Tensor, causal: bool) -> Tensor:
     return _gradients(g, x, None, causal)[1]
 
 
-def monarch_gradients(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
+def monarch_gradients(
+    g: Tensor,
+    x: Tensor,
+    kernel: Tensor,
+    causal: bool,
+    *,
+    programs: int = PROGRAMS,
+    block_bytes: int = BLOCK_BYTES,
+) -> tuple[Tensor, Tensor]:
     """Compute the gradients of the product in x and in the kernel, transforming g once.
 
     Args:
-        g, x: (batch, channels, length), as for `monarch_kernel_gradient`.
-        kernel: as for `monarch_product`.
+        g: (batch, channels, length), as for `monarch_kernel_gradient`.
+        x: likewise.
+        kernel: as for `monarch_product`, and so all that follows.
         causal: whether outputs see the past and the present only.
+        programs: see there.
+        block_bytes: see there.
 
     Returns:
         dx, (batch, channels, length) in the dtype of `x`, contiguous; dk, in the shape of `kernel` in float32.
@@ -147,20 +178,27 @@ def monarch_gradients(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> tup
     Raises:
         ValueError: for a length or dtype that `monarch_suits` denies.
     """
-    return _gradients(g, x, kernel, causal)
+    return _gradients(g, x, kernel, causal, programs, block_bytes)
 
 
-def _gradients(g: Tensor, x: Tensor, kernel: Tensor | None, causal: bool) -> tuple[Tensor, Tensor]:
+def _gradients(
+    g: Tensor,
+    x: Tensor,
+    kernel: Tensor | None,
+    causal: bool,
+    programs: int = PROGRAMS,
+    block_bytes: int = BLOCK_BYTES,
+) -> tuple[Tensor, Tensor]:
     batch, channels, length = x.shape
     plan = _plan(length, x.dtype)
     g, x = _rows_apart(g), _rows_apart(x)
-    splits, rows = _split(batch, channels)
+    splits, rows = _split(batch, channels, programs)
     taps = torch.empty((channels, length if causal else 2 * length - 1), dtype=torch.float32, device=x.device)
     dx = taps if kernel is None else torch.empty(x.shape, dtype=x.dtype, device=x.device)
     with torch.cuda.device_of(x):
         tables, sizes = _tables_of(x, plan)
         held, kept = _WAITING.get((plan[0] * plan[1], sizes["PAIR"]), (True, 0))
-        for c in _blocks(x, plan, splits):
+        for c in _blocks(x, plan, splits, block_bytes):
             some = len(taps[c])
             partial = torch.empty((some, splits, 2, *plan[:2]), dtype=torch.float32, device=x.device)
             store = torch.empty((some, splits, kept, *partial.shape[2:]), dtype=tables[2].dtype, device=x.device)
@@ -205,10 +243,10 @@ def _spectrum(
     return spectrum, scale
 
 
-def _blocks(x: Tensor, plan: tuple[int, int, int], splits: int) -> Iterator[slice]:
+def _blocks(x: Tensor, plan: tuple[int, int, int], splits: int, block_bytes: int) -> Iterator[slice]:
     """Yield slices of channels whose spectra and sums keep within a bound of memory."""
     channels = x.shape[1]
-    block = max(1, _BYTES // (16 * plan[0] * plan[1] * splits))
+    block = max(1, block_bytes // (16 * plan[0] * plan[1] * splits))
     for start in range(0, channels, block):
         yield slice(start, start + block)
 
@@ -220,9 +258,9 @@ def _plan(length: int, dtype: torch.dtype) -> tuple[int, int, int]:
     return _PLANS[max(256, triton.next_power_of_2(length))]
 
 
-def _split(batch: int, channels: int) -> tuple[int, int]:
+def _split(batch: int, channels: int, programs: int = PROGRAMS) -> tuple[int, int]:
     """Return in how many parts a batch is cut, and the rows of each but the last."""
-    rows = min(batch, max(1, batch * channels // _PROGRAMS))
+    rows = min(batch, max(1, batch * channels // programs))
     splits = -(-batch // rows)
     return splits, -(-batch // splits)
 
@@ -230,7 +268,7 @@ def _split(batch: int, channels: int) -> tuple[int, int]:
 def _rows_apart(x: Tensor) -> Tensor:
     """Return x with time contiguous.
 
-    Were time strided, as of a transposed (batch, length, channels), each sample would be fetched in a sector of 32 bytes:
+    With strided time, as of a transposed (batch, length, channels), each sample is fetched in a sector of 32 bytes:
     5.8 ps a sample from the second-level cache of an H200, where a copy takes about 1 ps (a model, not a measurement).
     """
     return x if x.stride(-1) == 1 else x.contiguous()
@@ -245,7 +283,7 @@ def _tables_of(x: Tensor, plan: tuple[int, int, int]) -> tuple[tuple[Tensor, ...
 
 @lru_cache(maxsize=64)
 def _tables(first: int, second: int, pair: bool, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return F1, F2 and the turns T, 1 / (T N2) of `monarch_transform.py`, rounded from float64.
+    """Return F1, F2 and the turns T, 1 / (T N2) of `monarch_parts.py`, rounded from float64.
 
     Returns:
         (2 or 4, N1, N1) and (2 or 4, N2, N2) in float16: real, imaginary and, if `pair`, what rounding leaves of each,
@@ -265,7 +303,7 @@ def _tables(first: int, second: int, pair: bool, device: torch.device) -> tuple[
 
 
 def _unit_circle(turns: Tensor) -> Tensor:
-    """exp(-2 pi i turns) as (2, ...): real, imaginary."""
+    """Return exp(-2 pi i turns) as (2, ...): real, imaginary."""
     angles = -2 * pi * (turns % 1.0)
     return torch.stack([angles.cos(), angles.sin()])
 
@@ -276,7 +314,7 @@ def _factors(matrix: Tensor, pair: bool) -> Tensor:
 
 
 def _shared_bytes(length: int, dtype: torch.dtype, reads_both_ways: bool) -> int:
-    """Bytes of the matrices and of a row, as compiled for sm_90 where matrices are read both ways, else for sm_80."""
+    """Return the bytes of the matrices and of a row, compiled for sm_90 if matrices are read both ways, else sm_80."""
     first, second, _ = _plan(length, dtype)
     copies = 1 if reads_both_ways else 2
     return (8 if dtype == torch.float32 else 4) * (copies * first * first + second * second + first * second)

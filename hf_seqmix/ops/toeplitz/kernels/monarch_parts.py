@@ -6,16 +6,17 @@ A row of N = N1 N2 samples is a tile x[j1, j2], j = j1 N2 + j2. Its transform at
 
 falls apart into columns, a turn of every element, and rows:
 
-    a[q1, j2] = sum_j1 F1[q1, j1] x[j1, j2],  b[q1, j2] = T[q1, j2] a[q1, j2],  X[q1, q2] = sum_j2 b[q1, j2] F2[j2, q2],
-    F1[q1, j1] = exp(-2 pi i j1 (q1 + 1/4) / N1),  T[q1, j2] = exp(-2 pi i j2 (q1 + 1/4) / N),
-    F2[j2, q2] = exp(-2 pi i j2 q2 / N2).
+    a[q1, j2] = sum_j1 F1[q1, j1] x[j1, j2],        F1[q1, j1] = exp(-2 pi i j1 (q1 + 1/4) / N1),
+    b[q1, j2] = T[q1, j2] a[q1, j2],                T[q1, j2] = exp(-2 pi i j2 (q1 + 1/4) / N),
+    X[q1, q2] = sum_j2 b[q1, j2] F2[j2, q2],        F2[j2, q2] = exp(-2 pi i j2 q2 / N2).
 
-The quarter, which makes the product linear rather than circular, costs nothing, and the first of the matrix products is of
-real data. Spectra stay in the order [q1, q2]; the inverse goes backwards, so nothing is ever reordered.
+The quarter, which makes the product linear rather than circular, costs nothing, and the first of the matrix products
+is of real data. Spectra stay in the order [q1, q2]; the inverse goes backwards, so nothing is ever reordered.
 
-Factors of all matrix products are float16, sums float32. For float32 data a number is a pair of them, v = high + low / 2048,
-22 bits, and a product three products (the fourth lies below the rounding): half the work of three products in tf32, and half
-the shared memory. Rows and kernels are scaled by powers of two to at most 1, so that |X| <= N <= 16384 fits float16.
+Factors of all matrix products are float16, sums float32. For float32 data a number is a pair of them, v = high + low /
+2048, 22 bits, and a product three products (the fourth lies below the rounding): half the work of three products in
+tf32, and half the shared memory. Rows and kernels are scaled by powers of two to at most 1, so that |X| <= N <= 16384
+fits float16.
 """
 
 import triton
@@ -66,7 +67,7 @@ def _matrix(pointer, SIZE: tl.constexpr, PAIR: tl.constexpr):
 
 @triton.jit
 def _dot(a, a_low, b, b_low, PAIR: tl.constexpr):
-    """a b."""
+    """Return a b."""
     if PAIR:
         sums = tl.dot(a, b_low, tl.dot(a_low, b)) * (1.0 / 2048)
         sums = tl.dot(a, b, sums)
@@ -77,7 +78,7 @@ def _dot(a, a_low, b, b_low, PAIR: tl.constexpr):
 
 @triton.jit
 def _dots(a, a_low, b, b_low, c, c_low, d, d_low, PAIR: tl.constexpr):
-    """a b + c d."""
+    """Return a b + c d."""
     if PAIR:
         sums = tl.dot(a, b_low, tl.dot(a_low, b))
         sums = tl.dot(c, d_low, tl.dot(c_low, d, sums)) * (1.0 / 2048)
@@ -98,7 +99,7 @@ def _turned(real, imaginary, pointer, at, SIZE: tl.constexpr):
 
 @triton.jit
 def _rows(real, imaginary, f2, PAIR: tl.constexpr):
-    """(real + i imaginary) F2, in float32. With both pairs of tiles the other way round: by the conjugate of F2."""
+    """Return (real + i imaginary) F2, in float32; times the conjugate of F2 with both pairs of tiles exchanged."""
     re, re_low = _halves(real, PAIR)
     im, im_low = _halves(imaginary, PAIR)
     out_imaginary = _dots(re, re_low, f2[1], f2[3], im, im_low, f2[0], f2[2], PAIR)
@@ -108,7 +109,7 @@ def _rows(real, imaginary, f2, PAIR: tl.constexpr):
 
 @triton.jit
 def _forward(x, f1, f2, turns, at, SIZE: tl.constexpr, PAIR: tl.constexpr):
-    """The spectrum (real, imaginary) of a real tile of numbers up to 1."""
+    """Return the spectrum (real, imaginary) of a real tile of numbers up to 1."""
     high, low = _halves(x, PAIR)
     real = _dot(f1[0], f1[2], high, low, PAIR)
     imaginary = _dot(f1[1], f1[3], high, low, PAIR)

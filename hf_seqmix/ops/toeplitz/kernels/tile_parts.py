@@ -4,9 +4,10 @@ A Toeplitz block of 2h x 2h is made of three of h x h, and so on down to single 
 
     T_2h(m) = [[T_h(m), T_h(m + h)], [T_h(m - h), T_h(m)]],    T_1(m) = k[m],    m the lag of the upper left corner.
 
-Sums along diagonals, the adjoint, go the other way. A thread keeps blocks of 4 x 4, which have 7 different taps: it loads two
-aligned runs of 4 taps where it would load 16, with neither masks nor casts, since `lay_out_taps` has put zeros around the taps
-and rounded them. The larger part of the cost of building a tile is then to store it where the tensor cores read it.
+Sums along diagonals, the adjoint, go the other way. A thread keeps blocks of 4 x 4, which have 7 different taps: it
+loads two aligned runs of 4 taps where it would load 16, with neither masks nor casts, since `lay_out_taps` has put
+zeros around the taps and rounded them. The larger part of the cost of building a tile is then to store it where the
+tensor cores read it.
 """
 
 import torch
@@ -25,8 +26,9 @@ def lay_out_taps(
 ) -> tuple[Tensor, Tensor]:
     """Return the taps by lag in the dtype of the product, with zeros where there is no tap.
 
-    table[c, below + l] = s_c k[c, l], or s_c k[c, -l] in reverse, for -below <= l < above. For float16, s_c is the power of two
-    that brings the channel's largest tap to between 2^14 and 2^15, of which the smallest taps lose least; otherwise 1.
+    table[c, below + l] = s_c k[c, l], or s_c k[c, -l] in reverse, for -below <= l < above. For float16, s_c is the
+    power of two that brings the channel's largest tap to between 2^14 and 2^15, of which the smallest taps lose least;
+    otherwise 1.
 
     Args:
         kernel: (channels, taps), lags from 0 when `causal`, else from -(taps - 1) / 2, of any strides.

@@ -1,10 +1,11 @@
 """How the work of the Toeplitz tiles is cut: the sizes that a count of what a multiprocessor does finds cheapest.
 
-The count is a model of an NVIDIA H200, in clocks of a multiprocessor, and unmeasured. In a clock it passes 128 bytes between
-registers, L1 and shared memory, and multiplies 2048 pairs of half-precision numbers by `wgmma`, which takes 4 warps and 64 rows
-or more, or 1024 by `mma.sync`; float32 as three products of tf32 takes 6 times as long. An operand is loaded, stored to shared
-memory and read from there, a Toeplitz tile at half the loads. To this come the instructions, four a clock. What one covers of
-the other is left out. Device memory is left out, too: it is the same for all sizes.
+The count is a model of an NVIDIA H200, in clocks of a multiprocessor, and unmeasured. In a clock it passes 128 bytes
+between registers, L1 and shared memory, and multiplies 2048 pairs of half-precision numbers by `wgmma`, which takes 4
+warps and 64 rows or more, or 1024 by `mma.sync`; float32 as three products of tf32 takes 6 times as long. An operand
+is loaded, stored to shared memory and read from there, a Toeplitz tile at half the loads. To this come the
+instructions, four a clock. What one covers of the other is left out. Device memory is left out, too: it is the same
+for all sizes.
 """
 
 from collections.abc import Iterator
@@ -30,7 +31,7 @@ class ProductTiles(NamedTuple):
 
 
 class GradientTiles(NamedTuple):
-    """A program sums (size, size) outer products of (batches x rows) blocks at a time; `parts` programs share a channel."""
+    """A program sums outer products (size, size) of (batches x rows) blocks; `parts` programs share a channel."""
 
     batches: int
     rows: int
@@ -43,8 +44,8 @@ class GradientTiles(NamedTuple):
 def product_tiles(batch: int, channels: int, length: int, causal: bool, itemsize: int) -> ProductTiles:
     """Return the sizes for a product, causal or transposed causal, or else bidirectional.
 
-    Columns, the outputs of one Toeplitz tile, are blocks of `size` positions of `batches` x `rows`: at least 16, so that a
-    tile's loads stay below a sixteenth of its multiplications.
+    Columns, the outputs of one Toeplitz tile, are blocks of `size` positions of `batches` x `rows`: at least 16, so
+    that a tile's loads stay below a sixteenth of its multiplications.
     """
     largest = 128 * 128 if itemsize == 2 else 64 * 64
     best = None

@@ -1,19 +1,20 @@
 """Toeplitz products and their gradients on tensor cores, from tiles that are made of the taps where they are used.
 
-Time is cut into blocks of S positions. Of one channel's matrix, all S x S tiles of the same block lag are equal, so one tile
-multiplies all blocks of all batches that have their input at that lag: with columns q = (batch, block r) and chunks of inputs,
+Time is cut into blocks of S positions. Of one channel's matrix, all S x S tiles of the same block lag are equal, so
+one tile multiplies all blocks of all batches that have their input at that lag: with columns q = (batch, block r) and
+chunks of inputs,
 
     Y[q, i] = sum_d sum_j X[q, d + j] M_d[j, i],    M_d[j, i] = k[i - j - d],    X[(b, r), d + j] = x[b, r S + d + j],
 
-a product of matrices in each step d. A program owns some columns of a channel and walks over d; a causal one ends with the
-blocks of its outputs, and only there meets tiles that are partly zero. The gradient in the taps is, for every block lag, the
-product of the same columns of g and x, summed along its diagonals: a program walks over lags downwards and keeps what a tile
-has below its first lag for the next.
+a product of matrices in each step d. A program owns some columns of a channel and walks over d; a causal one ends with
+the blocks of its outputs, and only there meets tiles that are partly zero. The gradient in the taps is, for every
+block lag, the product of the same columns of g and x, summed along its diagonals: a program walks over lags downwards
+and keeps what a tile has below its first lag for the next.
 
-n^2 multiplications a channel and row, half of that when causal, at the speed of tensor cores: see `crossovers.py` for the
-lengths where this is fast. The matrix is never in memory. Each output is written by one program, without atomics: results
-repeat bit for bit. float16 and bfloat16 are multiplied as they are, with the taps rounded to the dtype of x, and summed in
-float32; float32 see `precision.py`.
+n^2 multiplications a channel and row, half of that when causal, at the speed of tensor cores: see `crossovers.py` for
+the lengths where this is fast. The matrix is never in memory. Each output is written by one program, without atomics:
+results repeat bit for bit. float16 and bfloat16 are multiplied as they are, with the taps rounded to the dtype of x,
+and summed in float32; float32 see `precision.py`.
 """
 
 from math import gcd
@@ -25,23 +26,24 @@ from torch import Tensor
 
 from ...common.precision import dot_precision
 from .tile_parts import diagonal_sums, lay_out_taps, toeplitz_tile
-from .tile_sizes import gradient_tiles, product_tiles
+from .tile_sizes import GradientTiles, ProductTiles, gradient_tiles, product_tiles
 
 __all__ = ["toeplitz_tiles", "toeplitz_tiles_kernel_gradient"]
 
 
 def toeplitz_tiles(
-    x: Tensor, kernel: Tensor, causal: bool, transpose: bool = False, gate: Tensor | None = None
+    x: Tensor, kernel: Tensor, causal: bool, transpose: bool = False, tiles: ProductTiles | None = None
 ) -> Tensor:
-    """Compute y[b, c, i] = u[b, c, i] sum_j k[c, i - j] x[b, c, j], or k[c, j - i] for the transposed matrix.
+    """Compute y[b, c, i] = sum_j k[c, i - j] x[b, c, j], or k[c, j - i] for the transposed matrix.
 
     Args:
-        x: (batch, channels, length) in bfloat16, float16 or float32. Where positions are not contiguous it is copied first, as
-            tiles read runs of them again and again.
-        kernel: k, (channels, length), lags from 0, when `causal`; else (channels, 2 length - 1), lags from -(length - 1); float32.
+        x: (batch, channels, length) in bfloat16, float16 or float32. An x whose positions are not contiguous is copied
+            first: tiles read runs of positions again and again.
+        kernel: k, (channels, length), lags from 0, when `causal`; else (channels, 2 length - 1), lags from -(length -
+            1); float32.
         causal: see `kernel`.
         transpose: whether to multiply by the transposed matrices.
-        gate: u, (batch, channels, length), or None for ones; applied in float32 before y is rounded.
+        tiles: sizes of tiles; by default what `product_tiles` finds cheapest.
 
     Returns:
         (batch, channels, length) in the dtype of `x`, contiguous.
@@ -51,27 +53,22 @@ def toeplitz_tiles(
     if y.numel() == 0:
         return y
     x = _contiguous_in_time(x)
-    gate = x if gate is None else _contiguous_in_time(gate)
-    gated = gate is not x
-    tiles = product_tiles(batch, channels, length, causal, x.dtype.itemsize)
+    tiles = tiles or product_tiles(batch, channels, length, causal, x.dtype.itemsize)
     extent = triton.cdiv(length, tiles.size) * tiles.size
     # Lags of the table: what whole tiles reach.
     below = tiles.size if causal and not transpose else extent
     above = tiles.size if causal and transpose else extent
     groups = triton.cdiv(batch, tiles.batches), triton.cdiv(extent // tiles.size, tiles.rows)
-    unit = _unit(length, x, gate)
+    unit = _unit(length, x)
     with torch.cuda.device_of(x):
         table, unscale = lay_out_taps(kernel, x.dtype, causal, transpose, below, above)
         _product[(channels * groups[0] * groups[1],)](
             x,
             table,
             unscale,
-            gate,
             y,
             x.stride(0) // unit,
             x.stride(1) // unit,
-            gate.stride(0) // unit,
-            gate.stride(1) // unit,
             length // unit,
             batch,
             channels,
@@ -84,7 +81,6 @@ def toeplitz_tiles(
             CHUNK=tiles.chunk,
             PAST=not (causal and transpose),
             FUTURE=not (causal and not transpose),
-            GATED=gated,
             SCALED=x.dtype == torch.float16,
             UNIT=unit,
             PRECISION=dot_precision(),
@@ -94,13 +90,14 @@ def toeplitz_tiles(
     return y
 
 
-def toeplitz_tiles_kernel_gradient(g: Tensor, x: Tensor, causal: bool) -> Tensor:
+def toeplitz_tiles_kernel_gradient(g: Tensor, x: Tensor, causal: bool, tiles: GradientTiles | None = None) -> Tensor:
     """Compute dk[c, t] = sum_b sum_i g[b, c, i] x[b, c, i - t] for lags t from 0, or from -(length - 1).
 
     Args:
         g: (batch, channels, length) in bfloat16, float16 or float32, copied where positions are not contiguous.
         x: likewise, in the dtype of `g`.
         causal: whether only lags from 0 on are wanted.
+        tiles: sizes of tiles; by default what `gradient_tiles` finds cheapest.
 
     Returns:
         (channels, length) when `causal`, else (channels, 2 length - 1), in float32.
@@ -113,7 +110,7 @@ def toeplitz_tiles_kernel_gradient(g: Tensor, x: Tensor, causal: bool) -> Tensor
     if batch == 0:
         return gradient.zero_()
     g, x = _contiguous_in_time(g), _contiguous_in_time(x)
-    tiles = gradient_tiles(batch, channels, length, causal, x.dtype.itemsize)
+    tiles = tiles or gradient_tiles(batch, channels, length, causal, x.dtype.itemsize)
     blocks = triton.cdiv(length, tiles.size)
     unit = _unit(length, g, x)
     with torch.cuda.device_of(x):
@@ -147,7 +144,7 @@ def _contiguous_in_time(x: Tensor) -> Tensor:
 
 
 def _unit(length: int, *tensors: Tensor) -> int:
-    """Return 8, 4, 2 or 1, which divides all offsets of rows: sizes given in such units let the compiler load as many at once."""
+    """Return 8, 4, 2 or 1, which divides all offsets of rows: the compiler can load as many numbers at once."""
     return gcd(8, length, *(stride for x in tensors for stride in x.stride()[:2]))
 
 
@@ -156,8 +153,6 @@ def _unit(length: int, *tensors: Tensor) -> int:
     do_not_specialize=[
         "x_batch",
         "x_channel",
-        "gate_batch",
-        "gate_channel",
         "length",
         "batch",
         "channels",
@@ -169,12 +164,9 @@ def _product(
     x,
     table,
     unscale,
-    gate,
     y,
     x_batch,
     x_channel,
-    gate_batch,
-    gate_channel,
     length,
     batch,
     channels,
@@ -188,7 +180,6 @@ def _product(
     CHUNK: tl.constexpr,
     PAST: tl.constexpr,
     FUTURE: tl.constexpr,
-    GATED: tl.constexpr,
     SCALED: tl.constexpr,
     UNIT: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -227,9 +218,6 @@ def _product(
     i = tl.arange(0, SIZE)
     position = start[:, None] + i[None, :]
     inside = real & (position < length)
-    if GATED:
-        gate_row = gate + channel * gate_channel * UNIT + b.to(tl.int64) * gate_batch * UNIT + start
-        total *= tl.load(gate_row[:, None] + i[None, :], mask=inside, other=0.0).to(tl.float32)
     y_row = y + (b.to(tl.int64) * channels + channel) * length + start
     tl.store(y_row[:, None] + i[None, :], total.to(y.dtype.element_ty), mask=inside)
 

@@ -6,9 +6,10 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix, ski_matmul_dense
+from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.ops.ski.kernels import operator as ski
 from hf_seqmix.ops.ski.kernels import points as inducing
+from hf_seqmix.ops.ski.product import ski_matmul_dense
 from hf_seqmix.ops.ski.short_conv import short_conv_dense
 from hf_seqmix.ops.toeplitz.product import toeplitz_matmul_dense
 from tests.tolerances import assert_close
@@ -56,9 +57,11 @@ def exact(x: Tensor, taps: Tensor, kernel: Tensor, g: Tensor, grid: InducingGrid
     return y.detach(), *torch.autograd.grad(y, tensors, g.double())
 
 
-def computed(x: Tensor, taps: Tensor, kernel: Tensor, g: Tensor, grid: InducingGrid) -> tuple[Tensor | None, ...]:
-    y, collected = ski.ski_forward(x, taps, kernel, grid)
-    return y, *ski.ski_backward(g, x, taps, kernel, collected, grid, (True, True, True))
+def computed(
+    x: Tensor, taps: Tensor, kernel: Tensor, g: Tensor, grid: InducingGrid, programs: int = inducing.PROGRAMS
+) -> tuple[Tensor | None, ...]:
+    y, collected = ski.ski_forward(x, taps, kernel, grid, programs)
+    return y, *ski.ski_backward(g, x, taps, kernel, collected, grid, (True, True, True), programs)
 
 
 @pytest.mark.parametrize("case", CASES, ids=NAMES)
@@ -138,25 +141,22 @@ def test_only_what_is_needed():
                 assert_close(actual, wanted)
 
 
-def test_many_taps(monkeypatch):
-    """Whose gradient takes several launches."""
-    monkeypatch.setattr(ski, "_MOST_TAPS_OF_GRADIENT", 4)
+def test_many_taps():
+    """The gradient takes several launches."""
     grid = InducingGrid(20, 3)
     for needs in ((True, True, True), (False, True, False), (True, False, False)):
         x, taps, kernel, g = make(2, 3, 17, 11, grid)
-        found = ski.ski_backward(g, x, taps, kernel, ski.collect(x, grid), grid, needs)
+        found = ski.ski_backward(g, x, taps, kernel, ski.collect(x, grid), grid, needs, most_taps=4)
         for actual, expected in zip(found, exact(x, taps, kernel, g, grid)[1:], strict=True):
             if actual is not None:
                 assert_close(actual, expected)
 
 
-def test_programs_of_several_tiles(monkeypatch):
+def test_programs_of_several_tiles():
     """As on large inputs, where a program has many tokens, sequences and points."""
     grid = InducingGrid(300, 18)
     inputs = make(2, 3, 300, 3, grid)
-    for module in (ski, inducing):
-        monkeypatch.setattr(module, "PROGRAMS", 1)
-    for actual, expected in zip(computed(*inputs, grid), exact(*inputs, grid), strict=True):
+    for actual, expected in zip(computed(*inputs, grid, programs=1), exact(*inputs, grid), strict=True):
         assert_close(actual, expected)
 
 

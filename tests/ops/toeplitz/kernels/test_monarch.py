@@ -44,9 +44,9 @@ def exact(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> tuple[Tensor, T
     return y.detach(), *torch.autograd.grad(y, inputs, g.double())
 
 
-def check(g: Tensor, x: Tensor, kernel: Tensor, causal: bool) -> None:
+def check(g: Tensor, x: Tensor, kernel: Tensor, causal: bool, **sizes: int) -> None:
     y, dx, dk = exact(g, x, kernel, causal)
-    ours = monarch_product(x, kernel, causal), *monarch_gradients(g, x, kernel, causal)
+    ours = monarch_product(x, kernel, causal, **sizes), *monarch_gradients(g, x, kernel, causal, **sizes)
     for actual, expected in zip(ours, (y, dx, dk), strict=True):
         assert_close(actual, expected, x.dtype)
     assert ours[0].dtype == ours[1].dtype == x.dtype and ours[2].dtype == torch.float32
@@ -113,12 +113,10 @@ def test_non_contiguous_inputs(causal):
 
 
 @pytest.mark.parametrize("length", [30, 8192])
-def test_parts_of_the_batch_and_blocks_of_channels(length, monkeypatch):
-    monkeypatch.setattr(monarch, "_PROGRAMS", 4)
-    monkeypatch.setattr(monarch, "_BYTES", 1)
+def test_parts_of_the_batch_and_blocks_of_channels(length):
     g, x, kernel = make(length, False, torch.float16, batch=5, channels=2)
-    assert monarch._split(5, 2) == (3, 2)
-    check(g, x, kernel, False)
+    assert monarch._split(5, 2, programs=4) == (3, 2)
+    check(g, x, kernel, False, programs=4, block_bytes=1)
 
 
 @pytest.mark.parametrize(("batch", "channels"), [(1, 1), (1, 5000), (7, 3), (64, 768), (9, 1000), (5000, 1)])

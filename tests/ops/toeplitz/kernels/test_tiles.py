@@ -23,10 +23,9 @@ def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def make(length: int, causal: bool, dtype: torch.dtype, batch: int = 3, channels: int = 1) -> tuple[Tensor, ...]:
-    """Return x, kernel, g and gate."""
-    data = (torch.randn(batch, channels, length).to(DEVICE, dtype) for _ in range(3))
-    x, g, gate = data
-    return x, torch.randn(channels, length if causal else 2 * length - 1, device=DEVICE), g, gate
+    """Return x, kernel and g."""
+    x, g = (torch.randn(batch, channels, length).to(DEVICE, dtype) for _ in range(2))
+    return x, torch.randn(channels, length if causal else 2 * length - 1, device=DEVICE), g
 
 
 def exact(x: Tensor, kernel: Tensor, g: Tensor, causal: bool) -> tuple[Tensor, ...]:
@@ -36,15 +35,22 @@ def exact(x: Tensor, kernel: Tensor, g: Tensor, causal: bool) -> tuple[Tensor, .
     return y.detach(), *torch.autograd.grad(y, (x, kernel), g.double())
 
 
-def check(x: Tensor, kernel: Tensor, g: Tensor, causal: bool) -> None:
+def check(
+    x: Tensor,
+    kernel: Tensor,
+    g: Tensor,
+    causal: bool,
+    product: ProductTiles | None = None,
+    gradient: GradientTiles | None = None,
+) -> None:
     y, dx, dkernel = exact(x, kernel, g, causal)
     for actual, expected in (
-        (tiles.toeplitz_tiles(x, kernel, causal), y),
-        (tiles.toeplitz_tiles(g, kernel, causal, transpose=True), dx),
+        (tiles.toeplitz_tiles(x, kernel, causal, tiles=product), y),
+        (tiles.toeplitz_tiles(g, kernel, causal, transpose=True, tiles=product), dx),
     ):
         assert actual.dtype == x.dtype and actual.is_contiguous()
         assert_close(actual, expected)
-    actual = tiles.toeplitz_tiles_kernel_gradient(g, x, causal)
+    actual = tiles.toeplitz_tiles_kernel_gradient(g, x, causal, tiles=gradient)
     assert_close(actual, dkernel)  # summed in float32, and not rounded
 
 
@@ -68,7 +74,7 @@ def check(x: Tensor, kernel: Tensor, g: Tensor, causal: bool) -> None:
     ],
 )
 def test_products_and_gradient(length, dtype, batch, channels, causal):
-    x, kernel, g, _ = make(length, causal, dtype, batch, channels)
+    x, kernel, g = make(length, causal, dtype, batch, channels)
     check(x, kernel, g, causal)
 
 
@@ -82,23 +88,10 @@ def test_products_and_gradient(length, dtype, batch, channels, causal):
         (ProductTiles(16, 2, 128, 64, 4), GradientTiles(16, 1, 16, 5, 1)),
     ],
 )
-def test_every_kind_of_tile(product, gradient, causal, monkeypatch):
+def test_every_kind_of_tile(product, gradient, causal):
     # Chunks smaller than blocks, more rows and batches than there are, lags shared unevenly by programs.
-    monkeypatch.setattr(tiles, "product_tiles", lambda *_: product)
-    monkeypatch.setattr(tiles, "gradient_tiles", lambda *_: gradient)
-    x, kernel, g, _ = make(72, causal, torch.float32)
-    check(x, kernel, g, causal)
-
-
-@pytest.mark.parametrize("transpose", [False, True])
-@pytest.mark.parametrize("causal, dtype", [(True, torch.float16), (False, torch.bfloat16), (True, torch.float32)])
-def test_gate(causal, transpose, dtype):
-    x, kernel, g, gate = make(37, causal, dtype, channels=2)
-    y, dx, _ = exact(x, kernel, g, causal)
-    actual = tiles.toeplitz_tiles(
-        g if transpose else x, kernel, causal, transpose, gate.transpose(1, 2).contiguous().mT
-    )
-    assert_close(actual, (dx if transpose else y) * gate.double(), dtype)
+    x, kernel, g = make(72, causal, torch.float32)
+    check(x, kernel, g, causal, product, gradient)
 
 
 def strided(x: Tensor, how: str) -> Tensor:
@@ -121,19 +114,19 @@ def strided(x: Tensor, how: str) -> Tensor:
     "how, causal", [("channels last", True), ("every other", False), ("inside", True), ("batches between", False)]
 )
 def test_strides(how, causal):
-    x, kernel, g, _ = make(24, causal, torch.float16, channels=2)
+    x, kernel, g = make(24, causal, torch.float16, channels=2)
     check(strided(x, how), strided(kernel[None], how)[0], strided(g, how), causal)
 
 
 def test_expanded_gradient():
-    x, kernel, _, _ = make(24, True, torch.float32, channels=2)
+    x, kernel, _ = make(24, True, torch.float32, channels=2)
     check(x, kernel, torch.ones(1, 1, 1, device=DEVICE).expand_as(x), True)
 
 
 @pytest.mark.parametrize("transpose", [False, True])
 @pytest.mark.parametrize("size", [1e6, 1e-6])
 def test_taps_beyond_float16(size, transpose):
-    x, kernel, _, _ = make(33, False, torch.float16, channels=3)
+    x, kernel, _ = make(33, False, torch.float16, channels=3)
     x = x * (1e-3 if size > 1 else 1e3)  # or the products would leave float16, too
     kernel *= torch.tensor([size, 1.0, 0.0], device=DEVICE)[:, None]
     kernel = torch.where(torch.rand_like(kernel) < 0.5, kernel, kernel * 1e-3)

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.ops import InducingGrid, forced, ski_matmul_dense, trials
-from hf_seqmix.ops.ski.fused import _operator, fused_suits, traced_ski
-from hf_seqmix.ops.ski.operator import sparse_low_rank_matmul
+from hf_seqmix.ops.common.crossovers import implementation
+from hf_seqmix.ops.ski.derivatives import fused_product, fused_takes
+from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 from hf_seqmix.ops.ski.short_conv import short_conv_dense
 from tests.tolerances import assert_close
 
@@ -46,9 +47,9 @@ def test_both_derivatives(poisoned_empty):
 def test_as_an_operator(name, poisoned_empty):
     inputs = make()
     with forced(ski=name):
-        ours = values(lambda *t: traced_ski(*t, GRID), inputs, torch.float32)
+        ours = values(lambda *t: fused_product(True, *t, *GRID)[0], inputs, torch.float32)
         checked = [t.detach().requires_grad_() for t in inputs]
-        torch.library.opcheck(_operator, (*checked, *GRID))
+        torch.library.opcheck(fused_product.traced, (*checked, *GRID))
     for actual, expected in zip(ours, values(dense, inputs, torch.float64), strict=True):
         assert_close(actual, expected)
 
@@ -67,13 +68,18 @@ def test_one_gradient_alone():
 def test_more_points_or_taps_than_kernels_take_are_torchs():
     x = torch.randn(1, 2, 300)
     with forced(ski="fused"):
-        assert fused_suits(x, torch.zeros(2, 33), torch.zeros(2, 255))
-        assert not fused_suits(x, torch.zeros(2, 33), torch.zeros(2, 259))
-        assert not fused_suits(x, torch.zeros(2, 201), torch.zeros(2, 255))
-        assert not fused_suits(x.double(), torch.zeros(2, 33), torch.zeros(2, 255))
-    assert not fused_suits(x, torch.zeros(2, 33), torch.zeros(2, 255))
+        assert implementation("ski", x, 300) == "fused"
+        assert implementation("ski", x.double(), 300) == "torch"
+    assert implementation("ski", x, 300) == "torch"
+    assert fused_takes(torch.zeros(2, 33), torch.zeros(2, 255))
+    assert not fused_takes(torch.zeros(2, 33), torch.zeros(2, 259))
+    assert not fused_takes(torch.zeros(2, 201), torch.zeros(2, 255))
+    taps, kernel = torch.randn(2, 101), torch.randn(2, 11)
+    grid = InducingGrid(300, 6)
+    with forced(ski="fused"):
+        y = sparse_low_rank_matmul(x, taps, kernel, grid)
+    assert_close(y, short_conv_dense(x, taps) + ski_matmul_dense(x, kernel, grid))
 
 
-def test_its_trial_finds_nothing_wrong(monkeypatch):
-    monkeypatch.setattr(trials, "_LENGTHS", (33, 61))
-    assert trials.fault("ski", "fused", torch.device("cpu"), torch.float32, 64) is None
+def test_its_trial_finds_nothing_wrong():
+    assert trials.fault("ski", "fused", torch.device("cpu"), torch.float32, 64, lengths=(33, 61)) is None

@@ -1,4 +1,4 @@
-"""The route of ordinary real operations gives what the fast ones give, and nothing else is in its graph."""
+"""Which route a call takes, and that ordinary real operations give what the fast routes give."""
 
 from collections.abc import Callable
 from typing import Any
@@ -18,10 +18,10 @@ from hf_seqmix.ops import (
     toeplitz_matmul,
     two_sided_taps,
 )
-from hf_seqmix.ops.common.backend import route
+from hf_seqmix.ops.common.dispatch import compute_dtype, dispatch
 from hf_seqmix.ops.common.running_max import running_max
 from hf_seqmix.ops.piecewise.column import KERNEL_NORMS
-from hf_seqmix.ops.ski.operator import sparse_low_rank_matmul
+from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 from tests.tolerances import assert_close
 
 LENGTHS = [1, 2, 13, 64, 65, 131]
@@ -212,23 +212,46 @@ def test_the_route_is_real_where_torch_converts_for_other_runtimes(monkeypatch):
 
     class Asks(torch.nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            seen.append(route(x))
+            seen.append(dispatch(x)[0])
             return x + 1
 
     torch.export.export(Asks(), (torch.ones(3),))
     assert set(seen) == {"real"}
     # Nothing is traced here: another thread of the process may be converting a model.
-    assert route(torch.ones(3)) == "eager"
+    assert dispatch(torch.ones(3))[0] == "eager"
+
+
+def test_transforms_of_functions_have_routes_of_their_own():
+    x, seen = torch.ones(3), []
+
+    def watched(x: Tensor) -> Tensor:
+        seen.append(dispatch(x)[0])
+        return x * x
+
+    torch.func.vmap(watched)(x)
+    torch.func.jvp(watched, (x,), (x,))
+    with torch.autograd.forward_ad.dual_level():
+        watched(x)
+    watched(x)
+    assert seen == ["functorch", "forward_mode", "forward_mode", "eager"]
+
+
+def test_calls_are_computed_in_float64_where_a_tensor_has_it():
+    x = torch.ones(1)
+    assert dispatch(x, x.half())[1] == dispatch(x.bfloat16())[1] == torch.float32
+    assert dispatch(x, x.double())[1] == torch.float64
+    assert compute_dtype(torch.float64) == torch.float64
+    assert {compute_dtype(d) for d in (torch.float32, torch.bfloat16, torch.float16)} == {torch.float32}
 
 
 def test_the_context_ends_with_what_was_before():
     x = torch.ones(1)
     with pytest.raises(KeyError), real_valued():
         with real_valued():
-            assert route(x) == "real"
-        assert route(x) == "real"
+            assert dispatch(x)[0] == "real"
+        assert dispatch(x)[0] == "real"
         raise KeyError
-    assert route(x) == "eager"
+    assert dispatch(x)[0] == "eager"
 
 
 def test_a_compiled_function_follows_the_context():

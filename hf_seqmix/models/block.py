@@ -1,0 +1,83 @@
+"""A block: a mixer and a feed-forward, each a residual branch with a norm."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .._compat import PicklableCapture
+from ..modules.glu import GatedLinearUnit
+from ..modules.norms import build_norm
+from ..ops.masking import TokenLayout
+from .configuration import SeqMixConfig
+from .mixers import FEED_FORWARDS, build_mixer
+
+__all__ = ["SeqMixBlock", "build_feed_forward"]
+
+
+class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
+    """A mixer and a feed-forward, each a residual branch with a norm.
+
+    "pre": x <- x + drop(f(N(x))); "post": x <- N(x + drop(f(x))). Without `use_residual`, x <- drop(f(N(x))) and
+    x <- N(drop(f(x))). A family may have no feed-forward.
+    """
+
+    def __init__(self, config: SeqMixConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.pre_norm = config.norm_position == "pre"
+        self.use_residual = config.use_residual
+        self.mixer = build_mixer(config, layer_idx)
+        self.mlp = build_feed_forward(config)
+        self.mixer_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
+        self.mlp_norm = None
+        if self.mlp is not None:
+            self.mlp_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: TokenLayout | Tensor | None = None,
+        past_key_values: Any = None,
+        position_ids: Tensor | None = None,
+        real_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Map (batch, length, hidden_size) to the same shape.
+
+        Args:
+            hidden_states: (batch, length, hidden_size).
+            attention_mask: where the real tokens lie, as the mixer of this layer takes it.
+            past_key_values: cache, or None.
+            position_ids: (batch or 1, length), or None.
+            real_mask: (batch, length), True at real tokens, for norms with batch statistics.
+            **kwargs: passed to the mixer.
+        """
+        branch = self.mixer_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
+        branch = self.mixer(
+            branch,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            position_ids=position_ids,
+            **kwargs,
+        )
+        hidden_states = self._join(hidden_states, branch)
+        if not self.pre_norm:
+            hidden_states = self.mixer_norm(hidden_states, real_mask)
+        if self.mlp is None or self.mlp_norm is None:
+            return hidden_states
+        branch = self.mlp_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
+        hidden_states = self._join(hidden_states, self.mlp(branch))
+        return hidden_states if self.pre_norm else self.mlp_norm(hidden_states, real_mask)
+
+    def _join(self, hidden_states: Tensor, branch: Tensor) -> Tensor:
+        branch = self.dropout(branch)
+        return hidden_states + branch if self.use_residual else branch
+
+
+def build_feed_forward(config: SeqMixConfig) -> nn.Module | None:
+    """Build the feed-forward of a block: the family's own, or a gated linear unit; None for none."""
+    if config.model_type in FEED_FORWARDS:
+        return FEED_FORWARDS[config.model_type](config)
+    assert config.intermediate_size is not None
+    return GatedLinearUnit(config.hidden_size, config.intermediate_size, config.hidden_act)

@@ -1,0 +1,207 @@
+"""The heads that classify sequences and tokens, and the one that finds answers."""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers.modeling_outputs import (
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutputWithPast,
+    TokenClassifierOutput,
+)
+
+from .._compat import can_return_tuple
+from .configuration import SeqMixConfig
+from .heads import SeqMixHead
+from .pooling import ClassificationHead, number_of_labels, pool
+
+__all__ = [
+    "SeqMixClassifier",
+    "SeqMixForQuestionAnswering",
+    "SeqMixForSequenceClassification",
+    "SeqMixForTokenClassification",
+]
+
+
+class SeqMixClassifier(SeqMixHead):
+    """What classifiers and regressors of whole inputs share: the head on the pooled vector, and the loss."""
+
+    def __init__(self, config: SeqMixConfig) -> None:
+        super().__init__(config)
+        self.num_labels = number_of_labels(config)
+        self.classifier = ClassificationHead(config)
+        self.post_init()
+
+    def _loss(
+        self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **kwargs: Any
+    ) -> Tensor:
+        problem = self.config.problem_type
+        if problem is None and (self.num_labels == 1 or labels.is_floating_point()):
+            problem = "regression" if self.num_labels == 1 else "multi_label_classification"
+        if problem in ("regression", "multi_label_classification"):
+            labels = labels.to(logits.dtype)
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            # The library's loss is a mean over this batch's numbers; accumulation wants the share of all of them.
+            return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
+        return self.loss_function(
+            labels=labels,
+            pooled_logits=logits,
+            config=self.config,
+            num_items_in_batch=num_items_in_batch,
+            **kwargs,
+        )
+
+
+class SeqMixForSequenceClassification(SeqMixClassifier):
+    """Classifier or regressor of whole sequences, or, with `num_segments` 2, of pairs of documents."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutputWithPast:
+        """Classify sequences.
+
+        Args:
+            input_ids: (batch, length), as for the backbone; with `num_segments` 2, (batch, 2, length).
+            attention_mask: as for the backbone, with `num_segments` 2 of the shape of `input_ids`.
+            position_ids: the same.
+            past_key_values: as for the backbone.
+            inputs_embeds: instead of `input_ids`, with hidden_size as one more dimension.
+            use_cache: whether to return a cache; not by default.
+            labels: (batch,) class ids; (batch, num_labels) zeros and ones for several labels; numbers for a
+                regression.
+            **kwargs: passed on; `num_items_in_batch` reaches the loss.
+
+        Returns:
+            `loss`, `logits` (batch, num_labels), `past_key_values`, `hidden_states`.
+        """
+        segments = self.config.num_segments
+        if segments > 1:
+            input_ids, attention_mask, inputs_embeds, position_ids = (
+                None if x is None else self._flatten_segments(x)
+                for x in (input_ids, attention_mask, inputs_embeds, position_ids)
+            )
+        outputs = self.model(
+            input_ids,
+            attention_mask,
+            position_ids,
+            past_key_values,
+            inputs_embeds,
+            use_cache=bool(use_cache),
+            **kwargs,
+        )
+        pooling = self.config.classifier_pooling
+        logits = self.classifier(pool(outputs.last_hidden_state, attention_mask, pooling))
+        loss = None if labels is None else self._loss(logits, labels, **kwargs)
+        return SequenceClassifierOutputWithPast(
+            loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states
+        )
+
+    def _flatten_segments(self, x: Tensor) -> Tensor:
+        if x.ndim < 3 or x.shape[1] != self.config.num_segments:
+            raise ValueError(
+                f"num_segments is {self.config.num_segments}, so inputs must be (batch, {self.config.num_segments}, "
+                f"length), got {tuple(x.shape)}."
+            )
+        return x.flatten(0, 1)
+
+
+class SeqMixForTokenClassification(SeqMixHead):
+    """Classifier of each token."""
+
+    def __init__(self, config: SeqMixConfig) -> None:
+        super().__init__(config)
+        assert config.classifier_dropout is not None
+        self.num_labels = number_of_labels(config)
+        self.dropout = nn.Dropout(config.classifier_dropout)
+        self.classifier = nn.Linear(config.hidden_size, self.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        """Classify tokens.
+
+        Args:
+            input_ids: (batch, length), as for the backbone.
+            attention_mask: as for the backbone.
+            position_ids: as for the backbone.
+            inputs_embeds: (batch, length, hidden_size), as for the backbone.
+            labels: (batch, length) class ids; -100 is ignored.
+            **kwargs: passed on; `num_items_in_batch` reaches the loss.
+
+        Returns:
+            `loss`, `logits` (batch, length, num_labels), `hidden_states`.
+        """
+        outputs = self.model(
+            input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **_without_cache(kwargs)
+        )
+        logits = self.classifier(self.dropout(outputs.last_hidden_state))
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
+        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+
+
+class SeqMixForQuestionAnswering(SeqMixHead):
+    """Extractive question answering: scores for the first and the last token of the answer."""
+
+    def __init__(self, config: SeqMixConfig) -> None:
+        super().__init__(config)
+        self.qa_outputs = nn.Linear(config.hidden_size, 2)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Any,
+    ) -> QuestionAnsweringModelOutput:
+        """Score each token as the beginning and as the end of the answer.
+
+        Args:
+            input_ids: (batch, length), as for the backbone.
+            attention_mask: as for the backbone.
+            position_ids: as for the backbone.
+            inputs_embeds: (batch, length, hidden_size), as for the backbone.
+            start_positions: (batch,) positions; those outside the sequence are ignored.
+            end_positions: the same for the last token of the answer.
+            **kwargs: passed on to the loss.
+
+        Returns:
+            `loss`, `start_logits` and `end_logits` (batch, length), `hidden_states`.
+        """
+        outputs = self.model(
+            input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **_without_cache(kwargs)
+        )
+        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+        return QuestionAnsweringModelOutput(
+            loss=loss, start_logits=start_logits, end_logits=end_logits, hidden_states=outputs.hidden_states
+        )
+
+
+def _without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Heads that return no cache ask the backbone to build none."""
+    return {**kwargs, "use_cache": False}

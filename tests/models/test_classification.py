@@ -1,0 +1,94 @@
+"""Classifiers: padded rows, problem types, pairs of documents, labels that are ignored."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from hf_seqmix import TNNConfig, TNNForTokenClassification
+from hf_seqmix import TNNForSequenceClassification as Classifier
+from tests.models.suite import perturb
+from tests.tolerances import assert_close
+
+VOCAB = 31
+
+
+def config(**kwargs: Any) -> TNNConfig:
+    fields = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1, "expand_ratio": 1, "rpe_hidden_size": 8}
+    return TNNConfig(**{**fields, "hidden_dropout": 0.0, "is_causal": False, **kwargs})
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "first"])
+@pytest.mark.parametrize("norm_position", ["pre", "post"])
+def test_a_padded_row_is_classified_as_the_row_alone(pooling, norm_position):
+    model = perturb(Classifier(config(classifier_pooling=pooling, norm_position=norm_position))).double().eval()
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0]])
+    ids = torch.randint(VOCAB, mask.shape)
+    logits = model(ids, attention_mask=mask).logits
+    for row in range(2):
+        assert_close(logits[row], model(ids[row][mask[row].bool()][None]).logits[0])
+
+
+def test_batch_norm_is_exact_for_padded_rows_in_evaluation():
+    model = perturb(Classifier(config(norm_type="batch"))).double()
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0]])
+    ids = torch.randint(VOCAB, mask.shape)
+    model(ids, attention_mask=mask)  # moves the running statistics
+    model.eval()
+    logits = model(ids, attention_mask=mask).logits
+    for row in range(2):
+        assert_close(logits[row], model(ids[row][mask[row].bool()][None]).logits[0])
+
+
+@pytest.mark.parametrize(
+    ("labels", "fields", "loss"),
+    [
+        (torch.tensor([0, 2]), {"num_labels": 3}, torch.nn.functional.cross_entropy),
+        (torch.tensor([1.5, -2.0]), {"num_labels": 1}, lambda a, b: torch.nn.functional.mse_loss(a[:, 0], b)),
+        (torch.tensor([1, 3]), {"num_labels": 1}, lambda a, b: torch.nn.functional.mse_loss(a[:, 0], b.to(a.dtype))),
+        (
+            torch.tensor([[1.0, 0.0, 1.0], [0.0, 0.0, 1.0]]),
+            {"num_labels": 3},
+            torch.nn.functional.binary_cross_entropy_with_logits,
+        ),
+        (
+            torch.tensor([[1, 0], [0, 1]]),
+            {"num_labels": 2, "problem_type": "multi_label_classification"},
+            lambda a, b: torch.nn.functional.binary_cross_entropy_with_logits(a, b.to(a.dtype)),
+        ),
+        (
+            torch.tensor([[0.5, 2.0], [1.0, -1.0]]),
+            {"num_labels": 2, "problem_type": "regression"},
+            torch.nn.functional.mse_loss,
+        ),
+    ],
+)
+def test_problem_types(labels, fields, loss):
+    model = perturb(Classifier(config(**fields))).eval()
+    out = model(torch.randint(VOCAB, (2, 6)), labels=labels)
+    torch.testing.assert_close(out.loss, loss(out.logits, labels))
+
+
+def test_pairs_of_documents():
+    model = perturb(Classifier(config(num_segments=2, num_labels=2))).double().eval()
+    ids = torch.randint(VOCAB, (3, 2, 7))
+    mask = torch.ones(3, 2, 7, dtype=torch.long)
+    mask[0, 1, 4:] = 0
+    logits = model(ids, attention_mask=mask).logits
+    head = model.classifier
+    for row in range(3):
+        a, b = (model.model(ids[row, i][mask[row, i].bool()][None])[0].mean(dim=1) for i in range(2))
+        features = torch.cat([a, b, a - b, a * b], dim=-1)
+        expected = head.out_proj(torch.nn.functional.gelu(head.dense(features)))
+        assert_close(logits[row], expected[0])
+    with pytest.raises(ValueError, match=r"num_segments is 2, so inputs must be \(batch, 2, length\), got \(3, 7\)"):
+        model(ids[:, 0])
+
+
+def test_labels_that_are_ignored():
+    model = perturb(TNNForTokenClassification(config(num_labels=2))).eval()
+    ids = torch.randint(VOCAB, (2, 6))
+    labels = torch.tensor([[0, 1, -100, -100, 1, 0]] * 2)
+    out = model(ids, labels=labels)
+    kept = labels != -100
+    torch.testing.assert_close(out.loss, torch.nn.functional.cross_entropy(out.logits[kept], labels[kept]))

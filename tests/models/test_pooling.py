@@ -1,0 +1,28 @@
+"""One vector for a sequence."""
+
+import pytest
+import torch
+
+from hf_seqmix.models.pooling import pool
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "first"])
+def test_pooling_sees_real_tokens_only(pooling):
+    hidden = torch.randn(3, 5, 4, dtype=torch.float64)
+    mask = torch.tensor([[0, 0, 1, 1, 1], [1, 1, 0, 0, 0], [0, 1, 0, 1, 0]])
+    pooled = pool(hidden, mask, pooling)
+    for row in range(3):
+        real = hidden[row][mask[row].bool()]
+        expected = {"mean": real.mean(0), "last": real[-1], "first": real[0]}[pooling]
+        torch.testing.assert_close(pooled[row], expected)
+    torch.testing.assert_close(pool(hidden, None, pooling), pool(hidden, torch.ones(3, 5), pooling))
+    assert pool(hidden, torch.zeros(3, 5), pooling).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_mean_of_a_long_sequence_in_half_precision(dtype):
+    hidden = torch.full((1, 20_000, 2), 6.0, dtype=dtype)
+    mask = torch.ones(1, 20_000)
+    mask[0, :5] = 0
+    assert pool(hidden, mask, "mean").tolist() == [[6.0, 6.0]]
+    assert pool(hidden, None, "mean").tolist() == [[6.0, 6.0]]

@@ -1,0 +1,93 @@
+"""What runs where nothing is installed but torch, transformers, safetensors and what these need themselves."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hf_seqmix
+
+REPOSITORY = Path(hf_seqmix.__file__).parents[1]
+
+# What the extras bring, what these need, and what other parts of the package or its tests use.
+OPTIONAL = [
+    "accelerate",
+    "datasets",
+    "dill",
+    "evaluate",
+    "hypothesis",
+    "lm_eval",
+    "matplotlib",
+    "multiprocess",
+    "onnx",
+    "onnxruntime",
+    "onnxscript",
+    "pandas",
+    "peft",
+    "PIL",
+    "pyarrow",
+    "pytest",
+    "scipy",
+    "sklearn",
+    "torchao",
+    "torchvision",
+    "triton",
+    "trl",
+    "xxhash",
+]
+
+HIDE = f"""
+import sys
+
+class Hiding:
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        return None if name.partition(".")[0] in {OPTIONAL!r} else self.finder.find_spec(name, path, target)
+
+sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
+"""
+
+EVERY_MODULE = """
+import importlib, pkgutil
+import hf_seqmix
+
+for part in ("ops", "modules", "models", "cache", "hub"):
+    package = importlib.import_module(f"hf_seqmix.{part}")
+    for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        # Triton's kernels, and the one file that needs Pillow.
+        if not {"kernels", "precision", "image_processing"} & set(module.name.split(".")):
+            importlib.import_module(module.name)
+"""
+
+CHECK = f"""
+found = sorted(name for name in {OPTIONAL!r} if name in sys.modules)
+assert not found, found
+"""
+
+
+README = "\n".join(
+    re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+)
+
+
+@pytest.mark.parametrize("code", [EVERY_MODULE, README], ids=["modules", "readme"])
+def test_runs_without_extras(tmp_path, code):
+    (tmp_path / "model_cards").symlink_to(REPOSITORY / "model_cards")
+    (tmp_path / "code.py").write_text(HIDE + code + CHECK, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "code.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,210 @@
+"""Which way imports point, in the package and between the rooms of `scripts`; a failure names the line."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import hf_seqmix
+
+REPOSITORY = Path(hf_seqmix.__file__).parents[1]
+
+_LOW = {"ops", "cache", "modules", "models"}
+ALLOWED = {
+    "ops": set(),
+    "_compat": set(),
+    "_files": set(),
+    "_version": set(),
+    "cache": {"ops", "_compat"},
+    "modules": {"ops", "cache"},
+    "models": {"ops", "cache", "modules", "_compat"},
+    "data": _LOW,
+    "training": {*_LOW, "data"},
+    "metrics": _LOW,
+    "analysis": {*_LOW, "data", "training", "metrics"},
+    "hub": _LOW,
+}
+"""Part of the package -> the other parts that it may import; `OPEN_TO_ALL` is open to all parts but `ops`."""
+
+OPEN_TO_ALL = {"_files", "_version"}
+
+TRITON = {"kernels", "precision"}
+"""Folders and files of `ops` that need Triton; all others do without."""
+
+LIBRARY_ROOMS = {"finetuning": set(), "benchmarks": {"finetuning"}}
+"""Room of `scripts` that is a package -> the other rooms that it may import."""
+
+
+class Import(NamedTuple):
+    """One imported name: its full dotted path in parts, and the line; `level` is the number of leading dots."""
+
+    target: tuple[str, ...]
+    line: int
+    level: int
+
+    def __str__(self) -> str:
+        return f"line {self.line} imports {'.'.join(self.target)}"
+
+
+def imports(path: Path, root: Path) -> Iterator[Import]:
+    """Yield what a file imports anywhere in it; relative imports are resolved from `root`."""
+    package = path.relative_to(root).parent.parts
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(tuple(alias.name.split(".")), node.lineno, 0)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = tuple(node.module.split(".")) if node.module else ()
+            for alias in node.names:
+                yield Import((*base, *module, alias.name), node.lineno, node.level)
+
+
+def needs_triton(path: Path) -> bool:
+    return bool(TRITON & {path.stem, path.parent.name})
+
+
+def package_files(root: Path) -> list[Path]:
+    return sorted((root / "hf_seqmix").rglob("*.py"))
+
+
+def wrong_directions(root: Path) -> list[str]:
+    """List the imports between parts of the package that do not point down."""
+    wrong = []
+    for path in package_files(root):
+        part = path.relative_to(root).parts[1].removesuffix(".py")
+        if part == "__init__":
+            continue
+        allowed = ALLOWED[part] | {part} | (set() if part == "ops" else OPEN_TO_ALL)
+        for found in imports(path, root):
+            if found.target[0] == "hf_seqmix" and found.target[1:2] not in [(name,) for name in allowed]:
+                wrong.append(f"{path.relative_to(root)} {found}, but {part} may import {', '.join(sorted(allowed))}")
+    return wrong
+
+
+def wrong_kernels(root: Path) -> list[str]:
+    """List the imports of Triton kernels from outside; `ops/common/backend.py` loads them by name where Triton is."""
+    wrong = []
+    for path in [*package_files(root), *sorted((root / "scripts").rglob("*.py"))]:
+        if needs_triton(path):
+            continue
+        for found in imports(path, root):
+            if found.target[:2] == ("hf_seqmix", "ops") and TRITON & set(found.target):
+                wrong.append(f"{path.relative_to(root)} {found}, which only hf_seqmix/ops/common/backend.py loads")
+    return wrong
+
+
+def wrong_rooms(root: Path) -> list[str]:
+    """List the imports from one room of `scripts` into another.
+
+    Modules of a library room import each other relatively. Those of the other rooms are run by path, and see the files
+    beside them under their bare names.
+    """
+    scripts = root / "scripts"
+    files = {path: path.parent.name for path in sorted(scripts.glob("*/*.py"))}
+    commands = {path.stem: room for path, room in files.items() if room not in LIBRARY_ROOMS}
+    wrong = []
+    for path, room in files.items():
+        for found in imports(path, scripts):
+            first = found.target[1] if found.target[0] == "scripts" and len(found.target) > 1 else found.target[0]
+            if found.level and room not in LIBRARY_ROOMS:
+                wrong.append(f"{path.relative_to(root)} {found} relatively, but it is run by its path")
+            if found.level or first == path.stem:
+                continue
+            if first == room and room in LIBRARY_ROOMS:
+                wrong.append(f"{path.relative_to(root)} {found} of its own room: import it relatively")
+                continue
+            other = first if (scripts / first).is_dir() else commands.get(first, room)
+            if other not in {room, *LIBRARY_ROOMS.get(room, ())}:
+                wrong.append(f"{path.relative_to(root)} {found} of the room {other}")
+    return wrong
+
+
+@pytest.mark.parametrize("check", [wrong_directions, wrong_kernels, wrong_rooms])
+def test_imports_point_down(check):
+    wrong = check(REPOSITORY)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_part_of_the_package_has_a_place():
+    parts = {path.relative_to(REPOSITORY).parts[1].removesuffix(".py") for path in package_files(REPOSITORY)}
+    assert parts - {"__init__"} == set(ALLOWED)
+
+
+def test_operations_need_torch_alone():
+    wrong = []
+    for path in package_files(REPOSITORY):
+        if path.relative_to(REPOSITORY).parts[1] != "ops":
+            continue
+        known = {"hf_seqmix", "torch", *sys.stdlib_module_names} | ({"triton"} if needs_triton(path) else set())
+        wrong += [
+            f"{path.relative_to(REPOSITORY)} {found}"
+            for found in imports(path, REPOSITORY)
+            if found.target[0] not in known
+        ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_one_file_calls_the_fourier_transform():
+    callers = {path.name for path in package_files(REPOSITORY) if "torch.fft.r" in path.read_text(encoding="utf-8")}
+    assert callers == {"fft.py"}
+
+
+@pytest.mark.parametrize(
+    ("check", "file", "text", "message"),
+    [
+        (
+            wrong_directions,
+            "hf_seqmix/cache/a.py",
+            "\nfrom ..models.heads import X",
+            "line 2 imports hf_seqmix.models.heads.X",
+        ),
+        (
+            wrong_directions,
+            "hf_seqmix/hub/a.py",
+            "def f():\n    from ..data import X",
+            "line 2 imports hf_seqmix.data.X",
+        ),
+        (wrong_directions, "hf_seqmix/data/a.py", "from .. import training", "line 1 imports hf_seqmix.training"),
+        (wrong_directions, "hf_seqmix/ops/a.py", "from .._files import x", "line 1 imports hf_seqmix._files.x"),
+        (wrong_directions, "hf_seqmix/training/a.py", "import hf_seqmix", "line 1 imports hf_seqmix,"),
+        (
+            wrong_kernels,
+            "hf_seqmix/ops/ski/a.py",
+            "from .kernels import x",
+            "line 1 imports hf_seqmix.ops.ski.kernels.x",
+        ),
+        (
+            wrong_kernels,
+            "scripts/a.py",
+            "import hf_seqmix.ops.ski.kernels.x",
+            "line 1 imports hf_seqmix.ops.ski.kernels.x",
+        ),
+        (
+            wrong_rooms,
+            "scripts/finetuning/a.py",
+            "from benchmarks.b import X",
+            "line 1 imports benchmarks.b.X of the room",
+        ),
+        (wrong_rooms, "scripts/benchmarks/a.py", "import c", "line 1 imports c of the room speed"),
+        (wrong_rooms, "scripts/studies/a.py", "from c import X", "line 1 imports c.X of the room speed"),
+        (wrong_rooms, "scripts/studies/a.py", "from .b import X", "line 1 imports studies.b.X relatively"),
+        (wrong_rooms, "scripts/benchmarks/a.py", "from benchmarks.b import X", "its own room: import it relatively"),
+    ],
+)
+def test_a_wrong_import_is_named(tmp_path, check, file, text, message):
+    for path, content in {
+        "scripts/speed/c.py": "",
+        "scripts/speed/d.py": "import c",
+        "scripts/benchmarks/b.py": "from finetuning.b import X",
+        "scripts/finetuning/b.py": "from . import b",
+        "hf_seqmix/ops/ski/kernels/x.py": "from .. import kernels",
+        file: text,
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(content)
+    (wrong,) = check(tmp_path)
+    assert wrong.startswith(file) and message in wrong, wrong
