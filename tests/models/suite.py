@@ -616,7 +616,17 @@ class ModelSuite:
             model.train()(**inputs)[0].float().square().mean().backward()
         assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
-    # -- compilation -----------------------------------------------------------------------------------------------
+    def test_the_auto_classes_know_the_family(self):
+        config = self.config(self.directions[0])
+        assert type(transformers.AutoConfig.for_model(config.model_type)) is self.family.config_class
+        for suffix, is_causal in self.heads():
+            model = AUTO_CLASSES[suffix].from_config(self.head_config(suffix, is_causal))
+            assert type(model) is self.family.classes[suffix]
+            assert not model.is_remote_code()
+
+
+class CompiledModelSuite(ModelSuite):
+    """The common tests and those of compiled and exported graphs, which take half of the time of all."""
 
     @pytest.mark.parametrize("masked", [False, True])
     def test_compiles_in_one_graph(self, is_causal, masked):
@@ -678,11 +688,3 @@ class ModelSuite:
         torch.compile(model, backend="aot_eager", fullgraph=True)(**batch).loss.backward()
         for name, parameter in model.named_parameters():
             torch.testing.assert_close(parameter.grad, expected[name], msg=name)
-
-    def test_the_auto_classes_know_the_family(self):
-        config = self.config(self.directions[0])
-        assert type(transformers.AutoConfig.for_model(config.model_type)) is self.family.config_class
-        for suffix, is_causal in self.heads():
-            model = AUTO_CLASSES[suffix].from_config(self.head_config(suffix, is_causal))
-            assert type(model) is self.family.classes[suffix]
-            assert not model.is_remote_code()

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pytest
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, arange, device, nn
 from transformers import GenerationMixin
@@ -16,7 +17,7 @@ from hf_seqmix.models.classification import (
 )
 from hf_seqmix.models.heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from hf_seqmix.models.vision import SeqMixForImageClassification
-from tests.models.suite import VOCAB, ModelSuite
+from tests.models.suite import VOCAB, CompiledModelSuite, ModelSuite
 
 # -- the family ----------------------------------------------------------------------------------------------------
 
@@ -84,12 +85,19 @@ register_family(POWER_LAW_FAMILY)
 # -- the end of the family -----------------------------------------------------------------------------------------
 
 
-class TestPowerLaw(ModelSuite):
+class PowerLawConfigurations:
     family = POWER_LAW_FAMILY
 
     def config(self, is_causal: bool = True, **kwargs: Any) -> PowerLawConfig:
         fields = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "is_causal": is_causal}
         return PowerLawConfig(**{**fields, **kwargs})
+
+
+class TestPowerLaw(PowerLawConfigurations, ModelSuite): ...
+
+
+@pytest.mark.slow
+class TestCompiledPowerLaw(PowerLawConfigurations, CompiledModelSuite): ...
 
 
 def test_the_family_is_short():

@@ -8,11 +8,11 @@ from transformers import DynamicCache
 
 from hf_seqmix import FDTNNConfig, FDTNNForCausalLM, FDTNNForMaskedLM, SeqMixHybridConfig, SeqMixHybridModel
 from hf_seqmix.models.fd_tnn.modeling_fd_tnn import FDTNN_FAMILY
-from tests.models.suite import VOCAB, ModelSuite, perturb
+from tests.models.suite import VOCAB, CompiledModelSuite, perturb
 from tests.tolerances import assert_close, relative_error
 
 
-class TestFDTNN(ModelSuite):
+class TestFDTNN(CompiledModelSuite):
     family = FDTNN_FAMILY
 
     def config(self, is_causal: bool = True, **kwargs: Any) -> FDTNNConfig:

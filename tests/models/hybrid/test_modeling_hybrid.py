@@ -1,17 +1,19 @@
 """Hybrids, and softmax attention alone."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
 from hf_seqmix import SeqMixHybridConfig
 from hf_seqmix.models.hybrid.modeling_hybrid import HYBRID_FAMILY
-from tests.models.suite import VOCAB, ModelSuite
+from tests.models.suite import VOCAB, CompiledModelSuite, ModelSuite
 
 
-class TestAttention(ModelSuite):
+class HybridConfigurations:
+    """Configurations of hybrids of the mixers that a test class names."""
+
     family = HYBRID_FAMILY
-    mixer_types = ("attention", "attention")
+    mixer_types: ClassVar[tuple[str, ...]]
 
     def config(self, is_causal: bool = True, **kwargs: Any) -> SeqMixHybridConfig:
         own = {"attention": {"num_heads": 2}}
@@ -21,12 +23,21 @@ class TestAttention(ModelSuite):
         return SeqMixHybridConfig(**{**fields, "is_causal": is_causal, **kwargs})
 
 
-class TestAttentionFirst(TestAttention):
+class TestAttention(HybridConfigurations, CompiledModelSuite):
+    mixer_types = ("attention", "attention")
+
+
+class TestAttentionLast(HybridConfigurations, CompiledModelSuite):
+    mixer_types = ("tnn", "attention")
+
+
+class TestAttentionFirst(HybridConfigurations, ModelSuite):
     mixer_types = ("attention", "tnn")
 
 
-class TestAttentionLast(TestAttention):
-    mixer_types = ("tnn", "attention")
+@pytest.mark.slow
+class TestCompiledAttentionFirst(HybridConfigurations, CompiledModelSuite):
+    mixer_types = ("attention", "tnn")
 
 
 def test_defaults_are_the_attention_control():

@@ -10,11 +10,11 @@ from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import IPAConfig, IPAForCausalLM, IPAForMaskedLM, IPAModel, SeqMixHybridConfig, SeqMixHybridForCausalLM
 from hf_seqmix.models.ipa.modeling_ipa import IPA_FAMILY
-from tests.models.suite import PADS, VOCAB, ModelSuite, perturb
+from tests.models.suite import PADS, VOCAB, CompiledModelSuite, perturb
 from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
 
 
-class TestIPA(ModelSuite):
+class TestIPA(CompiledModelSuite):
     family = IPA_FAMILY
     own: dict[str, Any] = {}
 
@@ -39,9 +39,9 @@ class TestExtendedIPA(TestIPA):
     test_low_rank_adapters = None
     test_adapters_of_the_embedding = None
 
-    @pytest.mark.parametrize("pads", ["inside"])
-    def test_compiles_in_one_graph(self, is_causal, pads):
-        super().test_compiles_in_one_graph(is_causal, pads)
+    @pytest.mark.parametrize("masked", [True])
+    def test_compiles_in_one_graph(self, is_causal, masked):
+        super().test_compiles_in_one_graph(is_causal, masked)
 
     def test_generation_from_embeddings(self, generator):
         embeds = generator.get_input_embeddings()(torch.randint(1, VOCAB, (1, 5)))

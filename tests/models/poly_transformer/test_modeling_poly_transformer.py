@@ -20,11 +20,11 @@ from hf_seqmix.models.poly_transformer.mixer import MIXINGS, NORMALIZATIONS
 from hf_seqmix.models.poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from hf_seqmix.modules.norms import calibrate_static_norms
 from hf_seqmix.ops.polynomial.product import DEGREE_FORMS
-from tests.models.suite import VOCAB, ModelSuite, perturb
+from tests.models.suite import VOCAB, CompiledModelSuite, perturb
 from tests.tolerances import assert_close
 
 
-class TestPolyTransformer(ModelSuite):
+class TestPolyTransformer(CompiledModelSuite):
     family = POLY_TRANSFORMER_FAMILY
     fields: dict[str, Any] = {}
 

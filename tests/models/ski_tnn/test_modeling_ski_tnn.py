@@ -8,11 +8,11 @@ import torch
 
 from hf_seqmix import SeqMixHybridConfig, SKITNNConfig, SKITNNForMaskedLM, SKITNNModel
 from hf_seqmix.models.ski_tnn.modeling_ski_tnn import SKITNN_FAMILY
-from tests.models.suite import VOCAB, ModelSuite
+from tests.models.suite import VOCAB, CompiledModelSuite
 from tests.tolerances import assert_close, relative_error
 
 
-class TestSKITNN(ModelSuite):
+class TestSKITNN(CompiledModelSuite):
     family = SKITNN_FAMILY
     directions = (False,)
 

@@ -7,10 +7,10 @@ import torch
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.models.tnn.modeling_tnn import TNN_FAMILY
-from tests.models.suite import VOCAB, ModelSuite
+from tests.models.suite import VOCAB, CompiledModelSuite
 
 
-class TestTNN(ModelSuite):
+class TestTNN(CompiledModelSuite):
     family = TNN_FAMILY
 
     def config(self, is_causal: bool = True, **kwargs: Any) -> TNNConfig:
