@@ -1,4 +1,4 @@
-"""Model cards: what the model itself says, what its maker has to say, and nothing left blank."""
+"""Model cards: facts that are read off a model, values that the maker gives, and no blanks."""
 
 import math
 import re
@@ -32,7 +32,7 @@ REQUIRED_VALUES = (
     "results",
     "limits",
 )
-"""What nobody but the maker of a model knows; a language only of a model of text."""
+"""Values that only the maker of a model knows. A model of images needs no language."""
 
 _RESULT_VALUES = ("task", "dataset", "metric", "value", "command")
 _OPTIONAL_RESULT_VALUES = ("baselines", "note", "task_type", "dataset_type", "metric_type")
@@ -65,14 +65,15 @@ def build_card(
         model: of one of the package's families.
         processor: its tokenizer or image processor; None for none.
         repo_id: name under which the model is loaded.
-        values: those of `REQUIRED_VALUES`, and `paper`, `citation`, `usage`, `datasets`, `metrics`, `tags`, `base_model` if
-            wanted; anything that `model_facts` says may be said otherwise. `results` is a list of mappings with task,
-            dataset, metric, value (a number) and the command that reproduces it; they go to the Hub's index, too.
+        values: those of `REQUIRED_VALUES`, and if wanted `paper`, `citation`, `usage`, `datasets`, `metrics`, `tags`
+            and `base_model`. Values override what `model_facts` returns. `results` is a list of mappings with task,
+            dataset, metric, value (a number) and the command that reproduces the value; results go to the index of the
+            Hub, too.
         template: a Jinja template; by default the package's.
         with_code: whether the code of the family lies beside the weights, as `export` puts it there.
 
     Raises:
-        ValueError: naming what is missing, empty, still a blank, or not known.
+        ValueError: for a value that is missing, empty, a blank or unknown; the message names the value.
     """
     family_of(model.config)
     facts = model_facts(model, processor)
@@ -88,7 +89,7 @@ def build_card(
         tags=list(dict.fromkeys(["hf_seqmix", model.config.model_type, *_as_list(values.get("tags"))])),
         eval_results=[_eval_result(result, all_values["pipeline_tag"]) for result in values["results"]],
     )
-    # What the template needs, and not what the metadata says already.
+    # The metadata has these three already.
     given = {name: value for name, value in all_values.items() if name not in ("tags", "datasets", "metrics")}
     card = ModelCard.from_template(data, template_path=str(template or _template_path()), with_code=with_code, **given)
     check_card(str(card))
@@ -96,7 +97,7 @@ def build_card(
 
 
 def model_facts(model: SeqMixPreTrainedModel, processor: Any = None) -> dict[str, Any]:
-    """Return what a card says that can be read off a model: sizes, classes, kinds."""
+    """Return the values of a card that can be read off a model: sizes, classes, kinds."""
     suffix = head_of(model)
     text = model.config.image_shape is None
     facts = {
@@ -123,8 +124,8 @@ def plain_card(model: SeqMixPreTrainedModel, processor: Any = None) -> ModelCard
     size = f"{facts['num_parameters']:,} parameters, {facts['dtype']}"
     text = (
         f"# {type(model).__name__}\n\n"
-        f"A model of the family `{facts['model_type']}` of hf_seqmix: {size}. Nothing is recorded here of its data, its "
-        "training, or how good it is.\n\n"
+        f"A model of the family `{facts['model_type']}` of hf_seqmix: {size}. Nothing is recorded here of its data, "
+        "its training, or how good it is.\n\n"
         "```python\n"
         f"from transformers import {facts['auto_class']}\n\n"
         f'model = {facts["auto_class"]}.from_pretrained("path/to/this/folder", trust_remote_code=True)\n'
@@ -137,11 +138,11 @@ def plain_card(model: SeqMixPreTrainedModel, processor: Any = None) -> ModelCard
 def check_card(text: str) -> None:
     """Refuse a card with blanks or without metadata.
 
-    A blank is "[More Information Needed]", or TODO, TBD or FIXME where something should stand: alone in a line or the cell of
-    a table, or before a colon; in a sentence, or in code, it is a word.
+    A blank is "[More Information Needed]", or TODO, TBD or FIXME alone in a line, alone in the cell of a table, or
+    before a colon. Within a sentence or code, the same words are no blanks.
 
     Raises:
-        ValueError: naming the section of each blank, or what is wrong with the metadata.
+        ValueError: naming the section of each blank, or the fault of the metadata.
     """
     block = re.match(r"\s*---[ \t]*\n(.*?)\n---[ \t]*(?:\n|$)", text, flags=re.DOTALL)
     if not block:
@@ -166,7 +167,7 @@ def check_card(text: str) -> None:
 
 
 def _has_blank(line: str, key: bool = False) -> bool:
-    """Whether a line, past its key or marks, or a cell of a table, says that something is still to be written."""
+    """Whether a line, after its key or marks, or a cell of a table, is a blank."""
     if key:
         line = re.sub(r"^[\s-]*[\w-]+:\s", "", line)
     cells = [cell.strip(" \t-*>#.!'\"") for cell in line.split("|")]

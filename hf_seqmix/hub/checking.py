@@ -1,4 +1,7 @@
-"""Is a repository what it says, and safe to open? Read from its files, before a model is built or memory taken for weights."""
+"""Checks that a repository is consistent and safe to open, from its files alone.
+
+A check runs before a model is built and before memory is allocated for weights.
+"""
 
 import dataclasses
 import os
@@ -51,16 +54,18 @@ def check_repo_id(repo_id: str) -> str:
 
 
 def check_repository(folder: str | Path, *, own_code: bool = False) -> SeqMixConfig:
-    """Check the files of a repository against each other; no code of it is run, nothing unpickled, no weight read.
+    """Check the files of a repository against each other; run no code of it, unpickle nothing, read no weight.
 
-    The configuration must be one of the package's, without fields that it does not know; the weight files must be whole,
-    and hold the tensors of the model that the configuration describes, of those shapes; the tokenizer or image processor
-    must open, and the tokenizer have no ids beyond the vocabulary. There may be no other weights and no adapter, and only
-    kinds of files that a repository has; no name may point outside the folder.
+    - The configuration is one of the package's, without unknown fields.
+    - The weight files are whole and hold the tensors, of the right shapes, of the model that the configuration
+      describes.
+    - The tokenizer or image processor opens, and the tokenizer has no ids beyond the vocabulary.
+    - There are no other weights, no adapter, and only kinds of files that a repository has.
+    - No name points outside the folder.
 
-    What is in its `*.py` files is not judged, unless `own_code` asks for that: a repository may come from another version
-    of the package. So a checked repository is safe to open with hf_seqmix imported, which ignores them, but with
-    `trust_remote_code=True` and without hf_seqmix only as far as its author is trusted.
+    The contents of `*.py` files are judged only with `own_code`, since a repository may come from another version of
+    the package. A checked repository is safe to open with hf_seqmix imported, which ignores its code. With
+    `trust_remote_code=True` and without hf_seqmix, the repository is as safe as its author is trusted.
 
     Args:
         folder: with config.json and *.safetensors.
@@ -70,7 +75,7 @@ def check_repository(folder: str | Path, *, own_code: bool = False) -> SeqMixCon
         The configuration.
 
     Raises:
-        ValueError: saying which file is wrong, and how.
+        ValueError: for a file that is wrong; the message names the file and the fault.
     """
     folder = _existing(folder)
     names = check_names(folder)
@@ -94,13 +99,13 @@ def check_repository(folder: str | Path, *, own_code: bool = False) -> SeqMixCon
 
 
 def check_checkpoint(folder: str | Path) -> SeqMixConfig:
-    """Check what is opened of a saved model, as `check_repository` does; files that are not opened may be any.
+    """Check those files of a saved model that are opened, as `check_repository` does.
 
-    So a checkpoint of a training run passes, with its optimiser's state, and one whose configuration has fields of other
-    tools.
+    A checkpoint of a training run passes with the state of its optimizer, and so does a configuration with fields of
+    other tools.
 
     Raises:
-        ValueError: saying which file is wrong, and how.
+        ValueError: for a file that is wrong; the message names the file and the fault.
     """
     folder = _existing(folder)
     refuse_adapters(folder)
@@ -111,7 +116,7 @@ def check_checkpoint(folder: str | Path) -> SeqMixConfig:
             read_json(folder / name)
     config, fields = _read_config(folder)
     if fields.get("quantization_config") is not None:
-        raise ValueError("config.json: the weights are quantised; open them by the model's own from_pretrained.")
+        raise ValueError("config.json: the weights are quantized; open them by the model's own from_pretrained.")
     check_weights(weight_headers(folder), fields, config)
     if config.image_shape is None:
         _check_tokenizer_file(folder, config)
@@ -197,17 +202,18 @@ def _check_tokenizer_file(folder: Path, config: SeqMixConfig) -> None:
     largest = max([*vocabulary.values(), *(token["id"] for token in content.get("added_tokens") or [])], default=-1)
     if largest >= config.vocab_size:
         raise ValueError(
-            f"tokenizer.json has ids up to {largest}, but vocab_size is {config.vocab_size}: it is not the model's tokenizer."
+            f"tokenizer.json has ids up to {largest}, but vocab_size is {config.vocab_size}: it is not the model's "
+            "tokenizer."
         )
 
 
 def open_processor(folder: Path, config: SeqMixConfig) -> Any:
-    """Open the tokenizer of a model of text, or the image processor of one of images, without code of its own.
+    """Open the tokenizer of a model of text, or the image processor of a model of images; run no code of the folder.
 
-    Files beside tokenizer.json may add tokens to it, so that only the opened one shows its ids.
+    Files beside tokenizer.json may add tokens, so that only the opened tokenizer shows all ids.
 
     Returns:
-        The processor; None where there are no settings of one.
+        The processor, or None where the folder has no settings of a processor.
 
     Raises:
         ValueError: if it cannot be opened, or does not fit the model.
@@ -241,5 +247,5 @@ def _check_processor_type(settings: dict[str, Any]) -> None:
 
 
 def describe(error: Exception) -> str:
-    """Say what an error of the library says, with its kind where that alone would mean little."""
+    """Return the message of an error, with the name of its class unless it is a `ValueError`."""
     return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"

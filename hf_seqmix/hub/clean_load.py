@@ -1,8 +1,9 @@
-"""Opens an exported repository in a process that cannot import hf_seqmix, and compares what it computes.
+"""Opens an exported repository in a process that cannot import hf_seqmix, and compares its outputs.
 
     python -I clean_load.py PLAN.json ...
 
-Run by `verification.py`, with any interpreter that has torch, transformers and safetensors; it imports nothing of the package.
+`verification.py` runs this file with any interpreter that has torch, transformers and safetensors. The file imports
+nothing of the package.
 """
 
 import importlib
@@ -63,7 +64,7 @@ def main(plan_path: str) -> None:
 
 
 def open_tokenizer(folder: str) -> Any:
-    """Open a tokenizer; it has no code of its own, but the library looks at the configuration, too, and asks."""
+    """Open a tokenizer. It has no code of its own, but the library asks for trust because the configuration has."""
     return transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
 
 
@@ -77,9 +78,10 @@ def open_model(folder: str, auto_class: str) -> Any:
 
 @torch.no_grad()
 def aligned(model: Any) -> Any:
-    """Put the weights of a model into memory of their own, each at a boundary of 64 bytes, and return it.
+    """Copy each weight of a model to a boundary of 64 bytes, and return the model.
 
-    Weights of a file lie there where the file has them, and sums over them may round otherwise for that.
+    Weights that are read from a file lie in memory where the file has them. Sums over memory at other boundaries round
+    otherwise.
     """
     for tensor in chain(model.parameters(), model.buffers()):
         tensor.data = tensor.data.clone(memory_format=torch.contiguous_format)
@@ -89,7 +91,7 @@ def aligned(model: Any) -> Any:
 def check_head(
     plan: dict[str, Any], name: str, expectation: str, inputs: dict[str, Any], expected: dict[str, Any]
 ) -> str:
-    """Open one head: it must compute the same, or run, or refuse the configuration, as expected."""
+    """Open one head, and check that it computes the same, or runs, or refuses the configuration, as expected."""
     if expectation == "refused":
         try:
             open_model(plan["folder"], name)
@@ -115,7 +117,7 @@ def check_head(
 
 
 def compare(what: str, found: torch.Tensor, wanted: torch.Tensor, tolerance: float) -> float:
-    """Return by how much two tensors differ; neither type, shape, nor a value that is NaN may be another."""
+    """Return the largest difference of two tensors; refuse other types, other shapes, and NaN in one of them."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         kinds = [f"{value.dtype} of shape {list(value.shape)}" for value in (found, wanted)]
         raise AssertionError(f"{what} is {kinds[0]}, but {kinds[1]} in the exported model")
@@ -128,7 +130,7 @@ def compare(what: str, found: torch.Tensor, wanted: torch.Tensor, tolerance: flo
 
 
 def outputs(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Return every tensor of a model's output, by name: hidden states, or logits of one kind or two."""
+    """Return the tensors of a model's output by name: hidden states or logits."""
     if "input_ids" in inputs and getattr(model.config, "num_segments", 1) == 2 and "Sequence" in type(model).__name__:
         inputs = {name: value.unsqueeze(1).expand(-1, 2, -1) for name, value in inputs.items()}
     result = model(**inputs, return_dict=True)
@@ -136,7 +138,7 @@ def outputs(model: Any, inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 
 def generate(model: Any, prompt: torch.Tensor, length: int) -> torch.Tensor:
-    """Continue a prompt up to a length, greedily; other settings of the model's generation are set aside meanwhile."""
+    """Continue a prompt greedily up to a length, whatever the model's own settings of generation say."""
     kept, new_tokens = model.generation_config, length - prompt.shape[1]
     model.generation_config = transformers.GenerationConfig(
         max_new_tokens=new_tokens, do_sample=False, pad_token_id=0, use_cache=kept.use_cache
@@ -148,7 +150,7 @@ def generate(model: Any, prompt: torch.Tensor, length: int) -> torch.Tensor:
 
 
 def train_and_reopen(plan: dict[str, Any], inputs: dict[str, Any]) -> str:
-    """Train one step, save, open what was saved, and compare."""
+    """Train one step, save the model, open the saved model, and compare the two."""
     name = next(
         name for name, expectation in plan["heads"].items() if expectation != "refused" and name != "AutoModel"
     )
@@ -177,7 +179,7 @@ def train_and_reopen(plan: dict[str, Any], inputs: dict[str, Any]) -> str:
 
 
 def check_image_processor(folder: str, expected: dict[str, Any]) -> str:
-    """Compare the pixels that the image processor makes; without Pillow there is none."""
+    """Compare the pixels that the image processor makes; without Pillow there is no image processor."""
     try:
         importlib.import_module("PIL")
     except ImportError:

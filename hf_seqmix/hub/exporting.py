@@ -1,4 +1,4 @@
-"""A model as a repository that opens anywhere: weights, configuration, code, tokenizer, card."""
+"""Exports a model as a repository that opens anywhere: weights, configuration, code, tokenizer, card."""
 
 import copy
 import dataclasses
@@ -26,7 +26,7 @@ from .repository_files import PICTURES
 __all__ = ["export"]
 
 _OF_THIS_MACHINE = frozenset(["is_local", "local_files_only", "name_or_path"])
-# What the library writes of a configuration beside its fields.
+# The library writes these of a configuration, beside its fields.
 _BESIDE_FIELDS = frozenset(
     ["model_type", "architectures", "dtype", "transformers_version", "num_labels", "id2label", "label2id"]
 )
@@ -43,25 +43,28 @@ def export(
 ) -> Path:
     """Write a model as a self-contained repository.
 
-    It opens with `trust_remote_code=True` where hf_seqmix is not installed, by any head of the family, and as the
-    package's own class where hf_seqmix is imported. It is written beside `folder`, checked by `check_repository`, and renamed
-    when it is complete. What other tools put into the configuration, which no class of the package reads, is left out.
+    Where hf_seqmix is not installed, any head of the family opens the repository with `trust_remote_code=True`, from
+    the code beside the weights (see `remote_code`). Where hf_seqmix is imported, the package's own class opens the
+    repository.
+
+    Files are written to a temporary folder beside `folder`, checked by `check_repository`, and renamed when complete.
+    Fields of the configuration that no class of the package reads, put there by other tools, are left out.
 
     Args:
-        model: of one of the package's families, weights in memory, adapters merged, not quantised.
-        processor: its tokenizer or image processor; None for none.
-        folder: where to; it must not exist yet, or be empty.
-        card: a finished model card, see `build_card`; by default one with what the model itself says.
-        pictures: files that the card shows, copied beside it.
+        model: of one of the package's families, weights in memory, adapters merged, not quantized.
+        processor: the model's tokenizer or image processor; None for none.
+        folder: of the repository; it must not exist yet, or be empty.
+        card: a finished model card, see `build_card`; by default a card with the facts of the model alone.
+        pictures: files that the card shows, copied beside the card.
         max_shard_size: bytes of a weight file, as a number or like "5GB".
 
     Returns:
         The folder.
 
     Raises:
-        ValueError: for a folder with something in it, a model or mixer from outside the package, weights that are not in
-            memory or not those of the configuration, a processor that does not fit, a card with blanks, or a picture that is
-        missing or none.
+        ValueError: for a folder that is not empty, a model or mixer from outside the package, weights that are not in
+            memory or do not fit the configuration, a processor that does not fit the model, a card with blanks, or a
+            picture that is missing or of another kind.
     """
     from .checking import check_repository
 
@@ -104,14 +107,14 @@ def export(
 
 
 def _copy_picture(picture: Path, folder: Path) -> None:
-    """Copy a picture; its name must not be one that a model's files have, which its ending rules out."""
+    """Copy a picture; its ending keeps the picture from replacing a file of the model."""
     if picture.suffix.lower() not in PICTURES or not picture.is_file():
         raise ValueError(f"{picture} is no picture, or missing; a card shows {', '.join(PICTURES)}.")
     shutil.copyfile(picture, folder / picture.name)
 
 
 def save_processor(processor: Any, folder: Path) -> None:
-    """Write a tokenizer or image processor, without what it remembers of how it was opened on this machine."""
+    """Write a tokenizer or image processor, without the fields that say how it was opened on this machine."""
     if processor is None:
         return
     processor.save_pretrained(folder)
@@ -125,8 +128,8 @@ def check_processor(config: Any, processor: Any) -> None:
     """Refuse a tokenizer or image processor that does not fit a model.
 
     Raises:
-        ValueError: for a tokenizer with more ids than the vocabulary, an image processor that is not the package's or makes
-            images of another size, or a processor of the other kind.
+        ValueError: for a tokenizer with ids beyond the vocabulary, an image processor that is not the package's or
+            makes images of another size, a tokenizer for a model of images, or an image processor for a model of text.
     """
     if processor is None:
         return
@@ -138,8 +141,8 @@ def check_processor(config: Any, processor: Any) -> None:
     largest = max(processor.get_vocab().values(), default=-1)
     if largest >= config.vocab_size:
         raise ValueError(
-            f"the tokenizer has ids up to {largest}, but vocab_size is {config.vocab_size}: it is not the model's, or the "
-            "embeddings have to be resized (model.resize_token_embeddings(len(tokenizer)))."
+            f"the tokenizer has ids up to {largest}, but vocab_size is {config.vocab_size}: it is not the model's, or "
+            "the embeddings have to be resized (model.resize_token_embeddings(len(tokenizer)))."
         )
 
 
@@ -155,13 +158,13 @@ def _check_image_processor(image: Any, processor: Any) -> None:
     wanted = (*image.image_size, image.num_channels)
     if made != wanted:
         raise ValueError(
-            f"the image processor makes images of height, width and channels {made}, but the model reads {wanted}: give the "
-            "one of SeqMixImageProcessor.for_model(model.config)."
+            f"the image processor makes images of height, width and channels {made}, but the model reads {wanted}: "
+            "give the one of SeqMixImageProcessor.for_model(model.config)."
         )
 
 
 def _new_folder(folder: str | Path) -> Path:
-    """Return a folder that does not exist, or is empty and not the one we are in or one around it."""
+    """Return the folder if it is new or empty, and neither the current folder nor one around it."""
     if not isinstance(folder, (str, os.PathLike)):
         raise ValueError(f"folder is {folder!r}; it must be the name of a folder.")
     folder, here = Path(folder), Path.cwd()
@@ -189,14 +192,14 @@ def _check_shard_size(size: Any) -> None:
 
 
 def _check_weights(model: SeqMixPreTrainedModel) -> None:
-    """Refuse a model that its configuration does not describe: with other modules, other tensors, or none in memory."""
+    """Refuse a model with modules or tensors that its configuration does not describe, or tensors not in memory."""
     if getattr(model, "_hf_peft_config_loaded", False) or hasattr(model, "peft_config"):
         raise ValueError("the model has adapters: merge them first (peft's merge_and_unload), or delete them.")
     tensors: dict[str, Any] = model.state_dict()
     odd = [name for name, tensor in tensors.items() if type(tensor) is not Tensor]
     if odd or getattr(model.config, "quantization_config", None) is not None:
         what = f"{odd[0]} is a {type(tensors[odd[0]]).__name__}" if odd else "the configuration says so"
-        raise ValueError(f"the model is quantised or split over devices ({what}): export it as it was before.")
+        raise ValueError(f"the model is quantized or split over devices ({what}): export it as it was before.")
     elsewhere = [name for name, tensor in tensors.items() if tensor.device.type == "meta"]
     if elsewhere:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""Checkpoints that are kept in this repository, each in a folder with its card: opened by path, pushed with their code."""
+"""Checkpoints that are kept in this repository, each in a folder with its card."""
 
 import shutil
 import tempfile
@@ -16,14 +16,15 @@ from .opening import open_checkpoint
 __all__ = ["CARD_VALUES", "read_card_values", "render_card", "write_weights"]
 
 CARD_VALUES = "card.yaml"
-"""The file beside the weights with what nobody but the maker knows; the card, README.md, is written from it."""
+"""The file beside the weights with the values of the card; the card, README.md, is written from this file."""
 
 
 def write_weights(model: SeqMixPreTrainedModel, processor: Any, folder: str | Path) -> Path:
-    """Write the weights, configuration and tokenizer of a checkpoint into its folder, in place of those there.
+    """Write the weights, configuration and tokenizer of a checkpoint into its folder, in place of older ones.
 
-    A new folder is written beside it, the files that belong to no model, such as the card, are copied there, and the two
-    change places; so a folder never holds files of two models, and what fails leaves it as it was.
+    A new folder is written beside the old folder. Files that belong to no model, such as the card, are copied to the
+    new folder, and the two change places. So a folder never holds files of two models, and a failure leaves the old
+    folder.
 
     Args:
         model: of one of the package's families, in the dtype that is to be kept.
@@ -61,7 +62,7 @@ def write_weights(model: SeqMixPreTrainedModel, processor: Any, folder: str | Pa
 
 
 def _copy_others(old: Path, new: Path) -> None:
-    """Copy what belongs to no model."""
+    """Copy the files and folders that belong to no model."""
     for path in old.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.copytree(path, new / path.name, symlinks=True)
@@ -71,12 +72,12 @@ def _copy_others(old: Path, new: Path) -> None:
 
 
 def render_card(folder: str | Path, repo_id: str | None = None) -> str:
-    """Return the card of a checkpoint's folder, made from its `card.yaml` and what the model itself says.
+    """Return the card of a checkpoint's folder, made from its `card.yaml` and the facts of the model.
 
     Args:
         folder: with `card.yaml`, weights and tokenizer.
-        repo_id: the name by which the card says the model is opened; by default the folder, which has no code beside the
-            weights, so that the card says how to push it.
+        repo_id: the name that the card opens the model by. By default the name is the folder's, which has no code
+            beside the weights, and the card says how to push the folder.
 
     Raises:
         ValueError: there is no `card.yaml`, it cannot be read, or it has blanks.

@@ -1,10 +1,14 @@
-"""Which files of a folder or repository belong to the model in it, so that they must not stay when another one is put there."""
+"""Which files of a folder or repository belong to its model.
+
+These files must not stay when another model is written there.
+"""
 
 from fnmatch import fnmatchcase
 
 __all__ = ["belongs_to_model", "belongs_to_repository"]
 
-# A single weight file is read before the index of a sharded one, an adapter is put on top, a tokenizer is taken for the model's.
+# The library reads a single weight file rather than the index of several, puts an adapter on the model that it opens,
+# and takes any tokenizer for the model's.
 _OF_A_MODEL = (
     *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
     *(
@@ -23,10 +27,10 @@ _OF_A_REPOSITORY = (*_OF_A_MODEL, "*.py", "*.bin", "*.bin.index.json", "*.h5", "
 
 
 def belongs_to_model(name: str) -> bool:
-    """Whether a file, by its name in the folder, is of a model's weights, configuration or tokenizer."""
+    """Whether a file of that name holds weights, a configuration or a tokenizer of a model."""
     return "/" not in name and any(fnmatchcase(name, pattern) for pattern in _OF_A_MODEL)
 
 
 def belongs_to_repository(name: str) -> bool:
-    """Whether a file is of a model, or code or weights of any kind, for which only a model's repository has a place."""
+    """Whether a file of that name is of a model, or holds code or weights of any kind."""
     return "/" not in name and any(fnmatchcase(name, pattern) for pattern in _OF_A_REPOSITORY)

@@ -1,4 +1,4 @@
-"""A model as a file of ONNX, which other runtimes compute without torch and without this package."""
+"""Exports a model to ONNX, for runtimes without torch and without this package."""
 
 import copy
 import tempfile
@@ -29,22 +29,23 @@ def export_onnx(
     opset_version: int | None = None,
     tolerance: float | None = 1e-4,
 ) -> float:
-    """Write a model as one graph for any batch and length, and compare what onnxruntime computes with what torch does.
+    """Write a model as one graph for any batch and length, and compare the outputs of onnxruntime and torch.
 
-    Inputs are `input_ids` and `attention_mask`, (batch, length) int64, with pads on either side or inside; of a model of
-    images, `pixel_values` (batch, num_channels, height, width) of the size that the configuration names. Outputs are those
-    of the head in float32: `logits`, or `start_logits` and `end_logits`, or `last_hidden_state`; what stands at pads has no
-    meaning. There is no cache: the graph computes whole sequences. Weights in another dtype are written in float32.
+    Inputs are `input_ids` and `attention_mask`, (batch, length) int64, with pads on either side or inside. A model of
+    images takes `pixel_values`, (batch, num_channels, height, width), of the size in the configuration. Outputs are
+    those of the head in float32: `logits`, or `start_logits` and `end_logits`, or `last_hidden_state`. Pad positions
+    are undefined. There is no cache: the graph computes whole sequences. Weights in another dtype are written in
+    float32.
 
-    Products with Toeplitz matrices become convolutions and take time in proportion to the square of the length (see
-    `ops/common/backend.py`). Beyond 2 GB weights are in a file of their own, `path` with ".data" after it. Nothing stands at
-    `path` until the comparison has passed.
+    Products with Toeplitz matrices become convolutions, which take time in proportion to the square of the length.
+    Weights beyond 2 GB go to a file of their own, `path` with ".data" after it. Nothing stands at `path` until the
+    comparison has passed.
 
     Args:
-        model: of one of the package's families, weights in memory; left as it is.
-        path: of the file, replaced if it is there.
-        max_length: longest input, for a model whose parameters end there: learned positions, couplings of pairs of
-            positions, triangular mixing. None for no limit.
+        model: of one of the package's families, weights in memory; not changed.
+        path: of the file; an older file is replaced.
+        max_length: longest input, for a model with parameters for each position (learned positions, couplings of pairs
+            of positions, triangular mixing). None for no limit.
         opset_version: of ONNX; torch's choice by default.
         tolerance: largest difference allowed, relative to the root mean square of an output; None to compare nothing.
 
@@ -52,7 +53,7 @@ def export_onnx(
         The largest difference found, see `onnx_difference`; 0 without a comparison.
 
     Raises:
-        ImportError: without the packages onnx, onnxscript and onnxruntime (the last not needed without a comparison).
+        ImportError: without the packages onnx, onnxscript and onnxruntime (the last for the comparison only).
         ValueError: for a model from outside the package, or a path that is a folder.
         VerificationError: for a difference above the tolerance, NaN included; no file is left.
     """
@@ -93,8 +94,8 @@ def export_onnx(
             difference = onnx_difference(model, written, max_length=max_length)
             if not difference <= tolerance:
                 raise VerificationError(
-                    f"onnxruntime differs from torch by {difference:.2g} of the root mean square of an output, more than "
-                    f"{tolerance:.2g}: the file was not kept."
+                    f"onnxruntime differs from torch by {difference:.2g} of the root mean square of an output, more "
+                    f"than {tolerance:.2g}: the file was not kept."
                 )
         # The graph last: it is of no use without its weights.
         for file in sorted(Path(folder).iterdir(), key=lambda file: file == written):
@@ -103,16 +104,16 @@ def export_onnx(
 
 
 def onnx_difference(model: SeqMixPreTrainedModel, path: str | Path, *, max_length: int | None = None) -> float:
-    """Compare a file with the model that it was made of, on random inputs, padded and not, of several batches and lengths.
+    """Compare a file with its model on random inputs of several batches and lengths, padded and not.
 
     Args:
-        model: in evaluation mode or not; it is compared in evaluation mode.
+        model: compared in evaluation mode, whatever its mode.
         path: of the file.
         max_length: longest input to try.
 
     Returns:
-        The largest absolute difference at a real token over the root mean square of what torch computes for all inputs; NaN
-        where either has one.
+        The largest absolute difference at a real token, over the root mean square of the output of torch for all
+        inputs; NaN where either output has NaN.
     """
     from onnxruntime import InferenceSession
 
@@ -138,7 +139,7 @@ def onnx_difference(model: SeqMixPreTrainedModel, path: str | Path, *, max_lengt
 
 
 class _Outputs(nn.Module):
-    """The model with tensors in and a tuple of tensors out, in float32 and evaluation mode."""
+    """A model that takes tensors and returns a tuple of tensors, in float32 and evaluation mode."""
 
     def __init__(self, model: SeqMixPreTrainedModel) -> None:
         super().__init__()

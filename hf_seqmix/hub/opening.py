@@ -13,7 +13,7 @@ from .weight_files import model_class
 
 __all__ = ["open_checkpoint"]
 
-# What may be read of a repository: no code, and nothing that is unpickled; weights only at its top.
+# The files of a repository that may be read: no code, nothing that is unpickled, weights at the top level only.
 _FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 _OTHER_WEIGHTS = ["*/*.safetensors"]
 
@@ -23,8 +23,8 @@ def open_checkpoint(
 ) -> tuple[SeqMixPreTrainedModel, Any]:
     """Open a checkpoint by the class that wrote it, and its tokenizer or image processor.
 
-    The files are checked first, see `check_checkpoint`. Code that lies beside them is not run, and nobody asked whether
-    it may be; nothing is unpickled; no weight is drawn anew or left out.
+    The files are checked first, see `check_checkpoint`. Code beside the weights is not run, and the library does not
+    ask whether to run it. Nothing is unpickled, and no weight is drawn anew or left out.
 
     Args:
         name: a folder, or a repository on the Hub.
@@ -32,10 +32,11 @@ def open_checkpoint(
         dtype: of the weights; by default that of the file.
 
     Returns:
-        The model in evaluation mode, and its processor; None where there are no files of one.
+        The model in evaluation mode, and its processor, None where there are no files of a processor.
 
     Raises:
-        ValueError: for a checkpoint that was not written by a class of the package, or is not whole, naming the file.
+        ValueError: for a checkpoint that no class of the package wrote, or that is not whole; the message names the
+            file.
     """
     name = str(name)
     try:

@@ -1,4 +1,4 @@
-"""From a model to a repository on the Hub, which is only touched after everything was verified."""
+"""Pushes a model to a repository on the Hub, after its export was verified."""
 
 import tempfile
 from collections.abc import Sequence
@@ -52,26 +52,27 @@ def push(
 ) -> Pushed:
     """Export a model, verify the export where hf_seqmix cannot be imported, and upload it.
 
-    Weights, code and tokenizer that were there before and are not written again are deleted in the same commit; other
-    files, and folders, stay.
+    The same commit deletes older weights, code and tokenizer files that the push does not replace. Other files, and
+    folders, stay.
 
     Args:
         model: of one of the package's families.
         processor: its tokenizer or image processor; None for none.
-        repo_id: "user/name"; made if it does not exist.
+        repo_id: "user/name"; a missing repository is made.
         card: a finished model card, see `build_card`.
         pictures: files that the card shows.
         private: whether a new repository is private; by default as the account has it.
-        dry_run: stop before the Hub is asked for anything.
-        revision: branch to upload to, made of "main" if it does not exist; "main" by default.
+        dry_run: stop before anything is asked of the Hub.
+        revision: branch to upload to, "main" by default; a missing branch is made from "main".
         commit_message: of the upload.
         max_shard_size: bytes of a weight file.
         tolerance: largest difference of an output that the verification allows.
         token: of the account; by default the one that `hf auth login` keeps.
 
     Raises:
-        ValueError: for a name that is none, no card or one with blanks, or what `export` refuses.
-        VerificationError: if the export does not stand alone. Nothing is uploaded then.
+        ValueError: for a name that the Hub does not take, a missing card, a card with blanks, or what `export`
+            refuses.
+        VerificationError: for an export that does not stand alone. Nothing is uploaded then.
     """
     check_repo_id(repo_id)
     if card is None:

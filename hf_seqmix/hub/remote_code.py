@@ -1,31 +1,36 @@
-"""The code of a family as one flat folder that needs nothing but torch and transformers.
+"""The code of a family as two files, which need nothing but torch and transformers.
 
-The library's loader of remote code copies files next to each other and knows relative imports of siblings only. So every
-module that a family needs becomes one file, and its imports are rewritten. Operators and cache layers are registered under
-names that are global to a process; those of exported code carry a hash of the code, so that code of another version, or the
-package itself, may be loaded beside it.
+A person who is asked for `trust_remote_code=True` reads them. The library's loader of remote code copies files next to
+each other and knows relative imports of siblings only. Operators and cache layers are registered under names that are
+global to a process. Those of exported code carry a hash of the code, so that code of another version, or the package
+itself, may be loaded beside it.
 """
 
 import ast
 import hashlib
 import re
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-from .. import cache
+from .. import cache as cache_layers
 from .._version import __version__
 from ..models.auto import AUTO_CLASSES, FAMILIES
 from ..models.configuration import SeqMixConfig
 from ..models.family import Family
 from ..models.hybrid.configuration_hybrid import SeqMixHybridConfig
-from .import_graph import PACKAGE_FOLDER, Module, import_closure, relative_imports, source_of
+from .concatenation import File, concatenate
+from .source_modules import Module, Package
 
 __all__ = ["RemoteCode", "family_of", "remote_code"]
 
-_LINE_LENGTH = 119
+_PACKAGE = Package(Path(__file__).resolve().parents[1])
 _OPERATORS = "hf_seqmix::"
 _PROCESSOR: Module = ("models", "image_processing")
+_PROCESSOR_FILE = "image_processing_seqmix"
 
 
 @dataclass(frozen=True)
@@ -58,110 +63,105 @@ def family_of(config: Any) -> Family:
     known = ", ".join(family.config_class.__name__ for family in FAMILIES)
     raise ValueError(
         f"{kind.__module__}.{kind.__name__} is not a configuration of the package's own families ({known}), and only "
-        "those can be exported. If it came from a repository's own code, import hf_seqmix before opening the repository."
+        "those can be exported. If it came from a repository's own code, import hf_seqmix before opening the "
+        "repository."
     )
 
 
 def remote_code(config: SeqMixConfig) -> RemoteCode:
-    """Collect the modules that a model needs, and flatten them.
+    """Collect the code that a model needs, as two files; a model of images has a third, with its image processor.
 
     Args:
-        config: of the model. A hybrid gets the mixers that it names, a model of images its image processor.
+        config: of the model. A hybrid gets the mixers that it names.
 
     Raises:
         ValueError: for a configuration, or the mixer of a hybrid, that is not the package's own.
     """
     family = family_of(config)
-    configuration, modeling = _parts(family.config_class.__module__), _parts(family.classes["Model"].__module__)
-    mixers = _mixers_of(config) if isinstance(config, SeqMixHybridConfig) else []
-    models = [(_parts(mixer.classes["Model"].__module__), mixer.classes["Model"].__name__) for mixer in mixers]
-    reads_images = config.image_shape is not None
-    modules = import_closure(
-        [configuration, modeling, *(module for module, _ in models), *([_PROCESSOR] if reads_images else [])]
-    )
+    mixers = _mixers_of(config) if isinstance(config, SeqMixHybridConfig) else ()
+    return _code(family.prefix, mixers, config.image_shape is not None)
 
-    texts = {module: _flatten(module) for module in modules}
-    if mixers:
-        # The configuration needs the mixers' configurations, the model their models: each file has a table of its own.
-        configs = [(_parts(mixer.config_class.__module__), mixer.config_class.__name__) for mixer in mixers]
-        texts[configuration] += "\n\n" + _imports_for_effect(configs)
-        texts[modeling] += "\n\n" + _imports_for_effect(models)
-    version = hashlib.sha256("\0".join(texts[module] for module in modules).encode()).hexdigest()[:10]
-    files = {f"{_flat_name(module)}.py": _with_version(texts[module], version) for module in modules}
-    _check_siblings(files)
 
-    auto_map = {"AutoConfig": f"{_flat_name(configuration)}.{family.config_class.__name__}"}
+@cache
+def _code(prefix: str, mixers: tuple[str, ...], reads_images: bool) -> RemoteCode:
+    family = next(family for family in FAMILIES if family.prefix == prefix)
+    others = [family for family in FAMILIES if family.config_class.model_type in mixers]
+    configuration, modeling = _configuration_of(family), _modeling_of(family)
+    files = [
+        # The configuration of a hybrid needs the configurations of its mixers, the model their modules.
+        File(
+            configuration[-1],
+            (configuration,),
+            names=tuple((_configuration_of(other), other.config_class.__name__) for other in others),
+        ),
+        File(modeling[-1], (modeling,), tuple(map(_modeling_of, others))),
+    ]
+    if reads_images:
+        files.append(File(_PROCESSOR_FILE, (_PROCESSOR,)))
+    made = concatenate(_PACKAGE, files)
+    version = hashlib.sha256("\0".join(each.text for each in made.values()).encode()).hexdigest()[:10]
+    texts = {
+        f"{name}.py": _header(each.modules, version) + "\n" + _with_version(each.text, version)
+        for name, each in made.items()
+    }
+    _check_siblings(texts)
+
+    auto_map = {"AutoConfig": f"{configuration[-1]}.{family.config_class.__name__}"}
     for suffix, auto_class in AUTO_CLASSES.items():
         if suffix in family.classes:
-            auto_map[auto_class.__name__] = f"{_flat_name(modeling)}.{family.classes[suffix].__name__}"
-    processor_map = {"AutoImageProcessor": f"{_flat_name(_PROCESSOR)}.SeqMixImageProcessor"} if reads_images else {}
-    return RemoteCode(files, auto_map, processor_map, version)
+            auto_map[auto_class.__name__] = f"{modeling[-1]}.{family.classes[suffix].__name__}"
+    processor_map = {"AutoImageProcessor": f"{_PROCESSOR_FILE}.SeqMixImageProcessor"} if reads_images else {}
+    return RemoteCode(texts, auto_map, processor_map, version)
+
+
+def _header(modules: Sequence[Module], version: str) -> str:
+    """Return the comment that says what a file is made from."""
+    name = _PACKAGE.folder.name
+    sources = ", ".join("/".join(module) + ".py" for module in modules)
+    lines = [
+        f"Made from {name} {__version__}, which need not be installed. License: Apache-2.0.",
+        "",
+        "This file holds the modules named below, in the order of their imports. Definitions that no class of this",
+        "repository needs are left out. Where modules share a name, the name of the module stands at its end.",
+        f"Operators and cache layers have {version} in their names, a hash of the code of this repository.",
+        f"To change the code, change the package and export again: `{name}.hub.export(model, processor, folder)`.",
+        "",
+        *textwrap.wrap(f"Modules: {sources}.", 115, break_on_hyphens=False, break_long_words=False),
+    ]
+    return "".join(f"# {line}".rstrip() + "\n" for line in lines)
+
+
+def _configuration_of(family: Family) -> Module:
+    return _parts(family.config_class.__module__)
+
+
+def _modeling_of(family: Family) -> Module:
+    return _parts(family.classes["Model"].__module__)
 
 
 def _parts(name: str) -> Module:
     package, *parts = name.split(".")
-    if package != PACKAGE_FOLDER.name:
-        raise ValueError(f"{name} is not a module of {PACKAGE_FOLDER.name}, whose own code alone can be exported.")
+    if package != _PACKAGE.folder.name:
+        raise ValueError(f"{name} is not a module of {_PACKAGE.folder.name}, whose own code alone can be exported.")
     return tuple(parts)
 
 
-def _mixers_of(config: SeqMixHybridConfig) -> list[Family]:
-    """Return the families of the mixers that a hybrid names, but for attention, which is its own."""
-    families = {family.config_class.model_type: family for family in FAMILIES if family.build_mixer is not None}
-    names = {*config.layer_mixers, *(config.mixer_configs or {})} - {"attention"}
-    foreign = sorted(names - set(families))
+def _mixers_of(config: SeqMixHybridConfig) -> tuple[str, ...]:
+    """Return the names of the mixers of a hybrid, but for its own, attention."""
+    known = {"attention", *(family.config_class.model_type for family in FAMILIES)} - {config.model_type}
+    names = sorted({*config.layer_mixers, *(config.mixer_configs or {})})
+    foreign = [name for name in names if name not in known]
     if foreign:
         raise ValueError(
-            f"mixer_types names {', '.join(foreign)}, registered from outside the package: only its own mixers can be exported."
+            f"mixer_types names {', '.join(foreign)}, registered from outside the package: only its own mixers can be "
+            "exported."
         )
-    return [families[name] for name in sorted(names)]
-
-
-def _imports_for_effect(names: Iterable[tuple[Module, str]]) -> str:
-    return "".join(f"from .{_flat_name(module)} import {name}  # noqa: E402, F401\n" for module, name in names)
-
-
-def _flat_name(module: Module) -> str:
-    """Name a file: "modeling_tnn", as users look for it, or "seqmix_ops_toeplitz"."""
-    if module == _PROCESSOR:
-        return "image_processing_seqmix"
-    if module[-1].startswith(("configuration_", "modeling_")):
-        return module[-1]
-    return "_".join(["seqmix", *(part.strip("_") for part in module)])
-
-
-def _flatten(module: Module) -> str:
-    """Return the source of a module with its relative imports as those of files in one folder."""
-    lines = source_of(module).splitlines()
-    for statement in reversed(relative_imports(module)):
-        lines[statement.first_line - 1 : statement.last_line] = _flat_imports(statement.names, " " * statement.indent)
-    origin = "/".join((PACKAGE_FOLDER.name, *module))
-    header = (
-        f"# {origin}.py of {PACKAGE_FOLDER.name} {__version__}, as one file of a flat folder. Licence: Apache-2.0.\n"
-    )
-    text = header + "\n".join(lines) + "\n"
-    ast.parse(text)
-    return text
-
-
-def _flat_imports(names: Iterable[tuple[Module, str, str]], indent: str) -> list[str]:
-    by_module: dict[Module, list[str]] = {}
-    for module, name, given in names:
-        by_module.setdefault(module, []).append(name if name == given else f"{name} as {given}")
-    lines = []
-    for module, given_names in sorted(by_module.items(), key=lambda item: _flat_name(item[0])):
-        line = f"{indent}from .{_flat_name(module)} import {', '.join(given_names)}"
-        if len(line) <= _LINE_LENGTH:
-            lines.append(line)
-        else:
-            begin, end = f"{indent}from .{_flat_name(module)} import (", f"{indent})"
-            lines += [begin, *(f"{indent}    {name}," for name in given_names), end]
-    return lines
+    return tuple(name for name in names if name != "attention")
 
 
 def _with_version(text: str, version: str) -> str:
     """Put the hash into the names of operators and cache layers, wherever they stand as a string."""
-    layers = {value for name in cache.__all__ if isinstance(value := getattr(cache, name), str)}
+    layers = {value for name in cache_layers.__all__ if isinstance(value := getattr(cache_layers, name), str)}
     lines = text.encode().split(b"\n")
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):

@@ -1,4 +1,7 @@
-"""Which files lie in a folder, and what its JSON says; nothing is followed out of it, waited for, or read without a limit."""
+"""Reads the names and the JSON of a folder that nobody vouches for.
+
+No link is followed out of the folder, no pipe waited for, and no file read without a limit.
+"""
 
 import json
 import os
@@ -65,7 +68,7 @@ def _check_kind(path: Path, name: str, folder: Path) -> None:
 
 
 def _blob(path: Path, name: str, folder: Path) -> Path:
-    """Return what a file of a snapshot in the Hub's cache links to: snapshots/<revision>/<name> -> blobs/<hash>."""
+    """Return the target of a link in the Hub's cache, from snapshots/<revision>/<name> to blobs/<hash>."""
     snapshot, target = folder.resolve(), os.readlink(path)
     place = Path(os.path.normpath((snapshot / name).parent / target))
     if (
@@ -104,7 +107,7 @@ def refuse_adapters(folder: Path) -> None:
 
 
 def is_present(folder: Path, name: str) -> bool:
-    """Whether a folder has an entry of that name, whatever it is, and however odd the name."""
+    """Whether a folder has an entry of that name, of any kind and however odd the name."""
     return name in os.listdir(folder)
 
 
@@ -112,7 +115,7 @@ def require_file(path: Path) -> int:
     """Return the bytes of a file.
 
     Raises:
-        ValueError: if there is none, or it is a pipe or a device, at which a reader would wait.
+        ValueError: for a missing file, or a pipe or device, at which a reader would wait.
     """
     try:
         status = path.stat()

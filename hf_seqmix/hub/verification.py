@@ -1,4 +1,4 @@
-"""Does an exported repository open, and compute the same, where hf_seqmix is not installed?"""
+"""Verifies that an exported repository opens and computes the same where hf_seqmix is not installed."""
 
 import copy
 import json
@@ -29,11 +29,11 @@ _TEXT = "def main(x): return x + 1"
 
 
 class VerificationError(RuntimeError):
-    """An exported repository does not open, or does not compute what the model computes.
+    """An exported repository does not open, or computes other outputs than the model.
 
     Args:
         message: what is wrong.
-        results: of each repository its report, or what is wrong with it.
+        results: for each repository its report, or a text that says what is wrong.
     """
 
     def __init__(self, message: str, results: Sequence[dict[str, Any] | str] = ()) -> None:
@@ -51,27 +51,27 @@ def verify(
     tolerance: float = 0.0,
     timeout: float = 900,
 ) -> dict[str, Any]:
-    """Open an exported repository in another process, in which hf_seqmix cannot be imported, by every head of its family.
+    """Open an exported repository by every head of its family, in a process that cannot import hf_seqmix.
 
-    The model's own head and its backbone must give the same tensors, bit for bit, and generate the same tokens; other heads
-    must open and compute something finite, or refuse the configuration as they do here.
+    The model's own head and its backbone must give the same tensors, bit for bit, and generate the same tokens. Other
+    heads must open and give finite outputs, or refuse the configuration with the same error as here.
 
     Args:
         folder: the repository.
-        model: what was exported.
+        model: the model that was exported.
         processor: its tokenizer or image processor; None for none.
-        python: the interpreter; another one than this process's may round otherwise, see `tolerance`.
-        train: whether to take a training step, too, save, and open what was saved.
+        python: the interpreter. With another version of torch outputs may round otherwise, see `tolerance`.
+        train: whether to take a training step, save the model, and open it again, too.
         tolerance: largest difference of an output allowed, 0 or more.
         timeout: seconds.
 
     Returns:
-        What was checked: versions, and a line for each head.
+        The report: versions, and a line for each head.
 
     Raises:
-        ValueError: if `check_repository` finds something wrong with the files, or for a model that is not of one of the
-            package's families.
-        VerificationError: with what the other process said last.
+        ValueError: if `check_repository` finds something wrong with the files, or for a model that is not of one of
+            the package's families.
+        VerificationError: with the last output of the other process.
     """
     exported = [(folder, model, processor)]
     return verify_all(exported, python=python, train=train, tolerance=tolerance, timeout=timeout)[0]
@@ -85,13 +85,20 @@ def verify_all(
     tolerance: float = 0.0,
     timeout: float = 900,
 ) -> list[dict[str, Any]]:
-    """Do as `verify` does for several repositories, in one and the same process.
+    """Verify several repositories, as `verify` does, in one and the same process.
 
     Args:
-        exported: (folder, model, processor) of each; the rest as for `verify`, the time for all together.
+        exported: (folder, model, processor) of each repository.
+        python: the interpreter.
+        train: whether to train, save and reopen, too.
+        tolerance: largest difference of an output allowed, 0 or more.
+        timeout: seconds for all repositories together.
+
+    Returns:
+        The report of each repository.
 
     Raises:
-        VerificationError: its `results` hold the reports of those that did stand alone.
+        VerificationError: if one does not stand alone; `results` holds the reports of those that do.
     """
     is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
     if not is_number or not math.isfinite(tolerance) or tolerance < 0:
@@ -112,7 +119,7 @@ def _open_elsewhere(
     options: dict[str, Any],
     timeout: float,
 ) -> list[dict[str, Any] | str]:
-    """Return, of each repository, the report of the other process, or what went wrong there."""
+    """Return for each repository the report of the other process, or a text that says what went wrong there."""
     with tempfile.TemporaryDirectory() as work:
         places = [Path(work, str(number)) for number in range(len(exported))]
         for place, (folder, model, processor) in zip(places, exported, strict=True):
@@ -148,7 +155,7 @@ def _open_elsewhere(
 
 
 def _plan(folder: Path, model: SeqMixPreTrainedModel, processor: Any, place: Path) -> dict[str, Any]:
-    """Write down, in a folder, what another process is to compare."""
+    """Write the expected outputs of another process to a folder, and return what the process has to check."""
     own_head = AUTO_CLASSES[head_of(model)].__name__
     tensors = _expected(model, own_head, processor)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, place / "expected.safetensors")
@@ -174,7 +181,7 @@ def _classes(model: SeqMixPreTrainedModel) -> dict[str, type]:
 
 
 def _expectations(model: SeqMixPreTrainedModel) -> dict[str, tuple[bool, str]]:
-    """Say of each `Auto` class whether it must refuse the configuration, and how; or give what is "equal", or open."""
+    """Return for each `Auto` class (True, error) if it must refuse the configuration, else (False, expectation)."""
     found = {}
     for name, cls in _classes(model).items():
         try:
@@ -189,7 +196,7 @@ def _expectations(model: SeqMixPreTrainedModel) -> dict[str, tuple[bool, str]]:
 
 @torch.no_grad()
 def _expected(model: SeqMixPreTrainedModel, own_head: str, processor: Any) -> dict[str, Tensor]:
-    """Return inputs, and what the model and its backbone give for them on the CPU."""
+    """Return inputs, and the outputs of the model and its backbone on the CPU."""
     weights = [*model.parameters(), *model.buffers()]
     if model.training or any(
         weight.device.type != "cpu" or weight.data_ptr() % 64 or not weight.is_contiguous() for weight in weights

@@ -1,4 +1,4 @@
-"""Do the weight files of a folder hold the tensors of the model that a configuration describes? By their headers alone."""
+"""Compares the tensors in weight files with the model of a configuration, by the headers of the files alone."""
 
 import re
 from pathlib import Path, PurePosixPath
@@ -25,8 +25,8 @@ def weight_headers(folder: Path) -> dict[str, Header]:
     """Return the headers of the weight files that the library would open: name of a file -> its tensors.
 
     Raises:
-        ValueError: for weights that are not there, not whole, or not those that the index names, and for a single file
-            beside an index, of which the library takes the file.
+        ValueError: for weights that are missing, not whole, or not those that the index names, and for a single file
+            beside an index, of which the library would take the file.
     """
     if not is_present(folder, _INDEX):
         if not is_present(folder, _SINGLE):
@@ -80,10 +80,10 @@ def model_class(fields: dict[str, Any], config: SeqMixConfig) -> Any:
 def check_weights(headers: dict[str, Header], fields: dict[str, Any], config: SeqMixConfig) -> None:
     """Compare the tensors of the weight files with those of the model, by name, shape and type.
 
-    The blocks come first, one after the other, so that no more of a large model is built than a file holds.
+    Blocks are compared first, one after another, so that no more of a large model is built than a file holds.
 
     Raises:
-        ValueError: naming the first tensor that is missing, too many, or other than the configuration says.
+        ValueError: naming the first tensor that is missing, unexpected, or other than the configuration says.
     """
     found: Header = {}
     for file, header in headers.items():

@@ -3,9 +3,9 @@
     python scripts/publishing/check_export.py                                  # makes the environment, downloads torch
     python scripts/publishing/check_export.py --python /path/to/venv/bin/python
 
-A small model of each family, a hybrid of all causal mixers and a model of images are exported, opened in that environment by
-every head of their family, compared with what they compute here, trained for a step, saved and opened again. Another version of
-torch may round otherwise: then say by --tolerance what is allowed.
+A small model of each family, a hybrid of all causal mixers and a model of images are exported, opened in that
+environment by every head of their family, compared with what they compute here, trained for a step, saved and opened
+again. Another version of torch may round otherwise: then say by --tolerance what is allowed.
 """
 
 import argparse

@@ -4,9 +4,9 @@
     python scripts/publishing/model_card.py model_cards/tnn-python-2m
     python scripts/publishing/push.py model_cards/tnn-python-2m --repo-id someone/tnn-python-2m
 
-The first line takes weights and tokenizer over. The second writes the card, README.md, from the folder's card.yaml, which
-says what nobody but the maker knows: data, training, results with the command that reproduces each, limits. The third
-pushes it, with the code that opens it where hf_seqmix is not installed.
+The first line takes weights and tokenizer over. The second writes the card, README.md, from the folder's card.yaml,
+which says what nobody but the maker knows: data, training, results with the command that reproduces each, limits. The
+third pushes it, with the code that opens it where hf_seqmix is not installed.
 """
 
 import argparse

@@ -3,10 +3,11 @@
     python scripts/publishing/push.py runs/tnn --repo-id someone/tnn-small --card card.yaml --dry-run
     python scripts/publishing/push.py runs/tnn --repo-id someone/tnn-small --card card.yaml --private
 
-The model is exported with the code of its family, opened again in a process that cannot import hf_seqmix, by every head, and
-compared there; only then is anything uploaded. card.yaml (or .json) holds what nobody else knows, such as model_summary,
-training_data, results with the command that reproduces each, and limits; what is missing is named. A finished card, .md, is
-taken as it is. Without --card, the card.yaml of the checkpoint's folder is read, or else its README.md taken.
+The model is exported with the code of its family, opened again in a process that cannot import hf_seqmix, by every
+head, and compared there; only then is anything uploaded. card.yaml (or .json) holds what nobody else knows, such as
+model_summary, training_data, results with the command that reproduces each, and limits; what is missing is named. A
+finished card, .md, is taken as it is. Without --card, the card.yaml of the checkpoint's folder is read, or else its
+README.md taken.
 """
 
 import argparse
@@ -27,7 +28,8 @@ from hf_seqmix.models.backbone import SeqMixPreTrainedModel
 
 logger = logging.getLogger("push")
 
-# Beside the first three: of what reads a checkpoint, and of a Hub that does not answer, which are the HTTP client's own.
+# Beside the first three: of what reads a checkpoint, and of a Hub that does not answer, which are the HTTP client's
+# own.
 _ERRORS: tuple[type[BaseException], ...] = (ValueError, OSError, RuntimeError, StrictDataclassError, SafetensorError)
 _ERRORS += (HfHubHTTPError.__mro__[1],)
 
@@ -61,7 +63,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Push as the command line says; returns 0, or 2 with a line about what is wrong, more of a failed verification."""
+    """Push as the command line says; return 0, or 2 with a message about what is wrong."""
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     arguments = build_parser().parse_args(argv)

@@ -93,10 +93,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
 
 @pytest.fixture(scope="session")
 def modules_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Where the library copies the code of repositories to; one folder, since it imports from the first it was given."""
+    """The folder that the library copies code to; one for all, since the library imports from the first."""
     folder = tmp_path_factory.mktemp("modules")
     with pytest.MonkeyPatch.context() as patch:
-        # Another test may have made the library look in the user's own folder, where other repositories have these names.
+        # Another test may have made the library look in the user's own folder, where other repositories have these
+        # names.
         elsewhere = os.path.realpath(HF_MODULES_CACHE)
         patch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(folder))
         patch.setattr("sys.path", [path for path in sys.path if os.path.realpath(path) != elsewhere])

@@ -1,7 +1,7 @@
 """A small Hub on the loopback interface: enough of its endpoints for uploading and downloading models, kept in memory.
 
-Branches begin as copies of "main". Writing needs a token, and so does reading what is private. Large files go by Git LFS;
-of xet, which replaces it, there is no server to be had, so clients have to switch it off (HF_HUB_DISABLE_XET=1).
+Branches begin as copies of "main". Writing needs a token, and so does reading what is private. Large files go by Git
+LFS; of xet, which replaces it, there is no server to be had, so clients have to switch it off (HF_HUB_DISABLE_XET=1).
 """
 
 import base64
@@ -20,7 +20,7 @@ USER = "someone"
 
 @dataclass
 class Repository:
-    """Files by path, and every commit's files by the commit's hash; `commits`, `files` and `sha` are those of "main"."""
+    """Files by path, and the files of every commit by its hash; `commits`, `files` and `sha` are those of "main"."""
 
     private: bool = False
     commits: list[tuple[str, str, dict[str, bytes]]] = field(default_factory=list)

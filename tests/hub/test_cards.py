@@ -19,7 +19,7 @@ VALUES = {
     "training_time": "3 minutes",
     "results": [
         {
-            "task": "language modelling",
+            "task": "language modeling",
             "dataset": "Held-out files",
             "metric": "bits per byte",
             "value": 1.71,
@@ -134,7 +134,7 @@ def test_blanks_of_a_finished_card_are_named_by_their_section():
         ("---\n- a\n---\n# X\n", "is a list; it must map"),
         ("---\n" + "[" * 3000 + "\n---\n# X\n", "is not YAML"),
         ("---\nlicense: TODO\n---\n# X\n", "the metadata: license: TODO"),
-        ("---\nlicense: mit\n---\n# X\n| Licence | TBD |\n", "'X': . Licence . TBD"),
+        ("---\nlicense: mit\n---\n# X\n| License | TBD |\n", "'X': . License . TBD"),
         ("---\nlicense: mit\n---\n# X\n- TODO: say more\n", "'X': - TODO"),
         ("---\nlicense: mit\n---\n# X\n```\n[More Information Needed]\n```\n", "'X': .More"),
         ("---\nlicense: mit\n---\n## TODO\n", "'TODO'"),

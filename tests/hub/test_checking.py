@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import shutil
-import struct
 import time
 
 import pytest
@@ -13,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from hf_seqmix.hub import check_repo_id, check_repository, weight_files
-from hf_seqmix.hub.safetensors_header import read_header
+from tests.hub.test_safetensors_header import write_header
 
 
 @pytest.fixture
@@ -84,60 +83,6 @@ def test_a_configuration_that_is_no_object(folder, content):
     (folder / "config.json").unlink()
     with pytest.raises(ValueError, match=r"config\.json cannot be read"):
         check_repository(folder)
-
-
-def write_header(path, header, data=b""):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
-
-
-def test_weight_files_that_are_cut_short_or_no_weight_files(tmp_path):
-    path = tmp_path / "x.safetensors"
-    save_file({"a": torch.ones(4), "b": torch.ones(2, 3, dtype=torch.bfloat16)}, path)
-    assert read_header(path) == {"a": ("F32", (4,)), "b": ("BF16", (2, 3))}
-    whole = path.read_bytes()
-    for size in (0, 5, 8, 30, len(whole) - 1):
-        path.write_bytes(whole[:size])
-        with pytest.raises(ValueError, match=r"x\.safetensors is cut short"):
-            read_header(path)
-    path.write_bytes(whole + b"more")
-    with pytest.raises(ValueError, match="cut short or too long"):
-        read_header(path)
-    path.write_bytes(b"\xff" * 100)  # a header of 2^64 bytes
-    with pytest.raises(ValueError, match="cut short"):
-        read_header(path)
-    entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-    for wrong in (
-        b"[1, 2]",
-        b"\x00\x01",
-        b"{" * 3000,
-        {"a": 1},
-        {"a": {**entry, "shape": [-2]}},
-        {"a": {**entry, "shape": [True, 2]}},
-        {"a": {**entry, "shape": "ab"}},
-        {"a": {**entry, "data_offsets": [0]}},
-        {"a": {**entry, "dtype": 4}},
-        {"a": {**entry, "shape": [10**30]}},
-        {"a": entry, "b": entry},
-        {"a": {**entry, "dtype": "X8"}},
-        {"a": {**entry, "more": 1}},
-        {"a": {**entry, "shape": [2**63]}},
-        {"a": entry, "__metadata__": [1]},
-        b'{"__metadata__": {"a": "\\ud800"}, ' + json.dumps({"a": entry}).encode()[1:],
-        {"a": entry, "__metadata__": {"format": 5}},
-        json.dumps({"a": entry}).encode("utf-16"),
-        b" " + json.dumps({"a": entry}).encode(),
-        b'{"__metadata__": {}, '
-        + json.dumps({"a": entry}).encode()[1:-1]
-        + b", "
-        + json.dumps({"a": entry}).encode()[1:],
-        b"[" * 2**21,
-        b"{" + b" " * 2**25 + b"}",
-        b'{"a": ' + b"9" * 5000 + b"}",
-    ):
-        write_header(path, wrong, bytes(8))
-        with pytest.raises(ValueError, match=r"x\.safetensors"):
-            read_header(path)
 
 
 def test_weights_of_other_shapes_names_and_types(folder):

@@ -190,7 +190,7 @@ def untied(model):
 
 
 class Packed(torch.Tensor):
-    """Stands for the weights of a quantised model."""
+    """Stands for the weights of a quantized model."""
 
 
 def packed(model):
@@ -208,13 +208,13 @@ def packed(model):
         (foreign_registration, "the mixer 'tnn' was registered from outside the package"),
         (untied, "lm_head.weight is not model.embed_tokens.weight, though tie_word_embeddings is True"),
         (lambda model: setattr(model.config, "vocab_size", 32), r"has shape \(300, 16\), and by the configuration"),
-        (packed, r"the model is quantised or split over devices \(.*o_proj.weight is a Packed\)"),
+        (packed, r"the model is quantized or split over devices \(.*o_proj.weight is a Packed\)"),
         (
             lambda model: setattr(model.config, "quantization_config", {"quant_method": "x"}),
-            r"the model is quantised or split over devices \(the configuration says so\)",
+            r"the model is quantized or split over devices \(the configuration says so\)",
         ),
     ],
-    ids=["add_adapter", "peft", "module", "registered", "untied", "config", "packed", "quantised"],
+    ids=["add_adapter", "peft", "module", "registered", "untied", "config", "packed", "quantized"],
 )
 def test_what_would_not_open_again_is_refused(model, tmp_path, monkeypatch, change, message):
     monkeypatch.setattr("hf_seqmix.models.mixers.MIXERS", MIXERS.copy())

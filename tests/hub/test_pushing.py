@@ -67,7 +67,12 @@ def test_push_and_open_from_there(exported, hub, tmp_path):
     model.save_pretrained(tmp_path / "checkpoint")
     tokenizer.save_pretrained(tmp_path / "checkpoint")
     (tmp_path / "card.yaml").write_text(yaml.safe_dump(VALUES))
-    script = [sys.executable, str(ROOT / "scripts" / "push.py"), str(tmp_path / "checkpoint"), "--private"]
+    script = [
+        sys.executable,
+        str(ROOT / "scripts" / "publishing" / "push.py"),
+        str(tmp_path / "checkpoint"),
+        "--private",
+    ]
     script += ["--repo-id", "someone/tnn-small", "--card", str(tmp_path / "card.yaml"), "--message", "The first"]
     run(script, hub.environment(tmp_path / "home"))
     repository = hub.repositories["someone/tnn-small"]

@@ -1,20 +1,32 @@
-"""The flattened code of a family: what it holds, what it leaves out, and what its global names carry."""
+"""The code of a family in two files: what it holds, what it leaves out, and what its global names carry."""
 
 import ast
+import builtins
 import re
+import shutil
+import subprocess
+import symtable
+import sys
+from collections import Counter
+from pathlib import Path
 
 import pytest
 from torch import nn
 from transformers.dynamic_module_utils import get_imports, get_relative_imports
 
+import hf_seqmix
 from hf_seqmix import FDTNNConfig, SeqMixConfig, SeqMixHybridConfig, SKITNNConfig, TNNConfig, register_mixer
-from hf_seqmix.hub.import_graph import import_closure, relative_imports
 from hf_seqmix.hub.remote_code import remote_code
 from hf_seqmix.models.auto import FAMILIES
 from hf_seqmix.models.configuration import MIXER_CONFIGS
 from hf_seqmix.models.mixers import MIXERS
 
 IMAGE = {"image_size": 8, "is_causal": False}
+CONFIGS = [
+    *(family.config_class() for family in FAMILIES),
+    TNNConfig(**IMAGE),
+    SeqMixHybridConfig(mixer_types=["tnn", "attention", "ski_tnn", "ipa", "fd_tnn", "poly_transformer"], **IMAGE),
+]
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
@@ -41,10 +53,92 @@ def test_auto_map_names_every_head_and_each_class_is_there(family):
         assert f"class {name}(" in code.files[f"{file}.py"]
 
 
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+def test_there_are_two_files_and_an_image_processor_for_images(config):
+    short = type(config).__module__.rpartition("configuration_")[2]
+    expected = [f"configuration_{short}.py", f"modeling_{short}.py"]
+    expected += ["image_processing_seqmix.py"] if config.image_shape else []
+    code = remote_code(config)
+    assert list(code.files) == expected
+    modeling = ast.parse(code.files[expected[1]])
+    siblings = [node.module for node in ast.walk(modeling) if isinstance(node, ast.ImportFrom) and node.level]
+    assert siblings == [f"configuration_{short}"]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+def test_no_name_is_bound_twice_or_missing(config):
+    """By Python's own tables of symbols, apart from what the code was made with."""
+    for name, text in remote_code(config).files.items():
+        top = symtable.symtable(text, name, "exec")
+        assigned = {each.get_name() for each in top.get_symbols() if each.is_assigned() or each.is_imported()}
+        waiting, used = [top], set()
+        while waiting:
+            table = waiting.pop()
+            used |= {each.get_name() for each in table.get_symbols() if each.is_referenced() and each.is_global()}
+            waiting += table.get_children()
+        missing = {each for each in used - assigned - set(dir(builtins)) if not each.startswith("__")}
+        assert not missing, name
+        times: Counter[str] = Counter()
+        for node in ast.parse(text).body:
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+                times[node.name] += 1
+            elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                times.update(each.id for part in targets for each in ast.walk(part) if isinstance(each, ast.Name))
+            elif isinstance(node, (ast.Import, ast.ImportFrom)):
+                times.update(alias.asname or alias.name for alias in node.names)
+        assert not [each for each, number in times.items() if number > 1 and each != "_"], name
+
+
+@pytest.mark.skipif(shutil.which("ruff", path=Path(sys.executable).parent) is None, reason="ruff is not installed")
+def test_the_code_is_clean(tmp_path):
+    """No unused import, no name that is not there, imports in order."""
+    for config in CONFIGS:
+        folder = tmp_path / f"{type(config).__name__}{config.image_size}"
+        folder.mkdir()
+        for name, text in remote_code(config).files.items():
+            (folder / name).write_text(text)
+    ruff = [str(Path(sys.executable).with_name("ruff")), "check", "--isolated", "--select=F,I", "--line-length=119"]
+    done = subprocess.run([*ruff, "--target-version=py311", str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_header_says_what_it_is_made_from():
+    for text in remote_code(TNNConfig()).files.values():
+        header = text.partition("\n\n")[0]
+        assert f"Made from hf_seqmix {hf_seqmix.__version__}" in header and "License: Apache-2.0" in header
+        listed = re.findall(r"[\w/]+\.py", header)
+        assert listed == re.findall(r"^# --- (.*) ---$", text, flags=re.MULTILINE)
+    assert listed[-1] == "models/tnn/modeling_tnn.py" and "ops/toeplitz/product.py" in listed
+
+
+def test_what_no_class_reaches_is_left_out():
+    """What serves exporters to ONNX, other families, and whoever forces an implementation."""
+    text = "".join(remote_code(TNNConfig()).files.values())
+    for name in (
+        "real_valued",
+        "forced",
+        "calibrate_static_norms",
+        "ski_matmul",
+        "linear_attention",
+        "toeplitz_matmul_dense",
+    ):
+        assert f"def {name}(" not in text
+    for name in (
+        "HistoryLayer",
+        "HistoryStaticLayer",
+        "TNNForTokenClassification",
+        "toeplitz_matmul",
+        "kernel_module",
+    ):
+        assert re.search(rf"^(class|def) {name}\b|^    {name},$", text, flags=re.MULTILINE), name
+
+
 def test_a_family_brings_no_other():
     text = remote_code(TNNConfig())
-    words = ("ski_", "fd_", "ipa", "poly", "hybrid", "image_processing")
-    assert not [name for name in text.files if any(word in name for word in words)]
+    modules = re.findall(r"^# --- (.*) ---$", "".join(text.files.values()), flags=re.MULTILINE)
+    words = ("/ski", "fd_", "ipa", "poly", "hybrid", "image_processing", "piecewise")
+    assert not [name for name in modules if any(word in name for word in words)]
     assert not text.processor_map
     images = remote_code(TNNConfig(**IMAGE))
     assert set(images.files) - set(text.files) == {"image_processing_seqmix.py"}
@@ -59,21 +153,27 @@ def test_global_names_carry_the_hash_of_the_code():
         text = "".join(code.files.values())
         operators = set(re.findall(r'"(\w+)::toeplitz_\w+"', text))
         assert operators == {f"hf_seqmix_{code.version}"}
-    assert f'HISTORY = "seqmix_history_{first.version}"' in first.files["seqmix_cache_history.py"]
-    assert f'"seqmix_history_{first.version}"' in first.files["seqmix_models_toeplitz_configuration.py"]
+    assert f'HISTORY = "seqmix_history_{first.version}"' in first.files["modeling_fd_tnn.py"]
+    assert f'"seqmix_history_{first.version}"' in first.files["configuration_fd_tnn.py"]
 
 
 def test_a_hybrid_brings_the_mixers_that_it_names():
-    control = remote_code(SeqMixHybridConfig())
-    assert not any(name.startswith("modeling_") and name != "modeling_hybrid.py" for name in control.files)
-    mixed = remote_code(
-        SeqMixHybridConfig(mixer_types=["tnn", "attention"], mixer_configs={"ipa": {"num_centers": 4}})
-    )
-    assert {name for name in mixed.files if name.startswith("modeling_")} == {
-        "modeling_hybrid.py",
-        "modeling_tnn.py",
-        "modeling_ipa.py",
+    def parts(config):
+        return {
+            name: set(re.findall(r"^# --- (.*) ---$", text, flags=re.MULTILINE))
+            for name, text in remote_code(config).files.items()
+        }
+
+    own = {
+        "configuration_hybrid.py": "models/hybrid/configuration_hybrid.py",
+        "modeling_hybrid.py": "models/hybrid/modeling_hybrid.py",
     }
+    control = parts(SeqMixHybridConfig())
+    mixed = parts(SeqMixHybridConfig(mixer_types=["tnn", "attention"], mixer_configs={"ipa": {"num_centers": 4}}))
+    for name, kind in (("configuration_hybrid.py", "configuration_"), ("modeling_hybrid.py", "modeling_")):
+        assert {each for each in control[name] if kind in each} == {own[name]}
+        families = {f"models/{family}/{kind}{family}.py" for family in ("tnn", "ipa")}
+        assert {each for each in mixed[name] if kind in each} == {own[name], *families}
 
 
 def test_what_is_not_the_packages_own_is_refused(monkeypatch):
@@ -87,13 +187,3 @@ def test_what_is_not_the_packages_own_is_refused(monkeypatch):
     register_mixer("mine", TNNConfig, lambda config, layer_idx: nn.Identity())
     with pytest.raises(ValueError, match="mine, registered from outside the package"):
         remote_code(SeqMixHybridConfig(mixer_types=["mine"]))
-
-
-def test_imports_are_followed_through_subpackages_and_into_functions():
-    names = {
-        given: module for statement in relative_imports(("models", "backbone")) for module, _, given in statement.names
-    }
-    assert names["past_length"] == ("cache", "history")
-    lazy = [statement for statement in relative_imports(("models", "image_registration")) if statement.indent]
-    assert lazy and ("models", "image_processing") in import_closure([("models", "image_registration")])
-    assert ("cache",) not in import_closure([("models", "backbone")])

@@ -25,9 +25,9 @@ from hf_seqmix.hub.verification import _expectations, _open_elsewhere
 from tests.hub.conftest import TEXT, perturbed
 
 CHANGES = {
-    "broken": ("seqmix_models_pooling.py", "import torch\n", "import torch\nimport hf_seqmix\n"),
-    "nan": ("seqmix_models_heads.py", "logits = ", "logits = float('nan') * "),
-    "other refusal": ("seqmix_models_vision.py", "raise ValueError(", "raise ValueError('no: '"),
+    "broken": ("modeling_ski_tnn.py", "import torch\n", "import torch\nimport hf_seqmix\n"),
+    "nan": ("modeling_ski_tnn.py", "        logits = ", "        logits = float('nan') * "),
+    "other refusal": ("modeling_ski_tnn.py", 'f"image_size is None', 'f"no: image_size is None'),
 }
 
 
@@ -35,7 +35,8 @@ CHANGES = {
 def outcomes(exported, tmp_path_factory):
     """What another process says of every export, and of others; one process for all.
 
-    There are some whose code was changed, some that are not the model's, and some that are hard to compare or generate with.
+    There are some whose code was changed, some that are not the model's, and some that are hard to compare or generate
+    with.
     """
     place = tmp_path_factory.mktemp("others")
     folder, model, _ = exported["ski_tnn"]

@@ -1,4 +1,4 @@
-"""The checkpoints that are kept here: they open, their cards are up to date and run as written, and they beat a baseline."""
+"""The checkpoints that are kept here open and beat a baseline; their cards are up to date and run as written."""
 
 import os
 import re

@@ -27,7 +27,7 @@ VALUES = {
     "training_time": "3 minutes",
     "results": [
         {
-            "task": "language modelling",
+            "task": "language modeling",
             "dataset": "held-out files",
             "metric": "bits per byte",
             "value": 1.71,
@@ -67,7 +67,7 @@ def test_complete_card_has_no_blank_and_valid_metadata():
 
     assert "# TNN small\n\nA small Toeplitz" in text
     assert "| Parameters | 48,579,264 |\n" in text
-    assert "| language modelling | held-out files | bits per byte | 1.71 | gzip -9 1.93, 5-gram 1.92 |\n" in text
+    assert "| language modeling | held-out files | bits per byte | 1.71 | gzip -9 1.93, 5-gram 1.92 |\n" in text
     assert "| classification | SST-2 | accuracy | 0 | - |\n" in text
     for result in VALUES["results"]:
         assert f"```bash\n{result['command']}\n```" in text
