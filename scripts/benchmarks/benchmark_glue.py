@@ -221,7 +221,7 @@ def describe_task(arguments: argparse.Namespace, task: str) -> TaskData:
         splits, _ = load_glue(task, arguments.data_dir, arguments.cache_dir)
     except ValueError as error:
         where = f"in {arguments.data_dir}" if arguments.data_dir else "on the Hub; --data-dir reads files instead"
-        raise ValueError(f"The data of {task} could not be read {where}. {error}") from error
+        raise ValueError(f"the data of {task} could not be read {where}: {error}") from error
     if arguments.data_dir is None:
         return TaskData(len(splits["train"]), None)
     digest = hashlib.sha256()

@@ -114,6 +114,13 @@ def describe(results: Sequence[Result]) -> str:
         parts.append(f"{': '.join(filter(None, subject))}{f' ({by})' if own else ''}.")
         metrics = [metric for metric in (*HEADLINES, *LABELS) if any(r.metric == metric for r in group)]
         parts.append(results_table(group, ["model", *telling(group)], metrics))
+        sources: dict[str, list[str]] = {}
+        for result in group:
+            if result.kind == "published" and result.model not in sources.setdefault(result.source, []):
+                sources[result.source].append(result.model)
+        if sources:
+            said = [f"{source} ({', '.join(names)})" for source, names in sources.items()]
+            parts.append(f"Published: {'; '.join(said)}.")
     parts += ["\n".join(f"{number}. `{command}`" for number, command in enumerate(commands, start=1))]
     parts.append(
         "Mean and standard deviation (±) over seeds. Baselines stand in brackets. Published figures are of the "
