@@ -12,7 +12,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def most_frequent(values: Sequence[T]) -> T:
-    """The value that occurs most often; of equally frequent ones the first.
+    """Return the value that occurs most often; of equally frequent ones the first.
 
     Raises:
         ValueError: there are no values.
@@ -23,7 +23,7 @@ def most_frequent(values: Sequence[T]) -> T:
 
 
 def constant_labels(train: np.ndarray, problem_type: str, number: int) -> np.ndarray:
-    """The same prediction for each of `number` examples, from the training labels alone.
+    """Return the same prediction for each of `number` examples, from the training labels alone.
 
     Args:
         train: class ids (examples,), zeros and ones (examples, labels), or numbers (examples,).
@@ -44,13 +44,14 @@ def constant_labels(train: np.ndarray, problem_type: str, number: int) -> np.nda
 def bag_of_words(
     train_texts: Sequence[Sequence[str]], train: np.ndarray, texts: Sequence[Sequence[str]], problem_type: str
 ) -> np.ndarray:
-    """Predictions of a linear model on TF-IDF weights of words and word pairs, each column of text weighted by itself.
+    """Return predictions of a linear model on TF-IDF weights of words and word pairs, weighted column by column.
 
-    Logistic regression for classes, one for each label for several labels, ridge regression for numbers; scikit-learn's
-    default penalties, nothing is tuned.
+    Logistic regression for classes, one for each label for several labels, ridge regression for numbers;
+    scikit-learn's default penalties, nothing is tuned.
 
     Args:
-        train_texts, texts: one or two columns of texts, to learn from and to predict.
+        train_texts: one or two columns of texts to learn from.
+        texts: the same columns of texts to predict.
         train: labels as for `constant_labels`.
         problem_type: as for `constant_labels`.
 
@@ -86,13 +87,14 @@ def bag_of_words(
 def word_overlap(
     train_pairs: Sequence[Sequence[str]], train: np.ndarray, pairs: Sequence[Sequence[str]], problem_type: str
 ) -> np.ndarray:
-    """Predictions for pairs of texts from one number each, the cosine of their TF-IDF weights of words.
+    """Return predictions for pairs of texts from one number each, the cosine of their TF-IDF weights of words.
 
     A bag of words sees what each text says but not what both say. Logistic regression for classes, least squares for
     numbers.
 
     Args:
-        train_pairs, pairs: two columns of texts, to learn from and to predict.
+        train_pairs: two columns of texts to learn from.
+        pairs: two columns of texts to predict.
         train: labels as for `constant_labels`, of one label.
         problem_type: "single_label_classification" or "regression".
 

@@ -1,4 +1,4 @@
-"""Depths of polynomial networks of equal size, and which degree of a layer the polynomial degree of the net favours."""
+"""Depths of polynomial networks of equal size, and which degree of a layer gives a net the largest degree."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ class DegreeBudget:
 
 
 def match_depth(budget: int, degree: float, overhead: float = 0, matrix_size: int = 1) -> DegreeBudget:
-    """The depth at which layers of one degree use a budget of parameters exactly: L = budget / ((d + c) N).
+    """Return the depth at which layers of one degree use a budget of parameters exactly: L = budget / ((d + c) N).
 
     Args:
         budget: parameters of all layers.
@@ -56,10 +56,11 @@ def match_depth(budget: int, degree: float, overhead: float = 0, matrix_size: in
 def budget_table(
     budget: int, degrees: Sequence[float], overhead: float = 1
 ) -> list[dict[str, float | int | str | None]]:
-    """What each degree gets from a budget in matrices, in both accountings: matrices alone, and with the overhead.
+    """Return what each degree gets from a budget in matrices, in matrices alone and with the overhead.
 
     Returns:
-        A row for each accounting and degree: `accounting`, `degree`, `depth`, `log_degree`, `score` = ln d / (d + c), whose
+        A row for each accounting and degree: `accounting`, `degree`, `depth`, `log_degree`, `score` = ln d / (d + c),
+            whose
         largest value the accounting predicts to be best; and `needs`, why there is no exact depth, or None.
     """
     rows: list[dict[str, float | int | str | None]] = []
@@ -83,9 +84,10 @@ def budget_table(
 
 
 def best_degree(overhead: float = 0) -> tuple[float, int]:
-    """The real and the whole degree d of most log-degree a parameter, max ln d / (d + c).
+    """Return the real and the whole degree d of most log-degree a parameter, max ln d / (d + c).
 
-    The real one solves d (ln d - 1) = c: e without overhead, where the whole one is 3 (Navon 2021, whose accounting it is).
+    The real one solves d (ln d - 1) = c: e without overhead, where the whole one is 3 (Navon 2021, whose accounting it
+    is).
 
     Args:
         overhead: c, at least 0, in matrices a layer.
@@ -102,13 +104,13 @@ def best_degree(overhead: float = 0) -> tuple[float, int]:
 
 
 def degree_headroom(overhead: float = 0) -> float:
-    """How much more log-degree the best real degree has than the best whole one, as a ratio: 1.0046 without overhead."""
+    """Return the log-degree of the best real degree over that of the best whole one: 1.0046 without overhead."""
     real, whole = best_degree(overhead)
     return math.log(real) / (real + overhead) * (whole + overhead) / math.log(whole)
 
 
 def mixture_score(layers: Mapping[float, int], overhead: float = 0) -> float:
-    """Log-degree a matrix of a net that mixes degrees, sum_d n_d ln d / sum_d n_d (d + c).
+    """Return the log-degree a matrix of a net that mixes degrees, sum_d n_d ln d / sum_d n_d (d + c).
 
     A mediant of the pure nets' ln d / (d + c), so it never exceeds the best of them: mixing whole degrees cannot help.
 

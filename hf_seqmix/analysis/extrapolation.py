@@ -68,18 +68,18 @@ class Extrapolation:
         return self.after[:, skipped : self.after.shape[1] - skipped]
 
     def moved(self) -> Tensor:
-        """|k'(t) - k(t)| / |k(t)| over the trained lags, root mean square of each: (channels,)."""
+        """Return |k'(t) - k(t)| / |k(t)| over the trained lags, root mean square of each: (channels,)."""
         return (self.first - self.before).norm(dim=1) / self.before.norm(dim=1)
 
     def beyond(self) -> tuple[Tensor, Tensor]:
-        """Share of sum k'(t)^2 that lies at new lags, and the largest |k'(t)| there over the largest: (channels,) each."""
+        """Return the share of sum k'(t)^2 at new lags, and the largest |k'(t)| there over all: (channels,) each."""
         lags = LearnedKernels(self.layer, self.is_causal, self.after).lags
         new = self.after[:, lags.abs() >= self.length]
         energy = new.square().sum(dim=1) / self.after.square().sum(dim=1)
         return energy, new.abs().amax(dim=1) / self.after.abs().amax(dim=1)
 
     def to_dict(self) -> dict[str, Any]:
-        """Figures as medians over channels, ready for JSON."""
+        """Return figures as medians over channels, ready for JSON."""
         moved, (energy, largest) = self.moved(), self.beyond()
         return {
             "layer": self.layer,
@@ -99,10 +99,11 @@ def extrapolate(
 ) -> list[Extrapolation]:
     """Make an operator's kernel longer, in every way that its family has.
 
-    TNN evaluates its encoder at more lags: the first taps are the same. FD-TNN either keeps its grid, where taps beyond it
+    TNN evaluates its encoder at more lags: the first taps are the same. FD-TNN either keeps its grid, where taps
+        beyond it
     are zero, or samples its response on a finer one (the paper's way), where the first taps move by what was aliased.
-    SKI-TNN meets more inducing points at the same spacing, where W A W^T is the same but for the mean over more places, or
-    spreads the points it has; either way the inverse time warp maps greater lags into the trained interval.
+    SKI-TNN meets more inducing points at the same spacing, where W A W^T is the same but for the mean over more
+    places, or spreads the points it has; either way the inverse time warp maps greater lags into the trained interval.
 
     Args:
         operator: the operator; it is not changed.
@@ -140,7 +141,7 @@ def extrapolate(
 
 
 def extrapolate_model(model: nn.Module, length: int, longer: int) -> list[Extrapolation]:
-    """`extrapolate` for every layer of a model; along an axis of a grid by the same factor from its own length."""
+    """Extrapolate every layer of a model; along an axis of a grid by the same factor from its own length."""
     found = []
     for name, operator, places in toeplitz_operators(model):
         own = length if places is None else places
@@ -163,8 +164,8 @@ def plot_extrapolation(results: Sequence[Extrapolation], path: PathLike, *, titl
     for entry in results:
         layers.setdefault(entry.layer, []).append(entry)
     if not layers:
-        raise ValueError("There is nothing to draw: results is empty.")
-    with draw_grid(path, 10.5, 3.1 * len(layers), len(layers), 2) as (figure, rows):
+        raise ValueError("there is nothing to draw: results is empty.")
+    with draw_grid(path, 10.5, 3.1 * len(layers), len(layers), 2, title) as (_, rows):
         for (layer, ways), (taps_axes, moved_axes) in zip(layers.items(), rows, strict=True):
             original = LearnedKernels(layer, ways[0].is_causal, ways[0].before)
             channel = typical_channels(original, 1)[0]
@@ -194,5 +195,3 @@ def plot_extrapolation(results: Sequence[Extrapolation], path: PathLike, *, titl
             moved_axes.set(
                 title=f"change at trained lags{title_end}", xlabel="lag (tokens)", ylabel="|k' - k| / max |k|"
             )
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11)

@@ -50,7 +50,7 @@ _TAIL = (256, 1024)  # lags between which the prediction is compared
 def random_encoders(
     activation: str, seeds: Sequence[int], *, channels: int = 8, hidden_size: int = 64, num_layers: int = 3
 ) -> list[RelativePositionEncoder]:
-    """Encoders at their initialisation (PyTorch's own, uniform), drawn in float32 and turned to float64, one a seed."""
+    """Return encoders at PyTorch's initialization, drawn in float32 and turned to float64, one a seed."""
     with torch.random.fork_rng(devices=[]):
         made = []
         for seed in seeds:
@@ -60,7 +60,7 @@ def random_encoders(
 
 
 def some_channels(encoder: RelativePositionEncoder, count: int, is_causal: bool = True) -> RelativePositionEncoder:
-    """A copy of an encoder in float64 that keeps `count` evenly spread channels, or all where there are no more."""
+    """Return a copy of an encoder in float64 with `count` evenly spread channels, at most those that there are."""
     thin = copy.deepcopy(encoder).double()
     rows = thin.out_proj.weight.shape[0]
     channels = rows if is_causal else rows // 2
@@ -78,7 +78,7 @@ def some_channels(encoder: RelativePositionEncoder, count: int, is_causal: bool 
 def kernel_taps(
     encoder: RelativePositionEncoder, frequency_input: str, fft_length: int, is_causal: bool = True
 ) -> Tensor:
-    """All taps of the `FrequencyKernel` that an encoder describes on a grid of `fft_length` / 2 + 1 frequencies.
+    """Return the taps of the `FrequencyKernel` of an encoder on a grid of `fft_length` / 2 + 1 frequencies.
 
     Args:
         encoder: gives `channels` outputs when causal, else twice as many, real parts first.
@@ -99,7 +99,7 @@ def kernel_taps(
 
 
 def lags_of(taps: Tensor, is_causal: bool) -> Tensor:
-    """The lags of taps, (lags,), from 0 or from -(lags - 1) / 2 upwards."""
+    """Return the lags of taps, (lags,), from 0 or from -(lags - 1) / 2 upwards."""
     count = taps.shape[-1]
     return torch.arange(count) - (0 if is_causal else count // 2)
 
@@ -116,7 +116,8 @@ def tail_agreement(taps: Tensor, predicted: Tensor, lags: Tensor) -> _Agreement:
     ratio = <t^2 k, t^2 p> / <t^2 p, t^2 p>, error = |t^2 (k - p)| / |t^2 p|, over the lags given.
 
     Args:
-        taps, predicted: (channels, lags), k and p.
+        taps: (channels, lags), k.
+        predicted: (channels, lags), p.
         lags: (lags,).
 
     Returns:
@@ -136,7 +137,7 @@ def decay_row(
     is_causal: bool = True,
     fft_length: int = 2**16,
 ) -> dict[str, Any]:
-    """Decay of the kernels of some encoders, taken together: medians over encoders and channels (and both signs of t).
+    """Return the decay of kernels of some encoders: medians over encoders and channels (and both signs of t).
 
     Args:
         encoders: in float64; see `kernel_taps`.
@@ -146,9 +147,10 @@ def decay_row(
 
     Returns:
         at_64, at_256, at_1024: |k(t)| / max |k|. reach: the first lag from which |k| stays below 1e-6 of its maximum.
-        tail_ratio, tail_error: agreement with `ResponseTail` for 256 <= |t| <= 1024 (`tail_agreement`), tail_error_worst
-        the largest of all; tail_error_ends_only the error when kinks inside are left out. None where nothing is predicted:
-        a smooth periodic response.
+        tail_ratio, tail_error: agreement with `ResponseTail` for 256 <= |t| <= 1024 (`tail_agreement`),
+            tail_error_worst
+        the largest of all; tail_error_ends_only the error when kinks inside are left out. None where nothing is
+        predicted: a smooth periodic response.
 
     Raises:
         ValueError: `fft_length` is below 16384, or there is no encoder.
@@ -200,12 +202,14 @@ def decay_table(
     num_layers: int = 3,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[dict[str, Any]]:
-    """`decay_row` of random encoders for each direction, input mode and activation.
+    """Return `decay_row` of random encoders for each direction, input mode and activation.
 
     Args:
         seeds: one encoder each.
         fft_length: F.
-        channels, hidden_size, num_layers: of the encoders.
+        channels: of the encoders.
+        hidden_size: of the encoders.
+        num_layers: of the encoders.
         progress: called with what comes next.
     """
     rows = []
@@ -228,13 +232,13 @@ _RADIUS, _ANGLE = 0.8, math.pi / 4
 
 
 def resonance_taps(lags: Tensor) -> Tensor:
-    """A kernel to fit, k[t] = 0.8^t cos(pi t / 4), at lags from 0 on: (lags,)."""
+    """Return a kernel to fit, k[t] = 0.8^t cos(pi t / 4), at lags from 0 on: (lags,)."""
     t = lags.to(torch.float64)
     return _RADIUS**t * torch.cos(_ANGLE * t)
 
 
 def resonance(frequencies: Tensor) -> Tensor:
-    """Its real response, (frequencies,): R(w) = Re (1/2) [1 / (1 - 0.8 e^(i (a - w))) + 1 / (1 - 0.8 e^(-i (a + w)))].
+    """Return R(w) = Re (1/2) [1 / (1 - 0.8 e^(i (a - w))) + 1 / (1 - 0.8 e^(-i (a + w)))], (frequencies,).
 
     a = pi / 4.
     """
@@ -261,7 +265,8 @@ def fit_response(
         encoder: changed in place.
         frequency_input: "omega" or "cosine".
         target: real response at frequencies in [0, pi].
-        steps, learning_rate: of the optimisation.
+        steps: of the optimization.
+        learning_rate: of the optimization.
         points: frequencies that are fitted, evenly spaced.
 
     Returns:

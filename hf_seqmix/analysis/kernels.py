@@ -45,7 +45,7 @@ class LearnedKernels:
         return torch.arange(count) - (0 if self.is_causal else count // 2)
 
     def response(self, bins: int = 512) -> tuple[Tensor, Tensor]:
-        """Magnitude of the frequency response |sum_t k(t) exp(-i w t)|.
+        """Return the magnitude of the frequency response |sum_t k(t) exp(-i w t)|.
 
         Args:
             bins: number of frequencies.
@@ -57,13 +57,13 @@ class LearnedKernels:
         return frequencies, response.abs()
 
     def complex_response(self, bins: int = 512) -> tuple[Tensor, Tensor]:
-        """The frequency response sum_t k(t) exp(-i w t): as `response`, complex."""
+        """Return the frequency response sum_t k(t) exp(-i w t): as `response`, complex."""
         frequencies = torch.linspace(0, math.pi, bins, dtype=self.taps.dtype)
         waves = torch.exp(-1j * self.lags[:, None] * frequencies)  # (lags, bins)
         return frequencies, self.taps.to(waves.dtype) @ waves
 
     def reach(self) -> Tensor:
-        """Mean distance |t| that each channel looks over, weighted by k(t)^2: (channels,), in tokens."""
+        """Return the mean distance |t| that each channel looks over, weighted by k(t)^2: (channels,), in tokens."""
         energy = self.taps.square()
         return (energy * self.lags.abs()).sum(dim=1) / energy.sum(dim=1).clamp(min=torch.finfo(energy.dtype).tiny)
 
@@ -92,7 +92,7 @@ def toeplitz_operators(model: nn.Module) -> list[tuple[str, ToeplitzOperator | S
 
 @torch.no_grad()
 def ski_taps(operator: SKIOperator, length: int, grid: InducingGrid | None = None) -> Tensor:
-    """The kernel that a SKI operator realises: the mean of each diagonal of its matrix, conv + W A W^T.
+    """Return the kernel that a SKI operator realizes: the mean of each diagonal of its matrix, conv + W A W^T.
 
     The matrix is Toeplitz but for the interpolation, which differs with the places of tokens between inducing points.
 
@@ -107,8 +107,10 @@ def ski_taps(operator: SKIOperator, length: int, grid: InducingGrid | None = Non
     grid = operator.grid if grid is None else grid
     weights = interpolation_matrix(length, grid)  # (length, points)
     points = weights.shape[1]
-    spacings = torch.arange(1 - points, points)
-    values = operator.kernel(spacings.to(operator.conv_weight.device) * grid.spacing).double().cpu()
+    # In the dtype that the kernel computes in, whatever torch's default is.
+    dtype = torch.promote_types(operator.conv_weight.dtype, torch.float32)
+    lags = torch.arange(1 - points, points, device=operator.conv_weight.device, dtype=dtype) * grid.spacing
+    values = operator.kernel(lags).double().cpu()
     taps = values.new_zeros(values.shape[0], 2 * length - 1)
     distance = torch.arange(points)[:, None] - torch.arange(points) + points - 1  # lag in spacings, counted from 0
     for lag in range(1 - length, length):
@@ -177,38 +179,39 @@ def plot_kernels(kernels: Sequence[LearnedKernels], path: str | os.PathLike[str]
     Raises:
         ValueError: if there is nothing to draw.
     """
-    from matplotlib.figure import Figure
-
-    from .figures import COLORS
+    from .figures import draw_grid
 
     if not kernels or channels < 1:
         raise ValueError(f"nothing to draw: {len(kernels)} layers, {channels} channels of each.")
-    figure = Figure(figsize=(15, 2.9 * len(kernels)), layout="constrained")
-    for layer, axes in zip(kernels, figure.subplots(len(kernels), 4, squeeze=False), strict=True):
-        frequencies, response = layer.complex_response()
-        reach = layer.reach()
-        for index, channel in enumerate(typical_channels(layer, channels)):
-            color = COLORS[index % len(COLORS)]
-            taps = layer.taps[channel]
-            label = f"channel {channel}, reach {reach[channel]:.1f}"
-            axes[0].plot(layer.lags, taps, label=label, linewidth=1.4, color=color)
-            magnitude = taps.abs()
-            axes[1].semilogy(layer.lags, magnitude.masked_fill(magnitude < 1e-8, math.nan), linewidth=1.2, color=color)
-            size = response[channel].abs()
-            axes[2].plot(frequencies / math.pi, size, linewidth=1.4, color=color)
-            # Where nothing is let through the phase is rounding.
-            phase = np.unwrap(response[channel].angle().numpy()) / math.pi
-            phase[(size < 1e-3 * size.max()).numpy()] = math.nan
-            axes[3].plot(frequencies / math.pi, phase, linewidth=1.4, color=color)
-        axes[0].set(title=layer.name, xlabel="lag (tokens)", ylabel="k(t)")
-        # The first tokens hold most of a kernel, and would hide in the width of a line.
-        shown = min(64, int(layer.lags[-1])) or 1
-        axes[0].set_xlim(0 if layer.is_causal else -shown, shown)
-        axes[0].legend(frameon=False, fontsize=8)
-        axes[1].set(title="magnitude, all lags", xlabel="lag (tokens)", ylabel="|k(t)|")
-        axes[2].set(title="frequency response", xlabel="frequency (of Nyquist)", ylabel="|K|", ylim=(0, None))
-        axes[3].set(title="its phase", xlabel="frequency (of Nyquist)", ylabel="arg K (of π)")
-        for axis in axes:
-            axis.grid(color="#E5E5E5", linewidth=0.8)
-            axis.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=150)
+    with draw_grid(path, 15, 2.9 * len(kernels), len(kernels), 4) as (_, panels):
+        for layer, axes in zip(kernels, panels, strict=True):
+            _draw_kernels(layer, axes, channels)
+
+
+def _draw_kernels(layer: LearnedKernels, axes: np.ndarray, channels: int) -> None:
+    """Draw typical channels of a layer: kernel, magnitude, frequency response and phase."""
+    from .figures import COLORS
+
+    frequencies, response = layer.complex_response()
+    reach = layer.reach()
+    for index, channel in enumerate(typical_channels(layer, channels)):
+        color = COLORS[index % len(COLORS)]
+        taps = layer.taps[channel]
+        label = f"channel {channel}, reach {reach[channel]:.1f}"
+        axes[0].plot(layer.lags, taps, label=label, linewidth=1.4, color=color)
+        magnitude = taps.abs()
+        axes[1].semilogy(layer.lags, magnitude.masked_fill(magnitude < 1e-8, math.nan), linewidth=1.2, color=color)
+        size = response[channel].abs()
+        axes[2].plot(frequencies / math.pi, size, linewidth=1.4, color=color)
+        # Where nothing is let through the phase is rounding.
+        phase = np.unwrap(response[channel].angle().numpy()) / math.pi
+        phase[(size < 1e-3 * size.max()).numpy()] = math.nan
+        axes[3].plot(frequencies / math.pi, phase, linewidth=1.4, color=color)
+    axes[0].set(title=layer.name, xlabel="lag (tokens)", ylabel="k(t)")
+    # The first tokens hold most of a kernel, and would hide in the width of a line.
+    shown = min(64, int(layer.lags[-1])) or 1
+    axes[0].set_xlim(0 if layer.is_causal else -shown, shown)
+    axes[0].legend(fontsize=8)
+    axes[1].set(title="magnitude, all lags", xlabel="lag (tokens)", ylabel="|k(t)|")
+    axes[2].set(title="frequency response", xlabel="frequency (of Nyquist)", ylabel="|K|", ylim=(0, None))
+    axes[3].set(title="its phase", xlabel="frequency (of Nyquist)", ylabel="arg K (of π)")

@@ -36,12 +36,13 @@ def evaluate_language_model(
 ) -> list[LanguageModelScore]:
     """Score held-out text with a causal language model, every byte once for each context length.
 
-    Each text is a document of its own: the model reads a prefix token (by default the tokenizer's beginning-of-sequence
-    token, or else its end-of-sequence token), then the document, and no special token is scored. With t_0 the prefix and
-    t_1 ... t_N the document, a block of n inputs t_i ... t_{i+n-1} scores the targets t_{i+1} ... t_{i+n}, and the next
-    block begins at t_{i+n}: each target is scored once, from 1 to n tokens of context, as language models are evaluated
-    in papers. With `stride` s < n the next block begins s tokens later and scores only its last s targets, which
-    therefore see at least n - s + 1 tokens: closer to how a model is used, n / s times slower.
+    Each text is a document of its own: the model reads a prefix token (by default the tokenizer's
+        beginning-of-sequence
+    token, or else its end-of-sequence token), then the document, and no special token is scored. With t_0 the prefix
+    and t_1 ... t_N the document, a block of n inputs t_i ... t_{i+n-1} scores the targets t_{i+1} ... t_{i+n}, and the
+    next block begins at t_{i+n}: each target is scored once, from 1 to n tokens of context, as language models are
+    evaluated in papers. With `stride` s < n the next block begins s tokens later and scores only its last s targets,
+    which therefore see at least n - s + 1 tokens: closer to how a model is used, n / s times slower.
 
     Only the model's forward is used. Losses are computed in float32 from chunks of the logits and summed in float64.
 
@@ -63,8 +64,8 @@ def evaluate_language_model(
 
     Raises:
         ValueError: there is no text; a context length or the stride is not positive, or the stride is too large; the
-            tokenizer has no token to begin with; the tokenizer's ids do not fit the model's vocabulary; the model looks
-            at later tokens, cannot take that many tokens, or gives losses that are not finite.
+            tokenizer has no token to begin with; the tokenizer's ids do not fit the model's vocabulary; the model
+            looks at later tokens, cannot take that many tokens, or gives losses that are not finite.
     """
     return list(
         iter_language_model_scores(
@@ -95,7 +96,7 @@ def iter_language_model_scores(
     check_causality: bool = True,
     progress: bool = True,
 ) -> Iterator[LanguageModelScore]:
-    """As `evaluate_language_model`, giving each score as soon as it is known."""
+    """Do as `evaluate_language_model`, and yield each score as soon as the score is known."""
     if not context_lengths or min(context_lengths) < 1:
         raise ValueError(f"context_lengths must be one or more positive numbers; given {list(context_lengths)}.")
     if stride is not None and not 1 <= stride <= min(context_lengths):
@@ -127,8 +128,9 @@ def _prefix_token(tokenizer: PreTrainedTokenizerBase) -> int:
         if token is not None:
             return token
     raise ValueError(
-        "The tokenizer has neither a beginning-of-sequence nor an end-of-sequence token, and without one the first token "
-        "of a document has no context to be predicted from; give prefix_token_id, the token that separated documents in "
+        "the tokenizer has neither a beginning-of-sequence nor an end-of-sequence token, and without one the first "
+        "token of a document has no context to be predicted from; give prefix_token_id, the token between"
+        " documents in "
         "training."
     )
 
@@ -136,7 +138,7 @@ def _prefix_token(tokenizer: PreTrainedTokenizerBase) -> int:
 def _tokenize(
     tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], prefix: int
 ) -> tuple[list[np.ndarray], dict[str, int]]:
-    """Documents as arrays of token ids, each after the prefix token, and the size of the text."""
+    """Return documents as arrays of token ids, each after the prefix token, and the size of the text."""
     if isinstance(texts, str):
         raise ValueError("texts must be a list of documents; given one string: put it in a list.")
     documents = []
@@ -186,7 +188,7 @@ def _check_causality(model: PreTrainedModel, documents: list[np.ndarray], half: 
     if difference > (1e-3 if full_precision else 5e-2) * spread:
         raise ValueError(
             f"{type(model).__name__} predicts a token differently when later tokens change (by {difference:.2g}; the "
-            f"logits spread by {spread:.2g}), so it is not a causal language model and its perplexity would mean nothing. "
+            f"logits spread by {spread:.2g}), so it is not a causal language model and its perplexity means nothing. "
             "Was it trained as a masked model?"
         )
 
@@ -232,7 +234,7 @@ def _score(
 
 
 class _Block(NamedTuple):
-    """Inputs `start` to before `end` of a document (0: the prefix), of which those from `scored` on predict a target."""
+    """Inputs `start` to before `end` of a document (0: the prefix); inputs from `scored` on predict a target."""
 
     document: int
     start: int
@@ -254,7 +256,7 @@ def _blocks(documents: list[np.ndarray], context_length: int, stride: int) -> It
 def _batch_nll(
     model: PreTrainedModel, documents: list[np.ndarray], blocks: list[_Block]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Position in its block and negative log-likelihood (float64) of each token that the blocks score."""
+    """Return the position in its block and negative log-likelihood (float64) of each token that the blocks score."""
     length = max(block.end - block.start for block in blocks)
     inputs = np.zeros((len(blocks), length), dtype=np.int64)
     targets = np.full((len(blocks), length), -100)
@@ -272,7 +274,8 @@ def _batch_nll(
         if limit is None or length <= limit or isinstance(error, torch.OutOfMemoryError):
             raise
         raise ValueError(
-            f"{type(model).__name__} failed on {length} tokens; its configuration has max_position_embeddings = {limit}: "
+            f"{type(model).__name__} failed on {length} tokens; its configuration says max_position_embeddings ="
+            f" {limit}: "
             f"choose context lengths up to {limit}. ({error})"
         ) from error
 
@@ -295,7 +298,7 @@ def _batch_nll(
 
 @torch.inference_mode()
 def _logits(model: PreTrainedModel, inputs: np.ndarray, keep: int | None = None) -> torch.Tensor:
-    """Logits (batch, `keep` last positions or all, vocabulary) of a forward without cache; inputs (batch, length)."""
+    """Return logits (batch, `keep` last positions or all, vocabulary) of a forward of (batch, length), no cache."""
     accepted = inspect.signature(model.forward).parameters
     takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
     options: dict[str, Any] = {}

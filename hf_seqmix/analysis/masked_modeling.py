@@ -1,4 +1,4 @@
-"""How well a masked language model fills gaps in held-out text, in figures that compare with models that need no training."""
+"""How well a masked language model fills gaps in held-out text, beside models that need no training."""
 
 import math
 import time
@@ -68,7 +68,7 @@ class MaskedModelScore:
 
     @property
     def bits_per_byte(self) -> float:
-        """nll / (ln 2 * bytes of the masked tokens): comparable whatever the tokenizer."""
+        """Return nll / (ln 2 * bytes of the masked tokens): comparable whatever the tokenizer."""
         return self.nll / (math.log(2) * self.num_bytes)
 
     @property
@@ -82,7 +82,7 @@ class MaskedModelScore:
         return self.num_right / self.num_masked
 
     def to_dict(self) -> dict[str, Any]:
-        """All attributes and the figures derived from them, ready for JSON."""
+        """Return all attributes and the figures derived from them, ready for JSON."""
         derived = {"bits_per_byte": self.bits_per_byte, "token_loss": self.token_loss, "accuracy": self.accuracy}
         return {**asdict(self), **derived}
 
@@ -105,9 +105,9 @@ def mask_documents(
 ) -> list[MaskedBlock]:
     """Cut texts into blocks and choose the tokens to guess, each with probability `share`, apart from the model.
 
-    Each text is a document of its own, after the tokenizer's end-of-sequence (else separator, else beginning-of-sequence)
-    token, and is cut into blocks of `context_length` tokens. The choice depends on `seed`, the document's place and its
-    number of tokens alone. A block in which nothing was chosen is left out.
+    Each text is a document of its own, after the tokenizer's end-of-sequence (else separator, else
+    beginning-of-sequence) token, and is cut into blocks of `context_length` tokens. The choice depends on `seed`, the
+    document's place and its number of tokens alone. A block in which nothing was chosen is left out.
 
     Raises:
         ValueError: `texts` is one string; `context_length` is below 2; `share` is not between 0 and 1; or nothing is
@@ -159,8 +159,8 @@ def evaluate_masked_model(
 ) -> MaskedModelScore:
     """Score a masked language model on the gaps of `mask_documents`, every one of them replaced by the mask token.
 
-    With m masked tokens w_i of a block x, the score is the sum of -ln p(w_i | x without its masked tokens), each gap by
-    itself. Training usually keeps or replaces a fifth of the chosen tokens; here none is shown.
+    With m masked tokens w_i of a block x, the score is the sum of -ln p(w_i | x without its masked tokens), each gap
+    by itself. Training usually keeps or replaces a fifth of the chosen tokens; here none is shown.
 
     Args:
         model: any masked language model; scored in evaluation mode and left in the mode it was in.
@@ -228,7 +228,7 @@ def majority_accuracy(
 
 
 def ngram_bits_per_byte(ngram: ByteNGram, texts: Sequence[str], blocks: Sequence[MaskedBlock]) -> float:
-    """Bits per byte of the masked tokens under an n-gram, which is shown every byte before each one, masked or not."""
+    """Return bits per byte of the masked tokens under an n-gram that sees every byte before each, masked or not."""
     bits, num_bytes, held, lengths = 0.0, 0, -1, np.zeros(1)
     for block in blocks:
         if block.document != held:
@@ -247,7 +247,7 @@ def _batches(blocks: Sequence[MaskedBlock], size: int) -> Iterator[Sequence[Mask
 def _answers(
     model: PreTrainedModel, batch: Sequence[MaskedBlock], mask: int, pad: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Logits `(gaps, vocabulary)` in float32 and true tokens `(gaps,)` of all gaps of a batch."""
+    """Return logits `(gaps, vocabulary)` in float32 and true tokens `(gaps,)` of all gaps of a batch."""
     width = max(len(block.input_ids) for block in batch)
     ids = np.full((len(batch), width), pad)
     present = np.zeros((len(batch), width), dtype=np.int64)

@@ -27,7 +27,7 @@ def polynomial_mlp(
     residual: bool = False,
     prime: int | None = PRIME,
 ) -> np.ndarray:
-    """Layers x -> prod_k (W_k x + b_k), element by element, of [`PolynomialMLP`] without activation and norm.
+    """Apply layers x -> prod_k (W_k x + b_k), element by element, of [`PolynomialMLP`] without activation and norm.
 
     Args:
         x: (..., width), integers in [0, prime), or real numbers.
@@ -75,7 +75,7 @@ def attention_net(
     scale: float | int = 1,
     prime: int | None = PRIME,
 ) -> list[np.ndarray]:
-    """Causal layers of degree 2, 3 or 4 over tokens, then the output projection; the polynomial mixer without norms.
+    """Apply causal layers of degree 2, 3 or 4 over tokens and output projections: the polynomial mixer, no norms.
 
     With projections P_i of the tokens, split into heads, and the causal mean C(z)_t = 1/t sum_{s <= t} z_s:
 
@@ -84,8 +84,8 @@ def attention_net(
         degree 4: as degree 3 with P1_t . C(P4)_t in place of P1_t
 
     Args:
-        tokens: one array (..., width) each; leading dimensions are broadcast as tokens are mixed, so that those of one half
-            of the tokens may be (rows, 1, width) and of the other (1, columns, width).
+        tokens: one array (..., width) each; leading dimensions are broadcast as tokens are mixed, so that those of one
+            half of the tokens may be (rows, 1, width) and of the other (1, columns, width).
         layers: of the net.
         num_heads: divides the width.
         residual: add each layer's input to its output.
@@ -132,7 +132,7 @@ def attention_net(
 
 
 def random_mlp_layers(degrees: Sequence[int], width: int, *, seed: int = 0, prime: int = PRIME) -> list[np.ndarray]:
-    """Weights of [`polynomial_mlp`], uniform in [0, prime), one entry a layer."""
+    """Return weights of [`polynomial_mlp`], uniform in [0, prime), one entry a layer."""
     rng = np.random.default_rng(seed)
     return [rng.integers(prime, size=(degree, width, width)) for degree in degrees]
 
@@ -146,7 +146,7 @@ def random_attention_layers(
     seed: int = 0,
     prime: int = PRIME,
 ) -> list[AttentionLayer]:
-    """Weights of [`attention_net`], uniform in [0, prime), one entry a layer."""
+    """Return weights of [`attention_net`], uniform in [0, prime), one entry a layer."""
     rng = np.random.default_rng(seed)
     return [
         AttentionLayer(
@@ -170,13 +170,14 @@ def mlp_separation_rank(
     seed: int = 0,
     max_size: int = 4096,
 ) -> ExactRank:
-    """Separation rank of a fully connected net with random weights, first half of the inputs | second half.
+    """Return the separation rank of a fully connected net with random weights, first half of the inputs | second half.
 
     Args:
         degrees: of the layers.
         width: of the layers.
         inputs: numbers that a random affine map takes to `width`; None for no such map, and `width` inputs.
-        residual, bias: as in [`polynomial_mlp`]; biases are random.
+        residual: as in [`polynomial_mlp`].
+        bias: as in [`polynomial_mlp`]; biases are random.
         linear_readout: of a random linear combination of the outputs; else of their coordinate 0.
         seed: of weights and assignments.
         max_size: of the sampled matrix.
@@ -212,14 +213,17 @@ def attention_separation_rank(
     seed: int = 0,
     max_size: int = 4096,
 ) -> ExactRank:
-    """Separation rank of coordinate 0 of the last token of a net with random weights, first half of the tokens | second half.
+    """Return the separation rank of coordinate 0 of the last token, first half of the tokens | second half.
 
     Args:
         degrees: of the layers.
         width: of a token.
         num_tokens: an even number.
-        num_heads, residual, mean: as in [`attention_net`].
-        projection_bias, output_bias: the projections, or the output's, are affine.
+        num_heads: as in [`attention_net`].
+        residual: as in [`attention_net`].
+        mean: as in [`attention_net`].
+        projection_bias: the projections are affine.
+        output_bias: the output's projection is affine.
         seed: of weights and assignments.
         max_size: of the sampled matrix.
 
@@ -247,7 +251,7 @@ def _mod(x: np.ndarray, prime: int | None) -> np.ndarray:
 
 
 def _linear(x: np.ndarray, weight: np.ndarray, prime: int | None) -> np.ndarray:
-    """(..., inputs) with (outputs, inputs) to (..., outputs); each product is reduced before the sum."""
+    """Map (..., inputs) with (outputs, inputs) to (..., outputs); each product is reduced before the sum."""
     total = _mod(x[..., :1] * weight[:, 0], prime)
     for i in range(1, weight.shape[1]):
         total = total + _mod(x[..., i : i + 1] * weight[:, i], prime)
@@ -264,6 +268,6 @@ def _causal_sum(terms: Sequence[np.ndarray], prime: int | None) -> np.ndarray:
 
 
 def _head_sums(x: np.ndarray, num_heads: int, prime: int | None) -> np.ndarray:
-    """(..., width) to sums over each head's channels, repeated to (..., width)."""
+    """Map (..., width) to sums over each head's channels, repeated to (..., width)."""
     heads = x.reshape(*x.shape[:-1], num_heads, -1)
     return np.repeat(_mod(heads.sum(axis=-1), prime), heads.shape[-1], axis=-1)

@@ -11,7 +11,7 @@ _PANEL = 64
 
 
 def modular_matmul(a: np.ndarray, b: np.ndarray, prime: int = PRIME) -> np.ndarray:
-    """(rows, inner) times (inner, columns) modulo a prime below 2^31, in float64 products of 16-bit halves.
+    """Multiply (rows, inner) by (inner, columns) modulo a prime below 2^31, in float64 products of 16-bit halves.
 
     Exact for inner <= 2^20: a sum of products of two halves stays below 2^52.
     """
@@ -24,7 +24,7 @@ def modular_matmul(a: np.ndarray, b: np.ndarray, prime: int = PRIME) -> np.ndarr
 
 
 def modular_rank(matrix: np.ndarray, prime: int = PRIME) -> int:
-    """Rank of an integer matrix modulo a prime, by Gaussian elimination in panels of columns.
+    """Return the rank of an integer matrix modulo a prime, by Gaussian elimination in panels of columns.
 
     Args:
         matrix: (rows, columns) of integers.
@@ -53,7 +53,7 @@ def modular_rank(matrix: np.ndarray, prime: int = PRIME) -> int:
 
 
 def _eliminate_panel(panel: np.ndarray, prime: int) -> tuple[np.ndarray, np.ndarray, int]:
-    """Eliminate (rows, columns): the factors (rows, found) below the pivots, the order of rows used, and how many pivots."""
+    """Eliminate (rows, columns): return factors (rows, found) below the pivots, order of rows, number of pivots."""
     rows, columns = panel.shape
     order = np.arange(rows)
     factors = np.zeros((rows, columns), dtype=np.int64)

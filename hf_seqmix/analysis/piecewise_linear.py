@@ -1,4 +1,4 @@
-"""Is a ReLU encoder piecewise linear? Proposition 1 of the paper, by second differences, with and without normalisation."""
+"""Is a ReLU encoder piecewise linear? Proposition 1 of the paper, by second differences."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ NORMALIZATIONS: dict[str, Callable[[int], nn.Module]] = {
 """Name -> the norm of so many channels."""
 
 LINEARITY_COLUMNS = {
-    "normalization": "normalisation",
+    "normalization": "normalization",
     "kinks": "kinks:.0f",
     "bend": "second difference:.1e",
     "bend_half_step": "at half the step:.1e",
@@ -68,7 +68,7 @@ class Linearity:
         return float(torch.tensor(self.bend / self.bend_half_step).log2()) if self.bend_half_step else float("nan")
 
     def to_dict(self) -> dict[str, Any]:
-        """The figures, ready for JSON; the order is None where the second differences are rounding."""
+        """Return the figures, ready for JSON; the order is None where the second differences are rounding."""
         curved = self.bend > 1e-12
         return {
             "kinks": len(self.kinks),
@@ -82,12 +82,12 @@ class Linearity:
 def normalized_encoder(
     normalization: str, *, hidden_size: int = 64, num_layers: int = 3, seed: int = 0
 ) -> RelativePositionEncoder:
-    """A random ReLU encoder in float64 with one output and the given norm before every activation.
+    """Return a random ReLU encoder in float64 with one output and the given norm before every activation.
 
     The weights are the same for every norm; a LayerNorm starts with weight 1 and bias 0, as in PyTorch.
 
     Raises:
-        ValueError: the normalisation is not "none", "simple_rms" or "layer".
+        ValueError: the normalization is not "none", "simple_rms" or "layer".
     """
     if normalization not in NORMALIZATIONS:
         raise ValueError(f"normalization is {normalization!r}; it must be one of {', '.join(NORMALIZATIONS)}.")
@@ -105,14 +105,16 @@ def linearity(
 ) -> Linearity:
     """Measure second differences and chords of one output of a ReLU encoder, away from its kinks.
 
-    Without normalisation the encoder is a composition of affine maps and ReLUs, hence piecewise linear: second differences
-    vanish unless a kink lies between their points. Moreno, Mei, Walters 2023 (arXiv 2305.09028), proposition 1, claim the
-    same with layer normalisation. But a norm divides by the root of a quadratic in x, so between kinks the function is
-    algebraic and bends.
+    Without normalization the encoder is a composition of affine maps and ReLUs, hence piecewise linear: second
+        differences
+    vanish unless a kink lies between their points. Moreno, Mei, Walters 2023 (arXiv 2305.09028), proposition 1, claim
+    the same with layer normalization. But a norm divides by the root of a quadratic in x, so between kinks the
+    function is algebraic and bends.
 
     Args:
         encoder: in float64, with ReLU.
-        low, high: range of the argument.
+        low: least argument.
+        high: greatest argument.
         cells: the step is h = (high - low) / cells.
         channel: which output.
 
@@ -121,7 +123,7 @@ def linearity(
     """
     if encoder.dtype != torch.float64 or not isinstance(encoder.activation, nn.ReLU):
         raise ValueError(
-            f"the encoder computes in {encoder.dtype} with {type(encoder.activation).__name__}; float64 and ReLU are needed."
+            f"the encoder computes in {encoder.dtype} with {type(encoder.activation).__name__}; float64 and ReLU only."
         )
     points = torch.linspace(low, high, cells + 1, dtype=torch.float64)
     values = encoder(points)[channel]
@@ -155,7 +157,7 @@ def linearity(
 
 
 def _second_differences(values: Tensor, points: Tensor, edges: Tensor) -> Tensor:
-    """(points,): |f(x - h) - 2 f(x) + f(x + h)|, NaN at the ends and where one of `edges` lies within."""
+    """Return (points,): |f(x - h) - 2 f(x) + f(x + h)|, NaN at the ends and where one of `edges` lies within."""
     differences = torch.full_like(values, torch.nan)
     clear = torch.searchsorted(edges, points[2:]) == torch.searchsorted(edges, points[:-2])
     second = (values[2:] - 2 * values[1:-1] + values[:-2]).abs()
@@ -171,7 +173,7 @@ def plot_linearity(results: Mapping[str, Linearity], path: PathLike, *, title: s
     """Draw each function with its kinks, and below it the curvature between them.
 
     Args:
-        results: name of the normalisation -> what `linearity` found.
+        results: name of the normalization -> what `linearity` found.
         path: image file; the extension gives the format.
         title: above the figure.
 
@@ -179,13 +181,13 @@ def plot_linearity(results: Mapping[str, Linearity], path: PathLike, *, title: s
         ValueError: there is nothing to draw.
     """
     if not results:
-        raise ValueError("There is nothing to draw: results is empty.")
-    with draw_grid(path, 4.2 * len(results), 5.6, 2, len(results), sharex=True, sharey="row") as (figure, rows):
+        raise ValueError("there is nothing to draw: results is empty.")
+    with draw_grid(path, 4.2 * len(results), 5.6, 2, len(results), title, sharex=True, sharey="row") as (_, rows):
         for (name, result), top, bottom in zip(results.items(), *rows, strict=True):
             top.plot(result.points, result.values, color=COLORS[0], linewidth=1.4)
             ticks = torch.full_like(result.kinks, 0.03)
             top.plot(result.kinks, ticks, "|", color=COLORS[1], markersize=8, transform=top.get_xaxis_transform())
-            top.set(title="no normalisation" if name == "none" else f"normalisation: {name}")
+            top.set(title="no normalization" if name == "none" else f"normalization: {name}")
             drawn = result.curvature.masked_fill(result.curvature == 0, torch.nan)
             bottom.semilogy(result.points, drawn, ".", color=COLORS[0], markersize=1.5)
             bottom.set(xlabel="x")
@@ -193,5 +195,3 @@ def plot_linearity(results: Mapping[str, Linearity], path: PathLike, *, title: s
                 bottom.annotate("rounding only", (0.03, 0.93), xycoords="axes fraction", color="#666666", va="top")
         rows[0][0].set_ylabel("f(x) / max |f|; ticks: kinks")
         rows[1][0].set_ylabel("|second difference| / h²")
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11)

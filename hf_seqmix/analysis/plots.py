@@ -1,16 +1,21 @@
-"""Plots of evaluations and of training, written as image files; no display is needed."""
+"""Plots of training, of evaluations and of data, written as image files; no display is needed."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from .figures import COLORS, PathLike, dash, draw_row, legend_below, line
+from .figures import COLORS, PathLike, dash, draw_grid, draw_row, legend_below, line
 from .scores import LanguageModelScore
 
-__all__ = ["plot_context_lengths", "plot_loss", "plot_positions"]
+if TYPE_CHECKING:
+    import datasets
+
+__all__ = ["plot_context_lengths", "plot_loss", "plot_pathfinder_examples", "plot_positions"]
+
+_PICTURES = 3  # of each class in a row of a sheet
 
 Scores = Mapping[str, Sequence[LanguageModelScore]]
 
@@ -23,15 +28,15 @@ def plot_context_lengths(
     references: Mapping[str, float] | None = None,
     title: str | None = None,
 ) -> None:
-    """Bits per byte and token perplexity against context length, one line a model.
+    """Draw bits per byte and token perplexity against context length, one line a model.
 
     Args:
         scores: model name -> its scores, in any order.
         path: image file; the extension gives the format.
-        configured_lengths: model name -> the context length it is configured or trained for; dotted lines where they lie
-            within the plot.
-        references: name -> bits per byte of something that is not a model with a context length (gzip, an n-gram), drawn
-            as a horizontal line.
+        configured_lengths: model name -> the context length it is configured or trained for; dotted lines where they
+            lie within the plot.
+        references: name -> bits per byte of something that is not a model with a context length (gzip, an n-gram),
+            drawn as a horizontal line.
         title: above the plot; names the text.
 
     Raises:
@@ -69,11 +74,11 @@ def plot_context_lengths(
 def plot_positions(
     scores: Scores, path: PathLike, *, configured_lengths: Mapping[str, int] | None = None, title: str | None = None
 ) -> None:
-    """Token perplexity against the number of tokens of context, one line a model.
+    """Draw token perplexity against the number of tokens of context, one line a model.
 
-    Drawn for the longest context length that all models share, or else for the longest of each. A line that keeps falling
-    to the right shows a model that uses context from that far; one that rises beyond the configured length (dotted) does
-    not extrapolate.
+    Drawn for the longest context length that all models share, or else for the longest of each. A line that keeps
+    falling to the right shows a model that uses context from that far; one that rises beyond the configured length
+    (dotted) does not extrapolate.
 
     Args, Raises: as `plot_context_lengths`.
     """
@@ -111,7 +116,7 @@ def plot_loss(
     references: Mapping[str, float] | None = None,
     title: str | None = None,
 ) -> None:
-    """Training and evaluation loss against the optimizer's steps.
+    """Draw training and evaluation loss against the optimizer's steps.
 
     Args:
         log_history: `trainer.state.log_history`: entries with "step" and "loss" or "eval_loss".
@@ -161,6 +166,33 @@ def plot_loss(
             axes.set_title(title, loc="left")
 
 
+def plot_pathfinder_examples(dataset: "datasets.Dataset", path: PathLike, *, rows: int = 4) -> None:
+    """Draw the first connected pictures on the left, and the first others on the right.
+
+    Args:
+        dataset: a split of `hf_seqmix.data.lra.pathfinder`.
+        path: image file; the extension gives the format.
+        rows: of the sheet, with 3 pictures of each class.
+
+    Raises:
+        ValueError: `rows` is below 1, or there are too few pictures.
+    """
+    labels = np.array(dataset["label"])
+    chosen = [np.flatnonzero(labels == label)[: _PICTURES * rows] for label in (1, 0)]
+    if rows < 1 or min(len(numbers) for numbers in chosen) < _PICTURES * rows:
+        raise ValueError(
+            f"{rows} rows of pictures are asked for; give at least 1, and at most as many as there are {_PICTURES}"
+            f" pictures of each class for (there are {int(labels.sum())} and {len(labels) - int(labels.sum())})."
+        )
+    with draw_grid(path, 2 * _PICTURES * 1.7, rows * 1.9, rows, 2 * _PICTURES) as (_, axes):
+        for side, (numbers, title) in enumerate(zip(chosen, ("connected", "not connected"), strict=True)):
+            panels = axes[:, side * _PICTURES : (side + 1) * _PICTURES].ravel()
+            for panel, number in zip(panels, numbers, strict=True):
+                panel.imshow(dataset[int(number)]["image"], cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+                panel.set_title(title, fontsize=8)
+                panel.axis("off")
+
+
 def _check(scores: Scores) -> None:
     empty = [name for name, points in scores.items() if not points]
     if not scores or empty:
@@ -185,7 +217,7 @@ def _powers_of_two(axes: Axes, ticks: list[int]) -> None:
 
 
 def _log_if_wide(axes: Axes, values: Sequence[float]) -> None:
-    """A logarithmic y axis where the largest values would flatten the rest, with numbers written out."""
+    """Make the y axis logarithmic where the largest values would flatten the rest, with numbers written out."""
     finite = [value for value in values if np.isfinite(value)]
     if not finite or min(finite) <= 0 or max(finite) < 3 * min(finite):
         return
@@ -198,7 +230,7 @@ def _log_if_wide(axes: Axes, values: Sequence[float]) -> None:
 
 
 def _moving_mean(values: np.ndarray, reach: int) -> np.ndarray:
-    """Mean of each value and its `reach` neighbours on both sides, or as many as there are."""
+    """Return the mean of each value and its `reach` neighbors on both sides, or as many as there are."""
     sums = np.cumsum(np.insert(values, 0, 0.0))
     place = np.arange(len(values))
     starts, ends = np.maximum(0, place - reach), np.minimum(len(values), place + reach + 1)

@@ -19,17 +19,18 @@ _STEP = 1e-9  # away from a kink: far above rounding and far below the usual dis
 class ResponseTail:
     """What decides the leading tail of k[t] = (1 / 2 pi) int K(w) exp(i w t) dw, for t far from 0.
 
-    A response R + i I on [0, pi], continued as an even R and an odd I, has a kernel that falls like 1 / t where I does not
-    vanish at the ends, and like 1 / t^2 where R has a slope there or where either has a kink inside. Elsewhere it falls
-    faster. Integrating by parts,
+    A response R + i I on [0, pi], continued as an even R and an odd I, has a kernel that falls like 1 / t where I does
+    not vanish at the ends, and like 1 / t^2 where R has a slope there or where either has a kink inside. Elsewhere it
+    falls faster. Integrating by parts,
 
         k[t] ~ [(-1)^t I(pi) - I(0)] / (pi t)
              + [(-1)^t R'(pi) - R'(0) - sum_j dR'_j cos(w_j t) + sum_j dI'_j sin(w_j t)] / (pi t^2),
 
-    dR'_j the jump of the slope at w_j. A causal kernel has I = -H{R}, which is not given here: its taps are twice those of
-    R alone, so the second line doubles (R alone) and the first is absent. The bounds of Moreno, Mei, Walters 2023
-    (arXiv 2305.09028), theorems 2 and 3, need a response that is smooth as a periodic function, which an encoder of the
-    raw frequency is not; so there the tail is 1 / t^2 for every activation. Holds for lags far below the grid's F / 2.
+    dR'_j the jump of the slope at w_j. A causal kernel has I = -H{R}, which is not given here: its taps are twice
+    those of R alone, so the second line doubles (R alone) and the first is absent. The bounds of Moreno, Mei, Walters
+    2023 (arXiv 2305.09028), theorems 2 and 3, need a response that is smooth as a periodic function, which an encoder
+    of the raw frequency is not; so there the tail is 1 / t^2 for every activation. Holds for lags far below the grid's
+    F / 2.
 
     Attributes:
         slopes: (channels, 2), R' at 0 and pi.
@@ -46,7 +47,7 @@ class ResponseTail:
     imaginary_jumps: Tensor | None
 
     def taps(self, lags: Tensor, with_kinks: bool = True) -> Tensor:
-        """The predicted taps.
+        """Return the predicted taps.
 
         Args:
             lags: (lags,), none of them 0; only positive ones for a causal kernel.
@@ -72,12 +73,14 @@ class ResponseTail:
 def response_at(
     encoder: RelativePositionEncoder, frequencies: Tensor, frequency_input: str, is_causal: bool = True
 ) -> tuple[Tensor, Tensor | None]:
-    """The response of a `FrequencyKernel` at any frequencies, R and I, before I is set to 0 at the ends.
+    """Return the response of a `FrequencyKernel` at any frequencies, R and I, before I is set to 0 at the ends.
 
-    With "omega" the encoder reads w itself, (R, I) = RPE(w); with "cosine" R = RPE_1(cos w) and I = sin(w) RPE_2(cos w).
+    With "omega" the encoder reads w itself, (R, I) = RPE(w); with "cosine" R = RPE_1(cos w) and I = sin(w) RPE_2(cos
+    w).
 
     Args:
-        encoder: maps (points,) coordinates to (channels, points), or to (2 channels, points), R first, when not causal.
+        encoder: maps (points,) coordinates to (channels, points), or to (2 channels, points), R first, when not
+            causal.
         frequencies: (points,) in [0, pi].
         frequency_input: "omega" or "cosine".
         is_causal: whether the imaginary part follows from the real one.
@@ -99,7 +102,7 @@ def response_at(
 
 
 def activation_inputs(encoder: RelativePositionEncoder, coordinates: Tensor) -> Tensor:
-    """All that the encoder's activations are applied to, (points, units): where one is 0, a ReLU has its kink."""
+    """Return the inputs of an encoder's activations, (points, units): where one is 0, a ReLU has its kink."""
     inputs: list[Tensor] = []
     hook = encoder.activation.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0]))
     try:
@@ -117,14 +120,15 @@ def kinks(
     coordinate: Callable[[Tensor], Tensor] = lambda x: x,
     cells: int = 2**14,
 ) -> tuple[Tensor, Tensor]:
-    """Where the input of an activation changes its sign between `low` and `high`.
+    """Return where the input of an activation changes its sign between `low` and `high`.
 
-    Sign changes between neighbouring points of a grid, narrowed down by bisection. Two within one cell that belong to the
-    same unit are missed.
+    Sign changes between neighboring points of a grid, narrowed down by bisection. Two within one cell that belong to
+    the same unit are missed.
 
     Args:
         encoder: the encoder, best in float64.
-        low, high: bounds of the argument.
+        low: least argument.
+        high: greatest argument.
         coordinate: from the argument to the coordinate that the encoder reads.
         cells: of the grid.
 
@@ -145,7 +149,7 @@ def kinks(
 
 
 def response_tail(encoder: RelativePositionEncoder, frequency_input: str, is_causal: bool = True) -> ResponseTail:
-    """Find what decides the tail of an encoder's kernel, by automatic differentiation at the ends and around the kinks.
+    """Find what decides the tail of an encoder's kernel, by automatic differentiation at the ends and kinks.
 
     Args:
         encoder: in float64. Kinks are looked for where its activation is ReLU; others are taken to be smooth.
@@ -180,7 +184,7 @@ def response_tail(encoder: RelativePositionEncoder, frequency_input: str, is_cau
 def _slopes(
     encoder: RelativePositionEncoder, frequencies: Tensor, frequency_input: str, is_causal: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """R' and I' at the frequencies, (channels, points) each."""
+    """Return R' and I' at the frequencies, (channels, points) each."""
     points = frequencies.clone().requires_grad_()
 
     def differentiate(part: Tensor) -> Tensor:

@@ -17,12 +17,12 @@ class LanguageModelScore:
         context_length: number of input tokens of a block.
         stride: number of tokens scored per block; `context_length` for blocks that do not overlap.
         nll: negative log-likelihood of all tokens, in nats.
-        num_tokens, num_bytes, num_words, num_documents: size of the text: tokens of the model's tokenizer, UTF-8 bytes,
-            words between white space, documents.
+        num_tokens, num_bytes, num_words, num_documents: size of the text: tokens of the model's tokenizer, UTF-8
+            bytes, words between white space, documents.
         num_unknown: tokens that stand for text the tokenizer does not know; where there are some, the figures flatter.
         position_start, position_tokens, position_nll: buckets of position in the block (the token at position p is
-            predicted from p + 1 tokens, of which the first may be the prefix token): first position of each bucket that
-            holds a token, its number of tokens, and their negative log-likelihood in nats.
+            predicted from p + 1 tokens, of which the first may be the prefix token): first position of each bucket
+            that holds a token, its number of tokens, and their negative log-likelihood in nats.
         seconds: wall time of the evaluation.
     """
 
@@ -41,7 +41,7 @@ class LanguageModelScore:
 
     @property
     def bits_per_byte(self) -> float:
-        """nll / (ln 2 * bytes): comparable whatever the tokenizer."""
+        """Return nll / (ln 2 * bytes): comparable whatever the tokenizer."""
         return self.nll / (math.log(2) * self.num_bytes)
 
     @property
@@ -60,7 +60,7 @@ class LanguageModelScore:
         return tuple(_exp(nll / n) for nll, n in zip(self.position_nll, self.position_tokens, strict=True))
 
     def to_dict(self) -> dict[str, Any]:
-        """All attributes and the figures derived from them, ready for JSON."""
+        """Return all attributes and the figures derived from them, ready for JSON."""
         return {
             **asdict(self),
             "bits_per_byte": self.bits_per_byte,
@@ -71,7 +71,7 @@ class LanguageModelScore:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "LanguageModelScore":
-        """The score that `to_dict` wrote, also after a round trip through JSON; other keys are ignored."""
+        """Return the score that `to_dict` wrote, also after a round trip through JSON; other keys are ignored."""
         own: dict[str, Any] = {field.name: values[field.name] for field in fields(cls)}
         for name in ("position_start", "position_tokens", "position_nll"):
             own[name] = tuple(own[name])
@@ -79,7 +79,7 @@ class LanguageModelScore:
 
 
 def position_edges(context_length: int) -> list[int]:
-    """Bucket edges 0, 1, 2, 4, 8 ... `context_length`: bucket i holds the positions from edge i to before edge i + 1."""
+    """Return edges 0, 1, 2, 4, 8 ... `context_length`: bucket i holds positions from edge i to before edge i + 1."""
     return [
         0,
         *itertools.takewhile(lambda edge: edge < context_length, (2**i for i in itertools.count())),

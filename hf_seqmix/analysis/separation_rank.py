@@ -1,4 +1,4 @@
-"""Separation rank of functions of two halves of their inputs: exact for polynomials, by singular values for any model."""
+"""Separation rank of functions of two halves of their inputs: of polynomials exactly, of any model numerically."""
 
 import math
 from collections.abc import Callable
@@ -21,8 +21,8 @@ __all__ = [
 ]
 
 Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""From assignments of half A, (rows, 1, inputs of A), and of half B, (1, columns, inputs of B), integers in [0, prime),
-to the polynomial's values at all pairs, (rows, columns), modulo the prime."""
+"""From assignments of half A, (rows, 1, inputs of A), and of half B, (1, columns, inputs of B), integers in [0,
+prime), to the polynomial's values at all pairs, (rows, columns), modulo the prime."""
 
 
 @dataclass(frozen=True)
@@ -52,16 +52,17 @@ def exact_separation_rank(
     seed: int = 0,
     prime: int = PRIME,
 ) -> ExactRank:
-    """The separation rank of a polynomial f(A, B) with integer coefficients, without a tolerance.
+    """Return the separation rank of a polynomial f(A, B) with integer coefficients, without a tolerance.
 
-    sep(f) = min{R: f(a, b) = sum_{r <= R} g_r(a) h_r(b)} is the largest rank of a matrix [f(a_i, b_j)]. Random assignments
-    modulo a large prime reach it with overwhelming probability once there are more of them than the rank (Schwartz-Zippel);
-    a rank modulo a prime is never above the one over the rationals, and the rank of a sample never above that of f. So the
-    matrix is doubled until its rank no longer fills it.
+    sep(f) = min{R: f(a, b) = sum_{r <= R} g_r(a) h_r(b)} is the largest rank of a matrix [f(a_i, b_j)]. Random
+    assignments modulo a large prime reach it with overwhelming probability once there are more of them than the rank
+    (Schwartz-Zippel); a rank modulo a prime is never above the one over the rationals, and the rank of a sample never
+    above that of f. So the matrix is doubled until its rank no longer fills it.
 
     Args:
         pairs: values at all pairs of assignments, see `Pairs`.
-        left_inputs, right_inputs: numbers in each half.
+        left_inputs: numbers in the first half.
+        right_inputs: numbers in the second half.
         start: rows and columns of the first matrix.
         max_size: of the largest one; a rank that fills it is a lower bound only.
         limit: assignments are integers in [0, limit); a small one lets functions without a modulus stay below 2^63.
@@ -93,21 +94,23 @@ def exact_separation_rank(
 
 
 def generic_separation_rank(degree: int, left_inputs: int, right_inputs: int) -> int:
-    """The largest separation rank that a homogeneous polynomial can have.
+    """Return the largest separation rank that a homogeneous polynomial can have.
 
-    sep = sum_{k=0}^{n} min(C(a + k - 1, k), C(b + n - k - 1, n - k)): the part of degree k in the a inputs of one half and
-    of degree n - k in the b inputs of the other is a matrix over their monomials.
+    sep = sum_{k=0}^{n} min(C(a + k - 1, k), C(b + n - k - 1, n - k)): the part of degree k in the a inputs of one half
+    and of degree n - k in the b inputs of the other is a matrix over their monomials.
 
     Args:
         degree: n, at least 0.
-        left_inputs, right_inputs: a and b, at least 1.
+        left_inputs: a, at least 1.
+        right_inputs: b, at least 1.
 
     Raises:
         ValueError: a number is too small.
     """
     if degree < 0 or min(left_inputs, right_inputs) < 1:
         raise ValueError(
-            f"degree {degree} must be at least 0, and left_inputs {left_inputs} and right_inputs {right_inputs} at least 1."
+            f"degree {degree} must be at least 0, left_inputs {left_inputs} and right_inputs {right_inputs} at"
+            " least 1."
         )
     return sum(
         min(math.comb(left_inputs + k - 1, k), math.comb(right_inputs + degree - k - 1, degree - k))
@@ -119,10 +122,10 @@ def generic_separation_rank(degree: int, left_inputs: int, right_inputs: int) ->
 class SeparationSpectrum:
     """How well sums of R products g_r(A) h_r(B) can follow a sampled function, in the metric L2(mu_A x mu_B).
 
-    A function of two halves, drawn independently from mu_A and mu_B, is a Hilbert-Schmidt kernel; the best sum of R products
-    leaves the mean square sum_{k > R} sigma_k^2 (Eckart-Young). Singular values of the sampled matrix over
-    sqrt(rows columns) estimate sigma_k; on a quadrature grid with equal weights they are exact where the quadrature is.
-    Ranks cannot exceed the smaller number of samples, and small singular values of few samples are biased upwards.
+    A function of two halves, drawn independently from mu_A and mu_B, is a Hilbert-Schmidt kernel; the best sum of R
+    products leaves the mean square sum_{k > R} sigma_k^2 (Eckart-Young). Singular values of the sampled matrix over
+    sqrt(rows columns) estimate sigma_k; on a quadrature grid with equal weights they are exact where the quadrature
+    is. Ranks cannot exceed the smaller number of samples, and small singular values of few samples are biased upwards.
 
     Attributes:
         singular_values: sigma_k, descending, float64.
@@ -140,12 +143,12 @@ class SeparationSpectrum:
         return self.singular_values.square().sum().sqrt().item()
 
     def numerical_rank(self, rtol: float | None = None) -> int:
-        """How many singular values exceed rtol times the largest; rtol is `resolution` by default."""
+        """Return how many singular values exceed rtol times the largest; rtol is `resolution` by default."""
         rtol = self.resolution if rtol is None else rtol
         return int((self.singular_values > rtol * self.singular_values[0]).sum())
 
     def eps_rank(self, eps: float) -> int:
-        """eps-separation rank, min{R: sum_{k > R} sigma_k^2 <= eps^2 |f|^2}; below eps = 1e-8 it counts rounding errors.
+        """Return min{R: sum_{k > R} sigma_k^2 <= eps^2 |f|^2}; below eps = 1e-8 rounding errors count.
 
         Raises:
             ValueError: `eps` is negative.
@@ -156,7 +159,7 @@ class SeparationSpectrum:
         return int((tails > eps**2 * tails[0]).sum())
 
     def mse_bound(self, rank: int) -> float:
-        """Least mean square error over |f|^2 of any model of that separation rank: sum_{k > rank} sigma_k^2 / |f|^2.
+        """Return sum_{k > rank} sigma_k^2 / |f|^2, the least mean square error of any model of that separation rank.
 
         Raises:
             ValueError: `rank` is negative.
@@ -178,13 +181,13 @@ class SeparationSpectrum:
         return torch.special.entr(p / p.sum()).sum().exp().item()
 
     def _tails(self) -> Tensor:
-        """(values + 1,): sum_{k > R} sigma_k^2 for R = 0, 1, ..., summed from the smallest."""
+        """Return (values + 1,): sum_{k > R} sigma_k^2 for R = 0, 1, ..., summed from the smallest."""
         squares = torch.cat([self.singular_values.square(), self.singular_values.new_zeros(1)])
         return squares.flip(0).cumsum(0).flip(0)
 
 
 def sample_matrix(f: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, batch: int = 2**14) -> Tensor:
-    """Values of a function or model at all pairs of samples of its halves.
+    """Return the values of a function or model at all pairs of samples of its halves.
 
     Args:
         f: from halves (pairs, ...) and (pairs, ...) to values (pairs,).
@@ -193,8 +196,8 @@ def sample_matrix(f: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Te
         batch: pairs at once, at least.
 
     Returns:
-        (rows, columns) in the dtype of the values, float32 at least. A rank needs `model.double()`: in float32, singular values
-        below some 1e-5 of the largest are rounding errors.
+        (rows, columns) in the dtype of the values, float32 at least. A rank needs `model.double()`: in float32,
+        singular values below some 1e-5 of the largest are rounding errors.
 
     Raises:
         ValueError: a half has no samples, or the values have another shape.
@@ -214,7 +217,7 @@ def sample_matrix(f: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Te
 
 
 def separation_spectrum(matrix: Tensor) -> SeparationSpectrum:
-    """Spectrum of a sampled matrix [f(a_i, b_j)], (rows, columns), of `sample_matrix`; see `SeparationSpectrum`.
+    """Return the spectrum of a matrix [f(a_i, b_j)], (rows, columns), of `sample_matrix`; see `SeparationSpectrum`.
 
     Raises:
         ValueError: the matrix has not two dimensions, is zero or not finite.
@@ -227,11 +230,12 @@ def separation_spectrum(matrix: Tensor) -> SeparationSpectrum:
 
 
 def uniform_rank_bounds(matrix: Tensor, eps: float) -> tuple[int, int]:
-    """Bounds on the least rank of a matrix within eps of the sampled one at every entry (metric: L-infinity on the sample).
+    """Bound the least rank of a matrix within eps of the sampled one at every entry (L-infinity on the sample).
 
     Lower: an error of eps everywhere is a mean square of at most eps^2, so the rank is at least
-    min{R: sum_{k > R} sigma_k^2 <= eps^2}. Upper: the first truncated singular value decomposition whose largest error is at
-    most eps. The lower bound is also one for the function itself; the upper one says nothing beyond the sample. Between
+    min{R: sum_{k > R} sigma_k^2 <= eps^2}. Upper: the first truncated singular value decomposition whose largest error
+    is at most eps. The lower bound is also one for the function itself; the upper one says nothing beyond the sample.
+    Between
     them may lie much: the identity matrix has a rank of O(log n / eps^2) in this metric.
 
     Args:

@@ -1,4 +1,4 @@
-"""What structured kernel interpolation loses: W A W^T beside the dense matrix, its best low-rank form and Nystrom's."""
+"""What structured kernel interpolation loses: W A W^T beside the dense matrix, its best low rank and Nyström's."""
 
 import copy
 import math
@@ -13,7 +13,7 @@ from ..models.ski_tnn.operator import SKIOperator
 from ..models.tnn.kernel import ToeplitzKernel
 from ..models.toeplitz.operator import ToeplitzOperator
 from ..ops.ski.interpolation import InducingGrid, interpolation_matrix
-from .figures import COLORS, MARKERS, PathLike, draw_grid
+from .figures import COLORS, MARKERS, PathLike, draw_grid, legend_below
 from .kernel_decay import some_channels
 
 __all__ = [
@@ -46,7 +46,7 @@ SKI_COLUMNS = {
 
 
 def two_exponentials(length: int) -> Kernel:
-    """An asymmetric kernel with a continuous slope: a difference of two exponentials of other rates on each side.
+    """Return an asymmetric kernel with a continuous slope, differences of two exponentials of other rates a side.
 
     k(t) = e^(-a t) - e^(-b t) for t >= 0 and -(b - a) / (d - c) (e^(c t) - e^(d t)) for t < 0, with a, b, c, d = 2, 6,
     1.5, 8 over `length`: both sides have the slope b - a at 0, where the second derivative jumps.
@@ -63,13 +63,13 @@ def two_exponentials(length: int) -> Kernel:
 
 
 def gaussian_kernel(length: int) -> Kernel:
-    """An asymmetric kernel with every derivative: k(t) = (1 + t / s) exp(-(t / w)^2 / 2), s = length / 4, w = length / 6."""
+    """Return k(t) = (1 + t / s) exp(-(t / w)^2 / 2), s = length / 4, w = length / 6: asymmetric, every derivative."""
     scale, width = length / 4, length / 6
     return lambda lags: (1 + lags / scale) * torch.exp(-0.5 * (lags / width).square())
 
 
 def derivative_bound(kernel: Kernel, order: int, reach: float, points: int = 20001) -> float:
-    """The largest |d^order k / dt^order| on a fine grid over [-reach, reach], by automatic differentiation.
+    """Return the largest |d^order k / dt^order| on a fine grid over [-reach, reach], by automatic differentiation.
 
     Args:
         kernel: differentiable so often.
@@ -96,15 +96,18 @@ def ski_error(
     """Compare SKI with what it stands for, in the spectral norm, and with the bound on it.
 
     T[i, j] = k(i - j), A[i, j] = k(p_i - p_j), F[i, j] = k(i - p_j), B[i, j] = k(p_i - j), W the interpolation. SKI is
-    W A W^T, Nystrom F A^+ B, T_r the best matrix of the rank of the points. Then W A W^T - T is Nystrom's error F A^+ B - T
-    plus the interpolation's W A W^T - F A^+ B. Theorem 1 of Moreno, Mei, Walters 2023 (arXiv 2305.09028) states
+    W A W^T, Nystrom F A^+ B, T_r the best matrix of the rank of the points. Then W A W^T - T is Nystrom's error F A^+
+    B - T plus the interpolation's W A W^T - F A^+ B. Theorem 1 of Moreno, Mei, Walters 2023 (arXiv 2305.09028) states
 
-        |W A W^T - T_r| <= sqrt(n r) max|psi| / (N + 1)! L [(N + 1) sqrt(n) + min(s_1(F), s_1(B)) / s_r(A)] + |F A^-1 B - T_r|
+        |W A W^T - T_r| <= sqrt(n r) max|psi| / (N + 1)! L [(N + 1) sqrt(n) + min(s_1(F), s_1(B)) / s_r(A)] + |F A^-1 B
+        - T_r|
 
     for degree N, psi(i) the product of the distances to the N + 1 points that token i uses, L a bound of the kernel's
-    (N + 1)-th derivative and s_i singular values. `bound` is that. A may be singular: F A^+ B then leaves singular values
-    of A below `rtol` times the largest out, and the theorem's steps still hold with the smallest one kept in place of s_r
-    and the part of A that is left out added: `kept_bound`, ours, has |W|^2 s_left in the sum. Otherwise both are the same.
+    (N + 1)-th derivative and s_i singular values. `bound` is that. A may be singular: F A^+ B then leaves singular
+    values of A below `rtol` times the largest out, and the theorem's steps still hold with the smallest one kept in
+    place of s_r
+    and the part of A that is left out added: `kept_bound`, ours, has |W|^2 s_left in the sum. Otherwise both are the
+        same.
 
     Args:
         kernel: k.
@@ -115,7 +118,8 @@ def ski_error(
         rtol: of the pseudo-inverse. Far smaller ones let it amplify the rounding of F and B.
 
     Returns:
-        points, spacing (tokens); ski, best, nystrom, interpolation_part: errors relative to |T|; condition: s_r(A) / s_1(A);
+        points, spacing (tokens); ski, best, nystrom, interpolation_part: errors relative to |T|; condition: s_r(A) /
+        s_1(A);
         left_side, bound, kept_bound: the theorem, absolute, over |T| as well; bound is infinite for a singular A.
     """
     grid = InducingGrid(length, num_points, degree)
@@ -172,10 +176,10 @@ def ski_error(
 def learned_ski_errors(
     operator: ToeplitzOperator | SKIOperator, length: int, num_points: int, degree: int = 1, channels: int = 8
 ) -> dict[str, Any]:
-    """`ski_error` of learned kernels, as medians over evenly spread channels; without bounds.
+    """Return `ski_error` of learned kernels, as medians over evenly spread channels; without bounds.
 
-    For SKI-TNN of the smooth part, without its convolution; for TNN of the kernel as it is, at lags that are no integers as
-    well. A causal kernel is zero at negative lags, an edge that no low rank can follow.
+    For SKI-TNN of the smooth part, without its convolution; for TNN of the kernel as it is, at lags that are no
+    integers as well. A causal kernel is zero at negative lags, an edge that no low rank can follow.
 
     Raises:
         ValueError: the operator's kernel is only defined at integer lags (FD-TNN).
@@ -215,7 +219,7 @@ def learned_ski_errors(
 
 
 def _norm(matrix: Tensor) -> float:
-    """The largest singular value."""
+    """Return the largest singular value."""
     return torch.linalg.matrix_norm(matrix, ord=2).item()
 
 
@@ -233,7 +237,7 @@ def plot_ski_error(
         ValueError: there is nothing to draw.
     """
     if not rows or not all(rows.values()):
-        raise ValueError("There is nothing to draw: give at least one result for each panel.")
+        raise ValueError("there is nothing to draw: give at least one result for each panel.")
     drawn = {
         "bound": "theorem 1",
         "kept_bound": "theorem 1, kept values",
@@ -252,7 +256,7 @@ def plot_ski_error(
     low, high = max(1e-7, min(finite) / 3), min(1e7, 3 * max(finite))
     columns = min(2, len(rows))
     lines = -(-len(rows) // columns)
-    with draw_grid(path, 5.2 * columns, 3.7 * lines + 0.5, lines, columns, sharey=True) as (figure, panels):
+    with draw_grid(path, 5.2 * columns, 3.7 * lines + 0.5, lines, columns, title, sharey=True) as (figure, panels):
         for axes in panels.flat[len(rows) :]:
             axes.set_visible(False)
         for axes, (name, results) in zip(panels.flat, rows.items(), strict=False):
@@ -271,9 +275,4 @@ def plot_ski_error(
             axes.minorticks_off()
             axes.set(title=name, xlabel="inducing points", ylabel="spectral norm / |T|")
             axes.set_ylim(low, high)
-        labelled: dict[str, Any] = {}
-        for axes in panels.flat:
-            labelled |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-        figure.legend(labelled.values(), labelled.keys(), loc="outside lower center", ncols=3, fontsize=9)
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        legend_below(figure, panels.flat)

@@ -34,17 +34,17 @@ class Split(NamedTuple):
 
 
 def two_sided(taps: Tensor, is_causal: bool) -> Tensor:
-    """Taps at lags -(n - 1) to n - 1, (channels, 2n - 1): zeros are put before a causal kernel (channels, n)."""
+    """Return taps at lags -(n - 1) to n - 1, (channels, 2n - 1): before a causal kernel (channels, n) stand zeros."""
     return torch.nn.functional.pad(taps, (taps.shape[-1] - 1, 0)) if is_causal else taps
 
 
 def split_kernel(taps: Tensor, half_width: int = 8) -> Split:
     """Split k(t) = sparse(t) + smooth(t), with sparse(t) = 0 for |t| > m.
 
-    The rest continues straight from k(-m - 1) to k(m + 1) under the taps taken out. For a causal kernel, given with its
-    zeros at negative lags, that spreads its edge at lag 0 over 2 m + 2 steps: the rest alone is not causal, the sum is.
-    After figure 1 of Moreno, Mei, Walters 2023 (arXiv 2305.09028), who show the split for one learned kernel; the straight
-    continuation is ours.
+    The rest continues straight from k(-m - 1) to k(m + 1) under the taps taken out. For a causal kernel, given with
+    its zeros at negative lags, that spreads its edge at lag 0 over 2 m + 2 steps: the rest alone is not causal, the
+    sum is. After figure 1 of Moreno, Mei, Walters 2023 (arXiv 2305.09028), who show the split for one learned kernel;
+    the straight continuation is ours.
 
     Args:
         taps: (channels, 2 length - 1), lags -(length - 1) to length - 1.
@@ -60,8 +60,8 @@ def split_kernel(taps: Tensor, half_width: int = 8) -> Split:
         raise ValueError(
             f"half_width is {half_width}; with {count} lags it must be at least 0 and below {count // 2}."
         )
-    centre = count // 2
-    first, last = centre - half_width - 1, centre + half_width + 1
+    center = count // 2
+    first, last = center - half_width - 1, center + half_width + 1
     share = torch.linspace(0, 1, last - first + 1, dtype=taps.dtype)[1:-1]
     smooth = taps.clone()
     smooth[:, first + 1 : last] = taps[:, first : first + 1] * (1 - share) + taps[:, last : last + 1] * share
@@ -69,12 +69,12 @@ def split_kernel(taps: Tensor, half_width: int = 8) -> Split:
 
 
 def rank_to(singular_values: Tensor, tolerance: Tensor | float) -> Tensor:
-    """How many singular values exceed an absolute tolerance: (..., n) -> (...)."""
+    """Return how many singular values exceed an absolute tolerance: (..., n) -> (...)."""
     return (singular_values > torch.as_tensor(tolerance, dtype=singular_values.dtype)).sum(dim=-1)
 
 
 def split_row(taps: Tensor, half_width: int = 8, tolerance: float = 0.01) -> dict[str, Any]:
-    """What each part of a kernel holds, and the rank that its matrices have, as medians over channels.
+    """Return what each part of a kernel holds, and the rank that its matrices have, as medians over channels.
 
     Args:
         taps: (channels, 2 length - 1); a channel costs two singular value decompositions of length x length.
@@ -82,7 +82,8 @@ def split_row(taps: Tensor, half_width: int = 8, tolerance: float = 0.01) -> dic
         tolerance: error of the matrix of a lower rank, relative to the spectral norm |T|.
 
     Returns:
-        sparse_energy, smooth_energy: sum of squared taps over that of k (the parts overlap, so they do not add up to 1);
+        sparse_energy, smooth_energy: sum of squared taps over that of k (the parts overlap, so they do not add up to
+            1);
         sparse_norm, smooth_norm: spectral norm over |T|; rank, smooth_rank: smallest rank of a matrix within
         `tolerance` |T| of T and of the rest's matrix; channels.
     """
@@ -126,8 +127,8 @@ def plot_split(
         ValueError: there is nothing to draw.
     """
     if not kernels:
-        raise ValueError("There is nothing to draw: kernels is empty.")
-    with draw_grid(path, 11.5, 3.3 * len(kernels), len(kernels), 3) as (figure, rows):
+        raise ValueError("there is nothing to draw: kernels is empty.")
+    with draw_grid(path, 11.5, 3.3 * len(kernels), len(kernels), 3, title) as (figure, rows):
         for layer, (taps_axes, matrix_axes, spectrum_axes) in zip(kernels, rows, strict=True):
             channel = typical_channels(layer, 1)[0]
             taps = two_sided(layer.taps[[channel]].double(), layer.is_causal)
@@ -162,5 +163,3 @@ def plot_split(
             spectrum_axes.axhline(0.01, color="#888888", linewidth=1, linestyle="--")
             spectrum_axes.set(title="singular values", xlabel="number", ylabel="relative to |T|", ylim=(1e-6, math.e))
             spectrum_axes.legend(fontsize=8)
-        if title:
-            figure.suptitle(title, x=0.01, ha="left", fontsize=11)

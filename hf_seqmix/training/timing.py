@@ -1,6 +1,5 @@
-"""What the timing scripts share: a clock, interleaved rounds, fresh processes, peak memory, and reports on disk."""
+"""What the timing scripts share: a clock, interleaved rounds, fresh processes, and peak memory."""
 
-import argparse
 import itertools
 import json
 import math
@@ -17,9 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_seqmix._files import write_json, write_text
-from hf_seqmix.training.results import markdown_table, run_environment
-
 __all__ = [
     "Clock",
     "Timed",
@@ -31,15 +27,12 @@ __all__ = [
     "relative_error",
     "saved_bytes",
     "slope",
-    "write_report",
 ]
 
 WARM_UP = 2  # the first rounds allocate and plan
 FEWEST = 3  # rounds of which there is a median
 PROFILES = 5  # attempts at a whole record of allocations
 MARK = 12_345  # bytes, of no tensor
-
-PRIVATE_ARGUMENTS = {"output_dir", "run"}
 
 
 class Clock:
@@ -227,36 +220,3 @@ def relative_error(actual: Tensor, expected: Tensor) -> float:
     """Return the norm of the difference over the norm of `expected`, in float64."""
     expected = expected.double()
     return ((actual.double() - expected).norm() / expected.norm()).item()
-
-
-def write_report(
-    arguments: argparse.Namespace,
-    stem: str,
-    sections: Sequence[tuple[str, Sequence[Mapping[str, Any]], Mapping[str, str]]],
-    **more: Any,
-) -> Path:
-    """Write `stem`.json and `stem`.md into the output folder and print the tables.
-
-    Args:
-        arguments: of the command line; recorded, but for the folder.
-        stem: name of the files.
-        sections: (title, rows, columns as `markdown_table` takes them); rows of all go to the JSON.
-        **more: further entries of the JSON.
-
-    Returns:
-        The folder.
-    """
-    folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = run_environment()
-    environment.pop("command")  # holds paths of this machine
-    text = "\n\n".join(f"{title}\n\n{markdown_table(rows, columns)}" for title, rows, columns in sections)
-    print(text)
-    payload = {
-        "rows": [row for _, rows, _ in sections for row in rows],
-        "arguments": {name: value for name, value in vars(arguments).items() if name not in PRIVATE_ARGUMENTS},
-        "environment": environment,
-    }
-    write_json(folder / f"{stem}.json", payload | more)
-    write_text(folder / f"{stem}.md", text + "\n")
-    return folder

@@ -16,7 +16,7 @@ from PIL import Image
 
 from hf_seqmix import __version__
 from hf_seqmix._files import whole_files
-from hf_seqmix.analysis.pathfinder_plots import plot_pathfinder_examples
+from hf_seqmix.analysis.plots import plot_pathfinder_examples
 from hf_seqmix.data import listops, load_documents, pathfinder, same_document_pairs
 from hf_seqmix.data.labelled import load_labelled
 

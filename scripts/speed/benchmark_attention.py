@@ -1,164 +1,98 @@
-"""Times what stands in the place of attention against attention of the same width, interleaved in one run.
+r"""Times what stands in the place of attention against attention of the same width, interleaved in one run.
 
-    python scripts/speed/benchmark_attention.py --parts polynomial ipa decoding --threads 1 --output-dir runs/benchmark-attention
+    python scripts/speed/benchmark_attention.py --parts polynomial ipa decoding --threads 1 \
+        --output-dir runs/benchmark-attention
 
 Parts:
-  polynomial  products of degree 3 and 4 in chunks, against torch's scaled_dot_product_attention; each is given its factors,
-              3 or 4 tensors (batch, length, heads, width / heads), as projections leave them. Growth is the slope of the
-              logarithm of the time over that of the length, between the first and the last length.
-  ipa         IPA's column operation with its relative bias, kernels normalised over centres, against eager attention
+  polynomial  products of degree 3 and 4 in chunks, against torch's scaled_dot_product_attention; each is given its
+              factors, 3 or 4 tensors (batch, length, heads, width / heads), as projections leave them. Growth is the
+              slope of the logarithm of the time over that of the length, between the first and the last length.
+  ipa         IPA's column operation with its relative bias, kernels normalized over centers, against eager attention
               (scores, causal mask, softmax, product with the values), forward, forward and backward, and peak memory
-  decoding    one token through a polynomial mixer and through an attention mixer that hold a cache of --lengths tokens;
-              the mean over 128 tokens is given too, in which the cache twice sums up its oldest rows
+  decoding    one token through a polynomial mixer and through an attention mixer that hold a cache of --lengths
+              tokens; the mean over 128 tokens is given too, in which the cache twice sums up its oldest rows
 
-Every product is checked against its dense definition first, in float64; nothing is timed if a result is wrong. Times are
-medians over rounds in which every candidate runs once, in an order that rotates. Writes benchmark_attention.json, tables and
-a plot.
+Every product and its gradients are checked against the dense definition in float64 first; nothing is timed if a result
+is wrong. Times are
+medians over rounds in which every candidate runs once, in an order that rotates. Writes
+benchmark_attention.jsonl, tables and a plot.
 """
 
 import argparse
 import math
 import statistics
 import sys
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from op_candidates import BOUNDS, OPS, Form, Sizes, candidate
+from protocol import check_all, time_in_turn
 from transformers import DynamicCache
 
 from hf_seqmix import PolyTransformerConfig, SeqMixHybridConfig
-from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.analysis.figures import draw_row, line, token_ticks
 from hf_seqmix.models.mixers import build_mixer
-from hf_seqmix.ops import piecewise_column, piecewise_column_dense, polynomial_product
-from hf_seqmix.training.timing import (
-    Clock,
-    Timed,
-    forward_backward,
-    interleave,
-    medians_ms,
-    peak_bytes,
-    relative_error,
-    write_report,
-)
+from hf_seqmix.training.rows import row_results, write_report
+from hf_seqmix.training.timing import Clock, Timed, interleave
 
 PARTS = ("polynomial", "ipa", "decoding")
 DECODED = 128
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-Product = Callable[..., Tensor]
-
-
-def product(*factors: Tensor) -> Tensor:
-    """The product of as many factors (batch, length, heads, c), in chunks, in their dtype."""
-    return polynomial_product(factors).y.to(factors[0].dtype)
+CHECKED = 193
+"""Length at which products are checked."""
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Torch's causal attention of (batch, length, heads, c)."""
-    query, key, value = (x.transpose(1, 2) for x in (q, k, v))
-    return nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2)
-
-
-def eager_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention of (batch, heads, length, c) by its formula."""
-    scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
-    hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
-    return scores.masked_fill(hidden, -torch.inf).softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ v
-
-
-def column(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """IPA's column operation of (batch, centres, length, c)."""
-    return piecewise_column(q, k, v, bias, scale=1 / math.sqrt(q.shape[-1]))
-
-
-def _check(name: str, actual: Product, expected: Product, inputs: Sequence[Tensor]) -> float:
-    """Return the relative error against the definition; exit where it is more than rounding."""
-    error = relative_error(actual(*inputs), expected(*(x.double() for x in inputs)))
-    bound = 1e-4 if inputs[0].dtype == torch.float32 else 2e-2
-    if not error < bound:
-        sys.exit(f"benchmark_attention.py: {name} is off by {error:.1e} from its definition; nothing was timed.")
-    return error
-
-
-def _factors(arguments: argparse.Namespace, length: int, count: int, heads_first: bool = False) -> list[Tensor]:
+def sizes_of(arguments: argparse.Namespace, length: int) -> Sizes:
+    """Return the sizes of the products at one length."""
     width = arguments.width // arguments.heads
-    shape = (arguments.batch, length, arguments.heads, width)
-    if heads_first:
-        shape = (arguments.batch, arguments.heads, length, width)
-    dtype, device = DTYPES[arguments.dtype], arguments.device
-    return [torch.randn(shape, dtype=dtype, device=device, requires_grad=True) for _ in range(count)]
+    sizes = Sizes(arguments.batch, arguments.width, length, width)
+    return sizes._replace(dtype=arguments.dtype, device=arguments.device)
 
 
 def time_products(
-    candidates: dict[str, tuple[Product, list[Tensor]]], arguments: argparse.Namespace, rounds: int
-) -> dict[str, Any]:
-    """Time products of given factors, and take the peak memory of forward and backward."""
-    device = torch.device(arguments.device)
-    clock = Clock(device)
-    timed: dict[str, Timed] = {}
-    row: dict[str, Any] = {}
-    for name, (function, inputs) in candidates.items():
-        upstream = torch.randn_like(inputs[0])
-        once = forward_backward(function, inputs, upstream)
-        row[f"{name}_peak_mib"] = peak_bytes(partial(once, clock), device) / 2**20
-        timed[name] = once
-    for name, seconds in interleave(timed, rounds, clock).items():
-        row[f"{name}_forward_ms"], row[f"{name}_ms"] = medians_ms(seconds)
-    return row | {"clock": clock.kind}
+    arguments: argparse.Namespace, part: str, forms: dict[str, Form], lengths: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Check forms of operations at a short length, and time them at each length, with the peak memory of a step."""
+    short = sizes_of(arguments, CHECKED)
+    check_all({name: candidate(name, form, short) for name, form in forms.items()}, f"{part}, length {CHECKED}")
+    clock = Clock(torch.device(arguments.device))
+    rows = []
+    for length in lengths:
+        sizes = sizes_of(arguments, length)
+        candidates = {name: candidate(name, form, sizes) for name, form in forms.items()}
+        row = {"part": part, "length": length, "clock": clock.kind}
+        rows.append(row | time_in_turn(candidates, arguments.rounds, clock))
+        print(
+            f"{part}, length {length}: " + ", ".join(f"{n} {rows[-1][f'{n}_ms']:.2f} ms" for n in forms),
+            file=sys.stderr,
+        )
+    return rows
 
 
 def benchmark_polynomial(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Time the products of degree 3 and 4 and fused attention at each length."""
-    with torch.no_grad():
-        short = _factors(arguments, 193, 4)
-        for degree in (3, 4):
-            _check(f"degree {degree}", product, lambda *x: polynomial_product(x, form="parallel").y, short[:degree])
-    rows = []
-    for length in arguments.lengths:
-        candidates: dict[str, tuple[Product, list[Tensor]]] = {
-            "degree_3": (product, _factors(arguments, length, 3)),
-            "degree_4": (product, _factors(arguments, length, 4)),
-            "attention": (fused_attention, _factors(arguments, length, 3)),
-        }
-        row: dict[str, Any] = {"part": "polynomial", "length": length}
-        row |= time_products(candidates, arguments, arguments.rounds)
+    forms = {f"degree_{degree}": OPS[f"degree_{degree}"].forms["ours"] for degree in (3, 4)}
+    forms["attention"] = OPS["degree_3"].forms["attention"]
+    rows = time_products(arguments, "polynomial", forms, arguments.lengths)
+    for row in rows:
         for name in ("degree_3", "degree_4"):
             row[f"{name}_times_faster"] = row["attention_ms"] / row[f"{name}_ms"]
-        rows.append(row)
-        print(f"polynomial, length {length}: {row['degree_3_times_faster']:.2f} times faster", file=sys.stderr)
     return rows
 
 
 def growth(rows: Sequence[dict[str, Any]], name: str) -> float:
-    """The exponent of a time in the length, from the first to the last row."""
+    """Return the exponent of a time in the length, from the first to the last row."""
     times, lengths = (math.log(rows[-1][key] / rows[0][key]) for key in (f"{name}_ms", "length"))
     return times / lengths
 
 
 def benchmark_ipa(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Time the column operation and eager attention at each length that eager attention has memory for."""
-
-    def with_bias(length: int) -> list[Tensor]:
-        bias = torch.randn(arguments.heads, length, device=arguments.device)
-        return [*_factors(arguments, length, 3, heads_first=True), bias.requires_grad_()]
-
-    with torch.no_grad():
-        scale = 1 / math.sqrt(arguments.width // arguments.heads)
-        _check("column", column, lambda *x: piecewise_column_dense(*x, scale=scale), with_bias(193))
-    rows = []
-    for length in [n for n in arguments.lengths if n <= arguments.eager_limit]:
-        candidates: dict[str, tuple[Product, list[Tensor]]] = {
-            "ipa": (column, with_bias(length)),
-            "eager": (eager_attention, _factors(arguments, length, 3, heads_first=True)),
-        }
-        row: dict[str, Any] = {"part": "ipa", "length": length}
-        row |= time_products(candidates, arguments, arguments.rounds)
+    forms = {"ipa": OPS["column"].forms["ours"], "eager": OPS["column"].forms["eager"]}
+    rows = time_products(arguments, "ipa", forms, [n for n in arguments.lengths if n <= arguments.eager_limit])
+    for row in rows:
         for quantity in ("forward_ms", "ms", "peak_mib"):
             row[f"ratio_{quantity}"] = row[f"ipa_{quantity}"] / row[f"eager_{quantity}"]
-        rows.append(row)
-        print(f"ipa, length {length}: {row['ratio_ms']:.2f} of eager attention's time", file=sys.stderr)
     return rows
 
 
@@ -166,13 +100,14 @@ class Decoder:
     """A mixer with a full cache, called with one token at a time."""
 
     def __init__(self, config: Any, length: int, arguments: argparse.Namespace) -> None:
-        dtype, device = DTYPES[arguments.dtype], arguments.device
+        dtype, device = getattr(torch, arguments.dtype), arguments.device
         self.mixer = build_mixer(config, 0).to(device=device, dtype=dtype).eval()
         self.cache = DynamicCache(config=config)
         self.token = torch.randn(arguments.batch, 1, arguments.width, device=device, dtype=dtype)
         self.mixer(self.token.expand(-1, length, -1).contiguous(), past_key_values=self.cache)
 
     def __call__(self, clock: Clock) -> tuple[float, ...]:
+        """Return the seconds of one token."""
         begin = clock.mark()
         self.mixer(self.token, past_key_values=self.cache)
         return (clock.between(begin, clock.mark()),)
@@ -189,8 +124,8 @@ def benchmark_decoding(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     clock = Clock(torch.device(arguments.device))
     with torch.no_grad():
         measured: dict[str, list[tuple[float, ...]]] = {}
-        # Every length of a mixer in one rotation, and attention in one of its own: its keys and values sweep the processor's
-        # cache, at the cost of whatever comes next.
+        # Every length of a mixer in one rotation, and attention in one of its own: its keys and values sweep the
+        # processor's cache, at the cost of whatever comes next.
         for names in (["degree_3", "degree_4"], ["attention"]):
             decoders: dict[str, Timed] = {
                 f"{name} {length}": Decoder(configs[name], length, arguments)
@@ -262,8 +197,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--width", type=int, default=512)
-    parser.add_argument("--heads", type=int, default=8, help="heads, and centres of ipa")
-    parser.add_argument("--dtype", choices=list(DTYPES), default="float32")
+    parser.add_argument("--heads", type=int, default=8, help="heads, and centers of ipa")
+    parser.add_argument("--dtype", choices=list(BOUNDS), default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--rounds", type=int, default=9)
@@ -295,20 +230,18 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
             slopes = {name.replace("_", " "): growth(part_rows, name) for name in LINES[part]}
             title += "; growth with the length, " + ", ".join(f"{name} {slope:.2f}" for name, slope in slopes.items())
         sections.append((title, part_rows, COLUMNS[part]))
-    folder = write_report(arguments, "benchmark_attention", sections)
-    with draw_row(folder / "benchmark_attention.png", 4.4 * len(results), 3.9, len(results)) as (figure, axes):
+    names = sorted({"ratio", *(name for part in arguments.parts for name in LINES[part])})
+    kept = row_results(rows, "part", "ratio", models=names, setting=("length",))
+    folder = write_report(arguments, "benchmark_attention", sections, kept)
+    with draw_row(folder / "benchmark_attention.png", 4.4 * len(results), 3.9, len(results), where) as (_, axes):
         for panel, (part, part_rows) in zip(axes, results.items(), strict=True):
             lengths = [row["length"] for row in part_rows]
             for index, name in enumerate(LINES[part]):
                 times = [row[f"{name}_ms"] for row in part_rows]
                 panel.plot(lengths, times, label=name.replace("_", " "), **line(index))
-            panel.set_xscale("log", base=2)
-            panel.set_yscale("log")
-            panel.set_xticks(lengths, [str(n) for n in lengths])
-            panel.minorticks_off()
-            panel.set(title=part, xlabel=COLUMNS[part]["length"] + " (tokens)" * (part != "decoding"), ylabel="ms")
+            label = COLUMNS[part]["length"] + " (tokens)" * (part != "decoding")
+            token_ticks(panel, lengths, title=part, xlabel=label, ylabel="ms")
             panel.legend()
-        figure.suptitle(where, x=0.01, ha="left", fontsize=9)
     return rows
 
 

@@ -1,31 +1,32 @@
-"""Times one layer in training, forward and backward, against layers of other designs.
+r"""Times one layer in training, forward and backward, against layers of other designs.
 
-    python scripts/speed/benchmark_models.py --tables layers transformers --threads 1 --output-dir runs/benchmark-models
-    python scripts/speed/benchmark_models.py --tables layers transformers others --device cuda --dtype bfloat16 --hidden-size 1024 \
-        --tokens 32768 --lengths 512 2048 8192 16384 --output-dir runs/benchmark-models-gpu
+    python scripts/speed/benchmark_models.py --tables layers transformers --threads 1 \
+        --output-dir runs/benchmark-models
+    python scripts/speed/benchmark_models.py --tables layers transformers others --device cuda --dtype bfloat16 \
+        --hidden-size 1024 --tokens 32768 --lengths 512 2048 8192 16384 --output-dir runs/benchmark-models-gpu
 
 Tables:
-  layers        hidden size 256, an encoder 32 wide with one hidden layer, SKI with 64 points and 33 taps: tokens a second of
-                the Toeplitz families against the original's design in the same direction, for SKI in both, and of bidirectional
-                FD-TNN against bidirectional TNN
-  paper         the comparison of Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 5: FD-TNN and SKI-TNN against a TNN
-                whose encoder is 64 wide and 6 layers deep, 4096 tokens a step, time and peak memory beside the published
-                figures, which are of whole models, of the authors' code, on an NVIDIA A100; the one of bidirectional FD-TNN is
-                their best case
-  transformers  every family, and a block of the package with attention, against a layer of the library's Llama as wide and with
-                as many parameters, its feed-forward as wide as that takes, with fused attention; SKI, which has no causal
-                form, against both directions
-  others        against a layer of the library's Mamba with as many parameters, in its plain form unless its kernels are
-                installed and so only up to --slow-limit tokens; and on a GPU against gated linear attention of
+  layers        hidden size 256, an encoder 32 wide with one hidden layer, SKI with 64 points and 33 taps: tokens a
+                second of the Toeplitz families against the original's design in the same direction, for SKI in both,
+                and of bidirectional FD-TNN against bidirectional TNN
+  paper         the comparison of Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 5: FD-TNN and SKI-TNN against a
+                TNN whose encoder is 64 wide and 6 layers deep, 4096 tokens a step, time and peak memory beside the
+                published figures, which are of whole models, of the authors' code, on an NVIDIA A100; the one of
+                bidirectional FD-TNN is their best case
+  transformers  every family, and a block of the package with attention, against a layer of the library's Llama as wide
+                and with as many parameters, its feed-forward as wide as that takes, with fused attention; SKI, which
+                has no causal form, against both directions
+  others        against a layer of the library's Mamba with as many parameters, in its plain form unless its kernels
+                are installed and so only up to --slow-limit tokens; and on a GPU against gated linear attention of
                 flash-linear-attention, where that is installed
 
-"original" is the layer of scripts/speed/original_tnn.py. The package's TNN must give its output and input gradient for the same
-weights, and every layer its own result in float64, under autocast too; nothing is timed otherwise. Each pair has a process of
-its own, in which the two run in turn; times are medians over rounds (see benchmark_ops.py, also for the clocks). Peak memory is
-that of all tensors allocated during a step, gradients included, weights and input not (see `peak_bytes`). HF_SEQMIX_NATIVE=1
-lets SKI use its kernel in C on a CPU. Writes benchmark_models.json, tables (goals of both kinds of device among them,
-"unmeasured" where the run does not say) and a plot a table; each pair also goes to pairs.jsonl at once, and is read from there
-when the command is given again.
+"original" is the layer of scripts/speed/original_tnn.py. The package's TNN must give its output and input gradient for
+the same weights, and every layer its own result in float64, under autocast too; nothing is timed otherwise. Each pair
+has a process of its own, in which the two run in turn; times are medians over rounds (see benchmark_ops.py, also for
+the clocks). Peak memory is that of all tensors allocated during a step, gradients included, weights and input not (see
+`peak_bytes`). HF_SEQMIX_NATIVE=1 lets SKI use its kernel in C on a CPU. Writes tables (goals of both kinds of device
+among them, "unmeasured" where the run does not say) and a plot a table; benchmark_models.jsonl takes the results of
+each pair at once, and the same command goes on from there.
 """
 
 import argparse
@@ -38,65 +39,49 @@ from typing import Any
 
 import speed_goals
 import torch
-from layer_candidates import Pair, build, count, layer_pairs, other_pairs, paper_pairs, transformer_pairs
-from layer_checks import check
-from layer_goals import layer_goals
-from layer_plots import PLOTS
-from torch import Tensor, nn
-
-from hf_seqmix.analysis.report import ResultLog
-from hf_seqmix.training.timing import (
-    Clock,
-    forward_backward,
-    in_fresh_process,
-    interleave,
-    medians_ms,
-    peak_bytes,
-    write_report,
+from layer_candidates import (
+    Pair,
+    Trial,
+    candidates_of,
+    count,
+    layer_pairs,
+    other_pairs,
+    paper_pairs,
+    transformer_pairs,
 )
+from protocol import check_all, time_in_turn
+from speed_plots import plot_layers, plot_paper
+
+from hf_seqmix.training.results import ResultFile
+from hf_seqmix.training.rows import row_of, row_results, run_of, write_report
+from hf_seqmix.training.timing import Clock, in_fresh_process
 
 
 def measure(arguments: argparse.Namespace, pair: Pair, length: int, batch: int) -> dict[str, Any]:
     """Time a pair of layers at one length, interleaved, and take the peak memory of a step of each."""
     torch.set_num_threads(arguments.threads)
-    device = torch.device(arguments.device)
-    size = arguments.hidden_size
-    ours = build(pair.layer, length, size)
-    layers = [ours.to(device), build(pair.rival, length, size, count(ours)).to(device)]
-    generator = torch.Generator().manual_seed(0)
-    x, upstream = (torch.randn(batch, length, size, generator=generator).to(device) for _ in range(2))
-    dtype = getattr(torch, arguments.dtype)
-    error = check(pair, layers, x, upstream, dtype)
-    x.requires_grad_()
-    clock = Clock(device)
-    timed = {}
-    peaks = {}
-    for name, module in zip(("layer", "rival"), layers, strict=True):
-
-        def step(x: Tensor, module: nn.Module = module) -> Tensor:
-            with torch.autocast(device.type, dtype=dtype, enabled=dtype != torch.float32):
-                return module(x)
-
-        timed[name] = forward_backward(step, [x], upstream, list(module.parameters()))
-        timed[name](clock)
-        peaks[name] = peak_bytes(partial(timed[name], clock), device)
-        x.grad = None
-    seconds = interleave(timed, arguments.rounds, clock, arguments.seconds)
+    clock = Clock(torch.device(arguments.device))
+    trial = Trial(pair, length, batch, arguments.hidden_size, arguments.dtype, arguments.device)
+    candidates = candidates_of(trial)
+    errors, _ = check_all(candidates, f"length {length}")
+    parameters = {name: count(module) for name, module in trial.layers.items()}
     row: dict[str, Any] = {
         "direction": pair.layer.direction,
         "length": length,
         "batch": batch,
         "layer": pair.layer.name,
         "rival": pair.rival.name + ("" if pair.layer.causal == pair.rival.causal else ", causal"),
-        "layer_parameters": count(layers[0]),
-        "rival_parameters": count(layers[1]),
+        "layer_parameters": parameters["layer"],
+        "rival_parameters": parameters["rival"],
         "clock": clock.kind,
-        "error": error,
+        "hidden_size": arguments.hidden_size,
+        "dtype": arguments.dtype,
+        "device": arguments.device,
+        "error": max(errors.values()),
     }
-    for name in timed:
-        row[f"{name}_forward_ms"], row[f"{name}_ms"] = medians_ms(seconds[name])
+    row |= time_in_turn(candidates, arguments.rounds, clock, arguments.seconds)
+    for name in candidates:
         row[f"{name}_tokens_per_s"] = batch * length / row[f"{name}_ms"] * 1e3
-        row[f"{name}_peak_mib"] = peaks[name] / 2**20
     row["ratio"] = row["rival_ms"] / row["layer_ms"]
     row["faster_percent"] = 100 * (row["ratio"] - 1)
     row["less_memory_percent"] = 100 * (1 - row["layer_peak_mib"] / row["rival_peak_mib"])
@@ -170,7 +155,7 @@ def pairs_of(arguments: argparse.Namespace, table: str) -> list[Pair]:
 
 
 def batch_of(arguments: argparse.Namespace, table: str, length: int) -> int:
-    """Sequences a step: 4096 tokens for the paper's comparison; for the others 4, 2 and 1 at 512, 2048 and 8192, or --tokens."""
+    """Return sequences a step: 4096 tokens for the paper's table, else --tokens, or 4, 2, 1 up to 512, 2048, more."""
     if table == "paper":
         return max(1, 4096 // length)
     if arguments.tokens:
@@ -205,7 +190,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def run_table(arguments: argparse.Namespace, table: str, log: ResultLog) -> list[dict[str, Any]]:
+def run_table(arguments: argparse.Namespace, table: str, log: ResultFile) -> list[dict[str, Any]]:
     """Measure the pairs of a table that the log does not hold yet, and return all rows."""
     settings = {name: getattr(arguments, name) for name in SETTINGS}
     settings |= {"torch": torch.__version__, "native": os.environ.get("HF_SEQMIX_NATIVE") == "1"}
@@ -219,17 +204,20 @@ def run_table(arguments: argparse.Namespace, table: str, log: ResultLog) -> list
                 continue
             key = {"table": table, "length": length, "settings": settings}
             key |= {"layer": pair.layer._asdict(), "rival": pair.rival._asdict()}
-            row = log.get(key)
-            if row is None:
+            found = log.get(key)
+            if found is None:
                 job = (arguments, pair, length, batch_of(arguments, table, length))
-                row = measure(*job) if arguments.together else in_fresh_process(measure, *job)
-                log.append(key, row)
+                measured = measure(*job) if arguments.together else in_fresh_process(measure, *job)
+                run = run_of(arguments, "benchmark_models")
+                found = row_results([measured], table, "layer", setting=("length", "batch", "hidden_size"), run=run)
+                log.append(key, found)
+                row = row_of(found, "layer")
                 print(
                     f"{table}, length {length}: {row['direction']} {row['layer']} {row['ratio']:.2f} times as fast as "
                     f"{row['rival']}",
                     file=sys.stderr,
                 )
-            rows.append({"table": table} | row)
+            rows.append({"table": table} | row_of(found, "layer"))
     return rows
 
 
@@ -238,27 +226,28 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:
     arguments = parse_arguments(argv)
     folder = Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    log = ResultLog(folder / "pairs.jsonl")
+    log = ResultFile(folder / "benchmark_models.jsonl")
     tables = {table: rows for table in arguments.tables if (rows := run_table(arguments, table, log))}
     if not tables:
         sys.exit("benchmark_models.py: there is no pair of these tables, --families and lengths.")
     clock = next(iter(tables.values()))[0]["clock"]
-    where = f"hidden size {arguments.hidden_size}, {arguments.dtype}, {arguments.device}, {clock}, torch {torch.__version__}"
+    where = f"hidden size {arguments.hidden_size}, {arguments.dtype}, {arguments.device}, {clock}"
+    where += f", torch {torch.__version__}"
     titles = {
         "layers": f"Training a layer: {where}",
         "paper": f"The comparison of Moreno, Mei, Walters 2023, one layer, 4096 tokens a step: {where}",
         "transformers": f"Training a layer against a Llama layer of as many parameters: {where}",
         "others": f"Training a layer against other layers of as many parameters: {where}",
     }
-    goals = layer_goals(tables, arguments.device, arguments.dtype, arguments.hidden_size)
+    goals = speed_goals.layer_goals(tables, arguments.device, arguments.dtype, arguments.hidden_size)
     sections: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [
         (f"Goals: {where}", goals, speed_goals.COLUMNS)
     ]
     sections += [(titles[table], rows, COLUMNS[table]) for table, rows in tables.items()]
-    every = [row for rows in tables.values() for row in rows]
-    write_report(arguments, "benchmark_models", sections, rows=every, goals=goals)
+    write_report(arguments, "benchmark_models", sections)
     for table, rows in tables.items():
-        PLOTS[table](rows, folder / f"benchmark_models_{table}.png", titles[table])
+        draw = plot_paper if table == "paper" else plot_layers
+        draw(rows, folder / f"benchmark_models_{table}.png", titles[table])
     return tables
 
 

@@ -2,10 +2,11 @@
 
     python scripts/speed/compile_kernels.py --targets sm_80 sm_90 sm_100 --output-dir runs/compile-kernels
 
-The Python code in front of the kernels runs as it would, with each launch caught: what it would launch is compiled to machine
-code instead, so that tile sizes, numbers of warps and argument types are the real ones. Each row is a kernel, a case and a
-target: registers of a thread, bytes spilled to memory, shared memory of a block, and whether the code uses tensor cores. Ends
-with 1 if a kernel does not compile, or spills with --no-spills. Writes compile_kernels.json and a table.
+The Python code in front of the kernels runs as it would, with each launch caught: what it would launch is compiled to
+machine code instead, so that tile sizes, numbers of warps and argument types are the real ones. Each row is a kernel,
+a case and a target: registers of a thread, bytes spilled to memory, shared memory of a block, and whether the code
+uses tensor cores. Ends with 1 if a kernel does not compile, or spills with --no-spills. Writes compile_kernels.jsonl
+and a table.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from triton.runtime.jit import JITFunction
 
 from hf_seqmix.ops.common.backend import kernel_module
 from hf_seqmix.ops.ski.interpolation import InducingGrid
-from hf_seqmix.training.timing import write_report
+from hf_seqmix.training.rows import row_results, write_report
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),
@@ -40,7 +41,7 @@ TENSOR_CORES = ("wgmma", "mma.sync", "tcgen05", "v_mfma")
 
 
 def compile_toeplitz(dtype: torch.dtype, length: int, causal: bool, batch: int = 8) -> None:
-    """Direct tiles: product, transpose, gradient of the taps."""
+    """Compile direct tiles: product, transpose, gradient of the taps."""
     x, kernel = toeplitz_inputs(dtype, length, causal, batch)
     tiles = kernel_module("toeplitz.kernels.tiles")
     tiles.toeplitz_tiles(x, kernel, causal)
@@ -49,7 +50,7 @@ def compile_toeplitz(dtype: torch.dtype, length: int, causal: bool, batch: int =
 
 
 def compile_monarch(dtype: torch.dtype, length: int, causal: bool) -> None:
-    """The two-level transform: product and gradients."""
+    """Compile the two-level transform: product and gradients."""
     x, kernel = toeplitz_inputs(dtype, length, causal, 2)
     monarch = kernel_module("toeplitz.kernels.monarch")
     if not monarch.monarch_suits(length, dtype):
@@ -59,7 +60,7 @@ def compile_monarch(dtype: torch.dtype, length: int, causal: bool) -> None:
 
 
 def compile_ski(dtype: torch.dtype, length: int, degree: int) -> None:
-    """SKI forward and backward, 64 points and 33 taps."""
+    """Compile SKI forward and backward, 64 points and 33 taps."""
     grid = InducingGrid(length, 64, degree)
     x = torch.empty(8, length, 1024, dtype=dtype).transpose(1, 2)
     taps, kernel = torch.empty(1024, 33), torch.empty(1024, 2 * grid.points(length) - 1)
@@ -69,7 +70,7 @@ def compile_ski(dtype: torch.dtype, length: int, degree: int) -> None:
 
 
 def compile_causal_sum(dtype: torch.dtype, width: int, reverse: bool) -> None:
-    """Linear attention over 2048 positions and its gradients, whose upstream is in float32."""
+    """Compile linear attention over 2048 positions and its gradients, whose upstream is in float32."""
     q = torch.empty(8, 2048, 1024 // width, width, dtype=dtype)
     g, scale = torch.empty(q.shape), torch.empty(8, 2048)
     kernels = kernel_module("polynomial.kernels.linear_attention")
@@ -79,7 +80,7 @@ def compile_causal_sum(dtype: torch.dtype, width: int, reverse: bool) -> None:
 
 
 def compile_running_sums(dtype: torch.dtype) -> None:
-    """Means over the positions before, and their gradients."""
+    """Compile means over the positions before, and their gradients."""
     x, scale = torch.empty(8, 2048, 1024, dtype=dtype), torch.empty(8, 2048)
     kernels = kernel_module("polynomial.kernels.running_mean")
     kernels.running_product(x, x, outer=scale, dtype=dtype)
@@ -87,12 +88,12 @@ def compile_running_sums(dtype: torch.dtype) -> None:
 
 
 def toeplitz_inputs(dtype: torch.dtype, length: int, causal: bool, batch: int) -> tuple[Tensor, Tensor]:
-    """Values do not matter, but sizes do: tiles are chosen to fill a GPU."""
+    """Return inputs whose values do not matter, but sizes do: tiles are chosen to fill a GPU."""
     return torch.empty(batch, 1024, length, dtype=dtype), torch.empty(1024, length if causal else 2 * length - 1)
 
 
 def directions(function: Callable[..., None], length: int) -> dict[str, Callable[[torch.dtype], None]]:
-    """The case in both directions."""
+    """Return the case in both directions."""
     name = function.__name__.removeprefix("compile_")
     return {
         f"{name} causal {length}": lambda dtype: function(dtype, length, True),
@@ -123,15 +124,15 @@ class OfflineDriver:
         self.target = target
 
     def get_current_target(self) -> GPUTarget:
-        """The target to compile for."""
+        """Return the target to compile for."""
         return self.target
 
     def get_current_device(self) -> int:
-        """One device."""
+        """Return one device."""
         return 0
 
     def get_current_stream(self, device: int) -> int:
-        """One stream."""
+        """Return one stream."""
         return 0
 
 
@@ -206,7 +207,7 @@ def assemble(ptx: str) -> str:
 
 
 def compile_all(targets: Sequence[str], dtypes: Sequence[str], cases: Sequence[str]) -> list[dict[str, Any]]:
-    """Compile the cases and return a row for each kernel that they launch; one whose compilation fails has an "error"."""
+    """Compile the cases and return a row for each kernel launched; a row whose compilation fails has an "error"."""
     rows = []
     for target in targets:
         for case in cases:
@@ -259,7 +260,10 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of Triton 3.9, on a default that will change
         rows = compile_all(arguments.targets, arguments.dtypes, cases)
-    write_report(arguments, "compile_kernels", [(f"Kernels, compiled by Triton {triton.__version__}", rows, COLUMNS)])
+    title = f"Kernels, compiled by Triton {triton.__version__}"
+    write_report(
+        arguments, "compile_kernels", [(title, rows, COLUMNS)], row_results(rows, "compile_kernels", "kernel")
+    )
     failed = [row for row in rows if "error" in row]
     for row in failed:
         print(f"{row['target']}, {row['case']}, {row['dtype']}: {row['error']}", file=sys.stderr)

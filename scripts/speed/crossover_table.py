@@ -49,7 +49,7 @@ def best_rows(times: Mapping[int, Mapping[str, float]], names: Sequence[str], ma
 
 
 def crossing(short: int, long: int, times: Mapping[int, Mapping[str, float]], name: str, following: str) -> int:
-    """Return the greatest length at which `name` is no slower, between two measured lengths, straight on log scales."""
+    """Return the greatest length at which `name` is no slower, between two measured lengths, on log scales."""
     if not {name, following} <= times[short].keys() & times[long].keys():
         return short
     first, last = (math.log(times[length][following] / times[length][name]) for length in (short, long))
@@ -60,7 +60,7 @@ def crossing(short: int, long: int, times: Mapping[int, Mapping[str, float]], na
 
 
 def table_of(points: Sequence[Mapping[str, Any]], margin: float) -> dict[str, dict[str, Rows]]:
-    """Return the table of crossovers that the measurements make, where there was more than one implementation to time."""
+    """Return the table of crossovers that the measurements make, where several implementations were timed."""
     table: dict[str, dict[str, Rows]] = {}
     for op, kind in dict.fromkeys((point["op"], point["kind"]) for point in points):
         mine = [point for point in points if (point["op"], point["kind"]) == (op, kind)]

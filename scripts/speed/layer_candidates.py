@@ -1,16 +1,18 @@
 """The registry of timed layers: which pairs, how each is built, and rivals of as many parameters.
 
-Rivals from elsewhere: "original" (scripts/speed/original_tnn.py), "llama" and "mamba" (a layer of the library's models) and "gla" (a
-mixer of flash-linear-attention in a block of ours). The last three are as wide as the layer they stand against, and what is
-between their projections is as wide as makes their parameters as many.
+Rivals from elsewhere: "original" (scripts/speed/original_tnn.py), "llama" and "mamba" (a layer of the library's
+models) and "gla" (a mixer of flash-linear-attention in a block of ours). The last three are as wide as the layer they
+stand against, and what is between their projections is as wide as makes their parameters as many.
 """
 
 import importlib.util
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from original_tnn import OriginalTNNLayer
+from protocol import Call, Candidate, Oracle, values
 from torch import Tensor, nn
 from transformers import AutoConfig
 
@@ -21,7 +23,9 @@ from hf_seqmix.modules.glu import GatedLinearUnit
 __all__ = [
     "Layer",
     "Pair",
+    "Trial",
     "build",
+    "candidates_of",
     "copy_weights",
     "count",
     "layer_pairs",
@@ -70,7 +74,7 @@ class Pair(NamedTuple):
 
 
 def usual(family: str, causal: bool) -> Layer:
-    """A layer of the package at the sizes of the tables that are not the paper's."""
+    """Return a layer of the package at the sizes of the tables that are not the paper's."""
     if family == "ski_tnn":
         return Layer(family, causal, points=64, taps=33)
     if family in ("tnn", "fd_tnn", "original"):
@@ -79,7 +83,7 @@ def usual(family: str, causal: bool) -> Layer:
 
 
 def layer_pairs() -> list[Pair]:
-    """The pairs of the table `layers`."""
+    """Return the pairs of the table `layers`."""
     ski = usual("ski_tnn", False)
     return [
         *(Pair(usual(family, True), usual("original", True)) for family in ("tnn", "fd_tnn")),
@@ -92,7 +96,7 @@ def layer_pairs() -> list[Pair]:
 
 
 def paper_pairs() -> list[Pair]:
-    """The pairs of the table `paper`, with what section 5 and appendix C report."""
+    """Return the pairs of the table `paper`, with what section 5 and appendix F of the paper report."""
 
     def of(family: str, causal: bool, depth: int = 0) -> Layer:
         return Layer(family, causal, points=32, taps=17) if family == "ski_tnn" else Layer(family, causal, 64, depth)
@@ -122,7 +126,7 @@ def paper_pairs() -> list[Pair]:
 
 
 def transformer_pairs() -> list[Pair]:
-    """The pairs of the table `transformers`: every family against a Llama layer; SKI, which has no causal form, in both."""
+    """Return the pairs of the table `transformers`: every family against a Llama layer, SKI in both directions."""
     llama = Layer("llama", True)
     polynomials = [Layer("poly_transformer", True, degree=degree) for degree in (3, 4)]
     causal = [usual("tnn", True), usual("fd_tnn", True), usual("ski_tnn", False), usual("ipa", True), *polynomials]
@@ -131,7 +135,7 @@ def transformer_pairs() -> list[Pair]:
 
 
 def other_pairs(device: str, slow_limit: int) -> list[Pair]:
-    """The pairs of the table `others`: against Mamba, up to a length that its plain form allows, and against fla's layer."""
+    """Return the pairs of the table `others`: against Mamba up to a length, and against fla's layer."""
     layers = [usual("tnn", True), usual("ski_tnn", False), Layer("poly_transformer", True, degree=3)]
     pairs = [Pair(layer, Layer("mamba", True), longest=slow_limit) for layer in layers]
     if torch.device(device).type != "cpu" and importlib.util.find_spec("fla") is not None:
@@ -140,7 +144,7 @@ def other_pairs(device: str, slow_limit: int) -> list[Pair]:
 
 
 def count(module: nn.Module) -> int:
-    """Number of parameters."""
+    """Return the number of parameters."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
@@ -176,6 +180,78 @@ def build(layer: Layer, length: int, hidden_size: int, parameters: int | None = 
     else:
         config = AutoConfig.for_model(layer.family, **common, **fields)
     return SeqMixBlock(config, 0)
+
+
+class Trial:
+    """A pair of layers with an input at one length, ready to be checked and timed.
+
+    Args:
+        pair: the two layers.
+        length, batch: of the input (batch, length, hidden_size).
+        hidden_size: channels in and out.
+        dtype: of autocast.
+        device: where.
+    """
+
+    def __init__(self, pair: Pair, length: int, batch: int, hidden_size: int, dtype: str, device: str) -> None:
+        self.pair = pair
+        self.dtype = getattr(torch, dtype)
+        ours = build(pair.layer, length, hidden_size)
+        rival = build(pair.rival, length, hidden_size, count(ours))
+        self.layers = {"layer": ours.to(device), "rival": rival.to(device)}
+        generator = torch.Generator().manual_seed(0)
+        self.x, self.upstream = (
+            torch.randn(batch, length, hidden_size, generator=generator).to(device) for _ in range(2)
+        )
+        self.x.requires_grad_()
+
+    def step(self, module: nn.Module, x: Tensor) -> Tensor:
+        """Call a layer under autocast, if its dtype is a half."""
+        with torch.autocast(x.device.type, dtype=self.dtype, enabled=self.dtype != torch.float32):
+            return module(x)
+
+    def oracles(self) -> list[Oracle]:
+        """Return what the layer is compared with: itself in float64, and a TNN with the original of the same weights.
+
+        Bounds are of rounding in float32 and under autocast; the norms of TNN and the original differ by their
+        epsilon.
+        """
+        ours, rival = self.layers["layer"], self.layers["rival"]
+
+        def single(module: nn.Module) -> tuple[Tensor, ...]:
+            return values(module, [self.x], self.upstream)
+
+        def double() -> tuple[Tensor, ...]:
+            exact = values(ours.double(), [self.x.detach().double().requires_grad_()], self.upstream)
+            ours.float()
+            return exact
+
+        found = [Oracle("itself in float64", lambda: single(ours), double, 1e-3)]
+        if self.dtype != torch.float32:
+            under = partial(values, partial(self.step, ours), [self.x], self.upstream)
+            found.append(Oracle("itself in float64, under autocast,", under, double, 5e-2))
+        if self.pair.layer.family == "tnn" and self.pair.rival == self.pair.layer._replace(family="original"):
+
+            def copied() -> tuple[Tensor, ...]:
+                copy_weights(rival, ours)
+                return single(ours)
+
+            found.append(Oracle("the original", copied, lambda: single(rival), 1e-3))
+        return found
+
+
+def candidates_of(trial: Trial) -> dict[str, Candidate]:
+    """Return "layer", which is checked, and "rival", which is taken as it is."""
+
+    def call(module: nn.Module) -> Call:
+        return Call(partial(trial.step, module), [trial.x], trial.upstream, list(module.parameters()))
+
+    ours = f"{trial.pair.layer.direction} {trial.pair.layer.name}"
+    layer, rival = trial.layers["layer"], trial.layers["rival"]
+    return {
+        "layer": Candidate(ours, lambda: call(layer), trial.oracles),
+        "rival": Candidate(trial.pair.rival.name, lambda: call(rival), list),
+    }
 
 
 def _fields(layer: Layer, length: int) -> dict[str, Any]:
@@ -239,7 +315,7 @@ class _Llama(nn.Module):
 
 
 def _mamba(hidden_size: int, inner_size: int, length: int, causal: bool) -> nn.Module:
-    """A layer of the library's Mamba, without a feed-forward, as its models are."""
+    """Return a layer of the library's Mamba, without a feed-forward, as its models are."""
     from transformers import MambaConfig, MambaModel
 
     config = MambaConfig(vocab_size=8, hidden_size=hidden_size, num_hidden_layers=1)

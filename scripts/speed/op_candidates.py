@@ -1,11 +1,13 @@
-"""The registry of timed operations: what computes each, what it is checked against, and what it takes."""
+"""The registry of timed operations: what computes each, its oracle, and what it takes."""
 
+import argparse
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import op_products as products
 import torch
+from protocol import Call, Candidate, Oracle, values
 from torch import Tensor
 
 from hf_seqmix import toeplitz_matmul
@@ -13,7 +15,11 @@ from hf_seqmix.ops import forced
 from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS, KERNELS, implementation
 from hf_seqmix.ops.toeplitz.response import response_matmul
 
-__all__ = ["OPS", "Candidate", "Op", "Sizes", "candidates_of", "chosen", "make_inputs", "supported", "usable"]
+__all__ = ["BOUNDS", "OPS", "Form", "Op", "Sizes", "add_size_arguments", "call_of", "candidate", "candidates_of"]
+__all__ += ["check_size_arguments", "chosen", "forms_of", "sizes_of", "usable"]
+
+BOUNDS = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-2}
+"""Largest error of each dtype, relative to the norm of the exact result."""
 
 
 class Sizes(NamedTuple):
@@ -34,56 +40,31 @@ class Sizes(NamedTuple):
         return self.channels // self.head_width
 
 
-Shapes = Callable[[Sizes], list[tuple[int, ...]]]
+_KERNELS: dict[str, Callable[[Sizes], list[tuple[int, ...]]]] = {
+    "none": lambda sizes: [],
+    "causal taps": lambda sizes: [(sizes.channels, sizes.length)],
+    "circular taps": lambda sizes: [(sizes.channels, 2 * sizes.length)],  # two-sided, in circular order
+    "two-sided taps": lambda sizes: [(sizes.channels, 2 * sizes.length - 1)],
+    "response": lambda sizes: [(2, sizes.channels, sizes.length + 1)],  # real and imaginary part
+    "ski": lambda sizes: [(sizes.channels, sizes.taps), (sizes.channels, 2 * min(sizes.points, sizes.length) - 1)],
+    "relative bias": lambda sizes: [(sizes.heads, sizes.length)],
+}
+"""What the parameters of a product are -> their shapes."""
 
 
-def no_kernels(sizes: Sizes) -> list[tuple[int, ...]]:
-    """For products of streams alone."""
-    return []
-
-
-def causal_taps(sizes: Sizes) -> list[tuple[int, ...]]:
-    """A causal kernel."""
-    return [(sizes.channels, sizes.length)]
-
-
-def circular_taps(sizes: Sizes) -> list[tuple[int, ...]]:
-    """A bidirectional kernel in circular order."""
-    return [(sizes.channels, 2 * sizes.length)]
-
-
-def two_sided_taps(sizes: Sizes) -> list[tuple[int, ...]]:
-    """A bidirectional kernel."""
-    return [(sizes.channels, 2 * sizes.length - 1)]
-
-
-def response_bins(sizes: Sizes) -> list[tuple[int, ...]]:
-    """A frequency response, real and imaginary part."""
-    return [(2, sizes.channels, sizes.length + 1)]
-
-
-def ski_taps(sizes: Sizes) -> list[tuple[int, ...]]:
-    """Taps of the short convolution, and the kernel between at most `length` inducing points."""
-    return [(sizes.channels, sizes.taps), (sizes.channels, 2 * min(sizes.points, sizes.length) - 1)]
-
-
-def relative_bias(sizes: Sizes) -> list[tuple[int, ...]]:
-    """A bias of each head and offset."""
-    return [(sizes.heads, sizes.length)]
-
-
-class Candidate(NamedTuple):
-    """A product, what it is checked against, and how it wants its inputs."""
+class Form(NamedTuple):
+    """A product, its oracle, and how it wants its inputs."""
 
     product: Callable[..., Tensor]
-    reference: Callable[..., Tensor]
-    kernels: Shapes = no_kernels
-    """Shapes of its parameters, which are in float32."""
+    oracle: Callable[..., Tensor]
+    """The exact result, from inputs in float64."""
+    parameters: str = "none"
+    """What its parameters, which are in float32, are: a key of `_KERNELS`."""
     streams: int = 1
     """Tensors of the size of the output that it takes."""
     layout: str = "channels first"
-    """ "channels first"; "channels last" in memory only; "transposed", channels last in shape, too; "heads", (batch, length,
-    heads, width); or "heads first", (batch, heads, length, width)."""
+    """ "channels first"; "channels last" in memory only; "transposed", channels last in shape, too; "heads", (batch,
+    length, heads, width); or "heads first", (batch, heads, length, width)."""
     takes_half: bool = True
     """Whether it takes half precision; plain transforms do not, so that their users cast."""
     checked: str = "all"
@@ -95,30 +76,34 @@ class Candidate(NamedTuple):
     needs: str | None = None
     """Package, which runs on a GPU only, without which it is left out."""
 
+    def kernels(self, sizes: Sizes) -> list[tuple[int, ...]]:
+        """Return the shapes of the parameters."""
+        return _KERNELS[self.parameters](sizes)
+
 
 class Op(NamedTuple):
-    """An operation: its title, its candidates, ours first, and its entry in `crossovers.IMPLEMENTATIONS`, if any."""
+    """An operation: its title, its forms, ours first, and its entry in `crossovers.IMPLEMENTATIONS`, if any."""
 
     title: str
-    candidates: dict[str, Candidate]
+    forms: dict[str, Form]
     choice: str | None = None
 
 
-def _attention(causal: bool) -> Candidate:
+def _attention(causal: bool) -> Form:
     product = products.causal_attention if causal else products.full_attention
     reference = products.causal_reference if causal else products.full_reference
-    return Candidate(product, reference, streams=3, layout="heads first", checked="head")
+    return Form(product, reference, streams=3, layout="heads first", checked="head")
 
 
-def _transforms(product: Any, kernels: Shapes, streams: int = 1, layout: str = "channels first") -> Candidate:
-    return Candidate(product, product, kernels, streams, layout, takes_half=False)
+def _transforms(product: Any, parameters: str, streams: int = 1, layout: str = "channels first") -> Form:
+    return Form(product, product, parameters, streams, layout, takes_half=False)
 
 
-def _factors(product: Any, reference: Any, streams: int, needs: str | None = None) -> Candidate:
-    return Candidate(product, reference, streams=streams, layout="heads", checked="head", needs=needs)
+def _factors(product: Any, reference: Any, streams: int, needs: str | None = None) -> Form:
+    return Form(product, reference, streams=streams, layout="heads", checked="head", needs=needs)
 
 
-def _polynomial(degree: int) -> Candidate:
+def _polynomial(degree: int) -> Form:
     return _factors(products.polynomial, products.polynomial_reference, degree)
 
 
@@ -126,9 +111,9 @@ OPS: dict[str, Op] = {
     "toeplitz": Op(
         "Causal Toeplitz product",
         {
-            "ours": Candidate(toeplitz_matmul, products.rfft_product, causal_taps),
-            "rfft": _transforms(products.rfft_product, causal_taps),
-            "strided": _transforms(products.strided_product, causal_taps, layout="transposed"),
+            "ours": Form(toeplitz_matmul, products.rfft_product, "causal taps"),
+            "rfft": _transforms(products.rfft_product, "causal taps"),
+            "strided": _transforms(products.strided_product, "causal taps", layout="transposed"),
             "attention": _attention(True),
         },
         "toeplitz_causal",
@@ -136,39 +121,29 @@ OPS: dict[str, Op] = {
     "toeplitz_bidirectional": Op(
         "Bidirectional Toeplitz product",
         {
-            "ours": Candidate(products.two_sided_product, products.two_sided_reference, two_sided_taps),
-            "rfft": _transforms(products.rfft_product, circular_taps),
-            "strided": _transforms(products.strided_product, circular_taps, layout="transposed"),
+            "ours": Form(products.two_sided_product, products.two_sided_reference, "two-sided taps"),
+            "rfft": _transforms(products.rfft_product, "circular taps"),
+            "strided": _transforms(products.strided_product, "circular taps", layout="transposed"),
             "attention": _attention(False),
         },
         "toeplitz_bidirectional",
     ),
-    "gated": Op(
-        "Gated causal Toeplitz product",
-        {
-            "ours": Candidate(products.gated_product, products.gated_rfft, causal_taps, streams=2),
-            "rfft": _transforms(products.gated_rfft, causal_taps, 2),
-            "strided": _transforms(products.gated_strided, causal_taps, 2, "transposed"),
-            "attention": _attention(True),
-        },
-        "toeplitz_causal",
-    ),
     "response": Op(
         "Product with a frequency response",
         {
-            "ours": Candidate(response_matmul, products.response_rfft, response_bins),
-            "rfft": _transforms(products.response_rfft, response_bins),
-            "taps": Candidate(products.response_taps, products.response_rfft, response_bins),
-            "strided": _transforms(products.strided_product, circular_taps, layout="transposed"),
+            "ours": Form(response_matmul, products.response_rfft, "response"),
+            "rfft": _transforms(products.response_rfft, "response"),
+            "taps": Form(products.response_taps, products.response_rfft, "response"),
+            "strided": _transforms(products.strided_product, "circular taps", layout="transposed"),
             "attention": _attention(False),
         },
     ),
     "ski": Op(
         "SKI product",
         {
-            "ours": Candidate(products.ski_product, products.ski_reference, ski_taps, layout="channels last"),
-            "rfft": _transforms(products.rfft_product, circular_taps),
-            "toeplitz": Candidate(products.two_sided_product, products.two_sided_reference, two_sided_taps),
+            "ours": Form(products.ski_product, products.ski_reference, "ski", layout="channels last"),
+            "rfft": _transforms(products.rfft_product, "circular taps"),
+            "toeplitz": Form(products.two_sided_product, products.two_sided_reference, "two-sided taps"),
             "attention": _attention(False),
         },
         "ski",
@@ -196,9 +171,7 @@ OPS: dict[str, Op] = {
     "column": Op(
         "IPA's column operation",
         {
-            "ours": Candidate(
-                products.column, products.column_reference, relative_bias, 3, "heads first", checked="row"
-            ),
+            "ours": Form(products.column, products.column_reference, "relative bias", 3, "heads first", checked="row"),
             "eager": _attention(True)._replace(product=products.eager_attention, longest=2048),
             "attention": _attention(True),
         },
@@ -230,27 +203,66 @@ def chosen(choice: str, sizes: Sizes) -> str:
     return implementation(choice, x, sizes.length)
 
 
-def candidates_of(op: str, sizes: Sizes, implementations: bool = True) -> dict[str, Candidate]:
-    """Return the candidates of an operation that can be tried at these sizes, those of ours apart among them.
+def forms_of(op: str, sizes: Sizes) -> dict[str, Form]:
+    """Return the forms of an operation that can be tried at these sizes, with every other implementation of ours.
 
-    An implementation of ours that is chosen anyway is "ours" already and not given again.
+    The implementation of ours that is chosen anyway is "ours" already and not given again.
     """
     entry = OPS[op]
     on_gpu = torch.device(sizes.device).type != "cpu"
     found = {}
-    for name, candidate in entry.candidates.items():
-        package = candidate.needs is None or (on_gpu and importlib.util.find_spec(candidate.needs) is not None)
-        if package and (candidate.longest is None or sizes.length <= candidate.longest):
-            found[name] = candidate
-    if implementations and entry.choice is not None:
+    for name, form in entry.forms.items():
+        package = form.needs is None or (on_gpu and importlib.util.find_spec(form.needs) is not None)
+        if package and (form.longest is None or sizes.length <= form.longest):
+            found[name] = form
+    if entry.choice is not None:
         for name in usable(entry.choice, sizes):
             if name != chosen(entry.choice, sizes):
                 found[name] = found["ours"]._replace(names=((entry.choice, name),))
     return found
 
 
-def make_inputs(sizes: Sizes, candidate: Candidate) -> list[Tensor]:
-    """Draw the streams, the kernels and the upstream gradient, the same numbers in any layout."""
+def candidates_of(op: str, sizes: Sizes, names: Sequence[str] | None = None) -> dict[str, Candidate]:
+    """Return the candidates of an operation at these sizes, or those of some names."""
+    found = forms_of(op, sizes)
+    return {name: candidate(name, found[name], sizes) for name in (found if names is None else names)}
+
+
+def candidate(name: str, form: Form, sizes: Sizes) -> Candidate:
+    """Return a form at some sizes as something to check and time.
+
+    A package that may be missing, and an implementation of ours that the table does not choose, may be left out.
+    """
+    return Candidate(
+        name,
+        lambda: call_of(form, sizes),
+        lambda: [oracle_of(form, sizes)],
+        lambda: forced(**dict(form.names)),
+        optional=bool(form.names) or form.needs is not None,
+    )
+
+
+def oracle_of(form: Form, sizes: Sizes) -> Oracle:
+    """Return the check of a form: output and every gradient against float64."""
+    call = call_of(form, sizes._replace(batch=1) if form.checked == "row" else sizes)
+
+    def part(tensor: Tensor) -> Tensor:
+        if form.checked != "head":
+            return tensor
+        return tensor[:1, :, :1] if form.layout == "heads" else tensor[:1, :1]
+
+    def actual() -> tuple[Tensor, ...]:
+        return tuple(map(part, values(call.function, call.inputs, call.upstream)))
+
+    def expected() -> tuple[Tensor, ...]:
+        exact = [part(tensor.detach()).double().requires_grad_() for tensor in call.inputs]
+        return values(form.oracle, exact, part(call.upstream).double())
+
+    return Oracle("its definition in float64", actual, expected, BOUNDS[sizes.dtype])
+
+
+def call_of(form: Form, sizes: Sizes) -> Call:
+    """Draw streams, kernels and upstream gradient, the same numbers in any layout, and return the call of a form."""
     device = torch.device(sizes.device)
     generator = torch.Generator(device).manual_seed(0)
 
@@ -259,31 +271,74 @@ def make_inputs(sizes: Sizes, candidate: Candidate) -> list[Tensor]:
 
     def stream() -> Tensor:
         x = drawn(sizes.batch, sizes.channels, sizes.length)
-        if candidate.layout == "transposed":
+        if form.layout == "transposed":
             x = x.mT.contiguous()
-        elif candidate.layout == "channels last":
+        elif form.layout == "channels last":
             x = x.mT.contiguous().mT
-        elif candidate.layout == "heads":
+        elif form.layout == "heads":
             x = x.mT.contiguous().unflatten(-1, (sizes.heads, -1))
-        elif candidate.layout == "heads first":
+        elif form.layout == "heads first":
             x = x.unflatten(1, (sizes.heads, -1)).mT.contiguous()
         return x.to(getattr(torch, sizes.dtype))
 
-    upstream, *streams = (stream() for _ in range(1 + candidate.streams))
-    kernels = [drawn(*shape) / shape[-1] ** 0.5 for shape in candidate.kernels(sizes)]
-    if candidate.layout == "transposed":
+    upstream, *streams = (stream() for _ in range(1 + form.streams))
+    kernels = [drawn(*shape) / shape[-1] ** 0.5 for shape in form.kernels(sizes)]
+    if form.layout == "transposed":
         kernels = [kernel.mT.contiguous() for kernel in kernels]
-    return [*(tensor.requires_grad_() for tensor in (*streams, *kernels)), upstream]
+    return Call(_with_casts(form), [tensor.requires_grad_() for tensor in (*streams, *kernels)], upstream)
 
 
-def supported(candidate: Candidate) -> Callable[..., Tensor]:
-    """The product, with the casts of half precision that its users would write, by the implementations it names."""
+def _with_casts(form: Form) -> Callable[..., Tensor]:
+    """Return the product with the casts of half precision that its users would write."""
 
     def product(*tensors: Tensor) -> Tensor:
         dtype = tensors[0].dtype
-        if not candidate.takes_half and dtype not in (torch.float32, torch.float64):
-            streams = [x.float() for x in tensors[: candidate.streams]]
-            return candidate.product(*streams, *tensors[candidate.streams :]).to(dtype)
-        return candidate.product(*tensors)
+        if not form.takes_half and dtype not in (torch.float32, torch.float64):
+            streams = [x.float() for x in tensors[: form.streams]]
+            return form.product(*streams, *tensors[form.streams :]).to(dtype)
+        return form.product(*tensors)
 
     return product
+
+
+def add_size_arguments(
+    parser: argparse.ArgumentParser, cpu_lengths: Sequence[int], gpu_lengths: Sequence[int]
+) -> None:
+    """Add the arguments that give sizes, device and rounds."""
+    parser.set_defaults(default_lengths={"cpu": list(cpu_lengths), "gpu": list(gpu_lengths)})
+    either = " and on a GPU ".join(f"{found[0]} to {found[-1]}" for found in (cpu_lengths, gpu_lengths))
+    parser.add_argument("--lengths", type=int, nargs="+", help=f"by default {either}")
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--elements", type=int, help="instead: as many rows as make that many elements")
+    parser.add_argument("--channels", type=int, default=256)
+    parser.add_argument("--head-width", type=int, default=64)
+    parser.add_argument("--points", type=int, default=64, help="inducing points of ski, at most one a token")
+    parser.add_argument("--taps", type=int, default=33, help="taps of the short convolution of ski, odd")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--fast", action="store_true", help="small and short, to see that it works")
+
+
+def check_size_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Fill in the lengths, and end with a message where a size makes no sense."""
+    defaults = arguments.default_lengths["cpu" if torch.device(arguments.device).type == "cpu" else "gpu"]
+    del arguments.default_lengths
+    if arguments.fast:
+        arguments.lengths, arguments.rounds = arguments.lengths or [64, 200], 1
+        arguments.batch, arguments.channels, arguments.head_width, arguments.points = 2, 16, 8, 16
+    arguments.lengths = sorted(set(arguments.lengths or defaults))
+    if min(*arguments.lengths, arguments.rounds, arguments.batch, arguments.channels, arguments.head_width) < 1:
+        parser.error("lengths, rounds, batch, channels and head width must be at least 1.")
+    if "ski" in arguments.ops and (arguments.lengths[0] < 2 or arguments.points < 2 or arguments.taps % 2 == 0):
+        parser.error("ski needs lengths and points of at least 2, and an odd number of taps.")
+    if arguments.channels % min(arguments.head_width, arguments.channels):
+        parser.error(f"--head-width {arguments.head_width} must divide --channels {arguments.channels}.")
+
+
+def sizes_of(arguments: argparse.Namespace, length: int, dtype: str) -> Sizes:
+    """Return the sizes at one length."""
+    batch = arguments.batch
+    if arguments.elements:
+        batch = max(1, arguments.elements // (arguments.channels * length))
+    width = min(arguments.head_width, arguments.channels)
+    return Sizes(batch, arguments.channels, length, width, arguments.points, arguments.taps, dtype, arguments.device)

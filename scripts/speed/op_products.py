@@ -1,4 +1,4 @@
-"""Products that benchmarks time and check against: plain transforms, the strided original form, attention, definitions.
+"""Products that benchmarks time and check against: transforms, the strided original, attention, definitions.
 
 Streams are (batch, channels, length) for Toeplitz products, (batch, length, heads, width) for products of factors, and
 (batch, heads, length, width) for attention. Definitions of quadratic cost go block by block over the outputs and keep
@@ -7,7 +7,6 @@ nothing, so that float64 and thousands of positions fit into memory.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,10 +26,10 @@ BLOCK = 512
 
 
 def rfft_product(x: Tensor, kernel: Tensor) -> Tensor:
-    """The causal product by plain real transforms of x (batch, channels, length) and kernel (channels, length).
+    """Compute the causal product of x (batch, channels, length) and kernel (channels, length) by real transforms.
 
-    With a kernel (channels, 2 length) in circular order, lags 0 to length - 1, a free place, and lags -(length - 1) to -1, it
-    is the bidirectional product.
+    With a kernel (channels, 2 length) in circular order, lags 0 to length - 1, a free place, and lags -(length - 1) to
+    -1, it is the bidirectional product.
     """
     length = x.shape[-1]
     spectrum = torch.fft.rfft(x, n=2 * length) * torch.fft.rfft(kernel, n=2 * length)
@@ -38,59 +37,44 @@ def rfft_product(x: Tensor, kernel: Tensor) -> Tensor:
 
 
 def strided_product(x: Tensor, kernel: Tensor) -> Tensor:
-    """The same along dimension -2 of x (batch, length, channels) and kernel (length or 2 length, channels)."""
+    """Compute the same along dimension -2 of x (batch, length, channels) and kernel (length or 2 length, channels)."""
     length = x.shape[-2]
     spectrum = torch.fft.rfft(x, n=2 * length, dim=-2) * torch.fft.rfft(kernel, n=2 * length, dim=-2)
     return torch.fft.irfft(spectrum, n=2 * length, dim=-2)[..., :length, :]
 
 
 def two_sided_product(x: Tensor, kernel: Tensor) -> Tensor:
-    """The package's bidirectional product of x and kernel (channels, 2 length - 1)."""
+    """Compute the package's bidirectional product of x and kernel (channels, 2 length - 1)."""
     return toeplitz_matmul(x, kernel, causal=False)
 
 
 def two_sided_reference(x: Tensor, kernel: Tensor) -> Tensor:
-    """The same by plain transforms."""
+    """Compute the same by plain transforms."""
     circular = torch.roll(nn.functional.pad(kernel, (1, 0)), -x.shape[-1], dims=-1)
     return rfft_product(x, circular)
 
 
-def gated_product(x: Tensor, gate: Tensor, kernel: Tensor) -> Tensor:
-    """The package's causal product, times a gate."""
-    return gate * toeplitz_matmul(x, kernel)
-
-
-def gated_rfft(x: Tensor, gate: Tensor, kernel: Tensor) -> Tensor:
-    """The same by plain transforms."""
-    return gate * rfft_product(x, kernel)
-
-
-def gated_strided(x: Tensor, gate: Tensor, kernel: Tensor) -> Tensor:
-    """The same along dimension -2."""
-    return gate * strided_product(x, kernel)
-
-
 def response_rfft(x: Tensor, response: Tensor) -> Tensor:
-    """The product with a frequency response (2, channels, length + 1), real and imaginary part, by plain transforms."""
+    """Multiply by a frequency response (2, channels, length + 1), real and imaginary part, by plain transforms."""
     length = x.shape[-1]
     spectrum = torch.fft.rfft(x, n=2 * length) * torch.complex(response[0], response[1])
     return torch.fft.irfft(spectrum, n=2 * length)[..., :length]
 
 
 def response_taps(x: Tensor, response: Tensor) -> Tensor:
-    """The same by taps: the package's route where the response does not suit."""
+    """Compute the same by taps: the package's route where the response does not suit."""
     taps = two_sided_taps(torch.complex(response[0], response[1]))
     return toeplitz_matmul(x, taps[:, 1:-1], causal=False)
 
 
 def ski_product(x: Tensor, taps: Tensor, kernel: Tensor) -> Tensor:
-    """SKI's product of x (batch, channels, length) with taps (channels, taps) and kernel (channels, 2 points - 1)."""
+    """Compute SKI's product of x (batch, channels, length), taps (channels, taps), kernel (channels, 2 points - 1)."""
     grid = InducingGrid(x.shape[-1], (kernel.shape[1] + 1) // 2)
     return sparse_low_rank_matmul(x, taps, kernel, grid)
 
 
 def ski_reference(x: Tensor, taps: Tensor, kernel: Tensor) -> Tensor:
-    """The same with dense W and A, and the convolution tap by tap."""
+    """Compute the same with dense W and A, and the convolution tap by tap."""
     length, width, points = x.shape[-1], taps.shape[1], (kernel.shape[1] + 1) // 2
     matrix = interpolation_matrix(length, InducingGrid(length, points), x.dtype).to(x.device)
     inducing = toeplitz_matrix(kernel, points, causal=False)
@@ -100,47 +84,47 @@ def ski_reference(x: Tensor, taps: Tensor, kernel: Tensor) -> Tensor:
 
 
 def linear(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The package's linear attention of (batch, length, heads, width), without a denominator."""
+    """Compute the package's linear attention of (batch, length, heads, width), without a denominator."""
     return linear_attention(q, k, v).to(q.dtype)
 
 
 def polynomial(*factors: Tensor) -> Tensor:
-    """The package's product of as many factors."""
+    """Compute the package's product of as many factors."""
     return package_product(factors).y.to(factors[0].dtype)
 
 
 def column(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """IPA's column operation of (batch, centres, length, width), normalised over centres, with a relative bias."""
+    """Compute IPA's column operation of (batch, centers, length, width), over centers, with a relative bias."""
     return piecewise_column(q, k, v, bias, scale=q.shape[-1] ** -0.5)
 
 
 def attention(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Torch's fused attention of (batch, heads, length, width)."""
+    """Compute torch's fused attention of (batch, heads, length, width)."""
     return nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
 def eager_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Causal attention by its formula."""
+    """Compute causal attention by its formula."""
     scores = q @ k.mT * q.shape[-1] ** -0.5
     hidden = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1)
     return scores.masked_fill(hidden, -torch.inf).softmax(dim=-1, dtype=torch.float32).to(q.dtype) @ v
 
 
 def chunked_of_fla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Linear attention of the package flash-linear-attention, without a denominator."""
+    """Compute linear attention of the package flash-linear-attention, without a denominator."""
     from fla.ops.linear_attn import chunk_linear_attn
 
     return chunk_linear_attn(q, k, v, scale=1.0, normalize=False)[0]
 
 
 def cubic_of_fla(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The product of degree 3 by it: queries divided by the number of tokens and the root of the width."""
+    """Compute the product of degree 3 by that package: queries over the number of tokens and the root of the width."""
     count = torch.arange(1, q.shape[1] + 1, device=q.device, dtype=torch.float32)[:, None, None]
     return chunked_of_fla((q / (count * q.shape[-1] ** 0.5)).to(q.dtype), k, v)
 
 
 def _rows(function: Callable[..., Tensor], length: int) -> Tensor:
-    """Put together function(start, stop), rows (..., stop - start, width), keeping nothing of a block for its backward."""
+    """Put together function(start, stop), rows (..., stop - start, width), keeping nothing of a block for backward."""
     blocks = [
         checkpoint(function, start, min(start + BLOCK, length), use_reentrant=False)
         for start in range(0, length, BLOCK)
@@ -149,7 +133,7 @@ def _rows(function: Callable[..., Tensor], length: int) -> Tensor:
 
 
 def attention_reference(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention by its formula, block by block."""
+    """Compute attention by its formula, block by block."""
 
     def rows(start: int, stop: int) -> Tensor:
         scores = q[..., start:stop, :] @ k.mT * q.shape[-1] ** -0.5
@@ -162,7 +146,7 @@ def attention_reference(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensor
 
 
 def linear_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Linear attention of (batch, length, heads, width) by its formula, block by block."""
+    """Compute linear attention of (batch, length, heads, width) by its formula, block by block."""
     query, key, value = (x.transpose(1, 2) for x in (q, k, v))
 
     def rows(start: int, stop: int) -> Tensor:
@@ -172,7 +156,7 @@ def linear_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def polynomial_reference(*factors: Tensor) -> Tensor:
-    """Products of degree 2, 3 and 4 by their formulas; see `hf_seqmix.ops.polynomial.product`."""
+    """Compute products of degree 2, 3 and 4 by their formulas; see `hf_seqmix.ops.polynomial.product`."""
     length, width = factors[0].shape[1], factors[0].shape[-1]
     count = torch.arange(1, length + 1, device=factors[0].device, dtype=factors[0].dtype)[:, None, None]
     if len(factors) == 2:
@@ -182,21 +166,13 @@ def polynomial_reference(*factors: Tensor) -> Tensor:
 
 
 def column_reference(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """IPA's column operation by its formula, block by block."""
+    """Compute IPA's column operation by its formula, block by block."""
 
     def rows(start: int, stop: int) -> Tensor:
         keys, values = k[..., :stop, :], v[..., :stop, :]
         return piecewise_column_dense(q[..., start:stop, :], keys, values, bias, scale=q.shape[-1] ** -0.5)
 
     return _rows(rows, q.shape[-2])
-
-
-def within(names: dict[str, str], function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function while operations are computed by the named implementations."""
-    from hf_seqmix.ops import forced
-
-    with forced(**names):
-        return function(*arguments)
 
 
 causal_attention, full_attention = partial(attention, True), partial(attention, False)

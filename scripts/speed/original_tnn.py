@@ -1,9 +1,9 @@
 """A layer of the Toeplitz neural network computed the way the original implementation does, as a rival in benchmarks.
 
-Written from the description in Qin et al. 2023 (arXiv 2305.04749): pre-norm gated Toeplitz unit and gated linear unit. What
-makes its cost: the encoder runs on every lag in every forward, apart for lag zero, positive and negative lags; the kernel is
-laid out (heads, lags, channels) with one head; and the product goes through torch.fft along dimension -2, of length exactly
-2n, differentiated by autograd.
+Written from the description in Qin et al. 2023 (arXiv 2305.04749): pre-norm gated Toeplitz unit and gated linear unit.
+What makes its cost: the encoder runs on every lag in every forward, apart for lag zero, positive and negative lags;
+the kernel is laid out (heads, lags, channels) with one head; and the product goes through torch.fft along dimension
+-2, of length exactly 2n, differentiated by autograd.
 """
 
 import torch
@@ -20,7 +20,7 @@ class RootMeanSquareNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalise (..., channels)."""
+        """Normalize (..., channels)."""
         rms = x.norm(2, dim=-1, keepdim=True) * x.shape[-1] ** -0.5
         return x / (rms + self.eps)
 
@@ -53,7 +53,7 @@ class ToeplitzProduct(nn.Module):
         self.causal = causal
 
     def kernel(self, length: int, device: torch.device) -> Tensor:
-        """Return lags 0 to length - 1, a free place that holds lag 0 again, and lags -(length - 1) to -1 if there are any.
+        """Return lags 0 to length - 1, a free place that holds lag 0 again, and lags -(length - 1) to -1 if two-sided.
 
         (1, length + 1 or 2 length, channels).
         """

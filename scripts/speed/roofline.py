@@ -1,7 +1,7 @@
 """What bounds a product: bytes it must move, the bandwidth of this machine, and a model of what plain transforms move.
 
-Bytes count every stream once for each time that it must be read or written, and kernels, which are in float32. A floor is
-bytes over the bandwidth of copying a tensor too large for any cache; what fits a cache may go below it.
+Bytes count every stream once for each time that it must be read or written, and kernels, which are in float32. A floor
+is bytes over the bandwidth of copying a tensor too large for any cache; what fits a cache may go below it.
 """
 
 import statistics
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from op_candidates import Candidate, Sizes
+from op_candidates import Form, Sizes
 
 from hf_seqmix.training.timing import Clock
 
@@ -17,9 +17,9 @@ __all__ = ["copy_bandwidth", "fewest_bytes", "floor_ms", "kept_bytes", "model_ro
 
 _COPY_BYTES = {"cpu": 2**28, "cuda": 2**31}
 
-# Bytes an element that torch.fft moves forward, and forward and backward, for input and output of two bytes: cast 6, pad 12,
-# transform 16, multiply 16, copy before the inverse 16, inverse 16, scaling 16, cut and cast 6; and so on backward. Beyond
-# 16384 samples the transform takes a second pass.
+# Bytes an element that torch.fft moves forward, and forward and backward, for input and output of two bytes: cast 6,
+# pad 12, transform 16, multiply 16, copy before the inverse 16, inverse 16, scaling 16, cut and cast 6; and so on
+# backward. Beyond 16384 samples the transform takes a second pass.
 _RFFT_BYTES = (104, 335)
 _RFFT_BYTES_LONG = (136, 430)
 _ONE_PASS = 16384
@@ -47,32 +47,32 @@ def copy_bandwidth(device: torch.device, size: int | None = None, rounds: int = 
     return 2 * source.nbytes / statistics.median(seconds)
 
 
-def fewest_bytes(sizes: Sizes, candidate: Candidate) -> tuple[int, int]:
+def fewest_bytes(sizes: Sizes, form: Form) -> tuple[int, int]:
     """Return the bytes that must be moved forward, and forward and backward.
 
-    Forward reads the streams and writes one; backward reads the upstream gradient and the streams and writes a gradient for
-    each. Kernels are read, and in backward read again and their gradients written.
+    Forward reads the streams and writes one; backward reads the upstream gradient and the streams and writes a
+    gradient for each. Kernels are read, and in backward read again and their gradients written.
     """
     stream = sizes.batch * sizes.channels * sizes.length * getattr(torch, sizes.dtype).itemsize
-    kernel = _kernel_bytes(sizes, candidate)
-    forward = (candidate.streams + 1) * stream + kernel
-    return forward, forward + (2 * candidate.streams + 1) * stream + 2 * kernel
+    kernel = _kernel_bytes(sizes, form)
+    forward = (form.streams + 1) * stream + kernel
+    return forward, forward + (2 * form.streams + 1) * stream + 2 * kernel
 
 
-def kept_bytes(sizes: Sizes, candidate: Candidate) -> int:
-    """Return the bytes of a candidate's inputs, which a product must keep for its gradients, and need keep alone."""
+def kept_bytes(sizes: Sizes, form: Form) -> int:
+    """Return the bytes of a form's inputs, which a product must keep for its gradients, and need keep alone."""
     stream = sizes.batch * sizes.channels * sizes.length * getattr(torch, sizes.dtype).itemsize
-    return candidate.streams * stream + _kernel_bytes(sizes, candidate)
+    return form.streams * stream + _kernel_bytes(sizes, form)
 
 
-def floor_ms(sizes: Sizes, candidate: Candidate, bandwidth: float) -> tuple[float, float]:
+def floor_ms(sizes: Sizes, form: Form, bandwidth: float) -> tuple[float, float]:
     """Return the least time forward, and forward and backward, that memory allows, in milliseconds."""
-    forward, both = fewest_bytes(sizes, candidate)
+    forward, both = fewest_bytes(sizes, form)
     return 1e3 * forward / bandwidth, 1e3 * both / bandwidth
 
 
 def rfft_model(sizes: Sizes, bandwidth: float) -> tuple[float, float]:
-    """Return the milliseconds that plain transforms should take on a GPU in half precision, forward, and with backward."""
+    """Return the milliseconds of plain transforms on a GPU in half precision, forward and with backward."""
     elements = sizes.batch * sizes.channels * sizes.length
     forward, both = _RFFT_BYTES if 2 * sizes.length <= _ONE_PASS else _RFFT_BYTES_LONG
     return 1e3 * forward * elements / bandwidth, 1e3 * both * elements / bandwidth
@@ -116,9 +116,9 @@ def _text(value: float | None, spec: str) -> str:
     return "unmeasured" if value is None else format(value, spec)
 
 
-def _kernel_bytes(sizes: Sizes, candidate: Candidate) -> int:
+def _kernel_bytes(sizes: Sizes, form: Form) -> int:
     total = 0
-    for shape in candidate.kernels(sizes):
+    for shape in form.kernels(sizes):
         entries = 1
         for size in shape:
             entries *= size

@@ -1,6 +1,9 @@
-"""Goals for speed and memory beside what came out: of operations here and of layers in `layer_goals`.
+"""What the package wants of its speed and memory, beside what came out.
 
-A goal is of one kind of device; a run on the other kind, at other lengths, or in another precision leaves it unmeasured.
+A goal belongs to one kind of device; a run on the other kind, at other lengths or in another precision leaves it
+unmeasured. The reasons: a Toeplitz product must beat what its users would write with torch.fft, at every length; SKI
+must beat a Toeplitz product, or its approximation buys nothing; backward keeps the inputs alone; time grows almost
+linearly with the length; and a layer must beat the original implementation and, from some length on, attention.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,10 +13,10 @@ import torch
 
 from hf_seqmix.training.timing import slope
 
-__all__ = ["COLUMNS", "goal_row", "op_goals"]
+__all__ = ["COLUMNS", "layer_goals", "op_goals"]
 
 COLUMNS = {
-    "goal": "goal",
+    "device": "device",
     "what": "what",
     "length": "length",
     "bound_text": "at least or most",
@@ -24,25 +27,42 @@ COLUMNS = {
 Row = Mapping[str, Any]
 
 FEWEST_ELEMENTS = 16_000_000
-"""Elements of a stream from which on the goals of a GPU hold."""
+"""Elements of a stream from which on the goals of operations on a GPU hold."""
+SMALLEST_LAYER = 1024
+"""Hidden size from which on the goals of layers on a GPU hold."""
 
-
-def goal_row(
-    goal: str, what: str, bound: float, measured: float | None, *, most: bool = False, length: int | str = ""
-) -> dict[str, Any]:
-    """Return a line of the table of goals: `bound` is the least value wanted, or the most."""
-    met = None if measured is None else (measured <= bound if most else measured >= bound)
-    return {
-        "goal": goal,
-        "what": what,
-        "length": length,
-        "bound": bound,
-        "bound_text": f"{'<=' if most else '>='} {bound:g}",
-        "measured": measured,
-        "measured_text": "unmeasured" if measured is None else f"{measured:.2f}",
-        "met": met,
-        "verdict": "unmeasured" if met is None else "yes" if met else "no",
-    }
+# What, against what, operation, key of the measured ratio, least ratio by length.
+_RATIOS: dict[str, list[tuple[str, str, str, str, dict[int, float]]]] = {
+    "CPU": [
+        ("causal Toeplitz", "torch.fft", "toeplitz", "vs_rfft", {512: 1.4, 2048: 1.4, 4096: 1.6, 8192: 2.2}),
+        ("causal Toeplitz", "the strided form", "toeplitz", "vs_strided", dict.fromkeys((512, 2048, 4096, 8192), 2.5)),
+        ("causal Toeplitz", "the strided form", "toeplitz", "vs_strided", {1024: 2.0}),
+        ("SKI in torch", "torch.fft", "ski", "vs_rfft by torch", {512: 1.4, 2048: 1.7, 4096: 1.7, 8192: 1.7}),
+        ("native SKI, forward", "torch.fft", "ski", "forward_vs_rfft by native", {512: 5.0, 2048: 5.0, 8192: 5.0}),
+    ],
+    "GPU": [
+        ("causal Toeplitz", "torch.fft", "toeplitz", "vs_rfft", {512: 8.0, 1024: 5.0, 2048: 4.0, 4096: 3.0}),
+        ("causal Toeplitz", "torch.fft", "toeplitz", "vs_rfft", {8192: 2.0, 16384: 2.0}),
+        ("product of degree 3", "fused attention", "degree_3", "vs_attention", {2048: 0.6, 16384: 3.0}),
+        ("product of degree 4", "fused attention", "degree_4", "vs_attention", {2048: 0.6, 16384: 3.0}),
+    ],
+}
+_LLAMA = "Llama layer of as many parameters"
+# Family, table, against what, least ratio by length.
+_LAYERS: dict[str, list[tuple[str, str, str, dict[int, float]]]] = {
+    "CPU": [
+        ("tnn", "layers", "the original's layer", {512: 1.5, 2048: 1.5, 8192: 1.5}),
+        ("ski_tnn", "layers", "the original's layer", {512: 1.6, 2048: 1.8, 8192: 2.0}),
+        ("tnn", "transformers", f"a {_LLAMA}", {512: 0.95, 2048: 1.2, 8192: 2.2}),
+        ("ski_tnn", "transformers", f"a {_LLAMA}", {512: 1.0, 2048: 1.4, 8192: 2.8}),
+    ],
+    "GPU": [
+        ("tnn", "layers", "the original's layer", {512: 1.7, 2048: 1.7, 8192: 1.5}),
+        ("ski_tnn", "layers", "the original's layer", {512: 2.0, 2048: 2.0, 8192: 2.0}),
+        ("tnn", "transformers", f"a {_LLAMA}", {512: 0.75, 2048: 0.8, 8192: 1.05, 16384: 1.5}),
+        ("ski_tnn", "transformers", f"a {_LLAMA}", {512: 0.8, 2048: 0.95, 8192: 1.4, 16384: 2.1}),
+    ],
+}
 
 
 def op_goals(rows: Sequence[Row], kept: Sequence[Row], device: str, dtype: str, elements: int) -> list[dict[str, Any]]:
@@ -59,97 +79,123 @@ def op_goals(rows: Sequence[Row], kept: Sequence[Row], device: str, dtype: str, 
     on_cpu = kind == "cpu" and dtype == "float32"
     on_gpu = kind == "cuda" and getattr(torch, dtype).itemsize == 2 and elements >= FEWEST_ELEMENTS
     return [
+        *_ratio_goals("CPU", rows if on_cpu else []),
         *_cpu_goals(rows if on_cpu else [], kept if kind == "cpu" else []),
+        *_ratio_goals("GPU", rows if on_gpu else []),
         *_gpu_goals(rows if on_gpu else [], kept if on_gpu else []),
     ]
 
 
-def _find(rows: Sequence[Row], op: str, length: int) -> Row:
-    return next((row for row in rows if row["op"] == op and row["length"] == length), {})
+def layer_goals(
+    tables: Mapping[str, Sequence[Row]], device: str, dtype: str, hidden_size: int
+) -> list[dict[str, Any]]:
+    """Return the goals of layers, of both kinds of device; rivals are causal, and so is TNN.
+
+    Args:
+        tables: name -> rows of the benchmark.
+        device: of the run.
+        dtype: of the run.
+        hidden_size: of the run.
+    """
+    kind = torch.device(device).type
+    applies = {
+        "CPU": kind == "cpu" and dtype == "float32",
+        "GPU": kind == "cuda" and dtype == "bfloat16" and hidden_size >= SMALLEST_LAYER,
+    }
+    found = []
+    for where, goals in _LAYERS.items():
+        for family, table, rival, bounds in goals:
+            rows = tables.get(table, ()) if applies[where] else ()
+            for length, bound in bounds.items():
+                measured = next((row["ratio"] for row in rows if _is_meant(row, family, length)), None)
+                found.append(_goal(where, f"{family}, times as fast as {rival}", bound, measured, length=length))
+    return found
 
 
-def _ratio(row: Row, rival: str, name: str, forward: bool = False) -> float | None:
-    """How many times as fast as `rival` an implementation of ours is, each timed in turn with ours."""
-    prefix = "forward_vs_" if forward else "vs_"
-    of_rival = row.get(f"{prefix}{rival}")
-    if name == row.get("chosen"):
+def _goal(
+    device: str, what: str, bound: float, measured: float | None, *, most: bool = False, length: int | str = ""
+) -> dict[str, Any]:
+    """Return a line of the table of goals: `bound` is the least value wanted, or the most."""
+    met = None if measured is None else (measured <= bound if most else measured >= bound)
+    return {
+        "device": device,
+        "what": what,
+        "length": length,
+        "bound": bound,
+        "bound_text": f"{'<=' if most else '>='} {bound:g}",
+        "measured": measured,
+        "measured_text": "unmeasured" if measured is None else f"{measured:.2f}",
+        "met": met,
+        "verdict": "unmeasured" if met is None else "yes" if met else "no",
+    }
+
+
+def _ratio_goals(device: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    goals = []
+    for what, rival, op, key, bounds in _RATIOS[device]:
+        for length, bound in bounds.items():
+            row = next((row for row in rows if row["op"] == op and row["length"] == length), {})
+            goals.append(_goal(device, f"{what}, times as fast as {rival}", bound, _ratio(row, key), length=length))
+    return goals
+
+
+def _ratio(row: Row, key: str) -> float | None:
+    """Return a ratio of ours, or with "KEY by NAME" that of an implementation, each timed in turn with ours."""
+    key, _, name = key.partition(" by ")
+    of_rival = row.get(key)
+    if not name or name == row.get("chosen"):
         return of_rival
-    of_ours = row.get(f"{prefix}{name}")
+    of_ours = row.get(f"{key.rpartition('_')[0]}_{name}")
     return None if of_rival is None or of_ours is None else of_rival / of_ours
 
 
 def _growth(rows: Sequence[Row], op: str, key: str) -> float | None:
-    """Exponent of a time in the length from 512 on."""
+    """Return the exponent of a time in the length from 512 on."""
     mine = [row for row in rows if row["op"] == op and row["length"] >= 512 and row.get(key) is not None]
     return slope([row["length"] for row in mine], [row[key] for row in mine])
 
 
 def _cpu_goals(rows: Sequence[Row], kept: Sequence[Row]) -> list[dict[str, Any]]:
-    goals = []
-    against = "causal Toeplitz, times as fast as"
-    for length, bound in {512: 1.4, 2048: 1.4, 4096: 1.6, 8192: 2.2}.items():
-        measured = _find(rows, "toeplitz", length).get("vs_rfft")
-        goals.append(goal_row("C1", f"{against} torch.fft", bound, measured, length=length))
     others = [row["vs_rfft"] for row in rows if row["op"] == "toeplitz" and 128 <= row["length"] <= 8192]
-    goals.append(goal_row("C1", f"{against} torch.fft, least", 1.0, min(others, default=None), length="128 to 8192"))
-    for length, bound in {512: 2.5, 1024: 2.0, 2048: 2.5, 4096: 2.5, 8192: 2.5}.items():
-        measured = _find(rows, "toeplitz", length).get("vs_strided")
-        goals.append(goal_row("C2", f"{against} the strided form", bound, measured, length=length))
-    for length, bound in {512: 1.4, 2048: 1.7, 4096: 1.7, 8192: 1.7}.items():
-        measured = _ratio(_find(rows, "ski", length), "rfft", "torch")
-        goals.append(goal_row("C3", "SKI in torch, times as fast as torch.fft", bound, measured, length=length))
-    for length in (512, 2048, 8192):
-        measured = _ratio(_find(rows, "ski", length), "rfft", "native", forward=True)
-        goals.append(goal_row("C3", "native SKI, forward, times as fast as torch.fft", 5.0, measured, length=length))
+    what = "causal Toeplitz, times as fast as torch.fft, least"
+    goals = [_goal("CPU", what, 1.0, min(others, default=None), length="128 to 8192")]
     found = {row["dtype"]: row for row in kept}
     for dtype, bound in (("float32", 4.0), ("bfloat16", 7.0)):
         row = found.get(dtype, {})
-        where = f"{dtype}, batch {row['batch']}" if row else dtype
+        what = f"bytes kept, {dtype}, batch {row['batch']}" if row else f"bytes kept, {dtype}"
+        length = row.get("length", "")
         goals.append(
-            goal_row(
-                "C7",
-                f"bytes kept, {where}: over x and kernel",
-                1.01,
-                row.get("over_inputs"),
-                most=True,
-                length=row.get("length", ""),
-            )
+            _goal("CPU", f"{what}: over x and kernel", 1.01, row.get("over_inputs"), most=True, length=length)
         )
-        goals.append(
-            goal_row(
-                "C7",
-                f"bytes kept, {where}: torch.fft over ours",
-                bound,
-                row.get("times_fewer"),
-                length=row.get("length", ""),
-            )
-        )
-    what = "exponent of time in length, 512 on:"
-    goals.append(goal_row("C8", f"{what} causal Toeplitz", 1.15, _growth(rows, "toeplitz", "ours_ms"), most=True))
-    goals.append(goal_row("C8", f"{what} SKI", 1.1, _growth(rows, "ski", "ours_ms"), most=True))
+        goals.append(_goal("CPU", f"{what}: torch.fft over ours", bound, row.get("times_fewer"), length=length))
     native = any(row.get("chosen") == "native" for row in rows if row["op"] == "ski")
-    key = "ours_forward_ms" if native else "native_forward_ms"
-    goals.append(goal_row("C8", f"{what} native SKI, forward", 1.0, _growth(rows, "ski", key), most=True))
+    for what, op, key, bound in (
+        ("causal Toeplitz", "toeplitz", "ours_ms", 1.15),
+        ("SKI", "ski", "ours_ms", 1.1),
+        ("native SKI, forward", "ski", "ours_forward_ms" if native else "native_forward_ms", 1.0),
+    ):
+        measured = _growth(rows, op, key)
+        goals.append(_goal("CPU", f"exponent of time in length, 512 on: {what}", bound, measured, most=True))
     return goals
 
 
 def _gpu_goals(rows: Sequence[Row], kept: Sequence[Row]) -> list[dict[str, Any]]:
-    goals = []
-    for length, bound in {512: 8.0, 1024: 5.0, 2048: 4.0, 4096: 3.0, 8192: 2.0, 16384: 2.0}.items():
-        measured = _find(rows, "toeplitz", length).get("vs_rfft")
-        goals.append(goal_row("G1", "causal Toeplitz, times as fast as torch.fft", bound, measured, length=length))
-    mine = [row for row in rows if row["op"] == "ski" and row["length"] >= 512]
-    ratios = [row["vs_rfft"] for row in mine]
-    shares = [100 * row["floor_ms"] / row["ours_ms"] for row in mine]
-    goals.append(goal_row("G2", "SKI, times as fast as torch.fft, least", 10.0, min(ratios, default=None)))
-    goals.append(goal_row("G2", "SKI, % of the memory floor's speed, least", 45.0, min(shares, default=None)))
+    ski = [row for row in rows if row["op"] == "ski" and row["length"] >= 512]
     half = next((row for row in kept if row["dtype"] == "bfloat16"), {})
-    goals.append(goal_row("G6", "bytes kept by the product, torch.fft over ours", 7.0, half.get("times_fewer")))
     peaks = [row["rfft_peak_mib"] / row["ours_peak_mib"] for row in rows if row["op"] == "toeplitz"]
-    goals.append(goal_row("G6", "peak bytes of a step, torch.fft over ours, least", 7.0, min(peaks, default=None)))
-    for degree in (3, 4):
-        for length, bound in {2048: 0.6, 16384: 3.0}.items():
-            measured = _find(rows, f"degree_{degree}", length).get("vs_attention")
-            what = f"product of degree {degree}, times as fast as fused attention"
-            goals.append(goal_row("G7", what, bound, measured, length=length))
-    return goals
+    least = {
+        "SKI, times as fast as torch.fft, least": (10.0, [row["vs_rfft"] for row in ski]),
+        "SKI, % of the memory floor's speed, least": (45.0, [100 * row["floor_ms"] / row["ours_ms"] for row in ski]),
+        "bytes kept by the product, torch.fft over ours": (7.0, [half["times_fewer"]] if half else []),
+        "peak bytes of a step, torch.fft over ours, least": (7.0, peaks),
+    }
+    return [_goal("GPU", what, bound, min(found, default=None)) for what, (bound, found) in least.items()]
+
+
+def _is_meant(row: Row, family: str, length: int) -> bool:
+    """Return whether a row is of a family against the causal original or Llama layer."""
+    if row["length"] != length or row["layer"].split()[0] != family:
+        return False
+    rival = row["rival"].split()[0].rstrip(",")
+    causal_rival = row["rival"].endswith(", causal") or row["direction"] == "causal"
+    return rival in ("original", "llama") and causal_rival

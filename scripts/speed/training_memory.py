@@ -3,9 +3,10 @@
     python scripts/speed/training_memory.py --model-type tnn --config-overrides hidden_size=512 num_hidden_layers=12
     python scripts/speed/training_memory.py --model-type ipa --block-size 1024 --dtype float32 --checkpointing
 
-Parameters, gradients and AdamW's two averages are numbers times bytes. Activations are what the forward pass of a few rows
-keeps for the backward one, a token: of a layer (a model of three layers against one of two), and of the rest, the logits over
-the vocabulary above all. Other devices may keep other things, and what a step needs for a moment is not counted. Prints JSON.
+Parameters, gradients and AdamW's two averages are numbers times bytes. Activations are what the forward pass of a few
+rows keeps for the backward one, a token: of a layer (a model of three layers against one of two), and of the rest, the
+logits over the vocabulary above all. Other devices may keep other things, and what a step needs for a moment is not
+counted. Prints JSON.
 """
 
 import argparse
@@ -22,13 +23,13 @@ from hf_seqmix.training import config_from_overrides, parse_overrides
 
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
-    """A language model in its configuration's direction, with random weights."""
+    """Return a language model in its configuration's direction, with random weights."""
     auto = AutoModelForCausalLM if getattr(config, "is_causal", True) else AutoModelForMaskedLM
     return auto.from_config(config).to(dtype)
 
 
 def activation_bytes(model: PreTrainedModel, rows: int, length: int) -> int:
-    """Bytes that a forward pass keeps for the backward one beside the parameters; each piece of memory once."""
+    """Return bytes that a forward pass keeps for the backward one beside the parameters; each piece of memory once."""
     own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, Tensor] = {}
 
@@ -45,7 +46,7 @@ def activation_bytes(model: PreTrainedModel, rows: int, length: int) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line, prints the figures and returns them."""
+    """Run the command line, print the figures and return them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model-type", required=True, help="a family, such as tnn")
     parser.add_argument("--config-overrides", nargs="*", default=[], help="fields of its configuration, key=value")

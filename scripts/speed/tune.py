@@ -3,19 +3,20 @@
     python scripts/speed/tune.py --threads 1 --output-dir runs/tune
     python scripts/speed/tune.py --device cuda --elements 33554432 --channels 1024 --output-dir runs/tune-gpu
 
-What is timed, for each operation, dtype and length, forward and backward: every implementation that runs on the device (see
-`hf_seqmix.ops.common.crossovers`); implementations with other constants (bytes that a block of transforms takes, positions of a
-chunk); and forms that no table names: a convolution, dense matrices, linear attention by its definition or over all chunks at
-once. Each is checked against float64 first, output and gradients; what is wrong is left out and named. Times are medians over
-rounds in which all run in turn (see benchmark_ops.py, also for the clocks).
+What is timed, for each operation, dtype and length, forward and backward: every implementation that runs on the device
+(see `hf_seqmix.ops.common.crossovers`); implementations with other constants (bytes that a block of transforms takes,
+positions of a chunk); and forms that no table names: a convolution, dense matrices, linear attention by its definition
+or over all chunks at once. Each is checked against float64 first, output and gradients; what is wrong is left out and
+named. Times are medians over rounds in which all run in turn (see benchmark_ops.py, also for the clocks).
 
-From the implementations a table of crossovers is made: rows (longest length, name) by which the total of the logarithms of the
-times is least, where a change of name must save --margin of the time at one length. Limits between two measured lengths are
-where the two times cross. HF_SEQMIX_NATIVE=1 has SKI compiled in C for the CPU and times it, too.
+From the implementations a table of crossovers is made: rows (longest length, name) by which the total of the
+logarithms of the times is least, where a change of name must save --margin of the time at one length. Limits between
+two measured lengths are where the two times cross. HF_SEQMIX_NATIVE=1 has SKI compiled in C for the CPU and times it,
+too.
 
 Prints the table as crossovers.py has it, and where the one in force costs time. Writes tune.json, which
-`hf_seqmix.ops.common.crossovers.use_crossovers` reads, tune.md and a plot; points.jsonl takes every result at once, from which the
-same command goes on.
+`hf_seqmix.ops.common.crossovers.use_crossovers` reads, tune.md and a plot; tune.jsonl takes every result at once, and
+the same command goes on from there.
 """
 
 import argparse
@@ -27,22 +28,16 @@ from typing import Any
 
 import torch
 from crossover_table import Rows, table_of, table_text
-from op_candidates import Sizes, chosen, make_inputs, supported
-from op_checks import BOUNDS, error_of, under
-from tune_candidates import TUNED, Variant, active, variants_of
-from tune_plots import plot_points
+from op_candidates import BOUNDS, Sizes, add_size_arguments, check_size_arguments, chosen, sizes_of
+from protocol import check_all, time_in_turn
+from speed_plots import plot_points
+from tune_candidates import TUNED, candidate_of, variants_of
 
-from hf_seqmix.analysis.report import ResultLog
+from hf_seqmix._files import write_json
 from hf_seqmix.ops.common.crossovers import crossovers_in_force
-from hf_seqmix.training.timing import (
-    Clock,
-    Timed,
-    forward_backward,
-    in_fresh_process,
-    interleave,
-    medians_ms,
-    write_report,
-)
+from hf_seqmix.training.results import Result, ResultFile
+from hf_seqmix.training.rows import row_results, run_of, write_report
+from hf_seqmix.training.timing import Clock, in_fresh_process
 
 CPU_LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096, 8192]
 GPU_LENGTHS = [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768]
@@ -55,61 +50,44 @@ def kind_of(device: str, dtype: str) -> str:
     return name if name == "cpu" else f"{name} {'single' if dtype == 'float32' else 'half'}"
 
 
-def within(variant: Variant, once: Timed) -> Timed:
-    """Measure with a variant's constant and form in force."""
-
-    def call(clock: Clock) -> tuple[float, ...]:
-        with active(variant):
-            return once(clock)
-
-    return call
-
-
-def measure(arguments: argparse.Namespace, choice: str, sizes: Sizes) -> dict[str, Any]:
+def measure(arguments: argparse.Namespace, choice: str, sizes: Sizes) -> list[Result]:
     """Check and time every variant at one length."""
     torch.set_num_threads(arguments.threads)
     clock = Clock(torch.device(sizes.device))
-    timed: dict[str, Timed] = {}
-    errors: dict[str, float] = {}
-    left_out: dict[str, str] = {}
     variants = variants_of(choice, sizes)
-    for name, variant in variants.items():
-        try:
-            with active(variant):
-                error = error_of(sizes, variant.candidate)
-            fault = "" if error < BOUNDS[sizes.dtype] else f"relative error {error:.2g}"
-        except Exception as problem:
-            fault = f"{type(problem).__name__}: {problem}"[:300]
-        if fault:
-            left_out[name] = fault
-            print(f"{choice}, length {sizes.length}: {name} is left out: {fault}", file=sys.stderr)
-            continue
-        errors[name] = error
-        *tensors, upstream = make_inputs(sizes, variant.candidate)
-        once = forward_backward(supported(variant.candidate), tensors, upstream)
-        timed[name] = within(variant, under(variant.candidate, once))
-    if not timed:
+    candidates = {name: candidate_of(name, variant, sizes) for name, variant in variants.items()}
+    errors, left_out = check_all(candidates, f"{choice}, length {sizes.length}")
+    if not candidates:
         raise RuntimeError(f"{choice}: nothing is right at length {sizes.length}: {left_out}.")
-    medians: dict[str, list[float]] = {}
+    times: dict[str, float] = {}
     for slow in (False, True):
-        group = {name: once for name, once in timed.items() if variants[name].slow == slow}
+        group = {name: candidate for name, candidate in candidates.items() if variants[name].slow == slow}
         if group:
-            seconds = interleave(group, arguments.rounds, clock, arguments.seconds, drawn=True)
-            medians |= {name: medians_ms(of_one) for name, of_one in seconds.items()}
-    return {
-        "op": choice,
-        "dtype": sizes.dtype,
-        "kind": kind_of(sizes.device, sizes.dtype),
-        "length": sizes.length,
-        "batch": sizes.batch,
-        "clock": clock.kind,
-        "errors": errors,
-        "left_out": left_out,
-        "forward_ms": {name: forward for name, (forward, _) in medians.items()},
-        "ms": {name: both for name, (_, both) in medians.items()},
-        "implementations": [name for name in timed if variants[name].encoded],
-        "bases": {name: variants[name].base for name in timed if variants[name].base is not None},
-    }
+            times |= time_in_turn(group, arguments.rounds, clock, arguments.seconds, drawn=True, memory=False)
+    setting: dict[str, Any] = {"dtype": sizes.dtype, "kind": kind_of(sizes.device, sizes.dtype)}
+    setting |= {"length": sizes.length, "batch": sizes.batch, "clock": clock.kind}
+    results = []
+    for name in candidates:
+        own = setting | {"implementation": variants[name].encoded, "constant_of": variants[name].base}
+        row = own | {"error": errors[name], "forward_ms": times[f"{name}_forward_ms"], "ms": times[f"{name}_ms"]}
+        results += row_results([row], choice, name, setting=list(own), run=run_of(arguments, "tune"))
+    for name, fault in left_out.items():
+        results.append(Result(choice, name, "ms", None, setting=setting | {"left_out": fault}))
+    return results
+
+
+def point_of(results: Sequence[Result]) -> dict[str, Any]:
+    """Return what was measured of an operation at one length, each quantity by the name of its variant."""
+    first = results[0]
+    point: dict[str, Any] = {name: first.setting[name] for name in ("dtype", "kind", "length", "batch", "clock")}
+    point |= {"op": first.task, "error": {}, "forward_ms": {}, "ms": {}}
+    point["left_out"] = {result.model: result.get("left_out") for result in results if result.get("left_out")}
+    timed = [result for result in results if result.get("left_out") is None]
+    for result in timed:
+        point[result.metric][result.model] = result.value
+    point["implementations"] = list(dict.fromkeys(r.model for r in timed if r.setting["implementation"]))
+    point["bases"] = {r.model: r.setting["constant_of"] for r in timed if r.setting["constant_of"] is not None}
+    return point
 
 
 def judged(point: Mapping[str, Any], in_force: str) -> dict[str, Any]:
@@ -126,7 +104,7 @@ def judged(point: Mapping[str, Any], in_force: str) -> dict[str, Any]:
 
 
 def constant_rows(points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return, for every other constant, its time over that of the constant in force: geometric mean, least and most."""
+    """Return the time of every other constant over that of the constant in force: geometric mean, least and most."""
     ratios: dict[tuple[str, str, str], list[float]] = {}
     for point in points:
         for name, base in point["bases"].items():
@@ -169,34 +147,18 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", nargs="+", choices=list(TUNED), default=list(TUNED))
-    parser.add_argument("--lengths", type=int, nargs="+", help="64 to 8192 by default, on a GPU 128 to 32768")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--elements", type=int, help="instead: as many rows as make that many elements")
-    parser.add_argument("--channels", type=int, default=256)
-    parser.add_argument("--head-width", type=int, default=64)
-    parser.add_argument("--points", type=int, default=64, help="inducing points of ski, at most one a token")
-    parser.add_argument("--taps", type=int, default=33, help="taps of the short convolution of ski, odd")
+    add_size_arguments(parser, CPU_LENGTHS, GPU_LENGTHS)
     parser.add_argument("--dtype", nargs="+", choices=list(BOUNDS), help="float32 by default; on a GPU bfloat16, too")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=20, help="for a length; three rounds take place in any case")
+    parser.add_argument("--seconds", type=float, default=20, help="of a length; three rounds take place in any case")
     parser.add_argument("--margin", type=float, default=0.03, help="part of the time that a change of name must save")
-    parser.add_argument("--fast", action="store_true", help="small and short, to see that it works")
     parser.add_argument("--output-dir", default="runs/tune")
     arguments = parser.parse_args(argv)
     on_gpu = torch.device(arguments.device).type != "cpu"
     arguments.dtype = arguments.dtype or (["bfloat16", "float32"] if on_gpu else ["float32"])
-    if arguments.fast:
-        arguments.lengths, arguments.rounds = arguments.lengths or [32, 100], 1
-        arguments.batch, arguments.channels, arguments.head_width, arguments.points = 2, 16, 8, 16
-    arguments.lengths = sorted(set(arguments.lengths or (GPU_LENGTHS if on_gpu else CPU_LENGTHS)))
-    if min(*arguments.lengths, arguments.rounds, arguments.batch, arguments.channels) < 1 or arguments.margin < 0:
-        parser.error("lengths, rounds, batch and channels must be at least 1, and the margin at least 0.")
-    if "ski" in arguments.ops and (arguments.lengths[0] < 2 or arguments.points < 2 or arguments.taps % 2 == 0):
-        parser.error("ski needs lengths and points of at least 2, and an odd number of taps.")
-    if arguments.head_width < 1 or arguments.channels % min(arguments.head_width, arguments.channels):
-        parser.error(f"--head-width {arguments.head_width} must divide --channels {arguments.channels}.")
+    check_size_arguments(parser, arguments)
+    if arguments.margin < 0:
+        parser.error(f"--margin is {arguments.margin}; give at least 0.")
     return arguments
 
 
@@ -206,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
     torch.set_num_threads(arguments.threads)
     folder = Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    log = ResultLog(folder / "points.jsonl")
+    log = ResultFile(folder / "tune.jsonl")
     settings = {name: getattr(arguments, name) for name in SETTINGS} | {"torch": torch.__version__}
     points, rows = [], []
     for op in arguments.ops:
@@ -215,12 +177,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
                 sizes = sizes_of(arguments, length, dtype)
                 key = {"op": op, "sizes": sizes._asdict(), "settings": settings}
                 key["variants"] = list(variants_of(op, sizes))
-                point = log.get(key)
-                if point is None:
+                found = log.get(key)
+                if found is None:
                     on_gpu = torch.device(arguments.device).type != "cpu"
                     job = (arguments, op, sizes)
-                    point = measure(*job) if on_gpu else in_fresh_process(measure, *job)
-                    log.append(key, point)
+                    found = measure(*job) if on_gpu else in_fresh_process(measure, *job)
+                    log.append(key, found)
+                point = point_of(found)
                 rows.append(judged(point, chosen(op, sizes)))
                 points.append(point | {"in_force": rows[-1]["in_force"]})
                 print(f"{op}, {dtype}, length {length}: best {rows[-1]['best']}", file=sys.stderr)
@@ -233,20 +196,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
         (f"Forward and backward: {where}", rows, COLUMNS),
         ("Other constants", constants, CONSTANT_COLUMNS),
     ]
-    parts = {"rows": rows, "constants": constants, "points": points, "crossovers": table}
-    write_report(arguments, "tune", sections, in_force=crossovers_in_force(), **parts)
+    write_report(arguments, "tune", sections)
+    write_json(folder / "tune.json", {"crossovers": table, "in_force": crossovers_in_force()})
     plot_points(points, folder / "tune.png", f"Forward and backward: {where}")
     print(f"\nThe table of crossovers, as measured:\n\n{table_text(table)}\n\n{differences(rows, arguments.margin)}")
     return table
-
-
-def sizes_of(arguments: argparse.Namespace, length: int, dtype: str) -> Sizes:
-    """Sizes at one length."""
-    batch = arguments.batch
-    if arguments.elements:
-        batch = max(1, arguments.elements // (arguments.channels * length))
-    width = min(arguments.head_width, arguments.channels)
-    return Sizes(batch, arguments.channels, length, width, arguments.points, arguments.taps, dtype, arguments.device)
 
 
 def differences(rows: Sequence[Mapping[str, Any]], margin: float) -> str:
@@ -255,8 +209,8 @@ def differences(rows: Sequence[Mapping[str, Any]], margin: float) -> str:
     if not worse:
         return f"The implementations in force are within {100 * margin:g} % of the best everywhere."
     lines = [
-        f"  {row['op']}, {row['dtype']}, length {row['length']}: {row['in_force']} takes {row['cost_percent']:.0f} % more than "
-        f"{row['best']}"
+        f"  {row['op']}, {row['dtype']}, length {row['length']}: {row['in_force']} takes "
+        f"{row['cost_percent']:.0f} % more than {row['best']}"
         for row in worse
     ]
     return "\n".join(["What is in force costs more than the best:", *lines])

@@ -1,21 +1,23 @@
-"""What `tune.py` times: the implementations of an operation, the same with other constants, and forms that are none of them."""
+"""What `tune.py` times: implementations of an operation, the same with other constants, and further forms."""
 
 import importlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import op_products as products
 import torch
-from op_candidates import OPS, Candidate, Sizes, usable
+from op_candidates import OPS, Form, Sizes, candidate, usable
+from protocol import Candidate
 from torch import Tensor
 
 from hf_seqmix.ops import linear_attention, toeplitz_matmul_dense
 from hf_seqmix.ops.common.dispatch import real_valued
 from hf_seqmix.ops.polynomial.linear_attention import causal_sum_vectorized
 
-__all__ = ["TUNED", "Variant", "active", "variants_of"]
+__all__ = ["TUNED", "Variant", "active", "candidate_of", "variants_of"]
 
 TUNED = {
     "toeplitz_causal": "toeplitz",
@@ -31,9 +33,11 @@ _FFT, _SUM = "hf_seqmix.ops.common.fft", "hf_seqmix.ops.polynomial.linear_attent
 class Variant(NamedTuple):
     """Something to time."""
 
-    candidate: Candidate
+    form: Form
     base: str | None = None
-    """The implementation of which this is the same with another constant; None for an implementation or another form."""
+    """The implementation of which this is the same with another constant; None for an implementation or another
+    form.
+    """
     constant: tuple[str, str, int] | None = None
     """Module, name and value of that constant."""
     real: bool = False
@@ -43,12 +47,14 @@ class Variant(NamedTuple):
     longest: int | None = None
     """Greatest length at which it is tried."""
     slow: bool = False
-    """Whether it is timed in a rotation of its own: what it leaves in caches and in the allocator would slow the others."""
+    """Whether it is timed in a rotation of its own: what it leaves in caches and in the allocator would slow the
+    others.
+    """
 
 
 @contextmanager
 def active(variant: Variant) -> Iterator[None]:
-    """Have a variant's constant and form in force; implementations are forced by its candidate."""
+    """Have a variant's constant and form in force; implementations are forced by its form."""
     with ExitStack() as stack:
         if variant.real:
             stack.enter_context(real_valued())
@@ -61,7 +67,19 @@ def active(variant: Variant) -> Iterator[None]:
         yield
 
 
-def _vectorised(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def candidate_of(name: str, variant: Variant, sizes: Sizes) -> Candidate:
+    """Return a variant as something to check and time; one that is wrong is left out."""
+    by_form = candidate(name, variant.form, sizes)
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with active(variant), by_form.active():
+            yield
+
+    return replace(by_form, active=both, optional=True)
+
+
+def _vectorized(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return causal_sum_vectorized(q.float(), k.float(), v.float(), None).to(q.dtype)
 
 
@@ -87,10 +105,10 @@ def _constants(choice: str, on_gpu: bool) -> list[tuple[str, str, str, list[int]
 
 def variants_of(choice: str, sizes: Sizes) -> dict[str, Variant]:
     """Return what is timed at these sizes: name -> variant, implementations first."""
-    ours = OPS[TUNED[choice]].candidates["ours"]
+    ours = OPS[TUNED[choice]].forms["ours"]
     on_gpu = torch.device(sizes.device).type != "cpu"
 
-    def by(name: str) -> Candidate:
+    def by(name: str) -> Form:
         return ours._replace(names=((choice, name),))
 
     names = usable(choice, sizes)
@@ -111,16 +129,16 @@ def variants_of(choice: str, sizes: Sizes) -> dict[str, Variant]:
         found["parallel"] = Variant(ours._replace(product=_parallel), encoded=False, longest=2048, slow=True)
         if not on_gpu:
             for value in (32, 64, 128):
-                name = f"vectorised, {value}"
-                candidate = ours._replace(product=_vectorised, reference=products.linear_reference)
-                found[name] = Variant(candidate, None, (_SUM, "VECTOR_CHUNK", value), encoded=False)
+                name = f"vectorized, {value}"
+                form = ours._replace(product=_vectorized, oracle=products.linear_reference)
+                found[name] = Variant(form, None, (_SUM, "VECTOR_CHUNK", value), encoded=False)
     return {
         name: variant for name, variant in found.items() if variant.longest is None or sizes.length <= variant.longest
     }
 
 
 def _casting(product: Any) -> Any:
-    """The product in the dtype of x, whatever that of the kernel."""
+    """Return the product in the dtype of x, whatever that of the kernel."""
 
     def call(x: Tensor, kernel: Tensor) -> Tensor:
         return product(x, kernel).to(x.dtype)

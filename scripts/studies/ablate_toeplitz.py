@@ -1,4 +1,4 @@
-"""The ablations of Moreno, Mei, Walters 2023 (arXiv 2305.09028) as commands; each writes JSON, a table and a plot.
+"""The ablations of Moreno, Mei, Walters 2023 (arXiv 2305.09028) as commands; each writes results, a table and a plot.
 
     python scripts/studies/ablate_toeplitz.py sparse-low-rank --output-dir runs/sparse-low-rank
     python scripts/studies/ablate_toeplitz.py causal-ski --output-dir runs/causal-ski
@@ -6,9 +6,9 @@
     python scripts/studies/ablate_toeplitz.py mlp-depth --output-dir runs/mlp-depth
     python scripts/studies/ablate_toeplitz.py curves --output-dir runs/curves
 
-Times are medians over interleaved rounds (see benchmark_ops.py, also for the clocks). Models are trained by compare_mixers.py:
-equal parameters, equal batches, the learning rate chosen on the first seed; by default on the sources of Python's standard
-library. A killed command goes on with the next run when it is given again.
+Times are medians over interleaved rounds (see benchmark_ops.py, also for the clocks). Models are trained by
+compare_mixers.py: equal parameters, equal batches, the learning rate chosen on the first seed; by default on the
+sources of Python's standard library. A killed command goes on with the next run when it is given again.
 """
 
 import argparse
@@ -28,7 +28,7 @@ logger = logging.getLogger("ablate_toeplitz")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """One sub-command an ablation; `run` of the parsed arguments is the function that does it."""
+    """Return a parser with one sub-command an ablation; `run` of the parsed arguments is the function that does it."""
     parser = argparse.ArgumentParser(
         "ablate_toeplitz.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

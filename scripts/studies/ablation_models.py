@@ -1,7 +1,6 @@
 """Ablations that time layers and train models: the parts of SKI, the depth of the encoder, and training curves."""
 
 import argparse
-import json
 import logging
 import statistics
 from collections.abc import Mapping, Sequence
@@ -18,7 +17,9 @@ from transformers import AutoConfig
 from hf_seqmix.analysis.figures import draw_row, line
 from hf_seqmix.data import python_stdlib
 from hf_seqmix.models.backbone import SeqMixBlock
-from hf_seqmix.training.timing import Clock, Timed, forward_backward, interleave, medians_ms, peak_bytes, write_report
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.rows import row_results, write_report
+from hf_seqmix.training.timing import Clock, Timed, forward_backward, interleave, medians_ms, peak_bytes
 
 __all__ = ["SPLITS", "run_curves", "run_mlp_depth", "run_sparse_low_rank"]
 
@@ -28,7 +29,7 @@ SPLITS = ("train", "validation", "test")
 
 
 def text_files(arguments: argparse.Namespace) -> dict[str, Path]:
-    """The text of each split: as given, or the beginning of Python's standard library, written into the output folder."""
+    """Return the text of each split: as given, or the beginning of Python's standard library in the output folder."""
     given = {split: getattr(arguments, f"{split}_file") for split in SPLITS}
     if all(given.values()):
         return {split: Path(path) for split, path in given.items()}
@@ -55,21 +56,14 @@ def train(arguments: argparse.Namespace, task: str, models: Sequence[str]) -> li
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     command += ["--tokenizer", arguments.tokenizer, "--extend-sweep", "0"]
     command += ["--learning-rates", *map(str, arguments.learning_rates), "--seeds", *map(str, arguments.seeds)]
-    report = compare_mixers.main(command)
+    comparison = compare_mixers.compare(command)
+    report = compare_mixers.write_report(comparison)
     if report is None:
-        raise ValueError("No model could be trained; see the messages above, or try lower --learning-rates.")
-    log = Path(arguments.output_dir) / "training" / "runs.jsonl"
-    runs = [json.loads(text) for text in log.read_text(encoding="utf-8").splitlines()]
+        raise ValueError("no model could be trained; see the messages above, or try lower --learning-rates.")
     rows = []
     for result in report["results"]:
-        mine = {
-            run["key"]["seed"]: run["result"]
-            for run in runs
-            if run["key"]["model"] == result["model"]
-            and run["key"]["learning_rate"] == result["learning_rate"]
-            and run["key"]["settings"] == report["settings"]
-            and run["key"]["seed"] in arguments.seeds
-        }
+        known = {seed: comparison.known(result["model"], result["learning_rate"], seed) for seed in arguments.seeds}
+        mine = {seed: run for seed, run in known.items() if run is not None}
         metrics = [name for name in result if name.startswith(("validation_", "test_"))]
         row: dict[str, Any] = {name: result[name] for name in ("model", "num_parameters", "learning_rate")}
         row |= {"best_at_edge": result["best_at_edge"], "num_seeds": result["num_seeds"]}
@@ -85,8 +79,16 @@ def train(arguments: argparse.Namespace, task: str, models: Sequence[str]) -> li
     return rows
 
 
+def results_of(trained: Sequence[Mapping[str, Any]], task: str, **shared: Any) -> list[Result]:
+    """Return what came of trained models as results, with the test loss and the training loss of each seed."""
+    names = {"curves": "train_loss", "test_loss": "test_loss_mean", "test_loss_by_seed": "test_loss"}
+    rows = [{names.get(name, name): value for name, value in row.items()} for row in trained]
+    inner = {"train_loss": ("seed", "step"), "test_loss": ("seed",)}
+    return row_results(rows, task, "model", inner=inner, setting=("learning_rate",), **shared)
+
+
 def shown_loss(row: Mapping[str, Any]) -> str:
-    """Mean and spread of the test loss."""
+    """Return the mean and spread of the test loss."""
     if row["test_loss"] is None:
         return "diverged"
     spread = "" if row["test_loss_sd"] is None else f" ± {row['test_loss_sd']:.4f}"
@@ -94,7 +96,7 @@ def shown_loss(row: Mapping[str, Any]) -> str:
 
 
 def describe_training(arguments: argparse.Namespace, task: str) -> str:
-    """What was trained on what."""
+    """Return what was trained on what."""
     text = "Python's standard library" if arguments.train_file is None else Path(arguments.train_file).name
     rates = ", ".join(f"{rate:g}" for rate in arguments.learning_rates)
     return (
@@ -167,7 +169,7 @@ def plot_layers_and_losses(
     timings: Sequence[Mapping[str, Any]], trained: Sequence[Mapping[str, Any]], path: Path, title: str
 ) -> None:
     """Time and memory against the length, and the test loss of each seed."""
-    with draw_row(path, 13, 4.2, 3) as (figure, (left, middle, right)):
+    with draw_row(path, 13, 4.2, 3, title) as (_, (left, middle, right)):
         names = list(dict.fromkeys(row["model"] for row in timings))
         for index, name in enumerate(names):
             mine = [row for row in timings if row["model"] == name]
@@ -194,11 +196,10 @@ def plot_layers_and_losses(
         right.set_xlim(-0.6, len(trained) - 0.4)
         right.set_ylabel("test loss: each seed, and their mean (nats/token)")
         right.grid(axis="x", visible=False)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
 
 
 def run_sparse_low_rank(arguments: argparse.Namespace) -> dict[str, Any]:
-    """SKI with both of its parts, with the low-rank part only, and with the convolution only."""
+    """Time and train SKI with both of its parts, with the low-rank part only, and with the convolution only."""
     parts = register_parts()
     models: dict[str, Mapping[str, Any]] = {"ski_tnn": {"model_type": "ski_tnn"}}
     layers = {"ski_tnn": {"model_type": "ski_tnn", "is_causal": False, **_points(arguments)}}
@@ -219,7 +220,7 @@ def _points(arguments: argparse.Namespace) -> dict[str, int]:
 
 
 def run_mlp_depth(arguments: argparse.Namespace) -> dict[str, Any]:
-    """The encoder of TNN and FD-TNN with 3 and with 6 hidden layers."""
+    """Time and train the encoder of TNN and FD-TNN with 3 and with 6 hidden layers."""
     models: dict[str, Mapping[str, Any]] = {}
     layers: dict[str, Mapping[str, Any]] = {}
     causal = TASKS[arguments.task].causal
@@ -265,20 +266,23 @@ def layers_and_losses(
         (f"Training one layer, forward and backward: {where}", timings, TIME_COLUMNS),
         (f"Test loss: {described}", cells, loss_columns),
     ]
-    folder = write_report(arguments, stem.replace("-", "_"), sections)
+    kept = row_results(timings, f"a layer in training, {stem}", "model", setting=("length", "batch"))
+    kept += results_of(trained, task)
+    folder = write_report(arguments, stem.replace("-", "_"), sections, kept)
     plot_layers_and_losses(timings, trained, folder / f"{stem.replace('-', '_')}.png", f"{stem}: {described}")
     return {"timings": timings, "trained": trained}
 
 
 def run_curves(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Training curves of the masked TNN and SKI-TNN, the same batches in the same order."""
+    """Draw training curves of the masked TNN and SKI-TNN, the same batches in the same order."""
     torch.set_num_threads(arguments.threads)
     trained = train(arguments, "lm-masked", ["tnn", "ski_tnn"])
     described = describe_training(arguments, "lm-masked")
     cells = [row | {"loss": shown_loss(row), "rate": f"{row['learning_rate']:g}"} for row in trained]
     columns = {"model": "model", "num_parameters": "parameters:,", "rate": "rate", "loss": "test loss (nats/token)"}
-    folder = write_report(arguments, "curves", [(f"Masked TNN and SKI-TNN: {described}", cells, columns)])
-    with draw_row(folder / "curves.png", 8, 4.4) as (figure, (panel,)):
+    sections = [(f"Masked TNN and SKI-TNN: {described}", cells, columns)]
+    folder = write_report(arguments, "curves", sections, results_of(trained, "lm-masked"))
+    with draw_row(folder / "curves.png", 8, 4.4, 1, described) as (_, (panel,)):
         for index, row in enumerate(trained):
             color = line(index)["color"]
             for number, curve in enumerate(row["curves"].values()):
@@ -289,5 +293,4 @@ def run_curves(arguments: argparse.Namespace) -> dict[str, Any]:
                 )
         panel.set(xlabel="update", ylabel="training loss (nats/masked token)")
         panel.legend(title="one line a seed")
-        figure.suptitle(described, x=0.01, ha="left", fontsize=8.5, wrap=True)
     return {"trained": trained}

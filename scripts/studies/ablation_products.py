@@ -14,6 +14,7 @@ from torch import Tensor
 from hf_seqmix import toeplitz_matmul
 from hf_seqmix.analysis.figures import draw_grid, draw_row, line
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
+from hf_seqmix.training.rows import row_results, write_report
 from hf_seqmix.training.timing import (
     Clock,
     Timed,
@@ -21,7 +22,6 @@ from hf_seqmix.training.timing import (
     interleave,
     medians_ms,
     relative_error,
-    write_report,
 )
 
 __all__ = ["run_causal_ski", "run_interpolation"]
@@ -30,7 +30,7 @@ logger = logging.getLogger("ablate_toeplitz")
 
 
 def run_causal_ski(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Causal SKI by running sums against the causal Toeplitz product by FFT."""
+    """Compare causal SKI by running sums against the causal Toeplitz product by FFT."""
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
     clock = Clock(device)
@@ -71,17 +71,19 @@ def run_causal_ski(arguments: argparse.Namespace) -> dict[str, Any]:
     columns |= {f"{name}_over_fft": f"{name} / fft:.2f" for name in names[1:]}
     columns |= {f"{name}_forward_over_fft": f"forward, {name} / fft:.2f" for name in names[1:]}
     where = (
-        f"batch {arguments.batch}, {arguments.channels} channels, at most {arguments.points} points, {arguments.device}, "
-        f"{clock.kind}"
+        f"batch {arguments.batch}, {arguments.channels} channels, at most {arguments.points} points, "
+        f"{arguments.device}, {clock.kind}"
     )
     title = f"Causal SKI by running sums against the causal Toeplitz product, forward and backward: {where}"
     crossings = {
         name: crossing({row["length"]: row[f"{name}_over_fft"] for row in rows if f"{name}_over_fft" in row})
         for name in names[1:]
     }
-    folder = write_report(arguments, "causal_ski", [(title, rows, columns)], faster_from=crossings)
+    kept = row_results(rows, "causal_ski", "fft", models=names, setting=("length", "points", "spacing"))
+    kept += row_results([{"faster_from": crossings}], "causal_ski", "fft", models=names)
+    folder = write_report(arguments, "causal_ski", [(title, rows, columns)], kept)
     print("\nFaster than the FFT product from: " + _crossings_text(crossings))
-    with draw_row(folder / "causal_ski.png", 11, 4.4, 2) as (figure, panels):
+    with draw_row(folder / "causal_ski.png", 11, 4.4, 2, title) as (_, panels):
         for panel, suffix, label in zip(
             panels, ("_forward_ms", "_ms"), ("forward", "forward and backward"), strict=True
         ):
@@ -96,7 +98,6 @@ def run_causal_ski(arguments: argparse.Namespace) -> dict[str, Any]:
             panel.set_yscale("log", base=10)
             panel.minorticks_off()
         panels[0].legend()
-        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     return {"rows": rows, "faster_from": crossings}
 
 
@@ -125,7 +126,7 @@ def check_causal_ski(forms: Mapping[str, Callable[..., Tensor]], grid: InducingG
 
 
 def crossing(ratios: Mapping[int, float]) -> int | None:
-    """The least length from which on a ratio stays below 1, or None."""
+    """Return the least length from which on a ratio stays below 1, or None."""
     found = None
     for length in sorted(ratios, reverse=True):
         if ratios[length] >= 1:
@@ -139,7 +140,7 @@ def _crossings_text(crossings: Mapping[str, int | None]) -> str:
 
 
 def run_interpolation(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Products with W and its transpose, dense and sparse, over lengths and points."""
+    """Compare products with W and its transpose, dense and sparse, over lengths and points."""
     torch.set_num_threads(arguments.threads)
     clock = Clock(torch.device("cpu"))
     rows = []
@@ -175,21 +176,22 @@ def run_interpolation(arguments: argparse.Namespace) -> dict[str, Any]:
                 f"{points} points, length {length}: " + ", ".join(f"{n} {row[f'{n}_ms']:.2f} ms" for n in FORMS)
             )
     sparse = [name for name in FORMS if name != "dense"]
-    crossings = {
-        f"{name}, {points} points": crossing(
-            {row["length"]: row[f"{name}_over_dense"] for row in rows if row["points"] == points}
-        )
-        for points in arguments.points
-        for name in sparse
-    }
+    crossings: dict[str, int | None] = {}
+    kept = row_results(rows, "interpolation", "dense", models=list(FORMS), setting=("length", "points"))
+    for points in arguments.points:
+        mine = [row for row in rows if row["points"] == points]
+        found = {name: crossing({row["length"]: row[f"{name}_over_dense"] for row in mine}) for name in sparse}
+        crossings |= {f"{name}, {points} points": length for name, length in found.items()}
+        row = {"points": points, "faster_from": found}
+        kept += row_results([row], "interpolation", "dense", models=list(FORMS), setting=("points",))
     columns = {"points": "points", "length": "length"} | {f"{name}_ms": f"{name} ms:.3f" for name in FORMS}
     columns |= {f"{name}_over_dense": f"{name} / dense:.2f" for name in sparse}
     where = f"batch {arguments.batch}, {arguments.channels} channels, {clock.kind}"
     title = f"W z and W^T x, one after the other: {where}"
-    folder = write_report(arguments, "interpolation", [(title, rows, columns)], faster_from=crossings)
+    folder = write_report(arguments, "interpolation", [(title, rows, columns)], kept)
     print("\nFaster than dense from: " + _crossings_text(crossings))
     count = len(arguments.points)
-    with draw_grid(folder / "interpolation.png", 1.5 + 2.7 * count, 4, 1, count, sharey=True) as (figure, axes):
+    with draw_grid(folder / "interpolation.png", 1.5 + 2.7 * count, 4, 1, count, title, sharey=True) as (_, axes):
         panels = axes[0]
         for panel, points in zip(panels, arguments.points, strict=True):
             mine = [row for row in rows if row["points"] == points]
@@ -201,7 +203,6 @@ def run_interpolation(arguments: argparse.Namespace) -> dict[str, Any]:
             panel.minorticks_off()
         panels[0].set_ylabel("W z and W^T x (ms)")
         panels[0].legend()
-        figure.suptitle(title, x=0.01, ha="left", fontsize=9)
     return {"rows": rows, "faster_from": crossings}
 
 

@@ -1,9 +1,9 @@
-"""Looks into Toeplitz kernels: of a checkpoint, or of theory. Each analysis writes JSON, a table and plots.
+"""Looks into Toeplitz kernels: of a checkpoint, or of theory. Each analysis writes results, a table and plots.
 
     python scripts/studies/analyze_kernels.py kernels --model runs/tnn --output-dir runs/kernels
     python scripts/studies/analyze_kernels.py split --model runs/tnn --output-dir runs/kernels
     python scripts/studies/analyze_kernels.py extrapolation --model runs/fd-tnn --output-dir runs/kernels
-    python scripts/studies/analyze_kernels.py responses --output-dir runs/kernels                      # random and fitted encoders
+    python scripts/studies/analyze_kernels.py responses --output-dir runs/kernels                      # random, fitted
     python scripts/studies/analyze_kernels.py responses --model runs/fd-tnn --output-dir runs/kernels  # learned ones
     python scripts/studies/analyze_kernels.py ski-error --output-dir runs/kernels
     python scripts/studies/analyze_kernels.py piecewise-linear --output-dir runs/kernels
@@ -11,7 +11,7 @@
 kernels           learned kernels over lag and frequency, magnitude and phase, of one or two dimensions
 responses         frequency responses, impulse responses and decay for ReLU, SiLU and GELU, beside the predicted tails
 ski-error         W A W^T against the dense matrix, the best of its rank and Nystrom, and the bound on it
-piecewise-linear  whether a ReLU encoder is piecewise linear, with and without normalisation
+piecewise-linear  whether a ReLU encoder is piecewise linear, with and without normalization
 split             learned kernels as a few taps plus a smooth rest, and the rank of that
 extrapolation     kernels beyond the trained length
 """
@@ -30,7 +30,6 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 from transformers.utils import logging as transformers_logging
 
-from hf_seqmix._files import write_json
 from hf_seqmix.analysis.extrapolation import EXTRAPOLATION_COLUMNS, extrapolate_model, plot_extrapolation
 from hf_seqmix.analysis.kernel_decay import (
     ACTIVATIONS,
@@ -57,7 +56,6 @@ from hf_seqmix.analysis.piecewise_linear import (
     normalized_encoder,
     plot_linearity,
 )
-from hf_seqmix.analysis.response_plots import ResponseExample, plot_responses, response_example
 from hf_seqmix.analysis.ski_error import (
     SKI_COLUMNS,
     derivative_bound,
@@ -68,11 +66,11 @@ from hf_seqmix.analysis.ski_error import (
     two_exponentials,
 )
 from hf_seqmix.analysis.sparse_smooth import SPLIT_COLUMNS, plot_split, split_row, two_sided
+from hf_seqmix.analysis.theory_plots import ResponseExample, plot_responses, response_example
 from hf_seqmix.models.fd_tnn.kernel import FREQUENCY_INPUTS, FrequencyKernel
 from hf_seqmix.training import explain_write_error
-
-# Importing the package registers its families with the Auto classes.
-from hf_seqmix.training.results import markdown_table, run_environment
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.rows import row_results, write_report
 
 DEGREES = {"linear": 1, "cubic": 3}
 
@@ -80,7 +78,7 @@ logger = logging.getLogger("analyze_kernels")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """One sub-command an analysis; `run` of the parsed arguments is the function that does it."""
+    """Return a parser with one sub-command an analysis; `run` of the parsed arguments is the function that does it."""
     parser = argparse.ArgumentParser(
         prog="analyze_kernels.py",
         description=__doc__,
@@ -99,7 +97,7 @@ def build_parser() -> argparse.ArgumentParser:
                 "--trust-remote-code", action="store_true", help="run code that comes with the checkpoint"
             )
             added.add_argument("--layers", type=int, nargs="+", help="of the plots: first and last by default")
-        added.add_argument("--output-dir", type=Path, required=True, help="where JSON, table and plots go")
+        added.add_argument("--output-dir", type=Path, required=True, help="where results, table and plots go")
         added.set_defaults(run=run)
         return added
 
@@ -137,7 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def load_model(arguments: argparse.Namespace) -> nn.Module:
-    """The backbone of a checkpoint, whatever its head.
+    """Return the backbone of a checkpoint, whatever its head.
 
     Raises:
         ValueError: it cannot be loaded.
@@ -158,12 +156,12 @@ def load_model(arguments: argparse.Namespace) -> nn.Module:
 
 
 def trained_length(arguments: argparse.Namespace, model: Any) -> int:
-    """The length asked for, or else the one that the model is configured for."""
+    """Return the length asked for, or else the one that the model is configured for."""
     return arguments.length or model.config.max_position_embeddings
 
 
 def chosen(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
-    """The names of the layers to draw.
+    """Return the names of the layers to draw.
 
     Raises:
         ValueError: a layer is asked for that is not there.
@@ -175,7 +173,7 @@ def chosen(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 
 def run_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Draws and tabulates the kernels of every Toeplitz layer."""
+    """Draw and tabulate the kernels of every Toeplitz layer."""
     model = load_model(arguments)
     kernels = learned_kernels(model, trained_length(arguments, model))
     rows = [describe(layer) for layer in kernels]
@@ -200,7 +198,7 @@ def run_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def describe(layer: LearnedKernels) -> dict[str, Any]:
-    """Figures of a layer's kernels, and the taps of two typical channels."""
+    """Return figures of a layer's kernels, and the taps of two typical channels."""
     frequencies, response = layer.response(256)
     low = response[:, frequencies < math.pi / 2].square().mean(dim=1)
     high = response[:, frequencies >= math.pi / 2].square().mean(dim=1)
@@ -219,7 +217,7 @@ def describe(layer: LearnedKernels) -> dict[str, Any]:
 
 
 def run_responses(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Compares the decay of kernels given by their response with what is predicted, and draws both."""
+    """Compare the decay of kernels given by their response with what is predicted, and draw both."""
     drawn: dict[str, dict[str, ResponseExample]]
     if arguments.model:
         model = load_model(arguments)
@@ -280,7 +278,7 @@ def run_responses(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def run_ski_error(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Measures what SKI loses, for two smooth kernels, or for those that a model has learned."""
+    """Measure what SKI loses, for two smooth kernels, or for those that a model has learned."""
     panels: dict[str, list[dict[str, Any]]] = {}
     points = sorted(arguments.points)
     if points[0] < 2 or points[-1] >= arguments.length:
@@ -323,7 +321,7 @@ def run_ski_error(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def run_piecewise_linear(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Tests whether ReLU encoders are piecewise linear, by second differences away from their kinks."""
+    """Test whether ReLU encoders are piecewise linear, by second differences away from their kinks."""
     low, high = arguments.range
     if not low < high or arguments.seeds < 1 or arguments.cells < 2:
         raise ValueError(
@@ -344,7 +342,7 @@ def run_piecewise_linear(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def run_split(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Splits learned kernels into a few taps around lag 0 and a smooth rest."""
+    """Split learned kernels into a few taps around lag 0 and a smooth rest."""
     kernels = learned_kernels(load_model(arguments), arguments.length)
     rows = []
     for layer in kernels:
@@ -365,7 +363,7 @@ def run_split(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def run_extrapolation(arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Makes learned kernels longer than they were trained for."""
+    """Make learned kernels longer than they were trained for."""
     model = load_model(arguments)
     length = trained_length(arguments, model)
     results = extrapolate_model(model, length, round(length * arguments.factor))
@@ -381,6 +379,20 @@ def run_extrapolation(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     return rows
 
 
+def results_of(name: str, rows: Sequence[Mapping[str, Any]], **shared: Any) -> list[Result]:
+    """Return the rows of an analysis as results: what the analysis looks at stands for the model."""
+    looked_at = {"responses": "activation", "responses-fitted": "activation", "ski-error": "kernel"}
+    looked_at |= {"piecewise-linear": "normalization"}
+    return row_results(
+        rows,
+        name,
+        looked_at.get(name, "layer"),
+        setting=("length", "longer", "points", "degree", "half_width", "channels", "encoders", "fft_length"),
+        inner={"taps": ("channel", "lag")},
+        **shared,
+    )
+
+
 def report(
     arguments: argparse.Namespace,
     name: str,
@@ -389,18 +401,12 @@ def report(
     *,
     title: str,
 ) -> None:
-    """Prints the table, and writes it and the JSON."""
-    table = f"{title}\n\n{markdown_table(rows, columns)}\n"
-    print(table)
-    options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(arguments).items()}
-    options.pop("run")
-    payload = {"title": title, "rows": rows, "arguments": options, "environment": run_environment()}
-    write_json(arguments.output_dir / f"{name}.json", payload)
-    (arguments.output_dir / f"{name}.md").write_text(table, encoding="utf-8")
+    """Print the table, and write the table and the results."""
+    write_report(arguments, name, [(title, rows, columns)], results_of(name, rows))
 
 
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """Runs the command line and returns the rows of its table; exits with a message on wrong input."""
+    """Run the command line and return the rows of its table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)

@@ -1,15 +1,16 @@
 """Causal products with SKI: y_i = sum_(j <= i) (W A W^T)[i, j] x_j by running sums over the tokens, in three forms.
 
-Moreno, Mei, Walters 2023 (arXiv 2305.09028), appendix B: with the state s_i = s_(i-1) + W_i^T x_i the masked product is
-y_i = W_i A s_i. The mask acts on W A W^T itself, so that kernel values at negative lags count within a cell of the grid.
+Moreno, Mei, Walters 2023 (arXiv 2305.09028), appendix B: with the state s_i = s_(i-1) + W_i^T x_i the masked product
+is y_i = W_i A s_i. The mask acts on W A W^T itself, so that kernel values at negative lags count within a cell of the
+grid.
 
-`running_sums` keeps the state after every token. `chunked` keeps it before each chunk of whole cells, and multiplies by the
-dense masked matrix inside. `within_cells` uses that a row of W has two neighbouring nonzeros: of A s_i only two entries are
-needed, all completed cells together are a Toeplitz product over the inducing points, and the rest of s_i is two running sums
-that begin anew in each cell; so O(n) a channel, whatever the number of points.
+`running_sums` keeps the state after every token. `chunked` keeps it before each chunk of whole cells, and multiplies
+by the dense masked matrix inside. `within_cells` uses that a row of W has two neighboring nonzeros: of A s_i only two
+entries are needed, all completed cells together are a Toeplitz product over the inducing points, and the rest of s_i
+is two running sums that begin anew in each cell; so O(n) a channel, whatever the number of points.
 
-x is (batch, length, channels); the kernel is (channels, 2 points - 1) as `ski_matmul` takes it. The spacing of the grid is a
-whole number of tokens (`whole_grid`), so that all cells look alike.
+x is (batch, length, channels); the kernel is (channels, 2 points - 1) as `ski_matmul` takes it. The spacing of the
+grid is a whole number of tokens (`whole_grid`), so that all cells look alike.
 """
 
 from typing import Any
@@ -27,14 +28,14 @@ __all__ = ["causal_ski_dense", "chunked", "running_sums", "spacing_of", "whole_g
 
 
 def whole_grid(length: int, points: int) -> InducingGrid:
-    """The grid of at most `points` points over `length` tokens whose spacing is the least possible whole number."""
+    """Return the grid of at most `points` points over `length` tokens with the least whole spacing."""
     points = min(points, length)
     spacing = -(-(length - 1) // (points - 1))
     return InducingGrid(spacing * (points - 1) + 1, points)
 
 
 def spacing_of(grid: InducingGrid) -> int:
-    """Tokens a cell of a grid whose spacing is whole.
+    """Return tokens a cell of a grid whose spacing is whole.
 
     Raises:
         ValueError: if it is not.
@@ -45,14 +46,14 @@ def spacing_of(grid: InducingGrid) -> int:
 
 
 def causal_ski_dense(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-    """The definition: build W A W^T, (channels, length, length), set what lies above the diagonal to zero, and multiply."""
+    """Multiply by the definition: W A W^T, (channels, length, length), with zeros above the diagonal."""
     matrix = interpolation_matrix(x.shape[1], grid, x.dtype).to(x.device)
     inducing = toeplitz_matrix(kernel, matrix.shape[1], causal=False)
     return torch.einsum("cij,bjc->bic", (matrix @ inducing @ matrix.mT).tril(), x)
 
 
 def running_sums(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-    """The state after every token, (batch, length, points, channels): O(n r) time and memory a channel."""
+    """Multiply by the state after every token, (batch, length, points, channels): O(n r) time and memory a channel."""
     matrix = interpolation_matrix(x.shape[1], grid, x.dtype).to(x.device)
     states = (matrix.unsqueeze(-1) * x.unsqueeze(2)).cumsum(dim=1)
     rows = matrix @ toeplitz_matrix(kernel, matrix.shape[1], causal=False)  # W A, (channels, length, points)
@@ -60,7 +61,7 @@ def running_sums(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
 
 
 def chunked(x: Tensor, kernel: Tensor, grid: InducingGrid, chunk: int = 64) -> Tensor:
-    """Dense inside chunks of whole cells, about `chunk` tokens or one cell, and the state before each across them."""
+    """Multiply densely inside chunks of whole cells, about `chunk` tokens, and by the state before each."""
     batch, length, channels = x.shape
     spacing = spacing_of(grid)
     cells = max(1, chunk // spacing)  # of a chunk
@@ -90,7 +91,7 @@ def chunked(x: Tensor, kernel: Tensor, grid: InducingGrid, chunk: int = 64) -> T
 
 
 def within_cells(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-    """Two running sums that begin anew in each cell, all cells abreast, and a Toeplitz product over completed cells."""
+    """Multiply by two running sums that begin anew in each cell, and a Toeplitz product over completed cells."""
     batch, length, channels = x.shape
     spacing = spacing_of(grid)
     cells = -(-length // spacing)
@@ -111,7 +112,7 @@ def within_cells(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
 
 
 class _RunningSums(torch.autograd.Function):
-    """y_t = (1 - t / h) u_t + (t / h) v_t, where (u, v) = A s at the two points of the cell, as s takes up x_0 to x_t."""
+    """y_t = (1 - t / h) u_t + (t / h) v_t, with (u, v) = A s at both points of the cell, as s takes up x_0 to x_t."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, before: Tensor, near: Tensor) -> Tensor:
@@ -148,6 +149,6 @@ class _RunningSums(torch.autograd.Function):
 
 
 def _to_lag(kernel: Tensor, last: int) -> tuple[Tensor, int]:
-    """Bring a kernel to the lags -last to last with zeros, which meet weights of zero; return it and the place of lag 0."""
+    """Bring a kernel to the lags -last to last with zeros, which meet weights of zero; return the place of lag 0."""
     missing = last - kernel.shape[1] // 2
     return F.pad(kernel, (missing, missing)), last

@@ -1,15 +1,16 @@
-"""Compares language models at several lengths: is one better at short ones, and what does a training step cost?
+r"""Compares language models at several lengths: is one better at short ones, and what does a training step cost?
 
-    python scripts/studies/compare_lengths.py --models attention ipa-p --lengths 100 250 500 --output-dir runs/lengths \\
-        --train-file wiki.train.head.tokens --validation-file wiki.valid.tokens --test-file wiki.test.tokens
+    python scripts/studies/compare_lengths.py --models attention ipa-p --lengths 100 250 500 \
+        --train-file wiki.train.head.tokens --validation-file wiki.valid.tokens --test-file wiki.test.tokens \
+        --output-dir runs/lengths
 
-Runs compare_mixers.py for each length, in a folder of its own (equal parameters, equal batches and updates, learning rate
-swept on the first seed; a killed run goes on where it stopped), and then times training steps of the models side by side, in
-turn. Further arguments go to compare_mixers.py. The first model is the one that the others are compared with. Writes
-lengths.json, lengths.md and lengths.png.
+Runs compare_mixers.py for each length, in a folder of its own (equal parameters, equal batches and updates, learning
+rate swept on the first seed; a killed run goes on where it stopped), and then times training steps of the models side
+by side, in turn. Further arguments go to compare_mixers.py. The first model is the one that the others are compared
+with. Writes lengths.jsonl, lengths.md and lengths.png.
 
-The question is that of Shamsi, Hua, Williams 2023 (arXiv 2306.12317), who report 1.5 % less cross-entropy than attention at
-short lengths, an advantage that shrinks with the length, and training times that are very similar.
+The question is that of Shamsi, Hua, Williams 2023 (arXiv 2306.12317), who report 1.5 % less cross-entropy than
+attention at short lengths, an advantage that shrinks with the length, and training times that are very similar.
 """
 
 import argparse
@@ -26,7 +27,8 @@ from comparison_tasks import build_model
 from transformers import PreTrainedModel
 
 from hf_seqmix.analysis.figures import draw_row, line
-from hf_seqmix.training.timing import Clock, interleave, medians_ms, write_report
+from hf_seqmix.training.rows import row_results, write_report
+from hf_seqmix.training.timing import Clock, interleave, medians_ms
 
 
 class TrainingStep:
@@ -38,6 +40,7 @@ class TrainingStep:
         self.ids = torch.randint(model.config.vocab_size, (batch, length))
 
     def __call__(self, clock: Clock) -> tuple[float, ...]:
+        """Return the seconds of one step."""
         begin = clock.mark()
         self.model(self.ids, labels=self.ids).loss.backward()
         self.optimizer.step()
@@ -46,7 +49,7 @@ class TrainingStep:
 
 
 def step_times(comparison: Comparison, rounds: int) -> dict[str, float]:
-    """Median milliseconds of a training step of each model of a comparison, interleaved."""
+    """Return the median milliseconds of a training step of each model of a comparison, interleaved."""
     clock, arguments = Clock(torch.device("cpu")), comparison.arguments
     steps = {
         name: TrainingStep(build_model(config, True, 0), arguments.batch_size, arguments.block_size)
@@ -56,7 +59,7 @@ def step_times(comparison: Comparison, rounds: int) -> dict[str, float]:
 
 
 def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) -> list[dict[str, Any]]:
-    """One row a model: test cross-entropy, how it differs from the first model's on the same seeds, and the time."""
+    """Return a row for each model: test cross-entropy, its difference from the first model's by seed, the time."""
     reference = report["results"][0]
     rows = []
     for result in report["results"]:
@@ -149,9 +152,10 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         common = {name: value for name, value in report["arguments"].items() if name != "block_size"}
         rows += rows_of(report, length, step_times(comparison, arguments.timing_rounds))
     shown = argparse.Namespace(**common | vars(arguments))
-    title = f"{common['steps']} updates of {common['batch_size']} sequences, {common['threads']} CPU thread(s); differences "
-    title += "from the first model are of runs of the same seed, mean and standard deviation"
-    folder = write_report(shown, "lengths", [(title, rows, COLUMNS)])
+    title = f"{common['steps']} updates of {common['batch_size']} sequences, {common['threads']} CPU thread(s); "
+    title += "differences from the first model are of runs of the same seed, mean and standard deviation"
+    kept = row_results(rows, "lm-causal", "model", inner={"by_seed_percent": ("seed",)}, setting=("length",))
+    folder = write_report(shown, "lengths", [(title, rows, COLUMNS)], kept)
     plot(rows, folder / "lengths.png")
     return rows
 

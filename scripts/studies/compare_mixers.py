@@ -1,16 +1,16 @@
-"""Trains models of equal size on equal data, with a sweep of the learning rate and several seeds, and tabulates them.
+r"""Trains models of equal size on equal data, with a sweep of the learning rate and several seeds, and tabulates them.
 
-    python scripts/studies/compare_mixers.py --task lm-causal --models tnn attention fd_tnn-cosine-gelu --threads 1 \\
-        --train-file wiki.train.head.tokens --validation-file wiki.valid.tokens --test-file wiki.test.tokens \\
+    python scripts/studies/compare_mixers.py --task lm-causal --models tnn attention fd_tnn-cosine-gelu --threads 1 \
+        --train-file wiki.train.head.tokens --validation-file wiki.valid.tokens --test-file wiki.test.tokens \
         --output-dir runs/causal
     python scripts/studies/compare_mixers.py --task recall --models tnn attention --output-dir runs/recall
 
-Each model is trained with every learning rate on the first seed. While the rate of least validation loss lies at the edge
-of the sweep, the sweep goes on beyond it (--extend-sweep). The best rate is then trained on the other seeds. All models have
-the number of parameters of `tnn`, made up by the width of their feed-forwards, and see the same batches in the same
-order. Each run is a line of runs.jsonl; a killed comparison goes on where it stopped when the command is given again, also
-with more models, rates or seeds. Writes table.md, table.json and plot.png after each model, and for the task repetition
-bins.png, accuracy by frequency of the word and distance of its first occurrence.
+Each model is trained with every learning rate on the first seed. While the rate of least validation loss lies at the
+edge of the sweep, the sweep goes on beyond it (--extend-sweep). The best rate is then trained on the other seeds. All
+models have the number of parameters of `tnn`, made up by the width of their feed-forwards, and see the same batches in
+the same order. Each run is a line of results.jsonl; a killed comparison goes on where it stopped when the command is
+given again, also with more models, rates or seeds. Writes table.md and plot.png after each model, and for the task
+repetition bins.png, accuracy by frequency of the word and distance of its first occurrence.
 """
 
 import argparse
@@ -27,16 +27,17 @@ from typing import Any
 
 import numpy as np
 import torch
-from comparison_bins import mean_of_bins, plot_bins, score_bins
-from comparison_plots import plot_comparison
+from comparison_bins import mean_of_bins, score_bins
+from comparison_results import results_of, run_of
 from comparison_tasks import MODELS, TASKS, Sizes, Task, build_config, build_model, build_task, data_digest
+from study_plots import plot_bins, plot_comparison
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments, default_data_collator
 
-from hf_seqmix._files import write_json
-from hf_seqmix.analysis.report import ResultLog
+from hf_seqmix._files import write_text
 from hf_seqmix.data import ReproducibleMaskingCollator
 from hf_seqmix.training import block_scores, corpus_metrics, explain_write_error, prepare_run_folder
-from hf_seqmix.training.results import markdown_table, run_environment
+from hf_seqmix.training.results import ResultFile, markdown_table
+from hf_seqmix.training.rows import environment_of
 
 SPLITS = ("train", "validation", "test")
 
@@ -100,7 +101,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 class Comparison:
-    """The runs of one comparison: trained when they are first asked for, read from runs.jsonl after that."""
+    """The runs of one comparison: trained when they are first asked for, read from results.jsonl after that."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -121,18 +122,18 @@ class Comparison:
             "batch_size": arguments.batch_size,
             "data": data_digest(self.task),
         }
-        self.log = ResultLog(self.folder / "runs.jsonl")
+        self.log = ResultFile(self.folder / "results.jsonl")
         self.begin = time.monotonic()
         self.longest = 0.0
 
     def run(self, model: str, rate: float, seed: int) -> dict[str, Any]:
-        """The result of a run.
+        """Return the result of a run.
 
         Raises:
             OutOfTimeError: if it has not been trained, and the time left is shorter than the longest run so far.
         """
         key = self._key(model, rate, seed)
-        result = self.log.get(key)
+        result = self.known(model, rate, seed)
         if result is not None:
             return result
         budget = self.arguments.time_budget
@@ -141,14 +142,15 @@ class Comparison:
             raise OutOfTimeError
         result = self._train(self.configs[model], rate, seed)
         self.longest = max(self.longest, time.monotonic() - begin)
-        self.log.append(key, result)
+        self.log.append(key, results_of(key, result, environment_of()))
         loss, seconds = result["validation"]["token_loss"], time.monotonic() - begin
         logger.info(f"{model}, rate {rate:g}, seed {seed}: validation loss {_shown(loss)}, {seconds:.0f} s")
         return result
 
     def known(self, model: str, rate: float, seed: int) -> dict[str, Any] | None:
-        """The result of a run if it has been trained, else None."""
-        return self.log.get(self._key(model, rate, seed))
+        """Return the result of a run if it has been trained, else None."""
+        found = self.log.get(self._key(model, rate, seed))
+        return None if found is None else run_of(found)
 
     def _key(self, model: str, rate: float, seed: int) -> dict[str, Any]:
         return {
@@ -221,7 +223,7 @@ class Comparison:
         return figures | {"bins": bins} if bins else figures
 
     def sweep(self, model: str) -> Iterator[float]:
-        """Rates to train on the first seed: the given ones, then beyond the edge at which the best one lies."""
+        """Yield rates to train on the first seed: the given ones, then beyond the edge at which the best one lies."""
         rates = sorted(self.arguments.learning_rates)
         yield from rates
         for _ in range(self.arguments.extend_sweep if len(rates) > 1 else 0):
@@ -235,7 +237,7 @@ class Comparison:
             yield beyond
 
     def best(self, model: str, rates: Sequence[float]) -> float | None:
-        """The rate of least validation loss on the first seed among those trained, or None if all diverged."""
+        """Return the rate of least validation loss on the first seed among those trained, or None if all diverged."""
         losses = {rate: self._loss(model, rate) for rate in rates}
         finite = {rate: loss for rate, loss in losses.items() if loss is not None}
         return min(finite, key=finite.__getitem__) if finite else None
@@ -245,7 +247,7 @@ class Comparison:
         return result["validation"]["token_loss"] if result else None
 
     def trained_rates(self, model: str) -> list[float]:
-        """The rates of the sweep that have been trained, in order."""
+        """Return the rates of the sweep that have been trained, in order."""
         first = self.arguments.seeds[0]
         return sorted(rate for rate in self.sweep(model) if self.known(model, rate, first))
 
@@ -261,7 +263,7 @@ class Comparison:
 
 
 def summary_of(comparison: Comparison) -> list[dict[str, Any]]:
-    """One row a model: the best rate, and each figure's mean, sample standard deviation and number of seeds."""
+    """Return a row for each model: best rate, and each figure's mean, sample standard deviation, number of seeds."""
     seeds = comparison.arguments.seeds
     rows = []
     for model in comparison.arguments.models:
@@ -291,7 +293,7 @@ def summary_of(comparison: Comparison) -> list[dict[str, Any]]:
 
 
 def spread(values: Mapping[int, float | None]) -> dict[str, Any]:
-    """Mean and sample standard deviation (None for one seed) over the seeds whose run did not diverge."""
+    """Return the mean and sample standard deviation (None for one seed) over the seeds whose run did not diverge."""
     finite = [value for value in values.values() if value is not None]
     return {
         "mean": statistics.mean(finite) if finite else None,
@@ -302,7 +304,7 @@ def spread(values: Mapping[int, float | None]) -> dict[str, Any]:
 
 
 def add_differences(rows: Sequence[dict[str, Any]], metric: str) -> None:
-    """Adds to each row how it differs from the first one, seed by seed, on the test split."""
+    """Add to each row how it differs from the first one, seed by seed, on the test split."""
     reference = rows[0][f"test_{metric}"]["by_seed"]
     for row in rows:
         values = row[f"test_{metric}"]["by_seed"]
@@ -315,23 +317,20 @@ def add_differences(rows: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 def write_report(comparison: Comparison) -> dict[str, Any] | None:
-    """Writes table.json, table.md and plot.png from the runs there are; None if there are none."""
+    """Write table.md and plot.png from the runs there are, and return what the table shows; None if there are none."""
     rows = summary_of(comparison)
     if not rows:
         return None
     arguments, task = comparison.arguments, comparison.task
     main_metric = next(iter(task.kind.metrics))
     add_differences(rows, main_metric)
-    environment = run_environment()
-    environment.pop("command")  # has the paths of this machine
     names = {
         name: Path(value).name if name.endswith("_file") and value else value
         for name, value in vars(arguments).items()
         if name not in ("output_dir", "time_budget")
     }
-    report = {"arguments": names, "settings": comparison.settings, "results": rows, "environment": environment}
-    write_json(comparison.folder / "table.json", report)
-    _write_text(comparison.folder / "table.md", _markdown(comparison, rows, main_metric))
+    report = {"arguments": names, "settings": comparison.settings, "results": rows}
+    write_text(comparison.folder / "table.md", _markdown(comparison, rows, main_metric))
     title = f"Task {arguments.task}, {rows[0]['num_parameters']:,} parameters, {arguments.steps} updates"
     plot_comparison(rows, main_metric, task.kind.metrics[main_metric], comparison.folder / "plot.png", title)
     if "test_bins" in rows[0]:
@@ -370,8 +369,8 @@ def _markdown(comparison: Comparison, rows: Sequence[Mapping[str, Any]], main_me
         [
             f"Task {arguments.task}: {arguments.steps} updates of {arguments.batch_size} sequences of"
             f" {arguments.block_size} tokens ({tokens_seen:,} in all); {'; '.join(sizes)}.",
-            f"{arguments.num_layers} layers, {arguments.hidden_size} channels. Mean ± sample standard deviation over seeds"
-            f" {', '.join(map(str, arguments.seeds))} at the learning rate of least validation loss on seed"
+            f"{arguments.num_layers} layers, {arguments.hidden_size} channels. Mean ± sample standard deviation over"
+            f" seeds {', '.join(map(str, arguments.seeds))} at the learning rate of least validation loss on seed"
             f" {arguments.seeds[0]}; differences are of runs of the same seed. (edge): no higher or no lower rate was"
             " tried.",
             "",
@@ -389,12 +388,6 @@ def _with_spread(value: Mapping[str, Any], metric: str, sign: str = "") -> str |
     return text if value["sd"] is None else f"{text} ± {value['sd']:.{digits}f}"
 
 
-def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
-
-
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -404,7 +397,7 @@ def _shown(value: float | None) -> str:
 
 
 def compare(argv: Sequence[str] | None = None) -> Comparison:
-    """Runs the command line, as far as the time budget goes; exits with a message on wrong input."""
+    """Run the command line, as far as the time budget goes; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
@@ -428,7 +421,7 @@ def compare(argv: Sequence[str] | None = None) -> Comparison:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Runs the command line and returns what is written to table.json."""
+    """Run the command line and return what the table shows."""
     return write_report(compare(argv))
 
 

@@ -54,7 +54,7 @@ MODELS |= {
     for activation in ("relu", "silu", "gelu")
 }
 
-# Four centres or heads, as attention has heads here.
+# Four centers or heads, as attention has heads here.
 IPA: dict[str, Any] = {"num_centers": 4, "norm_type": "simple_rms"}
 MODELS |= {f"ipa-{norm}": ("ipa", IPA | {"kernel_norm": norm}) for norm in ("p", "j", "prod", "mix", "none")}
 MODELS |= {
@@ -66,7 +66,7 @@ POLYNOMIAL: dict[str, Any] = {"num_attention_heads": 4, "position_embedding_type
 MODELS |= {f"poly-{degree}": ("poly_transformer", POLYNOMIAL | {"degree": degree}) for degree in (2, 3, 4, 5)}
 
 BIDIRECTIONAL_ONLY = {"ski_tnn"}
-# The feed-forward of IPA is divided among its centres.
+# The feed-forward of IPA is divided among its centers.
 WIDTH_STEP = {"ipa": 4}
 
 
@@ -91,7 +91,8 @@ TEXT_DEFAULTS = {
 }
 # With unscaled embeddings, masked models hardly leave the frequencies of the tokens in so few updates.
 MASKED_DEFAULTS = TEXT_DEFAULTS | {"decay": 0.9, "embedding_scale": 10.0, "steps": 1000}
-# Unscaled embeddings, of unit variance, are also the output's: with so few tokens, attention does not learn to recall then.
+# Unscaled embeddings, of unit variance, are also the output's: with so few tokens, attention does not learn to recall
+# then.
 RECALL_DEFAULTS = {
     "embedding_scale": 8.0,
     "steps": 1500,
@@ -211,7 +212,7 @@ def _tokenizer(spec: str, documents: Any, causal: bool, folder: Path) -> PreTrai
 
 
 def data_digest(task: Task) -> str:
-    """A name for exactly these blocks, masks of the evaluation included."""
+    """Return a name for exactly these blocks, masks of the evaluation included."""
     digest = hashlib.sha256()
     for blocks in (task.train, *task.evaluation.values()):
         for column in ("input_ids", "labels"):
@@ -221,7 +222,7 @@ def data_digest(task: Task) -> str:
 
 
 def build_config(name: str, task: Task, sizes: Sizes) -> PreTrainedConfig:
-    """The configuration of a model whose feed-forwards are so wide that it has as many parameters as `tnn`.
+    """Return the configuration of a model whose feed-forwards are so wide that it has as many parameters as `tnn`.
 
     Raises:
         ValueError: if there is no such model for the task, or if its mixers alone have more parameters.
@@ -243,7 +244,7 @@ def build_config(name: str, task: Task, sizes: Sizes) -> PreTrainedConfig:
 
 
 def build_model(config: PreTrainedConfig, causal: bool, seed: int) -> PreTrainedModel:
-    """A model with random weights from a seed."""
+    """Return a model with random weights from a seed."""
     set_seed(seed)
     return (AutoModelForCausalLM if causal else AutoModelForMaskedLM).from_config(config)
 

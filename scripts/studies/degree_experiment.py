@@ -1,16 +1,16 @@
-"""Does a layer of degree 3 learn more from the same parameters than layers of degree 2 and 4? And the ranks behind the claim.
+r"""Does a layer of degree 3 learn more from the same parameters than layers of degree 2 and 4?
 
     python scripts/studies/degree_experiment.py train --form fully-connected --output-dir runs/degree/fully-connected
-    python scripts/studies/degree_experiment.py train --form sequence --token-width 2 --width 10 --batch-size 64 \\
+    python scripts/studies/degree_experiment.py train --form sequence --token-width 2 --width 10 --batch-size 64 \
         --output-dir runs/degree/sequence
     python scripts/studies/degree_experiment.py ranks --output-dir runs/degree/ranks
 
 `train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with other
-pairs, 1, with residual nets of layers of degree 2, 3 and 4 (static norms, no activation: polynomials) and of fractional
-degrees. Depths are equal in parameters; the learning rate is chosen on seeds of its own. All nets of an architecture are
-trained side by side. Each line of runs.jsonl is an architecture at a task; a killed run goes on where it stopped when the
-command is given again. Writes table.md, table.json and plots at the end. `ranks` prints exact separation ranks modulo a
-prime beside what they are said to be.
+pairs, 1, with residual nets of layers of degree 2, 3 and 4 (static norms, no activation: polynomials) and of
+fractional degrees. Depths are equal in parameters; the learning rate is chosen on seeds of its own. All nets of an
+architecture are trained side by side. Each line of results.jsonl is an architecture at a task; a killed run goes on
+where it stopped when the command is given again. Writes table.md and plots at the end. `ranks` prints exact separation
+ranks modulo a prime beside what they are said to be.
 """
 
 import argparse
@@ -25,13 +25,14 @@ from typing import Any
 
 import torch
 from degree_nets import FORMS, Architecture, architectures, build_net, draw_rows, rank_of
-from degree_report import write_report
+from degree_report import results_of, run_of, write_report
 from degree_tables import write_rank_tables
 from degree_training import Schedule, clipped, train_nets
 
-from hf_seqmix.analysis.report import ResultLog
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.results import ResultFile
+from hf_seqmix.training.rows import environment_of
 
 TASKS = ("paired_product", "paired_product_control")
 
@@ -68,7 +69,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--report-only", action="store_true", help="train nothing; tables and plots of the runs there are"
     )
     ranks = commands.add_parser("ranks", help="print exact separation ranks")
-    ranks.add_argument("--output-dir", type=Path, help="where to write ranks.md and ranks.json; nowhere by default")
+    ranks.add_argument("--output-dir", type=Path, help="where to write ranks.md and ranks.jsonl; nowhere by default")
     ranks.add_argument(
         "--max-size", type=int, default=4096, help="of a sampled matrix; smaller ones give lower bounds"
     )
@@ -92,14 +93,14 @@ def _check(arguments: argparse.Namespace) -> None:
     both = sorted({*arguments.seeds} & {*arguments.sweep_seeds})
     if both:
         raise ValueError(
-            f"--sweep-seeds and --seeds share {' '.join(map(str, both))}: choose the rate on seeds that are not reported."
+            f"--sweep-seeds and --seeds share {' '.join(map(str, both))}; choose the rate on seeds not reported."
         )
     if not all(0 < rate < math.inf for rate in arguments.learning_rates):
         raise ValueError(f"--learning-rates is {arguments.learning_rates}; rates must be positive and finite.")
 
 
 class Experiment:
-    """The runs of one form: trained when they are first asked for, read from runs.jsonl after that."""
+    """The runs of one form: trained when they are first asked for, read from results.jsonl after that."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
@@ -107,7 +108,7 @@ class Experiment:
         sizes = {"num_tokens": arguments.num_tokens, "width": arguments.token_width}
         self.tasks = {name: separation_task(name, **sizes) for name in arguments.tasks}
         self.schedule = Schedule(steps=arguments.steps, batch_size=arguments.batch_size)
-        self.log = ResultLog(self.folder / "runs.jsonl")
+        self.log = ResultFile(self.folder / "results.jsonl")
         self.nets = [
             net
             for kind in arguments.projections
@@ -116,6 +117,7 @@ class Experiment:
         ]
 
     def key(self, net: Architecture, task: str) -> dict[str, Any]:
+        """Return everything that the run of an architecture at a task depends on."""
         arguments = self.arguments
         names = ("num_tokens", "token_width", "learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")
         settings = {name: getattr(arguments, name) for name in names}
@@ -131,8 +133,11 @@ class Experiment:
         } | settings
 
     def plan(self) -> list[tuple[str, Architecture]]:
-        """Tasks and nets, what matters most first: the budget's nets of degree 2, 3 and 4 at every task, those of other
-        degrees, and at the first task the nets of other sizes."""
+        """Return tasks and nets, what matters most first.
+
+        These are the budget's nets of degree 2, 3 and 4 at every task, nets of other degrees, and at the first task
+        nets of other sizes.
+        """
         budget = self.arguments.budget * self.arguments.width**2
         equal = [
             net
@@ -150,14 +155,15 @@ class Experiment:
         return first + [(tasks[0], net) for net in self.nets if net not in equal]
 
     def run(self, net: Architecture, name: str) -> dict[str, Any]:
-        """The result of an architecture at a task."""
+        """Return the result of an architecture at a task."""
         key, task = self.key(net, name), self.tasks[name]
-        result = self.log.get(key)
-        if result is None:
+        found = self.log.get(key)
+        if found is None:
             begin = time.monotonic()
             result = self._train(net, task) | {"train_seconds": round(time.monotonic() - begin, 2)}
-            self.log.append(key, result)
-        return result
+            found = results_of(key, result, environment_of())
+            self.log.append(key, found)
+        return run_of(found)
 
     def _train(self, net: Architecture, task: SeparationTask) -> dict[str, Any]:
         arguments = self.arguments
@@ -200,7 +206,7 @@ def _finite(error: float) -> float | None:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Runs the command line and returns what is written to the JSON file; exits with a message on wrong input."""
+    """Run the command line and return what the tables show; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:

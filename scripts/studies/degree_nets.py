@@ -43,6 +43,7 @@ class Architecture:
 
     @property
     def depth(self) -> int:
+        """Number of layers."""
         return len(self.degrees)
 
     @property
@@ -61,7 +62,7 @@ class Architecture:
 
 
 def architectures(form: str, width: int, budget: int, affine: bool, fractional: bool = True) -> list[Architecture]:
-    """Pure degrees at every depth up to the budget, fractional ones at the budget, and what is equal with overhead.
+    """Return pure degrees at every depth up to the budget, fractional degrees at it, and nets equal with overhead.
 
     With overhead, whole depths of 2, 3 and 4 are equal two by two: at 12 matrices (2, 3), 15 (2, 4) and 20 (3, 4).
 
@@ -105,7 +106,7 @@ def architectures(form: str, width: int, budget: int, affine: bool, fractional: 
 
 
 class SequenceNet(nn.Module):
-    """Residual polynomial mixers over tokens, read out at the last one: x + mixer(x), static norms, no feed-forward."""
+    """Residual polynomial mixers over tokens, read at the last token: x + mixer(x), static norms, no feed-forward."""
 
     def __init__(self, architecture: Architecture, num_tokens: int, in_features: int) -> None:
         super().__init__()
@@ -119,7 +120,7 @@ class SequenceNet(nn.Module):
         self.out_proj = nn.Linear(width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, num_tokens, in_features) to (rows, 1)."""
+        """Map (rows, num_tokens, in_features) to (rows, 1)."""
         x = self.in_proj(x) + self.positions
         for mixer in self.mixers:
             x = x + mixer(x)
@@ -143,12 +144,12 @@ class FlatNet(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """(rows, num_tokens, in_features) to (rows, 1)."""
+        """Map (rows, num_tokens, in_features) to (rows, 1)."""
         return self.net(x.flatten(1))
 
 
 def build_net(architecture: Architecture, task: SeparationTask, seed: int) -> nn.Module:
-    """A net with random weights, its static norms set from 1024 rows of the task."""
+    """Return a net with random weights, its static norms set from 1024 rows of the task."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if architecture.form == "sequence":
@@ -161,7 +162,7 @@ def build_net(architecture: Architecture, task: SeparationTask, seed: int) -> nn
 
 
 def draw_rows(task: SeparationTask) -> Callable[[int, torch.Generator], tuple[Tensor, Tensor]]:
-    """Fresh rows of a task in float32: inputs (rows, num_tokens, width) and targets (rows,)."""
+    """Return fresh rows of a task in float32: inputs (rows, num_tokens, width) and targets (rows,)."""
 
     def draw(rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         seed = int(torch.randint(2**62, (), generator=generator))
@@ -172,14 +173,14 @@ def draw_rows(task: SeparationTask) -> Callable[[int, torch.Generator], tuple[Te
 
 
 def rank_of(architecture: Architecture, task: SeparationTask, max_size: int) -> int | None:
-    """Separation rank of the net with generic weights, exact below `max_size`, else `max_size`; None for a signed power."""
+    """Return the separation rank of a net with generic weights, at most `max_size`; None for a signed power."""
     if any(degree != int(degree) for degree in architecture.degrees):
         return None
     degrees = [int(degree) for degree in architecture.degrees]
     inputs, width, tokens = task.num_tokens * task.width, architecture.width, task.num_tokens
     if architecture.form == "fully-connected":
-        # Without output maps, which only nets have whose rank is beyond the task's already: with them it is no smaller, as
-        # generic ones do no worse than the identity.
+        # Without output maps, which only nets have whose rank is beyond the task's already: with them it is no
+        # smaller, as generic ones do no worse than the identity.
         settings = {"inputs": inputs, "residual": True, "bias": architecture.affine, "linear_readout": True}
         return mlp_separation_rank(degrees, width, max_size=max_size, **settings).rank  # type: ignore[arg-type]
     rng = np.random.default_rng(0)

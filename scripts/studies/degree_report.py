@@ -8,15 +8,13 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from degree_plots import KINDS, plot_curves, plot_equal, plot_errors
 from degree_training import FLOOR, clipped
+from study_plots import KINDS, plot_curves, plot_equal, plot_errors
 
-from hf_seqmix._files import write_json
-from hf_seqmix.training.results import markdown_table, run_environment
+from hf_seqmix._files import write_text
+from hf_seqmix.training.results import Result, Run, group_results, markdown_table
 
-__all__ = ["compare", "write_report"]
-
-"""Errors below it are rounding; they count as this."""
+__all__ = ["compare", "results_of", "run_of", "write_report"]
 
 # Student's t at 0.975 for 1, 2, ... degrees of freedom.
 _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
@@ -24,8 +22,58 @@ _T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.2
 Rows = Sequence[Mapping[str, Any]]
 
 
+_NUMBERS = ("projections", "with_overhead", "separation_rank", "task_rank", "bound", "train_seconds", "rate")
+
+
+def results_of(key: Mapping[str, Any], run: Mapping[str, Any], environment: Mapping[str, Any]) -> list[Result]:
+    """Return the results of an architecture at a task: the error of each seed, its curves, and the sweep of the rate.
+
+    Args:
+        key: architecture, task and training.
+        run: what `Experiment.run` returns.
+        environment: in which the run took place.
+    """
+    shared: dict[str, Any] = {
+        "task": key["task"],
+        "model": f"degree {key['kind']}",
+        "environment": environment,
+        "run": Run(
+            key["task"],
+            model={name: key[name] for name in ("form", "kind", "degrees", "width", "affine", "overhead")},
+            data={name: key[name] for name in ("num_tokens", "token_width")},
+            training={name: key[name] for name in ("learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")},
+        ),
+    }
+    net = {"form": key["form"], "depth": run["depth"], "affine": key["affine"], "overhead": key["overhead"]}
+    results = group_results({name: run[name] for name in _NUMBERS}, setting=net, **shared)
+    for rate, error in run["sweep"]:
+        results.append(Result(metric="sweep_error", value=error, setting=net | {"learning_rate": rate}, **shared))
+    for seed, error, curve in zip(key["seeds"], run["errors"], run["curves"], strict=True):
+        points = list(zip(run["curve_steps"], curve, strict=True))
+        results += group_results({"error": error, "validation_error": points}, setting=net, seed=seed, **shared)
+    return results
+
+
+def run_of(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the run that `results_of` made results of."""
+    run: dict[str, Any] = {result.metric: result.value for result in results if result.metric in _NUMBERS}
+    run |= {"depth": results[0].setting["depth"], "errors": [], "sweep": []}
+    curves: dict[int | None, list[tuple[Any, float | None]]] = {}
+    for result in results:
+        if result.metric == "error":
+            run["errors"].append(result.value)
+        elif result.metric == "sweep_error":
+            run["sweep"].append([result.setting["learning_rate"], result.value])
+        elif result.metric == "validation_error":
+            curves.setdefault(result.seed, []).append((result.setting["step"], result.value))
+    run["curves"] = [[value for _, value in curve] for curve in curves.values()]
+    run["curve_steps"] = [step for step, _ in next(iter(curves.values()))]
+    rates = [rate for rate, _ in run["sweep"]]
+    return run | {"best_at_edge": run["rate"] in (rates[0], rates[-1])}
+
+
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """log10 error of the first less that of the second: mean over seeds with its 95 % interval (paired t), and a word.
+    """Return log10 error of the first less the second: mean over seeds, 95 % interval (paired t), and a word.
 
     The interval is of the seeds; that the learning rates were chosen on few seeds is not in it.
     """
@@ -50,7 +98,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
 
 
 def write_report(folder: Path, arguments: argparse.Namespace, results: Rows) -> dict[str, Any]:
-    """Writes table.json, table.md and the plots from the results there are."""
+    """Write table.md and the plots from the runs there are, and return what the table shows."""
     n = arguments.width**2
     order = {kind: place for place, kind in enumerate(KINDS)}
     results = sorted(
@@ -67,15 +115,9 @@ def write_report(folder: Path, arguments: argparse.Namespace, results: Rows) -> 
     comparisons = [
         comparison for budget in ("projections", "with_overhead") for comparison in _pairs(results, budget, n)
     ]
-    environment = run_environment()
-    environment.pop("command")  # has the paths of this machine
     settings = {name: value for name, value in vars(arguments).items() if name not in ("output_dir", "report_only")}
-    report = {"settings": settings, "results": rows, "comparisons": comparisons, "environment": environment}
-    write_json(folder / "table.json", report)
-    text = _markdown(arguments, rows, comparisons)
-    temporary = folder / ".table.md.tmp"
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(folder / "table.md")
+    report = {"settings": settings, "results": rows, "comparisons": comparisons}
+    write_text(folder / "table.md", _markdown(arguments, rows, comparisons))
     plot_errors(results, n, folder / "errors.png", _title(arguments))
     plot_equal(results, arguments.budget * n, folder / "equal.png", _title(arguments))
     plot_curves(results, arguments.budget * n, folder / "curves.png", _title(arguments))
@@ -122,7 +164,7 @@ def _steps_to(curve: Sequence[float | None], steps: Sequence[int], error: float)
 
 
 def _pairs(results: Rows, budget: str, n: int) -> list[dict[str, Any]]:
-    """Comparisons of nets of different degrees and equal size, in one accounting."""
+    """Return comparisons of nets of different degrees and equal size, in one accounting."""
     found = []
     for first, second in combinations(results, 2):
         same = all(first[name] == second[name] for name in ("task", "affine", "overhead"))
@@ -209,15 +251,21 @@ def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> s
     seeds = ", ".join(map(str, arguments.seeds))
     return "\n".join(
         [
-            f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual, static norms, no activation.",
-            f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning rate of least"
-            f" geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher or no lower rate"
-            " was tried. Matrices are parameters of projections over width^2. Updates to 0.1: median over seeds, - if fewer"
-            " than half came so far. The separation rank is exact, of generic weights; the lower bound follows from it.",
+            f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual, static"
+            " norms, no activation.",
+            f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning"
+            " rate of least"
+            f" geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher or"
+            " no lower rate"
+            " was tried. Matrices are parameters of projections over width^2. Updates to 0.1: median over seeds,"
+            " - if fewer"
+            " than half came so far. The separation rank is exact, of generic weights; the lower bound follows"
+            " from it.",
             "",
             markdown_table(cells, columns),
             "",
-            "Equal sizes: mean over seeds with the 95 % interval of paired differences; errors above 1 count as 1, below"
+            "Equal sizes: mean over seeds with the 95 % interval of paired differences; errors above 1 count as"
+            " 1, below"
             f" {FLOOR:g} as that. Fractional degrees are equal within 8 %.",
             "",
             markdown_table(pairs, pair_columns) if pairs else "No two nets of equal size yet.",

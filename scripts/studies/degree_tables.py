@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_seqmix._files import write_json
+from hf_seqmix._files import write_text
 from hf_seqmix.analysis.degree_budget import best_degree, budget_table, degree_headroom, mixture_score
 from hf_seqmix.analysis.modular_nets import attention_separation_rank, mlp_separation_rank
-from hf_seqmix.analysis.separation_plots import plot_error_bounds
 from hf_seqmix.analysis.separation_rank import (
     ExactRank,
     SeparationSpectrum,
     generic_separation_rank,
     separation_spectrum,
 )
+from hf_seqmix.analysis.theory_plots import plot_error_bounds
 from hf_seqmix.data import separation_task
-from hf_seqmix.training.results import markdown_table
+from hf_seqmix.training.results import Result, markdown_table, write_results
+from hf_seqmix.training.rows import row_results
 
 __all__ = ["write_rank_tables"]
 
@@ -46,7 +47,7 @@ SIZES = ((2, 2, True), (2, 1, True), (4, 1, False), (4, 1, True))
 
 
 def write_rank_tables(folder: Path | None, max_size: int) -> dict[str, Any]:
-    """Computes the ranks, prints them as Markdown, and writes ranks.md and ranks.json to the folder if one is given."""
+    """Compute the ranks, print them as Markdown, and write ranks.md and ranks.jsonl to the folder if one is given."""
     fully_connected = [_fully_connected(degrees, width, max_size) for degrees, width in _nets()]
     attention = [
         _attention(tokens, width, mean, name, settings, max_size)
@@ -67,14 +68,31 @@ def write_rank_tables(folder: Path | None, max_size: int) -> dict[str, Any]:
     print(text)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "ranks.json", report)
-        temporary = folder / ".ranks.md.tmp"
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(folder / "ranks.md")
+        write_results(folder / "ranks.jsonl", results_of(report))
+        write_text(folder / "ranks.md", text + "\n")
         spectra = {name: _sampled(*task) for name, task in DRAWN.items()}
         title = f"Best sums of R products, from {SAMPLES} x {SAMPLES} samples"
         plot_error_bounds(spectra, folder / "bounds.png", title=title)
     return report
+
+
+def results_of(report: Mapping[str, Any], **shared: Any) -> list[Result]:
+    """Return the ranks as results."""
+    nets = row_results(
+        report["fully_connected"],
+        "fully connected",
+        "layers",
+        setting=("inputs", "matrices", "total_degree"),
+        **shared,
+    )
+    degrees = [f"degree_{degree}" for degree in (2, 3, 4)]
+    attention = []
+    for row in report["attention"]:
+        plain = {f"{name}_rank" if name in degrees else name: value for name, value in row.items()}
+        attention += row_results([plain], "attention", "net", models=degrees, setting=("tokens", "width"), **shared)
+    best = row_results(report["best_degrees"], "best degree of a layer", "layer", setting=("overhead",), **shared)
+    budgets = row_results(report["budgets"], "budget", "layer", setting=("degree",), **shared)
+    return nets + attention + best + budgets
 
 
 def _sampled(name: str, sizes: Mapping[str, Any]) -> SeparationSpectrum:
@@ -122,10 +140,12 @@ def _markdown(report: Mapping[str, Any]) -> str:
     mixture = mixture_score({2: 2, 3: 5})
     return "\n".join(
         [
-            "Separation rank between the first and the second half of the inputs, of coordinate 0, with random integer weights"
+            "Separation rank between the first and the second half of the inputs, of coordinate 0, with random"
+            " integer weights"
             f" modulo 2147483629.{note}",
             "",
-            "Fully connected nets, x -> prod_k W_k x. Formula: the largest rank of a homogeneous polynomial of that degree.",
+            "Fully connected nets, x -> prod_k W_k x. Formula: the largest rank of a homogeneous polynomial of"
+            " that degree.",
             "",
             markdown_table(
                 report["fully_connected"],
@@ -139,7 +159,8 @@ def _markdown(report: Mapping[str, Any]) -> str:
                 },
             ),
             "",
-            f"Attention form, {BUDGET} projection matrices (an output matrix a layer is not counted), one head, causal, read at"
+            f"Attention form, {BUDGET} projection matrices (an output matrix a layer is not counted), one head,"
+            " causal, read at"
             " the last token: degree 2 in 6 layers, 3 in 4, 4 in 3. Means divide sums over the past by their length.",
             "",
             markdown_table(
@@ -155,7 +176,8 @@ def _markdown(report: Mapping[str, Any]) -> str:
                 },
             ),
             "",
-            "Degree of most log-degree a parameter, for layers of d + c matrices: the real one, the whole one, and how much"
+            "Degree of most log-degree a parameter, for layers of d + c matrices: the real one, the whole one,"
+            " and how much"
             " more the real one would have.",
             "",
             markdown_table(
@@ -163,7 +185,8 @@ def _markdown(report: Mapping[str, Any]) -> str:
                 {"overhead": "c", "real": "real degree:.3f", "whole": "whole degree", "headroom": "ratio:.4f"},
             ),
             "",
-            f"Mixing 2 layers of degree 2 with 5 of degree 3: {mixture:.4f} a matrix, below {math.log(3) / 3:.4f} of degree 3"
+            f"Mixing 2 layers of degree 2 with 5 of degree 3: {mixture:.4f} a matrix, below {math.log(3) / 3:.4f}"
+            " of degree 3"
             " alone, as every mixture is.",
         ]
     )

@@ -1,4 +1,4 @@
-"""Trains many small networks of one architecture at once: a batch dimension of models, each with its rate and its data."""
+"""Trains many small networks of one architecture at once: a batch of models, each with its rate and its data."""
 
 import copy
 import math
@@ -133,7 +133,7 @@ def _adam(
     betas: tuple[float, float] = (0.9, 0.99),
     eps: float = 1e-8,
 ) -> None:
-    """One update of each net in place, with its own rate (nets,) and the gradient clipped to its own norm."""
+    """Update each net once, in place, with its own rate (nets,) and the gradient clipped to its own norm."""
     squares = torch.stack([grad.flatten(1).square().sum(dim=1) for grad in grads.values()]).sum(dim=0)
     shrink = (clip / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
     for name, grad in grads.items():
@@ -147,5 +147,5 @@ def _adam(
 
 
 def clipped(error: float | None) -> float:
-    """An error between `FLOOR` and 1, that of the mean; what diverged counts as 1."""
+    """Return an error between `FLOOR` and 1, that of the mean; what diverged counts as 1."""
     return 1.0 if error is None or not math.isfinite(error) else min(1.0, max(FLOOR, error))

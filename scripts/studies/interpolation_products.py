@@ -1,8 +1,8 @@
 """Products with the interpolation matrix W of SKI and with its transpose, in four forms.
 
-Each form is built for a length and a grid, and then multiplies values at the points (batch, channels, points), or tokens
-(batch, channels, length). Each is given the memory layout that it likes best: channels last for `band`, `dense` and
-`gather`; for `csr` one matrix with a column for each channel of each row of the batch.
+Each form is built for a length and a grid, and then multiplies values at the points (batch, channels, points), or
+tokens (batch, channels, length). Each is given the memory layout that it likes best: channels last for `band`, `dense`
+and `gather`; for `csr` one matrix with a column for each channel of each row of the batch.
 """
 
 import warnings
@@ -35,7 +35,7 @@ def _first(x: Tensor, batch: int) -> Tensor:
 
 
 def band(length: int, grid: InducingGrid) -> Products:
-    """The package's products, over dense blocks of the band; they build the blocks in each call."""
+    """Multiply as the package does, over dense blocks of the band; the products build the blocks in each call."""
     return Products(
         lambda z: interpolate(z, length, grid),
         lambda x: interpolate_adjoint(x, grid),
@@ -45,14 +45,14 @@ def band(length: int, grid: InducingGrid) -> Products:
 
 
 def dense(length: int, grid: InducingGrid) -> Products:
-    """A dense W, as in the published code."""
+    """Multiply by a dense W, as in the published code."""
     matrix = interpolation_matrix(length, grid, torch.float32)
     transposed = matrix.mT.contiguous()
     return Products(lambda z: matrix @ z, lambda x: transposed @ x, _last, _first)
 
 
 def gather(length: int, grid: InducingGrid) -> Products:
-    """Two gathers with weights; their adjoint adds rows at indices."""
+    """Gather twice with weights; the adjoint adds rows at indices."""
     first, weights = grid.weights(length, torch.float32)
     points = grid.points(length)
     places = [(first + k).clamp(max=points - 1) for k in range(grid.degree + 1)]
@@ -74,7 +74,7 @@ def gather(length: int, grid: InducingGrid) -> Products:
 
 
 def csr(length: int, grid: InducingGrid) -> Products:
-    """torch.sparse in compressed rows, and the same of the transpose."""
+    """Multiply by torch.sparse in compressed rows, W and its transpose."""
     matrix = interpolation_matrix(length, grid, torch.float32)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")

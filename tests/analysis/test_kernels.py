@@ -76,6 +76,25 @@ def test_ski_taps_are_the_diagonals_of_the_matrix(degree, length):
         torch.testing.assert_close(taps[:, lag + length - 1], matrix.diagonal(-lag, 1, 2).mean(dim=1))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ski_taps_do_not_depend_on_the_default_dtype(dtype):
+    operator = SKITNNMixer(4, 24, 6, num_inducing_points=8, conv_kernel_size=7).to(dtype).operator
+    with torch.no_grad():  # a kernel that changes with the lag, and a spacing, 23 / 7, that no binary number is
+        for knots in (operator.kernel.past_knots, operator.kernel.future_knots):
+            knots.copy_(torch.randn(knots.shape, generator=torch.Generator().manual_seed(0)))
+    before = torch.get_default_dtype()
+    found = {}
+    try:
+        for default in (torch.bfloat16, torch.float32, torch.float64):
+            torch.set_default_dtype(default)
+            found[default] = ski_taps(operator, 24)
+    finally:
+        torch.set_default_dtype(before)
+    assert {taps.dtype for taps in found.values()} == {dtype}
+    assert torch.equal(found[torch.bfloat16], found[torch.float64])
+    assert torch.equal(found[torch.float32], found[torch.float64])
+
+
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_frequency_kernels_are_found(is_causal):
     mixer = FDTNNMixer(4, 8, is_causal=is_causal, rpe_hidden_size=4)

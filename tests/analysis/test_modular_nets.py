@@ -62,7 +62,8 @@ def test_the_rank_does_not_depend_on_the_weights_drawn():
 
 
 def test_few_inputs_or_an_affine_map_bound_the_rank():
-    # Functions of one half twice, and the products of one linear form of each: two of them, or those of three channels.
+    # Functions of one half twice, and the products of one linear form of each: two of them, or those of three
+    # channels.
     assert mlp_separation_rank([2], 3, inputs=8, residual=True).rank == 4
     assert mlp_separation_rank([2], 3, inputs=8, linear_readout=True).rank == 5
     assert mlp_separation_rank([2], 9, inputs=8, linear_readout=True).rank == 6

@@ -111,13 +111,13 @@ def test_one_distance_a_row():
 @pytest.mark.parametrize(
     "values, message",
     [
-        ({"predictions": [[1, 2]], "references": [[1]]}, r"Row 0 of predictions has shape \(2,\)"),
+        ({"predictions": [[1, 2]], "references": [[1]]}, r"row 0 of predictions has shape \(2,\)"),
         ({"predictions": [[1, 2]], "references": [[X, X]]}, "no query: every place is -100"),
         ({"predictions": [[1, 2]], "references": [[1, X]], "shift": True}, "every place after the first"),
         ({"predictions": [[0.5]], "references": [[1]]}, "predictions must be integers"),
         ({"predictions": [[1]], "references": [[float("nan")]]}, "references must be integers"),
         ({"predictions": [[1]], "references": [[1]], "distances": [1, 2]}, "2 entries for 1 rows"),
-        ({"predictions": [[1]], "references": [[1]], "distances": [[1, 2]]}, "Row 0 of distances"),
+        ({"predictions": [[1]], "references": [[1]], "distances": [[1, 2]]}, "row 0 of distances"),
         ({"predictions": [[1]], "references": [[1]], "distances": [-1]}, "negative"),
         ({"predictions": [[1]], "references": [[1]], "distances": [1.5]}, "distances must be integers"),
         ({"predictions": [[1]], "references": [[1]], "distances": [4], "edges": [0, 4]}, "beyond the largest, 4"),

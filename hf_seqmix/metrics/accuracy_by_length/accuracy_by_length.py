@@ -7,10 +7,11 @@ import evaluate
 import numpy as np
 
 _DESCRIPTION = """
-Examples are put in buckets by their length; the accuracy of a bucket is (number of its predictions equal to their reference)
-/ (number of its examples). Buckets are [edge_i, edge_{i+1}), by default [0, 1), [1, 2), [2, 4), [4, 8) ... up to the largest
-length. A bucket without examples has no accuracy and is left out. Beside them stand the accuracy over all examples and the
-macro average, the mean of the buckets' accuracies, in which a rare length counts as much as a frequent one.
+Examples are put in buckets by their length; the accuracy of a bucket is (number of its predictions equal to their
+reference) / (number of its examples). Buckets are [edge_i, edge_{i+1}), by default [0, 1), [1, 2), [2, 4), [4, 8) ...
+up to the largest length. A bucket without examples has no accuracy and is left out. Beside them stand the accuracy
+over all examples and the macro average, the mean of the buckets' accuracies, in which a rare length counts as much as
+a frequent one.
 """
 
 _INPUTS = """
@@ -27,8 +28,8 @@ Returns:
     num_examples (list of int): its examples.
     accuracy_by_length (list of float): its accuracy.
 Raises:
-    ValueError: no predictions, lists of different lengths, labels that are not integers, lengths that are negative or not
-        whole, or edges that do not increase or leave a length out.
+    ValueError: no predictions, lists of different lengths, labels that are not integers, lengths that are negative or
+        not whole, or edges that do not increase or leave a length out.
 """
 
 
@@ -76,7 +77,7 @@ class AccuracyByLength(evaluate.Metric):
 def _integers(values: Any, name: str, kind: str) -> np.ndarray:
     array = np.asarray(values, dtype=np.float64)
     if array.size == 0:
-        raise ValueError(f"{name} is empty: give at least one number.")
+        raise ValueError(f"{name} is empty; give at least one number.")
     if not np.all(np.isfinite(array)) or np.any(array != np.floor(array)):
         raise ValueError(f"{name} must be integer {kind}, without missing values.")
     return array.astype(np.int64)

@@ -7,22 +7,23 @@ import evaluate
 import numpy as np
 
 _DESCRIPTION = """
-References are rows of token ids in which -100 marks the places where nothing is asked, as in the labels of language models;
-the other places are the queries. Recall accuracy is (number of predictions equal to their reference) / (number of queries),
-over the queries of all rows; row accuracy is the share of rows whose queries are all answered right. Rows without a query are
-left out. The accuracy by order is that of the first query of every row, of the second, and so on; by distance that of the
-queries whose distance is in a bucket [edge_i, edge_{i+1}), by default [0, 1), [1, 2), [2, 4), [4, 8) ... up to the largest.
-Buckets without a query are left out.
+References are rows of token ids in which -100 marks the places where nothing is asked, as in the labels of language
+models; the other places are the queries. Recall accuracy is (number of predictions equal to their reference) / (number
+of queries), over the queries of all rows; row accuracy is the share of rows whose queries are all answered right. Rows
+without a query are left out. The accuracy by order is that of the first query of every row, of the second, and so on;
+by distance that of the queries whose distance is in a bucket [edge_i, edge_{i+1}), by default [0, 1), [1, 2), [2, 4),
+[4, 8) ... up to the largest. Buckets without a query are left out.
 """
 
 _INPUTS = """
 Args:
-    predictions (list of list of int): a token id for each place of each row; what stands at -100 places does not matter.
+    predictions (list of list of int): a token id for each place of each row; what stands at -100 places does not
+        matter.
     references (list of list of int): the tokens asked for, -100 elsewhere; rows as long as those of `predictions`.
     shift (bool): a prediction stands one place before its reference, as the argmax of a causal language model's logits
         does; by default it stands at the same place.
-    distances (list of int, or list of list of int): how far before each query its answer stands: a number for each row, or
-        one for each place, of which those at -100 places do not matter.
+    distances (list of int, or list of list of int): how far before each query its answer stands: a number for each
+        row, or one for each place, of which those at -100 places do not matter.
     edges (list of int): increasing bucket edges, the first at most the smallest distance, the last above the largest.
 Returns:
     accuracy (float): over all queries.
@@ -30,11 +31,11 @@ Returns:
     num_queries (int), num_rows (int): what these are shares of.
     accuracy_by_order (list of float): of the first query of each row, the second ...
     num_queries_by_order (list of int): rows that have as many.
-    start, end, num_queries_by_distance (lists of int), accuracy_by_distance (list of float): the buckets that hold a query;
-        only with `distances`.
+    start, end, num_queries_by_distance (lists of int), accuracy_by_distance (list of float): the buckets that hold a
+        query; only with `distances`.
 Raises:
-    ValueError: no rows, no queries, rows of different lengths, ids or distances that are not integers, distances that are
-        negative or not as many, edges without distances, or edges that do not increase or leave a distance out.
+    ValueError: no rows, no queries, rows of different lengths, ids or distances that are not integers, distances that
+        are negative or not as many, edges without distances, or edges that do not increase or leave a distance out.
 """
 
 IGNORED_LABEL = -100
@@ -57,7 +58,7 @@ class RecallAccuracy(evaluate.Metric):
     ) -> dict[str, Any]:
         sizes = np.array([len(row) for row in references], dtype=np.int64)
         if len(sizes) == 0:
-            raise ValueError("references is empty: give at least one row.")
+            raise ValueError("references is empty; give at least one row.")
         guesses, answers = _flat(predictions, sizes, "predictions"), _flat(references, sizes, "references")
         row = np.repeat(np.arange(len(sizes)), sizes)
         asked = answers != IGNORED_LABEL
@@ -95,7 +96,7 @@ class RecallAccuracy(evaluate.Metric):
 
 
 def _by_distance(right: np.ndarray, distances: np.ndarray, edges: Any) -> dict[str, Any]:
-    """Accuracy in buckets of distance, both given for each query."""
+    """Return accuracy in buckets of distance, both given for each query."""
     low, high = int(distances.min()), int(distances.max())
     if low < 0:
         raise ValueError(f"distances has a negative number, {low}; an answer stands before its query.")
@@ -120,11 +121,11 @@ def _by_distance(right: np.ndarray, distances: np.ndarray, edges: Any) -> dict[s
 
 
 def _flat(rows: Any, sizes: np.ndarray, name: str) -> np.ndarray:
-    """All rows after each other, which must be of these sizes."""
+    """Return all rows after each other, which must be of these sizes."""
     for index, (row, size) in enumerate(zip(rows, sizes, strict=True)):
         if np.shape(row) != (size,):
             raise ValueError(
-                f"Row {index} of {name} has shape {np.shape(row)}, and its references are {size} tokens; give a number each."
+                f"row {index} of {name} has shape {np.shape(row)}; its references are {size} tokens, give as many."
             )
     return np.concatenate([np.asarray(row, dtype=np.float64) for row in rows])
 

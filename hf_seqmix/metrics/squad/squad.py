@@ -5,55 +5,41 @@ import re
 import string
 from typing import Any
 
-import datasets
-import evaluate
+from hf_seqmix.metrics import base
 
-_DESCRIPTION = """
-Exact match: the share of predicted answers equal to one of the true ones after lower-casing and removing punctuation,
-articles and extra spaces. F1: the mean over questions of the best harmonic mean of precision and recall of the answer's
-words. Both in percent. A question without answer is answered right by the empty string and by nothing else.
-"""
 
-_INPUTS = """
-Args:
-    predictions (list of str): one answer per question, empty for "there is no answer".
-    references (list of list of str): the answers accepted for each question; an empty list: it has no answer.
-Returns:
-    exact_match (float): between 0 and 100.
-    f1 (float): between 0 and 100.
-Raises:
-    ValueError: no questions, or lists of different lengths.
-"""
+class Squad(base.BaseMetric):
+    """Exact match and F1 of extracted answers, both in percent.
 
-_CITATION = """
+    Exact match is the share of predicted answers that equal a true one, after lower-casing and removing punctuation,
+    articles and extra spaces. F1 is the mean over questions of the best harmonic mean of precision and recall of the
+    answer's words. A question without an answer is answered right by the empty string and by nothing else.
+
+    Args:
+        predictions (list of str): one answer per question, empty for "there is no answer".
+        references (list of list of str): the answers accepted for each question; an empty list: it has no answer.
+
+    Returns:
+        exact_match (float): between 0 and 100.
+        f1 (float): between 0 and 100.
+
+    Raises:
+        ValueError: no questions, or lists of different lengths.
+    """
+
+    columns = {"predictions": "text", "references": "texts"}
+    citation = """
 @inproceedings{rajpurkar2016squad,
   title = {{SQuAD}: 100,000+ Questions for Machine Comprehension of Text},
   author = {Rajpurkar, Pranav and Zhang, Jian and Lopyrev, Konstantin and Liang, Percy},
   booktitle = {EMNLP}, year = {2016}
 }
 """
-
-
-class Squad(evaluate.Metric):
-    """Exact match and F1 of extracted answers."""
-
-    def _info(self) -> evaluate.MetricInfo:
-        return evaluate.MetricInfo(
-            description=_DESCRIPTION,
-            citation=_CITATION,
-            inputs_description=_INPUTS,
-            features=datasets.Features(
-                {
-                    "predictions": datasets.Value("string"),
-                    "references": datasets.Sequence(datasets.Value("string")),
-                }
-            ),
-            reference_urls=["https://rajpurkar.github.io/SQuAD-explorer/"],
-        )
+    url = "https://rajpurkar.github.io/SQuAD-explorer/"
 
     def _compute(self, predictions: Any, references: Any) -> dict[str, float]:
         if len(predictions) == 0:
-            raise ValueError("predictions is empty: give at least one answer.")
+            raise ValueError("predictions is empty; give at least one answer.")
         exact = f1 = 0.0
         for prediction, answers in zip(predictions, references, strict=True):
             words = _words(prediction)

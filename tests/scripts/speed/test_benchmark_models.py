@@ -1,7 +1,6 @@
 """The benchmark of layers runs, times nothing that is wrong, and its rival is the same layer computed another way."""
 
 import importlib
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,14 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+from hf_seqmix.training.results import read_results
+from hf_seqmix.training.timing import peak_bytes
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "speed"
 
 
 @pytest.fixture(scope="module")
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("benchmark_models", "layer_candidates", "layer_checks", "layer_goals")
+        names = ("benchmark_models", "layer_candidates", "protocol", "speed_goals")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -39,10 +41,10 @@ def test_runs_and_goes_on(script: ModuleType, tmp_path: Path, monkeypatch: pytes
         assert row["error"] < 1e-3
     for row in [*tables["transformers"], *tables["others"]]:
         assert abs(row["rival_parameters"] / row["layer_parameters"] - 1) < 0.02
-    written = json.loads((tmp_path / "benchmark_models.json").read_text())
-    assert len(written["rows"]) == sum(LENGTHS.values())
-    assert {goal["measured"] for goal in written["goals"]} == {None}  # of other lengths, and of a GPU
-    assert str(tmp_path) not in json.dumps(written)
+    written = read_results(tmp_path / "benchmark_models.jsonl")
+    assert sum(result.metric == "ratio" for result in written) == sum(LENGTHS.values())
+    assert "unmeasured" in (tmp_path / "benchmark_models.md").read_text()  # goals of other lengths, and of a GPU
+    assert str(tmp_path) not in (tmp_path / "benchmark_models.jsonl").read_text()
     for table in LENGTHS:
         assert (tmp_path / f"benchmark_models_{table}.png").stat().st_size > 10_000
     monkeypatch.setattr(script, "measure", lambda *_: pytest.fail("measured again"))
@@ -67,11 +69,11 @@ def test_goals_are_of_the_causal_rivals(scripts: dict[str, ModuleType]) -> None:
     tables = {"layers": layers, "transformers": transformers}
 
     def measured(*arguments: Any) -> list[tuple[str, float, bool]]:
-        goals = scripts["layer_goals"].layer_goals(tables, *arguments)
-        return [(g["goal"], g["measured"], g["met"]) for g in goals if g["measured"] is not None]
+        goals = scripts["speed_goals"].layer_goals(tables, *arguments)
+        return [(g["device"], g["measured"], g["met"]) for g in goals if g["measured"] is not None]
 
-    on_cpu = [("C4", 1.7, True), ("C4", 1.5, False), ("C5", 1.0, True), ("C5", 1.2, True)]
-    on_gpu = [("G3", 1.7, True), ("G3", 1.5, False), ("G4", 1.0, True), ("G4", 1.2, True)]
+    on_cpu = [("CPU", 1.7, True), ("CPU", 1.5, False), ("CPU", 1.0, True), ("CPU", 1.2, True)]
+    on_gpu = [("GPU", 1.7, True), ("GPU", 1.5, False), ("GPU", 1.0, True), ("GPU", 1.2, True)]
     assert measured("cpu", "float32", 256) == on_cpu
     assert measured("cuda", "bfloat16", 1024) == on_gpu
     assert measured("cuda", "bfloat16", 512) == measured("cpu", "bfloat16", 1024) == []
@@ -97,12 +99,12 @@ def test_a_rival_that_cannot_be_as_large_is_refused(scripts: dict[str, ModuleTyp
 
 
 def test_half_precision_is_checked(scripts: dict[str, ModuleType]) -> None:
-    candidates = scripts["layer_candidates"]
+    candidates, protocol = scripts["layer_candidates"], scripts["protocol"]
     pair = candidates.transformer_pairs()[0]
-    ours = candidates.build(pair.layer, 9, 16)
-    x, upstream = torch.randn(2, 2, 9, 16)
-    single = scripts["layer_checks"].check(pair, [ours, ours], x, upstream, torch.float32)
-    half = scripts["layer_checks"].check(pair, [ours, ours], x, upstream, torch.bfloat16)
+    single, half = (
+        protocol.check(candidates.candidates_of(candidates.Trial(pair, 9, 2, 16, dtype, "cpu"))["layer"])
+        for dtype in ("float32", "bfloat16")
+    )
     assert single < 1e-5 < half < 5e-2
 
 
@@ -139,11 +141,11 @@ def test_a_wrong_layer_is_not_timed(
     original = scripts["layer_candidates"].OriginalTNNLayer
     forward = original.forward
     monkeypatch.setattr(original, "forward", lambda self, x: forward(self, x) * 1.01)
-    with pytest.raises(RuntimeError, match="causal tnn K=1 differs from the original at length 9"):
+    with pytest.raises(RuntimeError, match="length 9: causal tnn K=1 differs from the original"):
         scripts["benchmark_models"].main([*FAST, "--output-dir", str(tmp_path)])
 
 
-def test_peak_memory_is_of_the_call(script: ModuleType) -> None:
+def test_peak_memory_is_of_the_call() -> None:
     kept: list[torch.Tensor] = []
 
     def call() -> None:
@@ -152,7 +154,7 @@ def test_peak_memory_is_of_the_call(script: ModuleType) -> None:
         del temporary
         kept.append(torch.zeros(2**16))
 
-    assert 2**21 <= script.peak_bytes(call, torch.device("cpu")) < 2**21 + 2**19
+    assert 2**21 <= peak_bytes(call, torch.device("cpu")) < 2**21 + 2**19
 
 
 @pytest.mark.parametrize("more", [["--lengths", "1"], ["--rounds", "0"]])

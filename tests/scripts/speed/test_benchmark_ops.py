@@ -1,7 +1,6 @@
-"""The benchmark of products runs, checks before it times, and writes what it says, and "unmeasured" where it does not."""
+"""The benchmark of products runs, checks before it times, and writes "unmeasured" for what it does not say."""
 
 import importlib
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,8 +13,11 @@ from hf_seqmix.ops import toeplitz_matmul_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.ops.ski.product import ski_matmul_dense
 from hf_seqmix.ops.ski.short_conv import short_conv_dense
+from hf_seqmix.training import timing
+from hf_seqmix.training.results import read_results
+from hf_seqmix.training.timing import Clock
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "speed"
 SMALL = ["--batch", "2", "--channels", "6", "--head-width", "2", "--points", "8", "--taps", "5", "--rounds", "1"]
 
 
@@ -23,7 +25,7 @@ SMALL = ["--batch", "2", "--channels", "6", "--head-width", "2", "--points", "8"
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("benchmark_ops", "op_candidates", "op_checks", "op_products", "roofline", "speed_goals", "_timing")
+        names = ("benchmark_ops", "op_candidates", "op_products", "protocol", "roofline", "speed_goals")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -39,7 +41,7 @@ def test_every_operation_runs(script: ModuleType, tmp_path: Path, monkeypatch: p
     ops = script.OPS
     assert [(row["op"], row["length"]) for row in rows] == [(op, length) for op in ops for length in (16, 33)]
     for row in rows:
-        baselines = {name for name, candidate in ops[row["op"]].candidates.items() if candidate.needs is None}
+        baselines = {name for name, form in ops[row["op"]].forms.items() if form.needs is None}
         assert baselines <= set(row["errors"]) and not row["left_out"]
         assert row["vs_attention"] == row["attention_ms"] / row["ours_ms"] > 0
         assert row["ours_saved_mib"] > 0 and row["ours_peak_mib"] > 0
@@ -54,9 +56,9 @@ def test_goes_on_and_writes(
     command += ["--output-dir", str(tmp_path), "--together"]
     rows = script.main(command)
     assert len(rows) == 6
-    written = json.loads((tmp_path / "benchmark_ops.json").read_text())
-    assert len(written["rows"]) == 6
-    assert str(tmp_path) not in json.dumps(written)
+    written = read_results(tmp_path / "benchmark_ops.jsonl")
+    assert sum(result.model == "ours" and result.metric == "ms" for result in written) == 6
+    assert str(tmp_path) not in (tmp_path / "benchmark_ops.jsonl").read_text()
     for op in ("toeplitz", "ski", "degree_4"):
         assert (tmp_path / f"benchmark_ops_{op}.png").stat().st_size > 5_000
     printed = capsys.readouterr().out
@@ -67,23 +69,32 @@ def test_goes_on_and_writes(
     assert [row["ours_ms"] for row in script.main(command)] == [row["ours_ms"] for row in rows]
 
 
-def test_what_a_cpu_does_not_say_is_unmeasured(script: ModuleType, tmp_path: Path) -> None:
+def test_what_a_cpu_does_not_say_is_unmeasured(
+    script: ModuleType, scripts: dict[str, ModuleType], tmp_path: Path
+) -> None:
     command = [*SMALL, "--ops", "toeplitz", "--lengths", "512", "600", "--together", "--output-dir", str(tmp_path)]
     rows = script.main(command)
-    written = json.loads((tmp_path / "benchmark_ops.json").read_text())
-    goals = {(goal["goal"], goal["what"], goal["length"]): goal for goal in written["goals"]}
-    [ours] = [goal for key, goal in goals.items() if key[0] == "C1" and key[2] == 512]
+    kept = script.kept_rows(script.parse_arguments(command))
+    found = scripts["speed_goals"].op_goals(rows, kept, "cpu", "float32", 1)
+    goals = {(goal["device"], goal["what"], goal["length"]): goal for goal in found}
+    [ours] = [
+        goal for key, goal in goals.items() if key == ("CPU", "causal Toeplitz, times as fast as torch.fft", 512)
+    ]
     assert ours["measured"] == rows[0]["vs_rfft"] and ours["met"] == (rows[0]["vs_rfft"] >= 1.4)
-    assert {goal["measured"] for key, goal in goals.items() if key[0] in ("C3", "G1", "G2", "G6", "G7")} == {None}
-    assert {goal["met"] for key, goal in goals.items() if key[0].startswith("G")} == {None}
-    assert (
-        {row["measured_ms"] for row in written["model"]} == {row["off_percent"] for row in written["model"]} == {None}
-    )
-    growth = next(goal for key, goal in goals.items() if key[0] == "C8" and "causal" in key[1])
+    assert {goal["measured"] for key, goal in goals.items() if key[0] == "GPU" or "SKI" in key[1]} == {None}
+    assert {goal["met"] for key, goal in goals.items() if key[0] == "GPU"} == {None}
+    sizes = {512: scripts["op_candidates"].Sizes(2, 6, 512)}
+    model = scripts["roofline"].model_rows(rows, sizes, None)
+    assert {row["measured_ms"] for row in model} == {row["off_percent"] for row in model} == {None}
+    growth = next(goal for key, goal in goals.items() if key[1].startswith("exponent") and "causal" in key[1])
     assert growth["measured"] is not None
-    kept = {row["dtype"]: row for row in written["kept"]}
-    assert kept["float32"]["over_inputs"] <= 1.01 and kept["bfloat16"]["batch"] == 16
-    assert kept["bfloat16"]["times_fewer"] > 7
+    by_dtype = {row["dtype"]: row for row in kept}
+    assert by_dtype["float32"]["over_inputs"] <= 1.01 and by_dtype["bfloat16"]["batch"] == 16
+    assert by_dtype["bfloat16"]["times_fewer"] > 7
+    written = [r for r in read_results(tmp_path / "benchmark_ops.jsonl") if r.metric == "times_fewer"]
+    assert {r.setting["dtype"]: r.value for r in written} == {
+        dtype: row["times_fewer"] for dtype, row in by_dtype.items()
+    }
 
 
 def test_rivals_get_a_process_of_their_own(script: ModuleType, tmp_path: Path) -> None:
@@ -96,11 +107,11 @@ def test_a_wrong_result_is_not_timed(
     scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
     entry = scripts["op_candidates"].OPS[op]
-    right = entry.candidates["ours"]
+    right = entry.forms["ours"]
     wrong = right._replace(product=lambda *tensors: right.product(*tensors) * 1.001)
-    monkeypatch.setitem(entry.candidates, "ours", wrong)
+    monkeypatch.setitem(entry.forms, "ours", wrong)
     arguments = [*SMALL, "--ops", op, "--lengths", "8", "--together", "--output-dir", str(tmp_path)]
-    with pytest.raises(RuntimeError, match=f"{op}: ours is wrong at length 8"):
+    with pytest.raises(RuntimeError, match=f"{op}, length 8: ours differs from its definition"):
         scripts["benchmark_ops"].main(arguments)
     assert not list(tmp_path.iterdir())
 
@@ -110,10 +121,11 @@ def test_a_wrong_implementation_is_left_out(
 ) -> None:
     candidates = scripts["op_candidates"]
     sizes = candidates.Sizes(1, 2, 9, 2)
-    found = candidates.candidates_of("toeplitz", sizes)
-    assert found["right_angle"].names == (("toeplitz_causal", "right_angle"),)
-    found["right_angle"] = found["right_angle"]._replace(product=lambda x, kernel: x + kernel.sum())
-    errors, left_out = scripts["op_checks"].check("toeplitz", sizes, found)
+    forms = candidates.forms_of("toeplitz", sizes)
+    assert forms["right_angle"].names == (("toeplitz_causal", "right_angle"),)
+    forms["right_angle"] = forms["right_angle"]._replace(product=lambda x, kernel: x + kernel.sum())
+    found = {name: candidates.candidate(name, form, sizes) for name, form in forms.items()}
+    errors, left_out = scripts["protocol"].check_all(found, "toeplitz, length 9")
     assert "right_angle" not in found and "relative error" in left_out["right_angle"]
     assert errors["ours"] < 1e-5
     assert "right_angle is left out" in capsys.readouterr().err
@@ -127,21 +139,22 @@ def test_forced_implementations_are_used(scripts: dict[str, ModuleType]) -> None
         return x
 
     candidates = scripts["op_candidates"]
-    candidate = candidates.Candidate(product, product, names=(("toeplitz_causal", "right_angle"),))
-    scripts["op_checks"].error_of(candidates.Sizes(1, 2, 9, 2), candidate)
-    scripts["op_checks"].under(candidate, lambda clock: (float(product(torch.ones(1, 1, 1)).sum()),))(None)
-    assert used == ["right_angle", "fft", "right_angle"]  # the reference, between them, is not forced
+    form = candidates.Form(product, product, names=(("toeplitz_causal", "right_angle"),))
+    candidate = candidates.candidate("named", form, candidates.Sizes(1, 2, 9, 2))
+    scripts["protocol"].check(candidate)
+    assert used == ["right_angle", "fft"]  # the oracle is not forced
+    clock = Clock(torch.device("cpu"))
+    scripts["protocol"].time_in_turn({"named": candidate}, 1, clock, memory=False)
+    assert set(used[2:]) == {"right_angle"}
 
 
 def test_plain_products_agree_with_their_definitions(scripts: dict[str, ModuleType]) -> None:
     products = scripts["op_products"]
-    x, gate = torch.randn(2, 2, 3, 10, dtype=torch.float64)
+    x = torch.randn(2, 3, 10, dtype=torch.float64)
     kernel, two_sided = torch.randn(3, 10, dtype=torch.float64), torch.randn(3, 19, dtype=torch.float64)
     expected = toeplitz_matmul_dense(x, kernel)
     torch.testing.assert_close(products.rfft_product(x, kernel), expected)
     torch.testing.assert_close(products.strided_product(x.mT, kernel.mT).mT, expected)
-    torch.testing.assert_close(products.gated_rfft(x, gate, kernel), gate * expected)
-    torch.testing.assert_close(products.gated_strided(x.mT, gate.mT, kernel.mT).mT, gate * expected)
     expected = toeplitz_matmul_dense(x, two_sided, causal=False)
     torch.testing.assert_close(products.two_sided_reference(x, two_sided), expected)
 
@@ -158,7 +171,7 @@ def test_references_by_blocks_are_the_formulas(
     products = scripts["op_products"]
     monkeypatch.setattr(products, "BLOCK", 4)
     factors = torch.randn(4, 2, 9, 3, 2, dtype=torch.float64)
-    parallel = hf_seqmix.ops.polynomial.product
+    parallel = hf_seqmix.ops.polynomial_product
     for degree in (2, 3, 4):
         expected = parallel(tuple(factors[:degree]), form="parallel").y
         torch.testing.assert_close(products.polynomial_reference(*factors[:degree]), expected)
@@ -175,7 +188,7 @@ def test_floor_and_model(scripts: dict[str, ModuleType]) -> None:
     roofline, candidates = scripts["roofline"], scripts["op_candidates"]
     sizes = candidates.Sizes(2, 3, 8, 3, dtype="bfloat16", device="cuda")
     elements, taps = 2 * 3 * 8, 4 * 3 * 8
-    ours = candidates.OPS["toeplitz"].candidates["ours"]
+    ours = candidates.OPS["toeplitz"].forms["ours"]
     assert roofline.fewest_bytes(sizes, ours) == (4 * elements + taps, 10 * elements + 3 * taps)
     assert roofline.floor_ms(sizes, ours, 1e3) == (4 * elements + taps, 10 * elements + 3 * taps)
     assert roofline.kept_bytes(sizes, ours) == 2 * elements + taps
@@ -194,19 +207,18 @@ def test_goals_of_a_gpu_need_its_sizes(scripts: dict[str, ModuleType]) -> None:
         goals = scripts["speed_goals"].op_goals(rows, kept, "cuda", dtype, elements)
         return [goal["met"] for goal in goals if goal["measured"] is not None]
 
-    assert met(16_000_000, "bfloat16") == [True, True, True]  # G1 at 512, and G6 twice
+    assert met(16_000_000, "bfloat16") == [True, True, True]  # times as fast at 512, bytes kept, peak
     assert met(15_000_000, "bfloat16") == met(16_000_000, "float32") == []
 
 
 def test_ratios_of_an_implementation_go_through_ours(scripts: dict[str, ModuleType]) -> None:
     row = {"op": "ski", "length": 512, "chosen": "native", "vs_rfft": 6.0, "vs_torch": 4.0, "forward_vs_rfft": 8.0}
     goals = scripts["speed_goals"].op_goals([row], [], "cpu", "float32", 1)
-    measured = [goal["measured"] for goal in goals if goal["goal"] == "C3" and goal["length"] == 512]
+    measured = [goal["measured"] for goal in goals if "SKI" in goal["what"] and goal["length"] == 512]
     assert measured == [1.5, 8.0]
 
 
-def test_saved_bytes_and_slope(scripts: dict[str, ModuleType]) -> None:
-    timing = scripts["_timing"]
+def test_saved_bytes_and_slope() -> None:
     x = torch.ones(100, requires_grad=True)
     weight = torch.ones(100, requires_grad=True)
     assert timing.saved_bytes(lambda x: (x * weight * weight).sum(), [x]) == 3 * 400  # x, the weight, the product
@@ -215,8 +227,7 @@ def test_saved_bytes_and_slope(scripts: dict[str, ModuleType]) -> None:
     assert timing.slope([8], [1]) is None
 
 
-def test_rounds_stop_at_the_budget(scripts: dict[str, ModuleType]) -> None:
-    timing = scripts["_timing"]
+def test_rounds_stop_at_the_budget() -> None:
     calls = []
     measured = timing.interleave({"one": lambda clock: (float(len(calls)), calls.append(0))[:1]}, 100, None, budget=0)
     assert len(measured["one"]) == timing.FEWEST

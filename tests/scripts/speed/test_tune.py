@@ -1,7 +1,6 @@
 """Tuning: what is timed is right and uses what it names; the table is the best one, and can be put in force."""
 
 import importlib
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,8 +13,9 @@ import torch
 from hf_seqmix.ops.common import crossovers
 from hf_seqmix.ops.common import fft as fft_conv
 from hf_seqmix.ops.common.dispatch import dispatch
+from hf_seqmix.training.results import read_results
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "speed"
 SMALL = ["--batch", "1", "--channels", "4", "--head-width", "2", "--points", "4", "--taps", "3", "--rounds", "1"]
 
 
@@ -47,14 +47,13 @@ def test_runs_goes_on_and_is_put_in_force(
     table = here.main(command)
     printed = capsys.readouterr().out
     assert "The table of crossovers, as measured" in printed and '"toeplitz_causal"' in printed
-    written = json.loads((tmp_path / "tune.json").read_text())
-    assert {(row["op"], row["length"]) for row in written["rows"]} == {
+    written = read_results(tmp_path / "tune.jsonl")
+    assert {(result.task, result.setting["length"]) for result in written} == {
         (op, length) for op in crossovers.IMPLEMENTATIONS for length in (9, 40)
     }
-    for point in written["points"]:
-        assert not point["left_out"]
-        assert all(error < 1e-5 for error in point["errors"].values())
-    assert str(tmp_path) not in json.dumps(written)
+    assert not any(result.get("left_out") for result in written)
+    assert all(result.value < 1e-5 for result in written if result.metric == "error")
+    assert str(tmp_path) not in (tmp_path / "tune.jsonl").read_text()
     assert (tmp_path / "tune.png").stat().st_size > 10_000
     crossovers.use_crossovers(tmp_path / "tune.json")
     assert crossovers.crossovers_in_force()["toeplitz_causal"]["cpu"] == table["toeplitz_causal"]["cpu"]
@@ -73,7 +72,7 @@ def test_variants_use_what_they_name(scripts: dict[str, ModuleType]) -> None:
     candidates = scripts["tune_candidates"]
     sizes = scripts["op_candidates"].Sizes(1, 4, 8, 2)
     variants = candidates.variants_of("toeplitz_causal", sizes)
-    assert variants["right_angle"].candidate.names == (("toeplitz_causal", "right_angle"),)
+    assert variants["right_angle"].form.names == (("toeplitz_causal", "right_angle"),)
     in_force = fft_conv._CPU_BYTES_PER_THREAD
     assert f"fft, {in_force >> 20} MiB" not in variants
     with candidates.active(variants["fft, 256 KiB"]):
@@ -84,7 +83,7 @@ def test_variants_use_what_they_name(scripts: dict[str, ModuleType]) -> None:
     assert dispatch(torch.ones(1))[0] == "eager"
     longer = candidates.variants_of("toeplitz_causal", sizes._replace(length=2048))
     assert {"conv1d", "dense"} & set(longer) == set()
-    assert {"parallel", "vectorised, 64", "torch, 16"} <= set(candidates.variants_of("causal_sum", sizes))
+    assert {"parallel", "vectorized, 64", "torch, 16"} <= set(candidates.variants_of("causal_sum", sizes))
 
 
 def test_what_is_wrong_is_left_out(
@@ -93,10 +92,10 @@ def test_what_is_wrong_is_left_out(
     sizes = scripts["op_candidates"].Sizes(1, 4, 8, 2)
     arguments = here.parse_arguments(SMALL)
     made = here.variants_of("toeplitz_causal", sizes)
-    wrong = made["dense"].candidate._replace(product=lambda x, kernel: x + kernel.sum())
-    variants = {"fft": made["fft"], "dense": made["dense"]._replace(candidate=wrong)}
+    wrong = made["dense"].form._replace(product=lambda x, kernel: x + kernel.sum())
+    variants = {"fft": made["fft"], "dense": made["dense"]._replace(form=wrong)}
     monkeypatch.setattr(here, "variants_of", lambda *_: variants)
-    point = here.measure(arguments, "toeplitz_causal", sizes)
+    point = here.point_of(here.measure(arguments, "toeplitz_causal", sizes))
     assert set(point["ms"]) == {"fft"} and "relative error" in point["left_out"]["dense"]
     assert "dense is left out" in capsys.readouterr().err
     del variants["fft"]

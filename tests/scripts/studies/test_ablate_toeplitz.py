@@ -1,7 +1,6 @@
 """The ablations as their users run them, and the products and parts that they compare against their definitions."""
 
 import importlib
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,9 +12,10 @@ from transformers import AutoConfig
 
 from hf_seqmix.models.backbone import SeqMixBlock
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
+from hf_seqmix.training.results import Result, read_results
 from tests.tolerances import assert_close
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 
 TRAIN = ["--steps", "2", "--batch-size", "2", "--block-size", "32", "--eval-blocks", "3", "--hidden-size", "48"]
 TRAIN += ["--num-layers", "1", "--train-characters", "9000", "--tokenizer", "bpe:270", "--learning-rates", "1e-3"]
@@ -42,11 +42,11 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     datasets.disable_progress_bars()
 
 
-def written(folder: Path, stem: str) -> dict[str, Any]:
+def written(folder: Path, stem: str) -> list[Result]:
     assert (folder / f"{stem}.png").stat().st_size > 10_000
-    text = (folder / f"{stem}.json").read_text(encoding="utf-8")
+    text = (folder / f"{stem}.jsonl").read_text(encoding="utf-8")
     assert str(folder) not in text + (folder / f"{stem}.md").read_text(encoding="utf-8")
-    return json.loads(text)
+    return read_results(folder / f"{stem}.jsonl")
 
 
 def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
@@ -59,11 +59,13 @@ def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
     sizes = [row["num_parameters"] for row in found["trained"]]
     assert max(sizes) < 1.02 * min(sizes)
     assert len({row["test_loss"] for row in found["trained"]}) == 3
-    assert len(written(tmp_path, "sparse_low_rank")["rows"]) == 6
+    results = written(tmp_path, "sparse_low_rank")
+    assert [r.value for r in results if r.metric == "test_loss"] == [row["test_loss"] for row in found["trained"]]
+    assert [r.value for r in results if r.metric == "ms"] == [row["ms"] for row in found["timings"]]
     # Given again, the command trains nothing.
-    lines = (tmp_path / "training" / "runs.jsonl").read_bytes()
+    lines = (tmp_path / "training" / "results.jsonl").read_bytes()
     again = script.main(command)
-    assert (tmp_path / "training" / "runs.jsonl").read_bytes() == lines
+    assert (tmp_path / "training" / "results.jsonl").read_bytes() == lines
     assert [row["test_loss"] for row in again["trained"]] == [row["test_loss"] for row in found["trained"]]
 
 
@@ -71,7 +73,7 @@ def test_depth_of_the_encoder(script: ModuleType, tmp_path: Path) -> None:
     found = script.main(["mlp-depth", *TRAIN, *LAYERS, "--output-dir", str(tmp_path)])
     expected = ["tnn-K6", "tnn-K3", "fd_tnn-K6", "fd_tnn-K3"]
     assert [row["model"] for row in found["timings"]] == [row["model"] for row in found["trained"]] == expected
-    assert len(written(tmp_path, "mlp_depth")["rows"]) == 8
+    assert sum(result.metric in ("ms", "test_loss") for result in written(tmp_path, "mlp_depth")) == 8
 
 
 def test_curves(script: ModuleType, tmp_path: Path) -> None:
@@ -79,7 +81,8 @@ def test_curves(script: ModuleType, tmp_path: Path) -> None:
     assert [row["model"] for row in found["trained"]] == ["tnn", "ski_tnn"]
     for row in found["trained"]:
         assert [step for step, _ in row["curves"][0]] == [1, 2]
-    written(tmp_path, "curves")
+    steps = [r.setting["step"] for r in written(tmp_path, "curves") if r.metric == "train_loss" and r.model == "tnn"]
+    assert steps == [1, 2]
 
 
 def test_causal_ski(script: ModuleType, tmp_path: Path) -> None:
@@ -90,13 +93,15 @@ def test_causal_ski(script: ModuleType, tmp_path: Path) -> None:
     assert "running_sums_ms" in short and "running_sums_ms" not in long
     assert short["within_cells_over_fft"] == short["within_cells_ms"] / short["fft_ms"]
     assert max(long["errors"].values()) < 1e-4
-    assert written(tmp_path, "causal_ski")["faster_from"] == found["faster_from"]
+    results = written(tmp_path, "causal_ski")
+    assert {r.model: r.value for r in results if r.metric == "faster_from"} == found["faster_from"]
+    assert {r.value for r in results if r.metric == "errors"} >= set(long["errors"].values())
 
 
 def test_interpolation(script: ModuleType, tmp_path: Path) -> None:
     found = script.main(["interpolation", *PRODUCTS, "--points", "5", "8", "--output-dir", str(tmp_path)])
     assert [(row["points"], row["length"]) for row in found["rows"]] == [(5, 16), (5, 33), (8, 16), (8, 33)]
-    assert len(written(tmp_path, "interpolation")["faster_from"]) == 2 * 3
+    assert sum(result.metric == "faster_from" for result in written(tmp_path, "interpolation")) == 2 * 3
 
 
 def test_where_a_ratio_stays_below_one() -> None:

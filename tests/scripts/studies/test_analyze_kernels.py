@@ -1,7 +1,6 @@
 """The analyses of kernels run from the command line and write what they say."""
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from hf_seqmix import (
     TNNForCausalLM,
     TNNForImageClassification,
 )
+from hf_seqmix.training.results import read_results
 
 PATH = Path(hf_seqmix.__file__).parent.parent / "scripts" / "studies" / "analyze_kernels.py"
 SIZES = {"vocab_size": 7, "hidden_size": 4, "num_hidden_layers": 2, "max_position_embeddings": 24}
@@ -71,9 +71,9 @@ def checkpoints(tmp_path_factory):
 
 
 def check(folder: Path, name: str, rows: list) -> None:
-    written = json.loads((folder / f"{name}.json").read_text())
-    assert len(written["rows"]) == len(rows) > 0
-    assert written["environment"]["versions"]["torch"]
+    written = read_results(folder / f"{name}.jsonl")
+    assert len({(result.model, str(result.setting), result.seed) for result in written}) >= len(rows) > 0
+    assert all(result.environment["versions"]["torch"] for result in written)
     assert len((folder / f"{name}.md").read_text().splitlines()) == len(rows) + 4
 
 

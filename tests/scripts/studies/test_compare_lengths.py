@@ -1,7 +1,6 @@
 """The comparison at several lengths, as its users run it."""
 
 import importlib
-import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -9,7 +8,9 @@ from typing import Any
 import datasets
 import pytest
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+from hf_seqmix.training.results import read_results
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 
 
 @pytest.fixture(scope="module")
@@ -46,11 +47,12 @@ def test_each_length_is_compared_and_timed(script: ModuleType, command: list[str
         assert second["percent"] == pytest.approx(
             100 * (second["bits_per_byte"] / first["bits_per_byte"] - 1), abs=0.5
         )
-    saved = json.loads((tmp_path / "out" / "lengths.json").read_text(encoding="utf-8"))
-    assert saved["rows"] == json.loads(json.dumps(rows))
-    assert str(tmp_path) not in json.dumps(saved)
+    saved = read_results(tmp_path / "out" / "lengths.jsonl")
+    kept = {(r.setting["length"], r.model): r.value for r in saved if r.metric == "bits_per_byte"}
+    assert kept == {(row["length"], row["model"]): row["bits_per_byte"] for row in rows}
+    assert str(tmp_path) not in (tmp_path / "out" / "lengths.jsonl").read_text(encoding="utf-8")
     assert (tmp_path / "out" / "lengths.png").stat().st_size > 10_000
-    assert (tmp_path / "out" / "length-12" / "runs.jsonl").is_file()
+    assert (tmp_path / "out" / "length-12" / "results.jsonl").is_file()
 
 
 def test_bad_lengths_are_refused(script: ModuleType, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:

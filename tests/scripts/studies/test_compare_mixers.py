@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from hf_seqmix.data import associative_recall
+from hf_seqmix.training.results import ResultFile
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 
 SMALL = ["--steps", "2", "--batch-size", "2", "--eval-blocks", "6", "--hidden-size", "16", "--num-layers", "1"]
 SHORT_SWEEP = ["--learning-rates", "1e-3", "1e-2", "--extend-sweep", "0", "--seeds", "3", "4"]
@@ -37,7 +38,7 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 
 @pytest.fixture
 def faked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, int]]:
-    """Runs that take no time: the loss is the distance of ln rate to ln 0.01, seeds add a little. Lists what was run."""
+    """Runs that take no time: the loss is the distance of ln rate to ln 0.01, seeds add a little."""
     runs: list[tuple[float, int]] = []
 
     def train(comparison: Any, config: Any, rate: float, seed: int) -> dict[str, Any]:
@@ -63,7 +64,12 @@ def recall(folder: Path, *more: str) -> list[str]:
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
+    """The key of each run, and the run."""
+    texts = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    keys = [json.loads(text)["key"] for text in texts]
+    kept = ResultFile(folder / "results.jsonl")
+    run_of = importlib.import_module("comparison_results").run_of
+    return [{"key": key, "result": run_of(kept.get(key) or [])} for key in keys]
 
 
 def test_models_are_compared_from_end_to_end(script: ModuleType, tmp_path: Path) -> None:
@@ -90,12 +96,10 @@ def test_models_are_compared_from_end_to_end(script: ModuleType, tmp_path: Path)
         assert score["n"] == 2
         assert 0 <= row["test_token_accuracy"]["mean"] <= 1
         assert runs[name, best, 3]["test"]["num_tokens"] == 6 * 4
-    saved = json.loads((tmp_path / "table.json").read_text(encoding="utf-8"))
-    assert saved["results"] == json.loads(json.dumps(report["results"]))
     table = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert re.search(r"\| attention \|.*\(edge\).*±", table)
     assert (tmp_path / "plot.png").stat().st_size > 10_000
-    assert str(tmp_path) not in table + json.dumps(saved)
+    assert str(tmp_path) not in table + (tmp_path / "results.jsonl").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("task", "metric"), [("lm-causal", "bits_per_byte"), ("lm-masked", "token_accuracy")])
@@ -120,9 +124,9 @@ def test_text_is_scored_per_byte_or_per_masked_token(
             nats = score["token_loss"] * score["num_tokens"]
             assert score["bits_per_byte"] == pytest.approx(nats / math.log(2) / score["num_bytes"])
     # Given again, the command trains nothing, and reads its tokenizer.
-    before = (tmp_path / "out" / "runs.jsonl").read_bytes()
+    before = (tmp_path / "out" / "results.jsonl").read_bytes()
     script.main([*command, *SHORT_SWEEP, "--output-dir", str(tmp_path / "out")])
-    assert (tmp_path / "out" / "runs.jsonl").read_bytes() == before
+    assert (tmp_path / "out" / "results.jsonl").read_bytes() == before
 
 
 def test_models_see_the_same_batches_and_seeds_others(
@@ -150,7 +154,7 @@ def test_a_killed_comparison_goes_on_where_it_stopped(
 ) -> None:
     whole = script.main(recall(tmp_path, "--models", "tnn", *SHORT_SWEEP))
     assert faked == [(1e-3, 3), (1e-2, 3), (1e-2, 4)]
-    path = tmp_path / "runs.jsonl"
+    path = tmp_path / "results.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     path.write_text("".join(lines[:-1]) + lines[-1][:40], encoding="utf-8")
     again = script.main(recall(tmp_path, "--models", "tnn", *SHORT_SWEEP))

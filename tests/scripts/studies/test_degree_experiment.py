@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from hf_seqmix.data import separation_task
+from hf_seqmix.training.results import ResultFile, read_results
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 
 SMALL = [
     *["--token-width", "2", "--width", "4", "--steps", "4", "--batch-size", "4", "--learning-rates", "1e-3", "1e-2"],
@@ -41,10 +42,12 @@ def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypa
     tasks = ["paired_product", *(["paired_product_control"] if form == "sequence" else [])]
     command = arguments(tmp_path, form, "--projections", "affine", "--tasks", *tasks)
     report = script.main(command)
-    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert {line["key"]["task"] for line in lines} == set(tasks)
-    for line in lines:
-        result = line["result"]
+    texts = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    keys = [json.loads(text)["key"] for text in texts]
+    assert {key["task"] for key in keys} == set(tasks)
+    kept = ResultFile(tmp_path / "results.jsonl")
+    for key in keys:
+        result = script.run_of(kept.get(key))
         assert len(result["errors"]) == 2
         assert [len(curve) for curve in result["curves"]] == [len(result["curve_steps"])] * 2
         assert result["rate"] in (1e-3, 1e-2)
@@ -152,7 +155,9 @@ def test_ranks(
     assert [report["attention"][0][f"degree_{d}"] for d in (2, 3, 4)] == [64, 41, 64]
     line = next(line for line in capsys.readouterr().out.splitlines() if "2, 2, 2, 2, 2, 2" in line)
     assert [cell.strip() for cell in line.split("|")[-3:-1]] == ["65", "65"]
-    assert json.loads((tmp_path / "ranks.json").read_text(encoding="utf-8"))["best_degrees"][1]["whole"] == 4
+    written = read_results(tmp_path / "ranks.jsonl")
+    assert [r.value for r in written if r.metric == "whole" and r.setting["overhead"] == 1] == [4]
+    assert {r.value for r in written if r.metric == "rank" and r.model == "2, 2, 2, 2, 2, 2"} == {65}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,151 @@
+"""Rows of a table as results, and back: what a study tabulates is kept as `Result`s."""
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_seqmix._files import write_text
+
+from .results import Result, Run, markdown_table, run_environment, write_results
+
+__all__ = ["environment_of", "row_of", "row_results", "run_of", "write_report"]
+
+Rows = Sequence[Mapping[str, Any]]
+
+_PRIVATE = {"output_dir", "run"}
+
+
+def environment_of() -> dict[str, Any]:
+    """Return `run_environment` without the command, which holds paths of the machine."""
+    return {name: value for name, value in run_environment().items() if name != "command"}
+
+
+def run_of(arguments: argparse.Namespace, task: str) -> Run:
+    """Return the arguments of a command as a run, but for its folder."""
+    given = {name: value for name, value in vars(arguments).items() if name not in _PRIVATE}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    return Run(task, training=plain)
+
+
+def write_report(
+    arguments: argparse.Namespace,
+    stem: str,
+    sections: Sequence[tuple[str, Rows, Mapping[str, str]]],
+    results: Iterable[Result] | None = None,
+) -> Path:
+    """Print the tables of a command, and write tables (`stem`.md) and results (`stem`.jsonl) into its folder.
+
+    Args:
+        arguments: of the command line; all but the folder are the run of the results.
+        stem: name of the files.
+        sections: (title, rows, columns as `markdown_table` takes them).
+        results: of the command; None where a `ResultFile` holds them already.
+
+    Returns:
+        The folder.
+    """
+    folder = Path(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "\n\n".join(f"{title}\n\n{markdown_table(rows, columns)}" for title, rows, columns in sections)
+    print(text)
+    write_text(folder / f"{stem}.md", text + "\n")
+    if results is not None:
+        run = run_of(arguments, stem)
+        write_results(folder / f"{stem}.jsonl", [dataclasses.replace(r, run=r.run or run) for r in results])
+    return folder
+
+
+def row_results(
+    rows: Rows,
+    task: str,
+    model: str,
+    *,
+    models: Sequence[str] = (),
+    setting: Sequence[str] = (),
+    inner: Mapping[str, Sequence[str]] | None = None,
+    **shared: Any,
+) -> list[Result]:
+    """Return a result for each number of the rows of a table.
+
+    Args:
+        rows: of the table. Strings and flags are settings of the row; "seed" is the seed; None is left out.
+        task: key of the rows under which the task stands, or else the task itself.
+        model: key of the rows under which the model stands, or else the model itself.
+        models: models that begin a key, as in "ours_forward_ms", or are the keys of a mapping.
+        setting: keys of numbers that tell rows apart, such as "length".
+        inner: key of a nested value -> a name for each level of keys or places, such as ("seed", "step"). Pairs of
+            numbers are a place and a value.
+        **shared: fields of all results.
+
+    Raises:
+        ValueError: a value is nested and has no name in `inner`.
+    """
+    shared = {"environment": environment_of()} | shared
+    common = dict(shared.pop("setting", {}))
+    results = []
+    for row in rows:
+        own = {name: value for name, value in row.items() if isinstance(value, (str, bool)) or name in setting}
+        for name in (task, model):
+            own.pop(name, None)
+        fields = {"task": str(row.get(task, task)), "seed": row.get("seed"), **shared}
+        for key, value in row.items():
+            if key in own or key in (task, model, "seed") or value is None:
+                continue
+            who, metric = _split(key, models)
+            levels = (inner or {}).get(key, ("model",) if isinstance(value, Mapping) and models else ())
+            for places, number in _flat(value, key, levels):
+                seed = places.pop("seed", None)
+                results.append(
+                    Result(
+                        model=str(places.pop("model", who or row.get(model, model))),
+                        metric=metric,
+                        value=number,
+                        setting={**common, **own, **places},
+                        **(fields if seed is None else {**fields, "seed": int(seed)}),
+                    )
+                )
+    return results
+
+
+def row_of(results: Sequence[Result], model: str | None = None) -> dict[str, Any]:
+    """Return the row of a table that `row_results` made results of.
+
+    Args:
+        results: of one row, without nested values.
+        model: key of the model; None if models begin the keys.
+    """
+    row: dict[str, Any] = {}
+    for result in results:
+        row |= result.setting
+        if model is not None:
+            row[model] = result.model
+        row[result.metric if model is not None else f"{result.model}_{result.metric}"] = result.value
+    return row
+
+
+def _split(key: str, models: Sequence[str]) -> tuple[str | None, str]:
+    """Return the model that a key begins with, and the rest of the key."""
+    for name in sorted(models, key=len, reverse=True):
+        if key.startswith(f"{name}_"):
+            return name, key[len(name) + 1 :]
+    return None, key
+
+
+def _flat(value: Any, key: str, levels: Sequence[str]) -> Iterator[tuple[dict[str, Any], float | None]]:
+    """Yield the places and the value of each number."""
+    if value is None or isinstance(value, (int, float)):
+        yield {}, value
+        return
+    if not levels:
+        raise ValueError(f"the value {key!r} of a row is nested: {str(value)[:60]}; name its levels in `inner`.")
+    if isinstance(value, Mapping):
+        entries: Sequence[Any] = list(value.items())
+    elif all(isinstance(entry, Sequence) and len(entry) == 2 for entry in value) and len(levels) == 1:
+        entries = value
+    else:
+        entries = list(enumerate(value))
+    for place, entry in entries:
+        for places, number in _flat(entry, key, levels[1:]):
+            yield {levels[0]: place, **places}, number

@@ -1,0 +1,73 @@
+"""Runs of compare_mixers.py as results, and back."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hf_seqmix.training.results import Result, Run, group_results
+
+__all__ = ["results_of", "run_of"]
+
+SPLITS = ("validation", "test")
+BIN = ("train_count", "distance")
+
+
+def results_of(key: Mapping[str, Any], run: Mapping[str, Any], environment: Mapping[str, Any]) -> list[Result]:
+    """Return the results of a run.
+
+    Args:
+        key: task, model, learning rate, seed and settings of the run.
+        run: scores by split, the curve of the training loss, and numbers of the run.
+        environment: in which the run took place.
+    """
+    settings = dict(key["settings"])
+    training = {"learning_rate": key["learning_rate"], "threads": run["threads"]}
+    shared = {
+        "task": key["task"],
+        "model": key["model"],
+        "seed": key["seed"],
+        "environment": environment,
+        "run": Run(
+            key["task"],
+            model={"name": key["model"]},
+            data={"digest": settings.pop("data")},
+            training={**training, **settings},
+            seed=key["seed"],
+        ),
+    }
+    rate = {"learning_rate": key["learning_rate"]}
+    numbers = {name: run[name] for name in ("num_parameters", "intermediate_size", "train_seconds")}
+    results = group_results(numbers | {"train_loss": run["train_loss_curve"]}, setting=rate, **shared)
+    for split in SPLITS:
+        if split not in run:
+            continue
+        scores = {name: value for name, value in run[split].items() if name != "bins"}
+        results += group_results(scores, setting=rate | {"split": split}, **shared)
+        for entry in run[split].get("bins", ()):
+            place = {name: "-".join("" if edge is None else str(edge) for edge in entry[name]) for name in BIN}
+            scores = {name: value for name, value in entry.items() if name not in BIN}
+            results += group_results(scores, setting=rate | {"split": split} | place, **shared)
+    return results
+
+
+def run_of(results: Sequence[Result]) -> dict[str, Any]:
+    """Return the run that `results_of` made results of."""
+    first = results[0].run
+    run: dict[str, Any] = {"train_loss_curve": [], "threads": None if first is None else first.training["threads"]}
+    bins: dict[Any, dict[str, Any]] = {}
+    for result in results:
+        split = result.setting.get("split")
+        if result.metric == "train_loss":
+            run["train_loss_curve"].append([result.setting["step"], result.value])
+        elif split is None:
+            run[result.metric] = result.value
+        elif "distance" in result.setting:
+            texts = [str(result.setting[name]) for name in BIN]
+            place = (split, *texts)
+            if place not in bins:
+                edges = [[int(edge) if edge else None for edge in text.split("-")] for text in texts]
+                bins[place] = dict(zip(BIN, edges, strict=True))
+                run.setdefault(str(split), {}).setdefault("bins", []).append(bins[place])
+            bins[place][result.metric] = result.value
+        else:
+            run.setdefault(str(split), {})[result.metric] = result.value
+    return run
