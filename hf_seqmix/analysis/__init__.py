@@ -1,4 +1,4 @@
-"""Evaluation and inspection of models: language modelling at several context lengths, separation ranks, tables, plots.
+"""Evaluation and inspection of models: language modeling at several context lengths, separation ranks, tables, plots.
 
 `plots` is not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
 """

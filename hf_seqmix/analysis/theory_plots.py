@@ -98,7 +98,7 @@ def plot_responses(
         path: image file; the extension gives the format.
         title: above the figure.
         target: response (1025 frequencies from 0 to pi) and taps (F / 8 or more) that the encoders were fitted to,
-            drawn in grey.
+            drawn in gray.
         shown_lags: lags of the impulse responses.
 
     Raises:

@@ -132,7 +132,7 @@ class ResumableTrainer(Trainer):
         return f"; {before} processes wrote it, now {self.args.world_size} go on: data and dropout will be others"
 
     def restore_finished(self, checkpoint: str) -> bool:
-        """Return whether a checkpoint is the last of its run; if so, load the model, or the best one, as if just trained.
+        """Say whether a checkpoint is the last of its run; if so, load the model, or the best one, as if just trained.
 
         The library would train one update more, or, after an early stop, as many as were left.
         """

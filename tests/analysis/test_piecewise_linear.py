@@ -1,4 +1,4 @@
-"""Proposition 1: what normalisation does to a piecewise linear encoder."""
+"""Proposition 1: what normalization does to a piecewise linear encoder."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from hf_seqmix.analysis.piecewise_linear import NORMALIZATIONS, linearity, norma
 
 
 @pytest.mark.parametrize("seed", [0, 1])
-def test_without_normalisation_it_is_piecewise_linear(seed):
+def test_without_normalization_it_is_piecewise_linear(seed):
     result = linearity(normalized_encoder("none", seed=seed, hidden_size=24), cells=4096)
     assert len(result.kinks) > 20
     assert result.bend < 1e-13
@@ -17,7 +17,7 @@ def test_without_normalisation_it_is_piecewise_linear(seed):
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("normalization", ["simple_rms", "layer"])
-def test_with_normalisation_it_is_not(normalization, seed):
+def test_with_normalization_it_is_not(normalization, seed):
     result = linearity(normalized_encoder(normalization, seed=seed, hidden_size=24), cells=4096)
     assert result.bend > 1e-8
     assert result.sag > 1e-4

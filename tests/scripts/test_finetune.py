@@ -539,8 +539,8 @@ def test_images_from_scratch(script, tmp_path, family):
     pictures = [row["image"] for row in datasets.Dataset.from_parquet(test).cast_column("image", datasets.Image())]
     pixels = processor(pictures, return_tensors="pt")["pixel_values"]
     assert pixels.shape == (4, 1, 6, 4)
-    grey = (0.299 * 40 + 0.587 * 40 + 0.114 * 10) / 255
-    torch.testing.assert_close(pixels[0].mean().item(), (grey - 0.4808) / 0.2392, rtol=0, atol=0.02)
+    gray = (0.299 * 40 + 0.587 * 40 + 0.114 * 10) / 255
+    torch.testing.assert_close(pixels[0].mean().item(), (gray - 0.4808) / 0.2392, rtol=0, atol=0.02)
     labels = model(pixel_values=pixels).logits.argmax(dim=-1).tolist()
     lines = (tmp_path / "out" / "predictions_test.jsonl").read_text().splitlines()
     assert [json.loads(line)["prediction"] for line in lines] == [str(label) for label in labels]

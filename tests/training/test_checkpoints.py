@@ -1,4 +1,4 @@
-"""Checkpoints: sealed when whole, faults found and named, the newest whole one chosen, the last whole one never removed."""
+"""Checkpoints: sealed when whole, faults named, the newest whole one chosen, the last whole one never removed."""
 
 import json
 import os

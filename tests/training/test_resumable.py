@@ -1,4 +1,4 @@
-"""What the `Trainer` of the scripts adds to the library's: where it goes on from, what it removes when, failing writes."""
+"""What the scripts' `Trainer` adds to the library's: where it goes on from, what it removes when, failing writes."""
 
 import errno
 import json

@@ -45,7 +45,7 @@ class ColumnProblem:
         key_positions: (batch or 1, N); given with `query_positions`.
         visible: (batch or 1, n, N) bool, all that a query sees; given with `query_positions`.
         key_mask: (batch, N) bool, True at keys that count, without `query_positions`.
-        norm: what kernels are normalised over; "mean" takes the logits as kernels and divides by the count.
+        norm: what kernels are normalized over; "mean" takes the logits as kernels and divides by the count.
         scale: factor on query . key.
         causal: whether later keys are hidden (without `visible`), and offsets are never negative.
         limit: 0, or the largest position + 1 of an absolute coupling.
