@@ -22,8 +22,8 @@ from ..models.auto import AUTO_CLASSES, FAMILIES
 from ..models.configuration import SeqMixConfig
 from ..models.family import Family
 from ..models.hybrid.configuration_hybrid import SeqMixHybridConfig
-from .concatenation import File, concatenate
-from .source_modules import Module, Package
+from .concatenation.source_modules import Module, Package
+from .concatenation.writing import File, concatenate
 
 __all__ = ["RemoteCode", "family_of", "remote_code"]
 

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import hf_seqmix
-from hf_seqmix.hub.source_modules import External, Package
-from tests.hub.test_concatenation import write
+from hf_seqmix.hub.concatenation.source_modules import External, Package
+from tests.hub.concatenation.test_writing import write
 
 
 @pytest.fixture(scope="module")

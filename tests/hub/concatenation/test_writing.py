@@ -7,8 +7,8 @@ import textwrap
 
 import pytest
 
-from hf_seqmix.hub.concatenation import File, concatenate
-from hf_seqmix.hub.source_modules import Package
+from hf_seqmix.hub.concatenation.source_modules import Package
+from hf_seqmix.hub.concatenation.writing import File, concatenate
 
 MODULES = {
     "sums.py": '''

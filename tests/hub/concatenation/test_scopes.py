@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hf_seqmix
-from hf_seqmix.hub.scopes import bound_names, module_names
+from hf_seqmix.hub.concatenation.scopes import bound_names, module_names
 
 SOURCES = sorted(
     path
