@@ -1,4 +1,4 @@
-"""What the evaluation of a language model finds out."""
+"""`LanguageModelScore`, the figures that an evaluation of a language model returns."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""Cache layers on the library's own base classes, and what mixers do with them."""
+"""Cache layers on the base classes of transformers ("the library"), and what mixers do with the layers."""
 
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs

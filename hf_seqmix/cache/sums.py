@@ -1,7 +1,7 @@
 """Cache layers for mixers whose output depends on the past through sums, on the library's own base classes.
 
-They keep the sums, and the rows of the last steps beside them, not yet summed: dropping rows is exact, taking them out
-of a sum is not.
+A layer keeps the sums over all but the last steps, and the rows of the last steps, not yet summed. To drop a row is
+exact; to subtract a row from a sum is not.
 """
 
 from collections.abc import Callable

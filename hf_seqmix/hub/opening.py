@@ -1,4 +1,4 @@
-"""A saved model of the package, whatever its head, with the tokenizer or image processor beside it."""
+"""Opens a saved model of the package, whatever its head, with the tokenizer or image processor beside the model."""
 
 from pathlib import Path
 from typing import Any

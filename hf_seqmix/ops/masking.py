@@ -1,10 +1,10 @@
-"""Padding and packing: the only code that reads an attention mask; `packing.py` reads the boundaries of sequences.
+"""Padding and packing: where the real tokens lie (`attention_mask`); `packing.py` reads the boundaries of sequences.
 
-A mixer never looks at a mask. It gets a `TokenLayout`, which knows where the real tokens of each sequence lie, and
-hands its position-mixing operation to `TokenLayout.mix`:
+A mixer gets a `TokenLayout`, made of the attention mask, and hands its position-mixing operation to
+`TokenLayout.mix`. Mixers that attend to single tokens (IPA, softmax attention) read the masks of the layout instead.
 
-* real tokens contiguous in each row: values are multiplied by the mask, directly before the operation (biases and
-  convolutions of earlier operations have filled the pads again);
+* real tokens contiguous in each row: values at pads are filled with zeros directly before the operation, since biases
+  and convolutions of earlier operations have filled the pads again;
 * pads between real tokens, or several sequences in a row: the real tokens of each sequence are gathered into a row of
   their own, mixed there, and scattered back. Under tracing, where the batch cannot be looked at, padded rows always go
   this way, which has static shapes.

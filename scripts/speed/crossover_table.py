@@ -1,4 +1,4 @@
-"""From times at some lengths to a table of crossovers, which says what serves which lengths."""
+"""Makes the table of crossovers, which implementation serves which lengths, from times at some lengths."""
 
 import itertools
 import math

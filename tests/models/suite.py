@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import DynamicCache, PreTrainedModel, StaticCache
@@ -161,6 +162,15 @@ class ModelSuite:
         first, second = draw(), draw()
         for key, value in first.items():
             assert torch.equal(value, second[key]) and torch.isfinite(value).all(), key
+
+    def test_weights_that_a_checkpoint_lacks_are_drawn(self, tmp_path, is_causal, poisoned_empty):
+        """A mixer that owns parameters of its own draws them in `init_weights`."""
+        model = self.make("Model", is_causal, torch.float32)
+        model.save_pretrained(tmp_path)
+        kept = dict([next(iter(model.state_dict().items()))])
+        save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+        for name, value in type(model).from_pretrained(tmp_path).state_dict().items():
+            assert value.isfinite().all(), name
 
     def test_device_map(self, tmp_path, is_causal):
         pytest.importorskip("accelerate")

@@ -22,7 +22,8 @@ class GatedToeplitzUnit(nn.Module):
         mixer_size: channels that T mixes.
         operator: module that mixes (batch, length, mixer_size) along the sequence: `operator(values, layout,
             past_key_values)`.
-        activation: name of the activation of both branches.
+        activation: name of the activation of both branches; models pass the `hidden_act` of their configuration, which
+            their feed-forwards have, too.
         layer_idx: which layer of a cache is this mixer's.
     """
 

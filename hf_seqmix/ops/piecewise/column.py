@@ -151,6 +151,7 @@ def piecewise_column_dense(
         logits = logits + relative(bias)
     seen = visible[:, None]
     counts = seen.sum(dim=-1, keepdim=True).clamp(min=1)
+    # The definition; what runs without a graph is `blocks.py`.
     over_centers = logits.softmax(dim=1) * seen
     if kernel_norm == "p":
         kernels = over_centers / counts

@@ -4,8 +4,9 @@ W interpolates from the points of an `InducingGrid` to the tokens. A row of W ha
 `InducingGrid.weights`. `product.py` holds the product W A W^T.
 
 Products with W and W^T go over groups of sixteen cells of the grid. W is a band, so each group of tokens meets a few
-neighboring points only, and a matrix library multiplies a small dense block by (tokens, channels) at full speed.
-Channels are last in memory there, as linear layers leave them; in shape they are second, as everywhere in `ops`.
+neighboring points only: one product of a small dense block with (tokens, channels), which BLAS computes at full
+speed. Tensors have the shape (batch, channels, length), as everywhere in `ops`. In memory the channels may lie side by
+side, as linear layers leave them.
 """
 
 from collections.abc import Sequence
