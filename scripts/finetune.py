@@ -59,7 +59,7 @@ from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.arguments import run_script
 
 # Importing the package registers its families with the Auto classes.
-from hf_seqmix.training.results import run_environment
+from hf_seqmix.training.environment import run_environment
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.scoring import METRIC_KEYS
 

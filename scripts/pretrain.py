@@ -55,7 +55,7 @@ from hf_seqmix.training import (
     tokenizer_fields,
 )
 from hf_seqmix.training.arguments import run_script
-from hf_seqmix.training.results import run_environment
+from hf_seqmix.training.environment import run_environment
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.streaming import EndlessStream
 

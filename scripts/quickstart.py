@@ -24,7 +24,7 @@ from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.analysis.plots import plot_context_lengths
 from hf_seqmix.data import ByteNGram, bits_per_byte_gzip, bits_per_byte_xz, load_corpus
-from hf_seqmix.training.results import markdown_table
+from hf_seqmix.training.tables import markdown_table
 
 RECIPE = Path(__file__).parent / "recipes" / "fd-tnn-stdlib-small.yaml"
 CORPUS = "embedded:python-stdlib"

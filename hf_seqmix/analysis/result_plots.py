@@ -7,8 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
 
-from hf_seqmix.training.results import Result, Summary, summarize
-
+from ..training.results import Result, Summary, summarize
 from .figures import COLORS, MARKERS, PathLike, dash, draw_grid, legend_below
 
 __all__ = ["plot_results"]

@@ -14,7 +14,7 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
-from .results import Run
+from .run import Run
 
 __all__ = [
     "config_from_overrides",

@@ -1,60 +1,14 @@
 """Rows of a table as results, and back: what a study tabulates is kept as `Result`s."""
 
-import argparse
-import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from hf_seqmix._files import write_text
+from .environment import environment_of
+from .results import Result
 
-from .results import Result, Run, markdown_table, run_environment, write_results
-
-__all__ = ["environment_of", "row_of", "row_results", "run_of", "write_report"]
+__all__ = ["row_of", "row_results"]
 
 Rows = Sequence[Mapping[str, Any]]
-
-_PRIVATE = {"output_dir", "run"}
-
-
-def environment_of() -> dict[str, Any]:
-    """Return `run_environment` without the command, which holds paths of the machine."""
-    return {name: value for name, value in run_environment().items() if name != "command"}
-
-
-def run_of(arguments: argparse.Namespace, task: str) -> Run:
-    """Return the arguments of a command as a run, but for its folder."""
-    given = {name: value for name, value in vars(arguments).items() if name not in _PRIVATE}
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-    return Run(task, training=plain)
-
-
-def write_report(
-    arguments: argparse.Namespace,
-    stem: str,
-    sections: Sequence[tuple[str, Rows, Mapping[str, str]]],
-    results: Iterable[Result] | None = None,
-) -> Path:
-    """Print the tables of a command, and write tables (`stem`.md) and results (`stem`.jsonl) into its folder.
-
-    Args:
-        arguments: of the command line; all but the folder are the run of the results.
-        stem: name of the files.
-        sections: (title, rows, columns as `markdown_table` takes them).
-        results: of the command; None where a `ResultFile` holds them already.
-
-    Returns:
-        The folder.
-    """
-    folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
-    text = "\n\n".join(f"{title}\n\n{markdown_table(rows, columns)}" for title, rows, columns in sections)
-    print(text)
-    write_text(folder / f"{stem}.md", text + "\n")
-    if results is not None:
-        run = run_of(arguments, stem)
-        write_results(folder / f"{stem}.jsonl", [dataclasses.replace(r, run=r.run or run) for r in results])
-    return folder
 
 
 def row_results(

@@ -9,7 +9,8 @@ from typing import Any
 
 from hf_seqmix.data import count_bytes
 from hf_seqmix.training import merge_recipes, read_recipe
-from hf_seqmix.training.results import Result, ResultFile, group_results
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.results import Result, group_results
 
 from .benchmark_inputs import fingerprint, first_bytes
 from .benchmark_training import (

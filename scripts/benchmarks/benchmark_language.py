@@ -11,7 +11,9 @@ from transformers import AutoModelForCausalLM, set_seed
 from hf_seqmix.analysis import LanguageModelScore, iter_language_model_scores
 from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import bits_per_byte_gzip, bits_per_byte_xz
-from hf_seqmix.training.results import Result, ResultFile, group_results, results_table
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.tables import results_table
 
 from .benchmark_inputs import (
     add_text_arguments,

@@ -16,7 +16,9 @@ from hf_seqmix import __version__
 from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import listops
 from hf_seqmix.metrics import load_metric
-from hf_seqmix.training.results import Result, ResultFile, results_table
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.tables import results_table
 
 from .benchmark_inputs import common_arguments, default_device, fingerprint, open_model, short_names
 from .benchmark_training import LOG, Report, origin, select, write_report

@@ -10,7 +10,8 @@ from typing import Any
 
 from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.training import read_recipe
-from hf_seqmix.training.results import Result, group_results, results_table
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.tables import results_table
 
 from .benchmark_training import SCRIPTS, Job, Report, make_run, select, train_all, training_arguments, write_report
 from .lra_data import TaskData, data_folders, prepare_task

@@ -15,7 +15,9 @@ from hf_seqmix.analysis.masked_modeling import (
     ngram_bits_per_byte,
 )
 from hf_seqmix.data import ByteNGram
-from hf_seqmix.training.results import Result, ResultFile, group_results, results_table
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.tables import results_table
 
 from .benchmark_inputs import (
     add_text_arguments,

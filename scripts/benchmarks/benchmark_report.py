@@ -10,7 +10,9 @@ import yaml
 
 from hf_seqmix._files import write_text
 from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
-from hf_seqmix.training.results import Result, Summary, read_results, results_table, summarize
+from hf_seqmix.training.result_files import read_results
+from hf_seqmix.training.results import Result, Summary, summarize
+from hf_seqmix.training.tables import results_table
 
 from .benchmark_training import Report
 

@@ -13,7 +13,10 @@ import torch
 
 from hf_seqmix import __version__
 from hf_seqmix.analysis.result_plots import plot_results
-from hf_seqmix.training.results import Result, ResultFile, Run, group_results, read_results, results_table
+from hf_seqmix.training.result_files import ResultFile, read_results
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.run import Run
+from hf_seqmix.training.tables import results_table
 from hf_seqmix.training.timing import in_fresh_process
 
 from .benchmark_training import LOG, Report, origin, select, write_report

@@ -17,7 +17,11 @@ from typing import Any
 from hf_seqmix import __version__
 from hf_seqmix._files import write_json, write_text
 from hf_seqmix.training import merge_recipes, parse_overrides, run_from_recipe
-from hf_seqmix.training.results import Result, ResultFile, Run, markdown_table, run_environment, write_results
+from hf_seqmix.training.environment import run_environment
+from hf_seqmix.training.result_files import ResultFile, write_results
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.run import Run
+from hf_seqmix.training.tables import markdown_table
 
 SCRIPTS = Path(__file__).resolve().parents[1]
 LOG = "runs.jsonl"

@@ -13,7 +13,8 @@ from transformers import AutoTokenizer
 
 from hf_seqmix.analysis.masked_modeling import mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram, bits_per_byte_xz, count_bytes
-from hf_seqmix.training.results import Result, ResultFile
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.results import Result
 
 from . import benchmark_language, benchmark_masked
 from .benchmark_inputs import first_bytes, text_hash

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_seqmix.analysis.result_plots import plot_results
-from hf_seqmix.training.results import Result, group_results, results_table
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.tables import results_table
 
 from .benchmark_training import select
 

@@ -19,7 +19,7 @@ from transformers import (
 
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training import config_from_overrides, tokenizer_fields
-from hf_seqmix.training.results import Run
+from hf_seqmix.training.run import Run
 from hf_seqmix.training.timing import Clock, interleave, medians_ms, peak_bytes
 
 NUM_LABELS = {"listops": 10, "text": 2, "retrieval": 2, "image": 10, "pathfinder": 2, "path-x": 2}

@@ -15,7 +15,7 @@ from hf_seqmix.data.labelled import (
     TokenClassification,
 )
 from hf_seqmix.metrics import load_metric
-from hf_seqmix.training.results import markdown_table
+from hf_seqmix.training.tables import markdown_table
 
 Task = SequenceClassification | ImageClassification | TokenClassification | QuestionAnswering
 

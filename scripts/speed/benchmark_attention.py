@@ -33,7 +33,8 @@ from transformers import DynamicCache
 from hf_seqmix import PolyTransformerConfig, SeqMixHybridConfig
 from hf_seqmix.analysis.figures import draw_row, line, token_ticks
 from hf_seqmix.models.mixers import build_mixer
-from hf_seqmix.training.rows import row_results, write_report
+from hf_seqmix.training.result_files import write_report
+from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
 
 PARTS = ("polynomial", "ipa", "decoding")

@@ -56,8 +56,10 @@ from op_candidates import (
 from protocol import check_all, time_in_turn
 from speed_plots import names_of, plot_op
 
-from hf_seqmix.training.results import Result, ResultFile
-from hf_seqmix.training.rows import row_of, row_results, run_of, write_report
+from hf_seqmix.training.result_files import ResultFile, write_report
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.rows import row_of, row_results
+from hf_seqmix.training.run import run_of
 from hf_seqmix.training.timing import (
     Clock,
     in_fresh_process,

@@ -35,8 +35,10 @@ from tune_candidates import TUNED, candidate_of, variants_of
 
 from hf_seqmix._files import write_json
 from hf_seqmix.ops.common.crossovers import crossovers_in_force
-from hf_seqmix.training.results import Result, ResultFile
-from hf_seqmix.training.rows import row_results, run_of, write_report
+from hf_seqmix.training.result_files import ResultFile, write_report
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.run import run_of
 from hf_seqmix.training.timing import Clock, in_fresh_process
 
 CPU_LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096, 8192]

@@ -17,8 +17,9 @@ from transformers import AutoConfig
 from hf_seqmix.analysis.figures import draw_row, line
 from hf_seqmix.data import python_stdlib
 from hf_seqmix.models.backbone import SeqMixBlock
+from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.rows import row_results, write_report
+from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, forward_backward, interleave, medians_ms, peak_bytes
 
 __all__ = ["SPLITS", "run_curves", "run_mlp_depth", "run_sparse_low_rank"]

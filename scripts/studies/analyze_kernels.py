@@ -69,8 +69,9 @@ from hf_seqmix.analysis.sparse_smooth import SPLIT_COLUMNS, plot_split, split_ro
 from hf_seqmix.analysis.theory_plots import ResponseExample, plot_responses, response_example
 from hf_seqmix.models.fd_tnn.kernel import FREQUENCY_INPUTS, FrequencyKernel
 from hf_seqmix.training import explain_write_error
+from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.rows import row_results, write_report
+from hf_seqmix.training.rows import row_results
 
 DEGREES = {"linear": 1, "cubic": 3}
 

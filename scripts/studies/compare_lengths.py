@@ -27,7 +27,8 @@ from comparison_tasks import build_model
 from transformers import PreTrainedModel
 
 from hf_seqmix.analysis.figures import draw_row, line
-from hf_seqmix.training.rows import row_results, write_report
+from hf_seqmix.training.result_files import write_report
+from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, interleave, medians_ms
 
 

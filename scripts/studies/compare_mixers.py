@@ -36,8 +36,9 @@ from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArg
 from hf_seqmix._files import write_text
 from hf_seqmix.data import ReproducibleMaskingCollator
 from hf_seqmix.training import block_scores, corpus_metrics, explain_write_error, prepare_run_folder
-from hf_seqmix.training.results import ResultFile, markdown_table
-from hf_seqmix.training.rows import environment_of
+from hf_seqmix.training.environment import environment_of
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.tables import markdown_table
 
 SPLITS = ("train", "validation", "test")
 

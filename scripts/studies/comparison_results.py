@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hf_seqmix.training.results import Result, Run, group_results
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.run import Run
 
 __all__ = ["results_of", "run_of"]
 

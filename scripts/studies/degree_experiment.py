@@ -31,8 +31,8 @@ from degree_training import Schedule, clipped, train_nets
 
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.results import ResultFile
-from hf_seqmix.training.rows import environment_of
+from hf_seqmix.training.environment import environment_of
+from hf_seqmix.training.result_files import ResultFile
 
 TASKS = ("paired_product", "paired_product_control")
 

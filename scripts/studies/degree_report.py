@@ -12,7 +12,9 @@ from degree_training import FLOOR, clipped
 from study_plots import KINDS, plot_curves, plot_equal, plot_errors
 
 from hf_seqmix._files import write_text
-from hf_seqmix.training.results import Result, Run, group_results, markdown_table
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.run import Run
+from hf_seqmix.training.tables import markdown_table
 
 __all__ = ["compare", "results_of", "run_of", "write_report"]
 

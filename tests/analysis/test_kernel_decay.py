@@ -19,7 +19,7 @@ from hf_seqmix.analysis.kernel_decay import (
     tail_agreement,
 )
 from hf_seqmix.models.fd_tnn.kernel import FrequencyKernel
-from hf_seqmix.training.results import markdown_table
+from hf_seqmix.training.tables import markdown_table
 
 SEEDS = range(20)
 F = 2**14

@@ -14,7 +14,8 @@ from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents
 from hf_seqmix.data import bits_per_byte_ngram
-from hf_seqmix.training.results import Run, read_results
+from hf_seqmix.training.result_files import read_results
+from hf_seqmix.training.run import Run
 
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "run_benchmarks.py"
 TEXT = "To be, or not to be: that is the question.\n" * 10

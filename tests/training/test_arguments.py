@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hf_seqmix.training.arguments import Arguments, RunArguments, arguments_parser, read_arguments, run_script
-from hf_seqmix.training.results import Run
+from hf_seqmix.training.run import Run
 
 
 @dataclass

@@ -18,7 +18,9 @@ from hf_seqmix import FDTNNConfig, FDTNNForCausalLM, FDTNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram
-from hf_seqmix.training.results import ResultFile, group_results, read_results, results_table
+from hf_seqmix.training.result_files import ResultFile, read_results
+from hf_seqmix.training.results import group_results
+from hf_seqmix.training.tables import results_table
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 NOTICE = (

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from hf_seqmix.data import build_tokenizer
-from hf_seqmix.training.results import read_results, summarize
+from hf_seqmix.training.result_files import read_results
+from hf_seqmix.training.results import summarize
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention")

@@ -8,7 +8,8 @@ import pytest
 import yaml
 
 from hf_seqmix.hub.kept import render_card
-from hf_seqmix.training.results import group_results, read_results, write_results
+from hf_seqmix.training.result_files import read_results, write_results
+from hf_seqmix.training.results import group_results
 from tests.ecosystem.tiny import tiny_model, tiny_tokenizer
 from tests.hub.test_cards import VALUES
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hf_seqmix.training import read_recipe
-from hf_seqmix.training.results import group_results, summarize, write_results
+from hf_seqmix.training.result_files import write_results
+from hf_seqmix.training.results import group_results, summarize
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 

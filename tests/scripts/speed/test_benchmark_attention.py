@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_seqmix.training.results import read_results
+from hf_seqmix.training.result_files import read_results
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "speed"
 

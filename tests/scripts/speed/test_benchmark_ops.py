@@ -14,7 +14,7 @@ from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.ops.ski.product import ski_matmul_dense
 from hf_seqmix.ops.ski.short_conv import short_conv_dense
 from hf_seqmix.training import timing
-from hf_seqmix.training.results import read_results
+from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.timing import Clock
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "speed"

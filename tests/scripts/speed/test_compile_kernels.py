@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_seqmix.training.results import read_results
+from hf_seqmix.training.result_files import read_results
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "speed" / "compile_kernels.py"
 

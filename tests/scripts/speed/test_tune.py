@@ -13,7 +13,7 @@ import torch
 from hf_seqmix.ops.common import crossovers
 from hf_seqmix.ops.common import fft as fft_conv
 from hf_seqmix.ops.common.dispatch import dispatch
-from hf_seqmix.training.results import read_results
+from hf_seqmix.training.result_files import read_results
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "speed"
 SMALL = ["--batch", "1", "--channels", "4", "--head-width", "2", "--points", "4", "--taps", "3", "--rounds", "1"]

@@ -12,7 +12,8 @@ from transformers import AutoConfig
 
 from hf_seqmix.models.backbone import SeqMixBlock
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
-from hf_seqmix.training.results import Result, read_results
+from hf_seqmix.training.result_files import read_results
+from hf_seqmix.training.results import Result
 from tests.tolerances import assert_close
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"

@@ -18,7 +18,7 @@ from hf_seqmix import (
     TNNForCausalLM,
     TNNForImageClassification,
 )
-from hf_seqmix.training.results import read_results
+from hf_seqmix.training.result_files import read_results
 
 PATH = Path(hf_seqmix.__file__).parent.parent / "scripts" / "studies" / "analyze_kernels.py"
 SIZES = {"vocab_size": 7, "hidden_size": 4, "num_hidden_layers": 2, "max_position_embeddings": 24}

@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 
-from hf_seqmix.training.results import read_results
+from hf_seqmix.training.result_files import read_results
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from hf_seqmix.data import associative_recall
-from hf_seqmix.training.results import ResultFile
+from hf_seqmix.training.result_files import ResultFile
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 

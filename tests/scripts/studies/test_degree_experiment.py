@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hf_seqmix.data import separation_task
-from hf_seqmix.training.results import ResultFile, read_results
+from hf_seqmix.training.result_files import ResultFile, read_results
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 

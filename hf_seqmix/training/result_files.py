@@ -1,0 +1,201 @@
+"""Files of results: JSON lines that an interrupted evaluation goes on from, read together and written whole."""
+
+import argparse
+import dataclasses
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._files import write_text
+from .json_fields import canonical, checked
+from .results import Result
+from .run import Run, run_of
+from .tables import markdown_table
+
+__all__ = ["ResultFile", "read_results", "write_report", "write_results"]
+
+
+class ResultFile:
+    """Results of a long evaluation as JSON lines, so that an interrupted evaluation goes on where it stopped.
+
+    A line is `{"key": ..., "shared": ..., "results": [...]}`: the results of one run, the fields that they share
+    written once. The key says everything that the results depend on. A line cut short by a kill is dropped when the
+    file is opened.
+
+    Args:
+        path: of the file, which need not exist.
+
+    Raises:
+        ValueError: a line other than the last is not of that form; the message names file, line and field.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._groups: dict[str, list[Result]] = {}
+        if not self.path.exists():
+            return
+        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if lines and not lines[-1].endswith("\n"):
+            os.truncate(self.path, self.path.stat().st_size - len(lines.pop().encode("utf-8")))
+        for number, line in enumerate(lines, start=1):
+            key, group = _read_line(line, f"{self.path}, line {number}")
+            self._groups.pop(canonical(key), None)
+            self._groups[canonical(key)] = group
+
+    @property
+    def results(self) -> list[Result]:
+        """All results, the newest of each key."""
+        return list({result.key: result for group in self._groups.values() for result in group}.values())
+
+    def get(self, key: Mapping[str, Any] | Run) -> list[Result] | None:
+        """Return the newest results with that key, or None."""
+        return self._groups.get(canonical(_as_key(key)))
+
+    def forget(self, key: Mapping[str, Any] | Run) -> None:
+        """Have no results with that key any more; the file keeps their line until a newer line replaces it."""
+        self._groups.pop(canonical(_as_key(key)), None)
+
+    def append(self, key: Mapping[str, Any] | Run, results: Result | Iterable[Result]) -> None:
+        """Add the results of a key, on the disk before this returns."""
+        group = [results] if isinstance(results, Result) else list(results)
+        line = _write_line(_as_key(key), group)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path, "a", encoding="utf-8") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._groups.pop(canonical(_as_key(key)), None)
+        self._groups[canonical(_as_key(key))] = group
+
+
+def read_results(paths: Iterable[str | os.PathLike[str]] | str | os.PathLike[str]) -> list[Result]:
+    """Return the results of files, in their order; of one file the newest of each key.
+
+    Args:
+        paths: files that `ResultFile` or `write_results` wrote; one path is a list of one.
+
+    Raises:
+        ValueError: a file cannot be read or holds something else, or two files hold one measured result with two
+            values.
+    """
+    if isinstance(paths, (str, os.PathLike)):
+        paths = [paths]
+    found: dict[tuple[Any, ...], tuple[Result, Path]] = {}
+    for path in map(Path, paths):
+        own: dict[tuple[Any, ...], Result] = {}
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} cannot be read as a file of results: {error}.") from error
+        for number, line in enumerate(lines, start=1):
+            if number == len(lines) and not line.endswith("\n"):
+                break  # cut short by a kill
+            own |= {result.key: result for result in _read_line(line, f"{path}, line {number}")[1]}
+        for key, result in own.items():
+            known = found.setdefault(key, (result, path))
+            if known[0].kind == "measured" and known[0].value != result.value:
+                raise ValueError(
+                    f"{path} repeats {result.metric} of {result.model} on {result.task}, seed {result.seed}, with "
+                    f"another value than {known[1]}: give one of the files."
+                )
+    return [result for result, _ in found.values()]
+
+
+def write_results(path: str | os.PathLike[str], results: Iterable[Result]) -> None:
+    """Write results as a file that is whole or untouched, a line a run."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        fields = dataclasses.replace(result, metric="", value=None, setting={}).to_json()
+        groups.setdefault(canonical(fields), []).append(result)
+    lines = [_write_line({"results": place}, group) for place, group in enumerate(groups.values())]
+    write_text(Path(path), "".join(lines))
+
+
+def write_report(
+    arguments: argparse.Namespace,
+    stem: str,
+    sections: Sequence[tuple[str, Sequence[Mapping[str, Any]], Mapping[str, str]]],
+    results: Iterable[Result] | None = None,
+) -> Path:
+    """Print the tables of a command, and write tables (`stem`.md) and results (`stem`.jsonl) into its folder.
+
+    Args:
+        arguments: of the command line; all but the folder are the run of the results.
+        stem: name of the files.
+        sections: (title, rows, columns as `markdown_table` takes them).
+        results: of the command; None where a `ResultFile` holds them already.
+
+    Returns:
+        The folder.
+    """
+    folder = Path(arguments.output_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    text = "\n\n".join(f"{title}\n\n{markdown_table(rows, columns)}" for title, rows, columns in sections)
+    print(text)
+    write_text(folder / f"{stem}.md", text + "\n")
+    if results is not None:
+        run = run_of(arguments, stem)
+        write_results(folder / f"{stem}.jsonl", [dataclasses.replace(r, run=r.run or run) for r in results])
+    return folder
+
+
+def _as_key(key: Mapping[str, Any] | Run) -> Mapping[str, Any]:
+    return {"run": key.digest} if isinstance(key, Run) else key
+
+
+def _write_line(key: Mapping[str, Any], group: Sequence[Result]) -> str:
+    """Return the line of a group, the fields and settings that all of its results have with one value written once."""
+    entries = [result.to_json() for result in group]
+    settings = [entry.pop("setting", {}) for entry in entries]
+    common, own = _without_shared(settings)
+    shared, fields = _without_shared(entries, kept=("metric", "value"))
+    if common:
+        shared["setting"] = common
+    results = [{**entry, "setting": setting} if setting else entry for entry, setting in zip(fields, own, strict=True)]
+    line = {"key": key, "shared": shared, "results": results}
+    return json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _without_shared(
+    entries: Sequence[Mapping[str, Any]], kept: Sequence[str] = ()
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the items that all entries have, but for those kept, and each entry without them."""
+    first = entries[0] if entries else {}
+    shared = {
+        name: value
+        for name, value in first.items()
+        if name not in kept and all(name in entry and entry[name] == value for entry in entries)
+    }
+    return shared, [{name: value for name, value in entry.items() if name not in shared} for entry in entries]
+
+
+def _read_line(line: str, where: str) -> tuple[Mapping[str, Any], list[Result]]:
+    """Return key and results of a line.
+
+    Raises:
+        ValueError: the line is something else; the message begins with `where`.
+    """
+    try:
+        entry = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"{where} is not JSON; results are JSON lines that this package wrote.") from error
+    kinds = {"key": Mapping, "shared": Mapping, "results": list}
+    found = checked(entry, kinds, set(kinds), where)
+    results = []
+    for place, values in enumerate(found["results"], start=1):
+        own = f"{where}, result {place}"
+        if not isinstance(values, Mapping):
+            raise ValueError(f"{own} is {values!r}; it must be an object.")
+        setting = [entry.get("setting", {}) for entry in (found["shared"], values)]
+        merged = {**found["shared"], **values}
+        if all(isinstance(part, Mapping) for part in setting):  # or `from_json` says what is wrong
+            merged["setting"] = {**setting[0], **setting[1]}
+        results.append(Result.from_json(merged, own))
+    runs: dict[str, Run] = {}  # one object for equal runs
+    unique = [
+        dataclasses.replace(result, run=runs.setdefault(result.run.digest, result.run)) if result.run else result
+        for result in results
+    ]
+    return found["key"], unique
