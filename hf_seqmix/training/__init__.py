@@ -1,9 +1,10 @@
-"""What runs and what comes of it: runs and results, recipes, checkpoints, resuming, run folders, scores.
+"""What runs and what comes of it: runs and results, recipes, checkpoints, resuming, run folders, scores, tables.
 
 `streaming` and `resumable` need the extra `train`, so nothing here imports the two.
 """
 
 from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
+from .environment import run_environment
 from .recipes import (
     config_from_overrides,
     merge_recipes,
@@ -14,10 +15,19 @@ from .recipes import (
     tokenizer_fields,
     without_replaced,
 )
+from .result_files import ResultFile, read_results, write_results
+from .results import Kind, Result, Summary, group_results, summarize
+from .run import Run
 from .run_folder import explain_write_error, prepare_run_folder
 from .scoring import block_scores, corpus_metrics
+from .tables import markdown_table, results_table
 
 __all__ = [
+    "Kind",
+    "Result",
+    "ResultFile",
+    "Run",
+    "Summary",
     "block_scores",
     "choose_checkpoint",
     "config_from_overrides",
@@ -25,13 +35,20 @@ __all__ = [
     "explain_write_error",
     "fault_of",
     "fault_of_files",
+    "group_results",
     "last_complete_checkpoint",
+    "markdown_table",
     "merge_recipes",
     "parse_overrides",
     "prepare_run_folder",
     "read_recipe",
+    "read_results",
     "recipe_arguments",
+    "results_table",
+    "run_environment",
     "run_from_recipe",
+    "summarize",
     "tokenizer_fields",
     "without_replaced",
+    "write_results",
 ]
