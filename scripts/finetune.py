@@ -102,7 +102,7 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
         given = {split: file for split, file in files.items() if file is not None}
         examples = load_labelled(given, header=not data.no_header, cache_dir=data.cache_dir)
     if "train" not in examples:
-        raise ValueError(f"There is no training split; there is {', '.join(examples)}.")
+        raise ValueError(f"there is no training split; there is {', '.join(examples)}.")
     if data.validation_from_train:
         if "validation" not in examples:
             raise ValueError(
@@ -112,7 +112,7 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
         examples = datasets.DatasetDict({"train": examples["train"], **own})
     if "validation" not in examples:
         if len(examples["train"]) < 2:
-            raise ValueError("One training example leaves nothing to evaluate on; give more, or --validation-file.")
+            raise ValueError("one training example leaves nothing to evaluate on; give more, or --validation-file.")
         parts = examples["train"].train_test_split(data.validation_fraction, seed=arguments.training.seed)
         logger.info(f"{len(parts['test'])} of the training examples are held out to evaluate on")
         examples = datasets.DatasetDict({**examples, "train": parts["train"], "validation": parts["test"]})
@@ -190,7 +190,7 @@ def prepare(arguments: Arguments) -> Run:
             load_metric(name)
         for split in ("train", "validation"):
             if not task.has_labels(examples[split]):
-                raise ValueError(f"The {split} data has no labels; they are needed to train and to evaluate.")
+                raise ValueError(f"the {split} data has no labels; they are needed to train and to evaluate.")
         check_schedule(arguments, len(examples["train"]))
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
     callbacks: list[TrainerCallback] = []

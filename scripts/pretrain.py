@@ -161,13 +161,13 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
 def _check(arguments: Arguments) -> None:
     model, data, run, training = arguments.model, arguments.data, arguments.run, arguments.training
     if (model.model_type is None) == (model.config_file is None):
-        raise ValueError("Give either --model-type, such as tnn, or --config-file, and not both.")
+        raise ValueError("give either --model-type, such as tnn, or --config-file, and not both.")
     if (data.dataset is None) == (not data.train_file):
-        raise ValueError("Give either --dataset or --train-file, and not both.")
+        raise ValueError("give either --dataset or --train-file, and not both.")
     if run.max_tokens is not None and training.max_steps > 0:
         raise ValueError("--max-tokens and --max-steps both say how long to train; give one of them.")
     if data.streaming and run.max_tokens is None and training.max_steps <= 0:
-        raise ValueError("A stream has no known length: with --streaming give --max-tokens or --max-steps.")
+        raise ValueError("a stream has no known length: with --streaming give --max-tokens or --max-steps.")
 
 
 def load_documents(data: DataArguments) -> tuple[Any, Any]:
@@ -222,7 +222,7 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> Pr
     overrides = parse_overrides(model.config_overrides)
     if model.config_file is not None:
         if not Path(model.config_file).is_file():
-            raise ValueError(f"There is no configuration file {model.config_file}. Check the spelling.")
+            raise ValueError(f"there is no configuration file {model.config_file}. Check the spelling.")
         values = PreTrainedConfig.get_config_dict(model.config_file)[0]
         model_type = values.pop("model_type", None)
     else:
@@ -290,7 +290,7 @@ def set_length(arguments: Arguments) -> None:
     if run.global_batch_size is not None:
         if run.global_batch_size % sequences:
             raise ValueError(
-                f"A global batch of {run.global_batch_size} sequences does not divide into {training.world_size} "
+                f"a global batch of {run.global_batch_size} sequences does not divide into {training.world_size} "
                 f"processes of {training.train_batch_size} sequences; change --global-batch-size or "
                 "--per-device-train-batch-size."
             )

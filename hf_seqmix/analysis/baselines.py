@@ -18,7 +18,7 @@ def most_frequent(values: Sequence[T]) -> T:
         ValueError: there are no values.
     """
     if len(values) == 0:
-        raise ValueError("There is nothing to count: values is empty.")
+        raise ValueError("there is nothing to count: values is empty.")
     return Counter(values).most_common(1)[0][0]
 
 
@@ -110,7 +110,7 @@ def word_overlap(
 
     if len(train_pairs) != 2 or len(pairs) != 2 or problem_type == "multi_label_classification":
         raise ValueError(
-            f"Shared words need two columns of texts and one label; given {len(pairs)} columns and {problem_type}."
+            f"shared words need two columns of texts and one label; given {len(pairs)} columns and {problem_type}."
         )
     vectorizer = TfidfVectorizer(sublinear_tf=True).fit([text for column in train_pairs for text in column])
 

@@ -47,7 +47,7 @@ def match_depth(budget: int, degree: float, overhead: float = 0, matrix_size: in
         below, above = math.floor(depth), math.ceil(depth)
         near = " and ".join(f"{float(layer * d):g} (depth {d})" for d in (below, above) if d)
         raise ValueError(
-            f"A budget of {budget} parameters is not a whole number of layers of degree {degree:g} with overhead"
+            f"a budget of {budget} parameters is not a whole number of layers of degree {degree:g} with overhead"
             f" {overhead:g}, {float(layer):g} parameters each; the nearest that are: {near}."
         )
     return DegreeBudget(degree, int(depth), overhead, int(depth) * math.log(degree))

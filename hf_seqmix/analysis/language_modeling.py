@@ -155,7 +155,7 @@ def _tokenize(
         if tokenizer.unk_token_id not in (None, prefix):
             sizes["num_unknown"] += int((documents[-1] == tokenizer.unk_token_id).sum())
     if not documents:
-        raise ValueError("There is no text to score: texts is empty or holds only empty documents.")
+        raise ValueError("there is no text to score: texts is empty or holds only empty documents.")
     if sizes["num_unknown"]:
         logger.warning(
             f"{sizes['num_unknown']} of {sizes['num_tokens']} tokens stand for text that the tokenizer does not know; "
@@ -170,7 +170,7 @@ def _check_vocabulary(model: PreTrainedModel, documents: list[np.ndarray]) -> No
     largest = max(int(ids.max()) for ids in documents)
     if size is not None and largest >= size:
         raise ValueError(
-            f"The tokenizer produced the id {largest}, and the model's vocabulary has {size} entries: "
+            f"the tokenizer produced the id {largest}, and the model's vocabulary has {size} entries: "
             "use the tokenizer that the model was trained with."
         )
 

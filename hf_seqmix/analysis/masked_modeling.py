@@ -142,7 +142,7 @@ def mask_documents(
                     MaskedBlock(ids[start : start + context_length], positions, index, befores, ends[places])
                 )
     if not blocks:
-        raise ValueError("No token was masked: the texts are empty or too short for this share. Give more text.")
+        raise ValueError("no token was masked: the texts are empty or too short for this share. Give more text.")
     return blocks
 
 
@@ -176,11 +176,11 @@ def evaluate_masked_model(
     """
     mask, vocabulary = tokenizer.mask_token_id, model.config.vocab_size
     if mask is None:
-        raise ValueError("The tokenizer has no mask token: use the one that the masked model was trained with.")
+        raise ValueError("the tokenizer has no mask token: use the one that the masked model was trained with.")
     largest = max(mask, max(int(block.input_ids.max()) for block in blocks))
     if largest >= vocabulary:
         raise ValueError(
-            f"The tokenizer produced the id {largest}, and the model's vocabulary has {vocabulary} entries: use the "
+            f"the tokenizer produced the id {largest}, and the model's vocabulary has {vocabulary} entries: use the "
             "tokenizer that the model was trained with."
         )
     if device is not None:
@@ -221,7 +221,7 @@ def majority_accuracy(
     for text in train:
         counts.update(tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"])
     if not counts:
-        raise ValueError("The training text is empty: there is no most frequent token.")
+        raise ValueError("the training text is empty: there is no most frequent token.")
     [(token, _)] = counts.most_common(1)
     answers = np.concatenate([block.input_ids[block.positions] for block in blocks])
     return str(tokenizer.decode([token])), float((answers == token).mean())

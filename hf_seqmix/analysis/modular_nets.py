@@ -103,7 +103,7 @@ def attention_net(
     for layer in layers:
         degree = len(layer.weights)
         if degree not in (2, 3, 4):
-            raise ValueError(f"A layer has {degree} projections; layers of degree 2, 3 and 4 can be evaluated.")
+            raise ValueError(f"a layer has {degree} projections; layers of degree 2, 3 and 4 can be evaluated.")
         parts = [
             [
                 _affine(token, layer.weights[i], None if layer.biases is None else layer.biases[i], prime)
@@ -185,7 +185,7 @@ def mlp_separation_rank(
     layers = random_mlp_layers(degrees, width, seed=seed)
     count = width if inputs is None else inputs
     if count < 2:
-        raise ValueError(f"There are {count} inputs; two halves need at least 2.")
+        raise ValueError(f"there are {count} inputs; two halves need at least 2.")
     rng = np.random.default_rng([seed, 1])
     embedding = rng.integers(PRIME, size=(width, count)) if inputs is not None else np.eye(width, dtype=np.int64)
     shift = rng.integers(PRIME, size=width) if inputs is not None else np.zeros(width, dtype=np.int64)

@@ -132,7 +132,7 @@ def plot_loss(
     train = [(entry["step"], entry["loss"] * scale) for entry in log_history if "loss" in entry]
     evaluation = [(entry["step"], entry["eval_loss"] * scale) for entry in log_history if "eval_loss" in entry]
     if not train and not evaluation:
-        raise ValueError('There is no loss to plot: no entry of log_history has "loss" or "eval_loss".')
+        raise ValueError('there is no loss to plot: no entry of log_history has "loss" or "eval_loss".')
     with draw_row(path, 6.6, 4.0) as (_, [axes]):
         if train:
             steps, losses = map(np.asarray, zip(*train, strict=True))
@@ -196,7 +196,7 @@ def plot_pathfinder_examples(dataset: "datasets.Dataset", path: PathLike, *, row
 def _check(scores: Scores) -> None:
     empty = [name for name, points in scores.items() if not points]
     if not scores or empty:
-        raise ValueError(f"There is nothing to plot for {empty or 'any model'}: give at least one score a model.")
+        raise ValueError(f"there is nothing to plot for {empty or 'any model'}: give at least one score a model.")
 
 
 def _mark_lengths(axes: Axes, configured_lengths: Mapping[str, int] | None, shown: Sequence[int]) -> None:

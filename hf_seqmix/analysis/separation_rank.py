@@ -204,7 +204,7 @@ def sample_matrix(f: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Te
     """
     rows, columns = len(left), len(right)
     if not rows or not columns:
-        raise ValueError(f"There are {rows} samples of half A and {columns} of half B; give at least one of each.")
+        raise ValueError(f"there are {rows} samples of half A and {columns} of half B; give at least one of each.")
     at_once = max(1, batch // columns)
     values = []
     with torch.no_grad():
@@ -223,7 +223,7 @@ def separation_spectrum(matrix: Tensor) -> SeparationSpectrum:
         ValueError: the matrix has not two dimensions, is zero or not finite.
     """
     if matrix.ndim != 2 or not matrix.isfinite().all() or not matrix.any():
-        raise ValueError("The sampled matrix must have two dimensions and finite values, not all zero.")
+        raise ValueError("the sampled matrix must have two dimensions and finite values, not all zero.")
     values = torch.linalg.svdvals(matrix.double()) / math.sqrt(matrix.numel())
     eps = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
     return SeparationSpectrum(values, max(1e-9, max(matrix.shape) * eps))

@@ -157,7 +157,7 @@ def plot_error_bounds(
         ValueError: there is nothing to draw, or `max_rank` is below 1.
     """
     if not spectra or max_rank < 1:
-        raise ValueError(f"There are {len(spectra)} spectra up to rank {max_rank}; give at least one of each.")
+        raise ValueError(f"there are {len(spectra)} spectra up to rank {max_rank}; give at least one of each.")
     with draw_row(path, 7.5, 4.2) as (_, (axes,)):
         for number, (name, spectrum) in enumerate(spectra.items()):
             ranks = range(max_rank + 1)

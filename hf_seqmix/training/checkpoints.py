@@ -219,7 +219,7 @@ def choose_checkpoint(folder: str | Path, *, needs_best: bool = False) -> tuple[
     if passed_over:
         faults = "; ".join(f"{path.name}: {fault}" for path, fault in passed_over.items())
         raise ValueError(
-            f"No checkpoint in {folder} is whole, so there is nothing to continue from ({faults}). Start anew with"
+            f"no checkpoint in {folder} is whole, so there is nothing to continue from ({faults}). Start anew with"
             " --overwrite-output-dir instead of --resume, which deletes them, or with another --output-dir."
         )
     return None, passed_over

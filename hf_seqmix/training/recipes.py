@@ -55,42 +55,42 @@ def read_recipe(
     """
     path = Path(path)
     if not path.is_file():
-        raise ValueError(f"There is no recipe {path}. Check the spelling; paths start from {Path.cwd()}.")
+        raise ValueError(f"there is no recipe {path}. Check the spelling; paths start from {Path.cwd()}.")
     try:
         text = path.read_text(encoding="utf-8")
         recipe = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"The recipe {path} is not YAML: {error}") from error
+        raise ValueError(f"the recipe {path} is not YAML: {error}") from error
     if isinstance(recipe, dict) and "task" in recipe:
         run = Run.from_json(recipe, str(path))
         training = {**run.training, "seed": run.seed}
         recipe = {"model": dict(run.model), "data": dict(run.data), "training": training}
     families = recipe.pop(FAMILIES, {}) if isinstance(recipe, dict) else {}
     if not isinstance(families, dict):
-        raise ValueError(f"The section {FAMILIES!r} of the recipe {path} must map names of families to sections.")
+        raise ValueError(f"the section {FAMILIES!r} of the recipe {path} must map names of families to sections.")
     for sections in (recipe, *families.values()):
         _check_sections(path, sections, allowed)
     if family is None and families:
-        raise ValueError(f"The recipe {path} is for several families: choose one of {', '.join(families)}.")
+        raise ValueError(f"the recipe {path} is for several families: choose one of {', '.join(families)}.")
     if family is not None and family not in families:
         known = f"it has {', '.join(families)}" if families else "it has none"
-        raise ValueError(f"The recipe {path} has no family {family!r}; {known}.")
+        raise ValueError(f"the recipe {path} has no family {family!r}; {known}.")
     return recipe if family is None else merge_recipes(recipe, families[family])
 
 
 def _check_sections(path: Path, recipe: Any, allowed: Mapping[str, Collection[str]] | None) -> None:
     if not isinstance(recipe, dict) or not all(isinstance(section, dict) for section in recipe.values()):
         of = f"each of the sections {', '.join(allowed)}" if allowed else "its sections"
-        raise ValueError(f"The recipe {path} must map {of} to keys and values.")
+        raise ValueError(f"the recipe {path} must map {of} to keys and values.")
     if allowed is None:
         return
     for section, values in recipe.items():
         if section not in allowed:
-            raise ValueError(f"The recipe {path} has a section {section!r}; allowed are {', '.join(allowed)}.")
+            raise ValueError(f"the recipe {path} has a section {section!r}; allowed are {', '.join(allowed)}.")
         unknown = sorted(set(map(str, values)) - set(allowed[section]))
         if unknown:
             raise ValueError(
-                f"The section {section!r} of the recipe {path} has the unknown key {', '.join(map(repr, unknown))}; "
+                f"the section {section!r} of the recipe {path} has the unknown key {', '.join(map(repr, unknown))}; "
                 f"allowed are {', '.join(sorted(allowed[section]))}."
             )
 
@@ -202,7 +202,7 @@ def config_from_overrides(
     """
     if model_type not in CONFIG_MAPPING:
         raise ValueError(
-            f"There is no model type {model_type!r}; allowed are the families of hf_seqmix and the model types of"
+            f"there is no model type {model_type!r}; allowed are the families of hf_seqmix and the model types of"
             " transformers, for example tnn, seqmix_hybrid, llama, bert."
         )
     config_class = CONFIG_MAPPING[model_type]
@@ -211,14 +211,14 @@ def config_from_overrides(
     unknown = sorted(set(overrides) - allowed)
     if unknown:
         raise ValueError(
-            f"A {model_type} configuration has no field {', '.join(map(repr, unknown))}; "
+            f"a {model_type} configuration has no field {', '.join(map(repr, unknown))}; "
             f"it has {', '.join(sorted(allowed))}."
         )
     known = {name: value for name, value in derived.items() if name in allowed}
     try:
         return AutoConfig.for_model(model_type, **{**known, **overrides})
     except StrictDataclassError as error:
-        raise ValueError(f"The {model_type} configuration is refused: {error}") from error
+        raise ValueError(f"the {model_type} configuration is refused: {error}") from error
 
 
 def tokenizer_fields(tokenizer: PreTrainedTokenizerBase, length: int) -> dict[str, Any]:

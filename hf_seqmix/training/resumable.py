@@ -120,7 +120,7 @@ class ResumableTrainer(Trainer):
         if (fault := fault_of(wish)) is not None:
             other = last_complete_checkpoint(str(self.args.output_dir))
             advice = f"The newest whole one of this run is {other}" if other else "This run has no whole one"
-            raise ValueError(f"The checkpoint {wish} cannot be continued from: {fault}. {advice}.")
+            raise ValueError(f"the checkpoint {wish} cannot be continued from: {fault}. {advice}.")
         aside = set_aside_later(str(self.args.output_dir), wish)
         names = f"; later ones renamed to {', '.join(path.name for path in aside)}" if aside else ""
         return wish, f"Continuing from {wish}{names}{self._other_number_of_processes(Path(wish))}"

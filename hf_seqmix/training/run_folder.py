@@ -29,10 +29,10 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
-        raise ValueError(f"The output folder {folder} is a file. Give a folder, or a name that does not exist yet.")
+        raise ValueError(f"the output folder {folder} is a file. Give a folder, or a name that does not exist yet.")
     if folder.is_dir() and any(folder.iterdir()) and not resume and not overwrite:
         raise ValueError(
-            f"The output folder {folder} is not empty. Continue its run with --resume, write over it with"
+            f"the output folder {folder} is not empty. Continue its run with --resume, write over it with"
             " --overwrite-output-dir, or give another --output-dir."
         )
     try:
@@ -45,7 +45,7 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
             (folder / "results.json").unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
-            f"The output folder {folder} cannot be written to: {error.strerror}. Make room or give another "
+            f"the output folder {folder} cannot be written to: {error.strerror}. Make room or give another "
             "--output-dir."
         ) from error
     return folder
@@ -66,4 +66,4 @@ def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
         if checkpoint
         else "No checkpoint had been written."
     )
-    return f"A file could not be written; is the disk full or read-only? The system says: {text}. {left}"
+    return f"a file could not be written; is the disk full or read-only? The system says: {text}. {left}"

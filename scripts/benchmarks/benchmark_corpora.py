@@ -136,7 +136,7 @@ def run_corpora(arguments: argparse.Namespace) -> Report:
     models = [TrainedModel(*who, folder) for who, folder in folders.items() if who in done]
     lost = [str(model.folder) for model in models if not (model.folder / "config.json").is_file()]
     if lost:
-        raise ValueError(f"There is no model in {', '.join(lost)} any more: train it again with --overwrite.")
+        raise ValueError(f"there is no model in {', '.join(lost)} any more: train it again with --overwrite.")
     # A trained model is the same whatever is scored: what an earlier command said of the text gives way to this one.
     report.results = [dataclasses.replace(r, setting={**r.setting, "data": title}) for r in report.results]
     log = ResultFile(arguments.output_dir / LOG)
@@ -171,7 +171,7 @@ def check(arguments: argparse.Namespace) -> None:
     if wrong:
         why = "SKI-TNN has no causal form. " if "ski_tnn" in wrong else ""
         raise ValueError(
-            f"There is no {arguments.objective} model of {', '.join(wrong)} here. {why}"
+            f"there is no {arguments.objective} model of {', '.join(wrong)} here. {why}"
             f"Choose from {', '.join(allowed)}."
         )
     for option, values in (("--families", arguments.families), ("--seeds", arguments.seeds)):

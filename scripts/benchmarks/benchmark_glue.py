@@ -188,7 +188,7 @@ def check(arguments: argparse.Namespace) -> None:
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{option} must be positive; given {value}.")
     if len(set(arguments.tasks)) < len(arguments.tasks):
-        raise ValueError(f"A task is given twice: {', '.join(arguments.tasks)}.")
+        raise ValueError(f"a task is given twice: {', '.join(arguments.tasks)}.")
 
 
 def learning_rates(arguments: argparse.Namespace) -> list[float]:

@@ -203,7 +203,7 @@ def short_names(models: Sequence[str]) -> list[str]:
     """
     paths = [Path(model).parts for model in models]
     if len(set(paths)) < len(paths):
-        raise ValueError(f"A model is given twice: {', '.join(models)}.")
+        raise ValueError(f"a model is given twice: {', '.join(models)}.")
     for depth in range(1, max(map(len, paths)) + 1):
         names = ["/".join(parts[-depth:]) for parts in paths]
         if len(set(names)) == len(names):

@@ -171,7 +171,7 @@ def read_tasks(paths: Sequence[Path], families: Sequence[str] | None = None) -> 
         accuracies = [result for result in accuracies if result.model in families]
     if not accuracies:
         raise ValueError(
-            f"There is no accuracy of a run of lra in {', '.join(map(str, paths))}, or none of --families; give "
+            f"there is no accuracy of a run of lra in {', '.join(map(str, paths))}, or none of --families; give "
             "results.jsonl of the benchmark lra."
         )
     found = []
@@ -182,7 +182,7 @@ def read_tasks(paths: Sequence[Path], families: Sequence[str] | None = None) -> 
             settings = {same_setting(r.run).digest for r in own if r.model == family and r.run is not None}
             if len(settings) > 1:
                 raise ValueError(
-                    f"The runs of {family} on {task} differ in more than their seed: give results of one setting."
+                    f"the runs of {family} on {task} differ in more than their seed: give results of one setting."
                 )
         parameters = {r.model: r.value for r in select(results, metric="num_parameters", kind="measured", **of)}
         chance = Result(task, "chance", "accuracy", 1 / NUM_LABELS[task], size=size, kind="baseline")

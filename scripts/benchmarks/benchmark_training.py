@@ -232,7 +232,7 @@ def train_all(
     """
     names = [job.name for job in jobs]
     if len(set(names)) < len(names):
-        raise ValueError(f"Two runs have one name: {', '.join(sorted({n for n in names if names.count(n) > 1}))}.")
+        raise ValueError(f"two runs have one name: {', '.join(sorted({n for n in names if names.count(n) > 1}))}.")
     log = ResultFile(arguments.output_dir / LOG)
     keys = {job.name: job.key(arguments.benchmark, arguments.output_dir) for job in jobs}
     missing = [job for job in jobs if arguments.overwrite or log.get(keys[job.name]) is None]

@@ -107,7 +107,7 @@ def prepare_corpus(name: str, data_dir: Path | None, output_dir: Path, train_lim
     if data_dir is None and corpus.files:
         raise ValueError(f"{name} is read from local files: give --data-dir, a folder with {corpus.files}.")
     if data_dir is not None and not data_dir.is_dir():
-        raise ValueError(f"The folder {data_dir} of --data-dir does not exist. Check the spelling.")
+        raise ValueError(f"the folder {data_dir} of --data-dir does not exist. Check the spelling.")
     if data_dir is not None and name == "python-stdlib":
         raise ValueError("python-stdlib is this Python's own standard library: leave --data-dir out.")
     splits = corpus.load(data_dir)

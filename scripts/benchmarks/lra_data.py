@@ -65,7 +65,7 @@ def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Map
         ValueError: the folder holds no such files.
     """
     if folder is not None and not folder.is_dir():
-        raise ValueError(f"The folder {folder} of --data {task}= does not exist.")
+        raise ValueError(f"the folder {folder} of --data {task}= does not exist.")
     return {
         "listops": _listops,
         "text": _text,

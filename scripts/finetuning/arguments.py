@@ -197,13 +197,13 @@ def check_schedule(arguments: Arguments, num_examples: int) -> None:
 def _check(arguments: Arguments) -> None:
     model, data, run, training = arguments.model, arguments.data, arguments.run, arguments.training
     if (model.model is None) == (model.model_type is None):
-        raise ValueError("Give either --model, a checkpoint, or --model-type, such as tnn, to train from scratch.")
+        raise ValueError("give either --model, a checkpoint, or --model-type, such as tnn, to train from scratch.")
     if model.config_overrides and model.model_type is None:
         raise ValueError("--config-overrides belong to --model-type; a checkpoint has its own configuration.")
     if model.random_init and model.model is None:
         raise ValueError("--random-init takes the configuration of a --model; with --model-type weights are random.")
     if model.model_type is not None and model.tokenizer is None and not arguments.reads_images:
-        raise ValueError("A model from scratch has no tokenizer: give --tokenizer, such as byte or bpe:4096.")
+        raise ValueError("a model from scratch has no tokenizer: give --tokenizer, such as byte or bpe:4096.")
     if arguments.reads_images and (model.tokenizer is not None or data.text_columns or data.max_length is not None):
         raise ValueError("--tokenizer, --text-columns and --max-length are for text, not for image-classification.")
     if not arguments.reads_images and (data.image_column or data.image_mean or data.image_std):
@@ -212,7 +212,7 @@ def _check(arguments: Arguments) -> None:
         raise ValueError(f"--schedule-steps must be positive; given {run.schedule_steps}.")
     sources = [data.glue_task, data.dataset, data.train_file]
     if sum(source is not None for source in sources) != 1:
-        raise ValueError("Give one of --glue-task, --dataset and --train-file.")
+        raise ValueError("give one of --glue-task, --dataset and --train-file.")
     if data.train_file is None and (data.validation_file or data.test_file):
         raise ValueError("--validation-file and --test-file belong to --train-file.")
     if data.data_dir is not None and data.glue_task is None:
@@ -233,5 +233,5 @@ def _check(arguments: Arguments) -> None:
             raise ValueError(f"--early-stopping-patience must be positive; given {run.early_stopping_patience}.")
         if training.eval_strategy == "no" or training.eval_strategy != training.save_strategy:
             raise ValueError(
-                "Early stopping keeps the best evaluation: --eval-strategy and --save-strategy must agree."
+                "early stopping keeps the best evaluation: --eval-strategy and --save-strategy must agree."
             )

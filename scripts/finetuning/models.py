@@ -67,7 +67,7 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
         return AutoTokenizer.from_pretrained(model.model, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"No tokenizer could be loaded from {model.model}. Is the name right? If the checkpoint has none, give "
+            f"no tokenizer could be loaded from {model.model}. Is the name right? If the checkpoint has none, give "
             f"--tokenizer. ({error})"
         ) from error
 
@@ -88,10 +88,10 @@ def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:
             )
         except (OSError, ValueError) as error:
             if not isinstance(config, SeqMixConfig):
-                raise ValueError(f"No image processor could be loaded from {model.model}: {error}") from error
+                raise ValueError(f"no image processor could be loaded from {model.model}: {error}") from error
     if not isinstance(config, SeqMixConfig):
         raise ValueError(
-            f"There is no image processor for a {config.model_type} model from scratch; give a checkpoint with "
+            f"there is no image processor for a {config.model_type} model from scratch; give a checkpoint with "
             "--model, and --random-init for random weights."
         )
     return SeqMixImageProcessor.for_model(config, **options)
@@ -168,7 +168,7 @@ def add_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> N
     size, vocabulary = _num_embeddings(model), len(tokenizer)
     if vocabulary > size:
         raise ValueError(
-            f"The tokenizer has {vocabulary} tokens and the model only {size}: they do not belong together."
+            f"the tokenizer has {vocabulary} tokens and the model only {size}: they do not belong together."
         )
 
 

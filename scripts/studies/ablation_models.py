@@ -35,7 +35,7 @@ def text_files(arguments: argparse.Namespace) -> dict[str, Path]:
     if all(given.values()):
         return {split: Path(path) for split, path in given.items()}
     if any(given.values()):
-        raise ValueError("Give --train-file, --validation-file and --test-file, or none of them.")
+        raise ValueError("give --train-file, --validation-file and --test-file, or none of them.")
     folder = Path(arguments.output_dir) / "text"
     folder.mkdir(parents=True, exist_ok=True)
     paths = {split: folder / f"{split}.txt" for split in SPLITS}

@@ -189,7 +189,7 @@ def build_task(
         return Task(kind, splits.pop("train"), splits, {}, vocab_size, None)
     missing = [f"--{split}-file" for split, path in files.items() if path is None]
     if missing:
-        raise ValueError(f"The task {name} needs text; give {', '.join(missing)}.")
+        raise ValueError(f"the task {name} needs text; give {', '.join(missing)}.")
     corpus = load_corpus({split: str(path) for split, path in files.items()})
     tokenizer = _tokenizer(tokenizer_spec, corpus["train"], kind.causal, folder)
     train = pack_for_training(corpus["train"], tokenizer, sizes.block_size, causal=kind.causal)
@@ -269,7 +269,7 @@ def _config(name: str, task: Task, sizes: Sizes, intermediate_size: int) -> PreT
     try:
         return AutoConfig.for_model(model_type, **common, **fields)
     except StrictDataclassError as error:
-        raise ValueError(f"The configuration of {name} is refused: {error}") from error
+        raise ValueError(f"the configuration of {name} is refused: {error}") from error
 
 
 def _num_parameters(config: PreTrainedConfig, task: Task) -> int:

@@ -118,7 +118,7 @@ def test_wrong_input_is_refused(tokenizer):
         mask_documents(tokenizer, TEXTS, context_length=1)
     with pytest.raises(ValueError, match="between 0 and 1"):
         mask_documents(tokenizer, TEXTS, share=0)
-    with pytest.raises(ValueError, match="No token was masked"):
+    with pytest.raises(ValueError, match="no token was masked"):
         mask_documents(tokenizer, [""])
     blocks = mask_documents(tokenizer, TEXTS)
     with pytest.raises(ValueError, match="no mask token"):

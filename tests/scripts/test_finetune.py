@@ -627,8 +627,8 @@ def test_the_schedule_and_the_decay_of_all_parameters(script, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "Give either --model"),
-        (["--model", "a", "--model-type", "tnn"], "Give either --model"),
+        ([], "give either --model"),
+        (["--model", "a", "--model-type", "tnn"], "give either --model"),
         (["--model", "a", "--config-overrides", "hidden_size=8"], "belong to --model-type"),
         (["--model-type", "tnn", "--tokenizer", "byte", "--random-init"], "takes the configuration of a --model"),
         (["--model-type", "tnn"], "give --tokenizer"),

@@ -80,7 +80,7 @@ def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: P
     for where in ("parse", "prepare"):
         with pytest.raises(SystemExit, match=r"train\.py: no such model"):
             run(**{where: fail(ValueError("no such model"))})
-    with pytest.raises(SystemExit, match=r"train\.py: A file could not be written"):
+    with pytest.raises(SystemExit, match=r"train\.py: a file could not be written"):
         run(finish=fail(OSError(28, "No space left on device")))
     with pytest.raises(SystemExit) as stopped:
         run(finish=fail(KeyboardInterrupt()))

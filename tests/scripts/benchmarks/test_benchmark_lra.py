@@ -290,7 +290,7 @@ def test_without_a_network_the_folder_is_asked_for(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def offline(*_: Any) -> None:
-        raise ValueError("The data set could not be loaded: offline.")
+        raise ValueError("the data set could not be loaded: offline.")
 
     monkeypatch.setattr(scripts.lra_data, "load_labelled", offline)
     with pytest.raises(SystemExit, match=r"could not be loaded: offline\. .* give --data text=FOLDER"):
