@@ -17,6 +17,10 @@ from .tables import markdown_table
 __all__ = ["ResultFile", "read_results", "write_report", "write_results"]
 
 
+_LINE_START = '{"key": '
+"""How every line begins, by which a line cut short is told from a line of another file."""
+
+
 class ResultFile:
     """Results of a long evaluation as JSON lines, so that an interrupted evaluation goes on where it stopped.
 
@@ -37,12 +41,15 @@ class ResultFile:
         if not self.path.exists():
             return
         lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if lines and not lines[-1].endswith("\n"):
-            os.truncate(self.path, self.path.stat().st_size - len(lines.pop().encode("utf-8")))
+        cut = lines.pop() if lines and not lines[-1].endswith("\n") else ""
         for number, line in enumerate(lines, start=1):
             key, group = _read_line(line, f"{self.path}, line {number}")
             self._groups.pop(canonical(key), None)
             self._groups[canonical(key)] = group
+        if cut:
+            if not (cut.startswith(_LINE_START) or _LINE_START.startswith(cut)):
+                raise ValueError(f"{self.path}, line {len(lines) + 1} is not of a file of results: give another path.")
+            os.truncate(self.path, self.path.stat().st_size - len(cut.encode("utf-8")))
 
     @property
     def results(self) -> list[Result]:

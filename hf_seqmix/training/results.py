@@ -62,6 +62,10 @@ class Result:
         for name, value in self.setting.items():
             if not isinstance(value, (str, int, float, bool, type(None))):
                 raise ValueError(f"setting {name!r} of a result is {value!r}; it must be a string or a number.")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"setting {name!r} of a result is {value}; it must be a finite number.")
+        if isinstance(self.value, bool):
+            raise ValueError(f"value of a result is {self.value}; give a number, such as 1.0 for True.")
         object.__setattr__(self, "setting", dict(self.setting))
         if self.value is not None and not math.isfinite(self.value):
             object.__setattr__(self, "value", None)

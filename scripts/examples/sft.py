@@ -124,6 +124,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             save_strategy="no",
             report_to="none",
             use_cpu=arguments.use_cpu,
+            use_cache=model.config.use_cache,  # or the trained model would be saved with False
             bf16=not arguments.use_cpu and torch.cuda.is_available() and torch.cuda.is_bf16_supported(),
             disable_tqdm=not sys.stderr.isatty(),
         ),

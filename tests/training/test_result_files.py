@@ -74,6 +74,14 @@ def test_file_of_another_kind_is_named_and_not_touched(tmp_path, content, messag
     assert path.read_text() == content
 
 
+def test_file_without_a_last_line_end_is_not_cut_unless_it_is_one_of_results(tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("notes of somebody")
+    with pytest.raises(ValueError, match=r"notes\.txt, line 1 is not of a file of results"):
+        ResultFile(path)
+    assert path.read_text() == "notes of somebody"
+
+
 def test_files_are_read_together_unless_they_contradict_each_other(tmp_path):
     first, second, third = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "c.jsonl"))
     baseline = result(0.1, model="majority class", kind="baseline", seed=None)

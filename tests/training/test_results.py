@@ -31,6 +31,10 @@ def test_result_of_wrong_form_names_the_field():
         result(kind="guessed")
     with pytest.raises(ValueError, match="setting 'lengths'"):
         result(setting={"lengths": [1, 2]})
+    with pytest.raises(ValueError, match="setting 'decay' of a result is nan"):
+        result(setting={"decay": math.nan})
+    with pytest.raises(ValueError, match="value of a result is True"):
+        result(True)
     with pytest.raises(ValueError, match="a result has no field 'value'"):
         Result.from_json({"task": "a", "model": "b", "metric": "c"})
     with pytest.raises(ValueError, match="field 'seed' is '0'"):

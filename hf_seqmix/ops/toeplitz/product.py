@@ -137,6 +137,8 @@ def _check(x: Tensor, kernel: Tensor, causal: bool) -> None:
 
 
 def _refuse_forward_mode(x: Tensor, kernel: Tensor) -> None:
+    if torch.compiler.is_compiling():  # a graph does not show tangents
+        raise NotImplementedError("toeplitz_matmul cannot be compiled inside forward-mode differentiation.")
     if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in (x, kernel)):
         raise NotImplementedError(
             "toeplitz_matmul has no forward-mode derivative (it would silently be zero): use reverse mode, or "

@@ -178,6 +178,14 @@ def test_forward_mode_raises_instead_of_returning_zero(enter):
                 toeplitz_matmul(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)), kernel)
 
 
+def test_forward_mode_is_not_compiled():
+    x, kernel = make(6, True)
+    torch._dynamo.reset()
+    compiled = torch.compile(toeplitz_matmul, backend="eager", fullgraph=True)
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(Exception, match="inside forward-mode differentiation"):
+        compiled(x, kernel)
+
+
 @pytest.mark.parametrize(
     ("x_shape", "kernel_shape", "causal", "message"),
     [
