@@ -88,9 +88,10 @@ def test_a_plan_can_be_set_and_is_not_saved(tmp_path: Path) -> None:
 def test_exported_code_brings_the_plan(tmp_path: Path, model_type: str) -> None:
     model = tiny_model(model_type)
     code = hub.export(model, None, tmp_path / "repository")
-    assert (code / "seqmix_models_tensor_parallel.py").is_file()
-    assert "base_model_tp_plan" in (code / "seqmix_models_configuration.py").read_text()
-    assert '_tp_plan = {"lm_head"' in (code / "seqmix_models_heads.py").read_text()
+    family = "hybrid" if model_type == "seqmix_hybrid" else model_type
+    configuration = (code / f"configuration_{family}.py").read_text()
+    assert "def tensor_parallel_plan(" in configuration and "def base_model_tp_plan(" in configuration
+    assert '_tp_plan = {"lm_head"' in (code / f"modeling_{family}.py").read_text()
 
 
 def test_nothing_happens_to_whole_weights() -> None:
