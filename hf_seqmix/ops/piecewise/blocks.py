@@ -27,9 +27,8 @@ def _weights(problem: ColumnProblem, block: Block) -> tuple[Tensor, Tensor | Non
     if problem.norm == "p":
         weights, divisor = torch.softmax(logits, dim=1, out=problem.scratch(block, 1)), problem.count(block)
         problem.hide(block, weights, 0)
-    elif problem.norm in ("none", "mean"):
+    elif problem.norm == "none":
         weights = problem.hide(block, logits, 0)
-        divisor = problem.count(block) if problem.norm == "mean" else None
     elif problem.norm == "mix":
         assert problem.mix is not None
         over_centers = problem.hide(block, torch.softmax(logits, dim=1, out=problem.scratch(block, 1)), 0)
@@ -89,7 +88,7 @@ def column_gradients(
         over_centers, over_keys, kernels = _kernels(problem, block)
         dlogits = problem.scratch(block, 1, wide=True)
         some = g[rows, :, queries]
-        if problem.norm in ("p", "mean"):
+        if problem.norm == "p":
             some = some / problem.count(block)
         flat_value = value[rows, :, :keys].flatten(0, 1)
         torch.bmm(some.flatten(0, 1), flat_value.transpose(1, 2), out=dlogits.flatten(0, 1))
@@ -145,7 +144,7 @@ def _kernels(problem: ColumnProblem, block: Block) -> tuple[Tensor | None, Tenso
     """Return the softmax over centers and over keys, or None, and the kernels, not divided by the count."""
     logits = problem.logits(block)
     norm = problem.norm
-    if norm in ("none", "mean"):
+    if norm == "none":
         return None, None, problem.hide(block, logits, 0)
     if norm == "p":
         over_centers = problem.hide(block, torch.softmax(logits, dim=1, out=problem.scratch(block, 2)), 0)
@@ -177,7 +176,7 @@ def _logit_gradients(
 ) -> None:
     """Turn the gradient of the kernels into that of the logits, in place; add that of the share to `dmix`."""
     norm = problem.norm
-    if norm in ("none", "mean"):
+    if norm == "none":
         problem.hide(block, gradient, 0)
     elif norm == "p":
         assert over_centers is not None  # 0 where hidden, and so is what follows

@@ -28,7 +28,7 @@ from .problem import ColumnProblem
 
 __all__ = ["KERNEL_NORMS", "piecewise_column", "piecewise_column_dense"]
 
-KERNEL_NORMS = ("p", "j", "prod", "mix", "none", "mean")
+KERNEL_NORMS = ("p", "j", "prod", "mix", "none")
 """What the kernels may be normalized over, see `piecewise_column`."""
 
 
@@ -43,7 +43,6 @@ def piecewise_column(
     kernel_norm: str = "p",
     scale: float = 1.0,
     causal: bool = True,
-    absolute_positions: int = 0,
     key_mask: Tensor | None = None,
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
@@ -60,7 +59,7 @@ def piecewise_column(
     * "j": K = softmax of S over the keys in V[l]: multi-head attention, a head a center. No division.
     * "prod": K = softmax over V[l] of S + log R: responsibilities times competition. No division.
     * "mix": K = mix softmax over V[l] of S + (1 - mix) R / |V[l]|.
-    * "none": K = S. No division. "mean": K = S, divided by |V[l]|.
+    * "none": K = S. No division.
 
     Where neither positions nor `visible` are given, query i stands at the place of key N - n + i, so that N > n
     continues a history. Otherwise all three are given, and `visible` alone says what a query sees. Logits and kernels
@@ -75,13 +74,11 @@ def piecewise_column(
         value: (batch, centers, N, k).
         bias: t, (centers, M) at offsets 0 to M - 1 when causal, else (centers, 2 M - 1) at offsets -(M - 1) to M - 1;
             offsets beyond are clamped to the outermost. None for no bias.
-        coupling: a, laid out like `bias`; with `absolute_positions` m, of any pair of positions: (centers, m (m + 1) /
-            2), the lower triangle row after row, when causal, else (centers, m m). None for 1.
+        coupling: a, laid out like `bias`. None for 1.
         mix: (1,), for the norm "mix".
         kernel_norm: one of `KERNEL_NORMS`.
         scale: factor on q . k.
         causal: whether keys after a query are hidden.
-        absolute_positions: m, where the coupling is of pairs of positions; 0 where it is of offsets.
         key_mask: (batch, N) bool, False at keys that are hidden and not counted; not with positions.
         query_positions: (batch or 1, n) long, counted over real tokens.
         key_positions: (batch or 1, N) long.
@@ -93,12 +90,11 @@ def piecewise_column(
         differentiated once.
 
     Raises:
-        ValueError: for shapes that do not fit, an unknown norm, positions without `visible` or the reverse, and a
-            position beyond the absolute coupling.
+        ValueError: for shapes that do not fit, an unknown norm, and positions without `visible` or the reverse.
     """
     tensors = (query, key, value, bias, coupling, mix, query_positions, key_positions, visible, key_mask)
-    _check(tensors, kernel_norm, causal, absolute_positions)
-    options = (kernel_norm, float(scale), causal, absolute_positions)
+    _check(tensors, kernel_norm, causal)
+    options = (kernel_norm, float(scale), causal)
     route, _ = dispatch(query, key)
     if route == "real":
         return _plain(*tensors, *options)
@@ -122,7 +118,6 @@ def piecewise_column_dense(
     kernel_norm: str = "p",
     scale: float = 1.0,
     causal: bool = True,
-    absolute_positions: int = 0,
     key_mask: Tensor | None = None,
     query_positions: Tensor | None = None,
     key_positions: Tensor | None = None,
@@ -155,8 +150,8 @@ def piecewise_column_dense(
     over_centers = logits.softmax(dim=1) * seen
     if kernel_norm == "p":
         kernels = over_centers / counts
-    elif kernel_norm in ("none", "mean"):
-        kernels = logits * seen / (counts if kernel_norm == "mean" else 1)
+    elif kernel_norm == "none":
+        kernels = logits * seen
     else:
         if kernel_norm == "prod":
             logits = logits + logits.log_softmax(dim=1)
@@ -164,18 +159,12 @@ def piecewise_column_dense(
         if kernel_norm == "mix":
             assert mix is not None
             kernels = mix * kernels + (1 - mix) * over_centers / counts
-    if coupling is not None and absolute_positions:
-        rows, columns = query_positions[:, :, None], key_positions[:, None]
-        index = (
-            rows * (rows + 1) // 2 + torch.minimum(columns, rows) if causal else rows * absolute_positions + columns
-        )
-        kernels = kernels * coupling[:, index].transpose(0, 1)
-    elif coupling is not None:
+    if coupling is not None:
         kernels = kernels * relative(coupling)
     return kernels @ value
 
 
-def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool, absolute_positions: int) -> None:
+def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -> None:
     query, key, value, bias, coupling, mix, query_positions, key_positions, visible, key_mask = tensors
     assert query is not None and key is not None and value is not None
     if kernel_norm not in KERNEL_NORMS:
@@ -203,12 +192,7 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool, a
             continue
         fits = table.ndim == 2 and table.shape[0] == centers and table.shape[1] > 0
         allowed = f"({centers}, M)" if causal else f"({centers}, 2 M - 1)"
-        if name == "coupling" and absolute_positions:
-            entries = absolute_positions * (absolute_positions + 1) // 2 if causal else absolute_positions**2
-            fits, allowed = fits and table.shape[1] == entries, f"({centers}, {entries})"
-        elif not causal:
-            fits = fits and table.shape[1] % 2 == 1
-        if not fits:
+        if not fits or (not causal and table.shape[1] % 2 == 0):
             raise ValueError(f"{name} has shape {tuple(table.shape)}; it must be {allowed}.")
 
 
@@ -226,7 +210,6 @@ def _plain(
     kernel_norm: str,
     scale: float,
     causal: bool,
-    absolute_positions: int,
 ) -> Tensor:
     """Compute the definition in the precision that is promised, with ordinary operations: O(n^2) in memory."""
     dtype = torch.promote_types(query.dtype, torch.float32)
@@ -241,7 +224,6 @@ def _plain(
             kernel_norm=kernel_norm,
             scale=scale,
             causal=causal,
-            absolute_positions=absolute_positions,
             key_mask=key_mask,
             query_positions=query_positions,
             key_positions=key_positions,
@@ -257,7 +239,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _differentiate(traced: bool, ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
     given = ctx.saved_tensors
     gradients = _gradients(traced, upstream, *given, *ctx.options)
-    return (*(None if x is None else g for x, g in zip(given[:6], gradients, strict=True)), *[None] * 9)
+    return (*(None if x is None else g for x, g in zip(given[:6], gradients, strict=True)), *[None] * 8)
 
 
 def _empty_column(*args: Any) -> Tensor:
@@ -267,9 +249,9 @@ def _empty_column(*args: Any) -> Tensor:
 
 # The schemas have the optional tensors.
 @differentiable_operator(
-    "hf_seqmix::piecewise_column_v2",
+    "hf_seqmix::piecewise_column_v3",
     "(Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? coupling, Tensor? mix, Tensor? query_positions, "
-    "Tensor? key_positions, Tensor? visible, Tensor? key_mask, str norm, float scale, bool causal, int limit, "
+    "Tensor? key_positions, Tensor? visible, Tensor? key_mask, str norm, float scale, bool causal, "
     "int? block_bytes) -> Tensor",
     fake=_empty_column,
     save=_save,
@@ -291,10 +273,10 @@ def _empty_gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:
 
 
 @define_operator(
-    "hf_seqmix::piecewise_column_gradients_v2",
+    "hf_seqmix::piecewise_column_gradients_v3",
     "(Tensor upstream, Tensor query, Tensor key, Tensor value, Tensor? bias, Tensor? coupling, Tensor? mix, "
     "Tensor? query_positions, Tensor? key_positions, Tensor? visible, Tensor? key_mask, str norm, float scale, "
-    "bool causal, int limit, int? block_bytes) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
+    "bool causal, int? block_bytes) -> (Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)",
     fake=_empty_gradients,
 )
 def _gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:

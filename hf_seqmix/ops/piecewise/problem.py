@@ -39,16 +39,15 @@ class ColumnProblem:
         key: (batch, centers, N, r).
         value: (batch, centers, N, k).
         bias: (centers, M) or (centers, 2 M - 1), or None.
-        coupling: likewise, or a flat table of pairs of positions, or None.
+        coupling: likewise.
         mix: (1,), the share of the softmax over keys, for the norm "mix".
         query_positions: (batch or 1, n); None where query i stands at the place of key N - n + i.
         key_positions: (batch or 1, N); given with `query_positions`.
         visible: (batch or 1, n, N) bool, all that a query sees; given with `query_positions`.
         key_mask: (batch, N) bool, True at keys that count, without `query_positions`.
-        norm: what kernels are normalized over; "mean" takes the logits as kernels and divides by the count.
+        norm: what kernels are normalized over, see `piecewise_column`.
         scale: factor on query . key.
         causal: whether later keys are hidden (without `visible`), and offsets are never negative.
-        limit: 0, or the largest position + 1 of an absolute coupling.
         block_bytes: bytes of logits of a block; by default what suits the device.
     """
 
@@ -67,11 +66,10 @@ class ColumnProblem:
         norm: str,
         scale: float,
         causal: bool,
-        limit: int,
         block_bytes: int | None = None,
     ) -> None:
         dtype = torch.promote_types(query.dtype, torch.float32)
-        self.dtype, self.norm, self.scale, self.causal, self.limit = dtype, norm, scale, causal, limit
+        self.dtype, self.norm, self.scale, self.causal = dtype, norm, scale, causal
         self.batch, self.centers, self.n, _ = query.shape
         self.total = key.shape[2]
         self.query = (query.to(dtype) * scale).flip(2)
@@ -83,12 +81,8 @@ class ColumnProblem:
         self.bias, self.coupling = bias, coupling
         self.mix = None if mix is None else mix.to(dtype)
         self.start = self.total - self.n
-        contiguous = query_positions is None
-        self.bias_window = self._window(bias) if contiguous else None
-        self.coupling_window = self._window(coupling) if contiguous and not limit else None
+        self.bias_window, self.coupling_window = self._window(bias), self._window(coupling)
         self.counts = self._counts()  # (batch or 1, 1, n, 1), reversed
-        if limit:
-            self._check_limit()
         device = query.device
         each = self.centers * max(self.total, 1) * dtype.itemsize
         budget = block_bytes or (_CPU_BYTES if device.type == "cpu" else _DEVICE_BYTES)
@@ -102,8 +96,8 @@ class ColumnProblem:
         self.memory = [torch.empty(room, dtype=dtype, device=device) for _ in range(3)]
 
     def _window(self, table: Tensor | None) -> Tensor | None:
-        """Return the table by falling offset: entry m is that of offset start + n - 1 - m."""
-        if table is None:
+        """Return the table by falling offset: entry m is that of offset start + n - 1 - m; None with positions."""
+        if table is None or self.query_positions is not None:
             return None
         return table.to(self.dtype)[:, self.window_index(table)]
 
@@ -134,14 +128,6 @@ class ColumnProblem:
         else:
             counts = torch.full((1, self.n), self.total, device=device)
         return counts.clamp(min=1).to(self.dtype)[:, None, :, None]
-
-    def _check_limit(self) -> None:
-        last = self.total if self.query_positions is None else int(self.query_positions.max()) + 1
-        if last > self.limit:
-            raise ValueError(
-                f"the coupling is absolute: it has entries for {self.limit} positions (max_position_embeddings), but "
-                f"position {last - 1} was asked for. Shorten the input, or use the coupling 'shared' or 'toeplitz'."
-            )
 
     def blocks(self) -> Iterator[Block]:
         """Cut queries, and rows where logits of one row are small, into blocks."""
@@ -183,20 +169,11 @@ class ColumnProblem:
         return table.to(self.dtype)[:, index].transpose(0, 1)
 
     def pair_index(self, block: Block, table: Tensor) -> Tensor:
-        """Return where the entry of each pair stands in a table, (rows or 1, queries, keys)."""
-        if self.query_positions is None:
-            place = self.total - 1 - torch.arange(block.queries.start, block.queries.stop, device=table.device)
-            queries, keys = place[None, :, None], torch.arange(block.keys, device=table.device)[None, None]
-        else:
-            assert self.key_positions is not None
-            queries = _rows(self.query_positions, block.rows).flip(1)[:, block.queries, None]
-            keys = _rows(self.key_positions, block.rows)[:, None]
-        if not self.limit or table is self.bias:
-            return self.relative_index(queries - keys, table.shape[1])
-        if self.causal:
-            # Hidden pairs have no entry: any will do.
-            return (queries * (queries + 1)).div(2, rounding_mode="floor") + torch.minimum(keys, queries)
-        return queries * self.limit + keys
+        """Return where the entry of each pair stands in a table, (rows or 1, queries, keys), from the positions."""
+        assert self.query_positions is not None and self.key_positions is not None
+        queries = _rows(self.query_positions, block.rows).flip(1)[:, block.queries, None]
+        keys = _rows(self.key_positions, block.rows)[:, None]
+        return self.relative_index(queries - keys, table.shape[1])
 
     def table_gradient(self, block: Block, table: Tensor, gradient: Tensor, pairs: Tensor, relative: bool) -> None:
         """Add what the pairs of a block contribute to the gradient of a table.

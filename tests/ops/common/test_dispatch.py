@@ -130,18 +130,6 @@ def test_column_with_masks_and_positions(positions):
         assert_close(actual, expected)
 
 
-@pytest.mark.parametrize("absolute", [0, 9])
-def test_column_with_a_table_of_pairs(absolute):
-    tensors = [torch.randn(2, 3, 7, 4, dtype=torch.float64) for _ in range(3)]
-    for causal in (True, False):
-        entries = absolute * (absolute + 1) // 2 if causal else absolute**2
-        table = torch.randn(3, entries if absolute else 5, dtype=torch.float64)
-        options: dict[str, Any] = {"causal": causal, "absolute_positions": absolute}
-        expected = piecewise_column(*tensors, None, table, **options)
-        with real_valued():
-            assert_close(piecewise_column(*tensors, None, table, **options), expected)
-
-
 def test_running_maximum():
     for length in LENGTHS:
         x = torch.randint(-9, 9, (3, length))

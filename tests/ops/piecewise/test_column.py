@@ -14,7 +14,6 @@ from tests.largest import Largest
 from tests.tolerances import TOLERANCE, assert_close
 
 DOUBLE = torch.float64
-LIMIT = 20  # positions of the absolute coupling
 
 
 @pytest.fixture(params=[None, 3000], ids=["one block", "small blocks"])
@@ -36,11 +35,7 @@ def arguments(
     """Random tensors and options: 4 centers, kernels of width 5, values of width 3."""
     total = n + history
     entries = distance if causal else 2 * distance - 1
-    table, positions = None, 0
-    if coupling == "toeplitz":
-        table = torch.randn(4, entries, dtype=DOUBLE)
-    elif coupling == "absolute":
-        table, positions = torch.randn(4, LIMIT * (LIMIT + 1) // 2 if causal else LIMIT**2, dtype=DOUBLE), LIMIT
+    table = torch.randn(4, entries, dtype=DOUBLE) if coupling == "toeplitz" else None
     tensors = [
         torch.randn(batch, 4, n, 5).to(dtype),
         torch.randn(batch, 4, total, 5).to(dtype),
@@ -49,7 +44,7 @@ def arguments(
         None if table is None else table.to(dtype),
         torch.tensor([0.3]).to(dtype),
     ]
-    options = {"causal": causal, "absolute_positions": positions, "scale": 0.7}
+    options = {"causal": causal, "scale": 0.7}
     if masked:
         options["key_mask"] = torch.rand(batch, total) > 0.4
     return tensors, options
@@ -83,9 +78,7 @@ def assert_equals_dense(
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 @pytest.mark.parametrize("norm", KERNEL_NORMS)
 def test_values_and_gradients_equal_the_formula(block_bytes, norm, causal):
-    for n, coupling, distance, masked in itertools.product(
-        (1, 7, 13), ("shared", "toeplitz", "absolute"), (4, 40), (False, True)
-    ):
+    for n, coupling, distance, masked in itertools.product((1, 7, 13), ("shared", "toeplitz"), (4, 40), (False, True)):
         for history in (0, 5) if causal else (0,):
             tensors, options = arguments(n, history, causal, coupling, distance, masked)
             assert_equals_dense(tensors, options, norm, block_bytes)
@@ -93,12 +86,12 @@ def test_values_and_gradients_equal_the_formula(block_bytes, norm, causal):
 
 @pytest.mark.parametrize("norm", KERNEL_NORMS)
 def test_a_history_with_pads_equals_the_formula(block_bytes, norm):
-    for n, coupling in itertools.product((1, 6), ("shared", "toeplitz", "absolute")):
+    for n, coupling in itertools.product((1, 6), ("shared", "toeplitz")):
         tensors, options = arguments(n, 9, True, coupling)
         assert_equals_dense(tensors, {**options, **placed(n, n + 9)}, norm, block_bytes)
 
 
-@pytest.mark.parametrize("coupling", ["shared", "toeplitz", "absolute"])
+@pytest.mark.parametrize("coupling", ["shared", "toeplitz"])
 @pytest.mark.parametrize("norm", KERNEL_NORMS)
 def test_gradients_by_finite_differences(norm, coupling):
     for causal in (True, False):
@@ -262,10 +255,10 @@ def test_long_sums_in_half_precision(norm):
 
 @pytest.mark.parametrize("norm", ["p", "prod", "mix"])
 def test_operator_passes_the_checks_of_the_library(norm):
-    for coupling, masked in (("toeplitz", True), ("absolute", False)):
-        tensors, options = arguments(5, 0, True, coupling, masked=masked, batch=2)
+    for coupling, masked in (("toeplitz", True), ("shared", False)):
+        tensors, _ = arguments(5, 0, True, coupling, masked=masked, batch=2)
         inputs = [None if x is None else x.requires_grad_() for x in tensors]
-        options = (norm, 0.7, True, options["absolute_positions"])
+        options = (norm, 0.7, True)
         mask = torch.rand(2, 5) > 0.4 if masked else None
         torch.library.opcheck(
             _column.traced,
@@ -306,14 +299,7 @@ def test_differentiating_twice_is_refused():
         ({"kernel_norm": "mix"}, "its share `mix` is None"),
         ({"bias": torch.zeros(3, 4)}, r"bias has shape \(3, 4\); it must be \(4, M\)"),
         ({"bias": torch.zeros(4, 6), "causal": False}, r"it must be \(4, 2 M - 1\)"),
-        (
-            {"coupling": torch.zeros(4, 9), "absolute_positions": 4},
-            r"coupling has shape \(4, 9\); it must be \(4, 10\)",
-        ),
-        (
-            {"coupling": torch.zeros(4, 6), "absolute_positions": 3},
-            "max_position_embeddings.*position 4 was asked for",
-        ),
+        ({"coupling": torch.zeros(4, 0)}, r"coupling has shape \(4, 0\); it must be \(4, M\)"),
         ({"visible": torch.ones(1, 5, 5, dtype=torch.bool)}, "go together"),
         ({"key": torch.zeros(2, 4, 5, 2)}, "expected query"),
         ({"query": torch.zeros(2, 4, 3, 3), "causal": False}, "3 queries and 5 keys"),
