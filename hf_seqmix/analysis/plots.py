@@ -13,7 +13,7 @@ from .scores import LanguageModelScore
 if TYPE_CHECKING:
     import datasets
 
-__all__ = ["plot_context_lengths", "plot_loss", "plot_pathfinder_examples", "plot_positions"]
+__all__ = ["plot_context_lengths", "plot_loss", "plot_pathfinder_examples"]
 
 _PICTURES = 3  # of each class in a row of a sheet
 
@@ -69,42 +69,6 @@ def plot_context_lengths(
                 color="#666666",
             )
         legend_below(figure, all_axes[0], title)
-
-
-def plot_positions(
-    scores: Scores, path: PathLike, *, configured_lengths: Mapping[str, int] | None = None, title: str | None = None
-) -> None:
-    """Draw token perplexity against the number of tokens of context, one line a model.
-
-    Drawn for the longest context length that all models share, or else for the longest of each. A line that keeps
-    falling to the right shows a model that uses context from that far; one that rises beyond the configured length
-    (dotted) does not extrapolate.
-
-    Args, Raises: as `plot_context_lengths`.
-    """
-    _check(scores)
-    shared = set.intersection(*({score.context_length for score in points} for points in scores.values()))
-    with draw_row(path, 6.2, 4.2) as (figure, [axes]):
-        longest, values = 0, list[float]()
-        for index, (name, points) in enumerate(scores.items()):
-            score = max(points, key=lambda s: (s.context_length in shared, s.context_length))
-            start = np.asarray(score.position_start, dtype=float)
-            after = np.append(start[1:], min(score.context_length, 2 * max(start[-1], 0.5)))
-            # the token at position p is predicted from p + 1 tokens
-            axes.plot(
-                np.sqrt((start + 1) * np.maximum(after, start + 1)),
-                score.position_perplexity,
-                label=name,
-                **line(index),
-            )
-            longest = max(longest, int(after[-1]))
-            values.extend(score.position_perplexity)
-        _log_if_wide(axes, values)
-        _mark_lengths(axes, configured_lengths, [1, longest])
-        _powers_of_two(axes, [2**power for power in range(longest.bit_length() + 1) if 2**power <= longest] or [1])
-        axes.set_xlabel("tokens of context")
-        axes.set_ylabel("perplexity per token")
-        legend_below(figure, axes, title)
 
 
 def plot_loss(

@@ -70,12 +70,6 @@ class ByteNGram:
             probability[seen] = (count[seen] + types[seen] * probability[seen]) / (total[seen] + types[seen])
         return probability
 
-    def next_byte(self, context: bytes) -> np.ndarray:
-        """Return the distribution of the byte after `context`: 256 probabilities that sum to one."""
-        context = (bytes(self.order - 1) + context)[len(context) :]
-        code = int.from_bytes(context, "big") << 8
-        return self.probability(code + np.arange(256, dtype=np.int64))
-
     def bits_per_byte(self, texts: Iterable[str]) -> float:
         """Return the cross-entropy of the UTF-8 bytes of `texts`, joined without a separator, in bits per byte."""
         grams, counts = np.unique(_ngrams(_to_bytes(texts), self.order), return_counts=True)

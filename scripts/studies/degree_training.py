@@ -17,8 +17,8 @@ FLOOR = 1e-9
 Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 """From a number of rows and a generator to inputs (rows, ...) and targets (rows,)."""
 
-
 _STEPS_A_DRAW = 50
+_BETAS, _EPS = (0.9, 0.99), 1e-8  # of Adam
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,6 @@ def _adam(
     rate: Tensor,
     step: int,
     clip: float,
-    betas: tuple[float, float] = (0.9, 0.99),
-    eps: float = 1e-8,
 ) -> None:
     """Update each net once, in place, with its own rate (nets,) and the gradient clipped to its own norm."""
     squares = torch.stack([grad.flatten(1).square().sum(dim=1) for grad in grads.values()]).sum(dim=0)
@@ -140,10 +138,10 @@ def _adam(
         shape = (-1, *[1] * (grad.ndim - 1))
         first, second = moments[name]
         grad = grad * shrink.view(shape)
-        first.lerp_(grad, 1 - betas[0])
-        second.lerp_(grad.square(), 1 - betas[1])
-        scale = (second / (1 - betas[1] ** step)).sqrt_().add_(eps)
-        values[name].sub_(rate.view(shape) * (first / (1 - betas[0] ** step)) / scale)
+        first.lerp_(grad, 1 - _BETAS[0])
+        second.lerp_(grad.square(), 1 - _BETAS[1])
+        scale = (second / (1 - _BETAS[1] ** step)).sqrt_().add_(_EPS)
+        values[name].sub_(rate.view(shape) * (first / (1 - _BETAS[0] ** step)) / scale)
 
 
 def clipped(error: float | None) -> float:

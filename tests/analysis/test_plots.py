@@ -9,7 +9,7 @@ from matplotlib.image import imread
 from PIL import Image
 
 from hf_seqmix.analysis import LanguageModelScore
-from hf_seqmix.analysis.plots import plot_context_lengths, plot_loss, plot_pathfinder_examples, plot_positions
+from hf_seqmix.analysis.plots import plot_context_lengths, plot_loss, plot_pathfinder_examples
 from hf_seqmix.analysis.scores import position_edges
 
 
@@ -70,17 +70,9 @@ def test_context_lengths(tmp_path, figures):
     assert bits.get_xlim()[1] < 4096
 
 
-def test_positions_are_drawn_for_the_longest_shared_context(tmp_path, figures):
-    plot_positions(SCORES, tmp_path / "plot.png")
-    x, y = lines(figures[0].axes[0])["two"]
-    assert x[:2] == [1, 2] and 128 < x[-1] < 256
-    assert y == [pytest.approx(math.exp(1.9))] * len(x)
-
-
 def test_one_token_of_context(tmp_path, figures):
-    plot_positions({"one": [score(1, 3.0)]}, tmp_path / "plot.png")
     plot_context_lengths({"one": [score(1, 3.0)]}, tmp_path / "plot.png")
-    assert lines(figures[0].axes[0])["one"] == ([1], [pytest.approx(math.exp(3))])
+    assert lines(figures[0].axes[1])["one"] == ([1], [pytest.approx(math.exp(3))])
 
 
 def test_loss(tmp_path, figures):
@@ -100,9 +92,8 @@ def test_loss(tmp_path, figures):
 
 def test_nothing_to_plot():
     for scores in ({}, {"one": []}):
-        for plot in (plot_context_lengths, plot_positions):
-            with pytest.raises(ValueError, match="nothing to plot"):
-                plot(scores, "never-written.png")
+        with pytest.raises(ValueError, match="nothing to plot"):
+            plot_context_lengths(scores, "never-written.png")
     with pytest.raises(ValueError, match="no loss to plot"):
         plot_loss([{"step": 1, "train_loss": 2.0}], "never-written.png")
 

@@ -32,6 +32,12 @@ def witten_bell(train: bytes, context: bytes, byte: int, order: int) -> float:
     return probability
 
 
+def next_byte(model: ByteNGram, context: bytes) -> np.ndarray:
+    """The distribution of the byte after a context: 256 probabilities."""
+    context = (bytes(model.order - 1) + context)[len(context) :]
+    return model.probability((int.from_bytes(context, "big") << 8) + np.arange(256, dtype=np.int64))
+
+
 @pytest.mark.parametrize("order", [1, 2, 3, 5, 7])
 def test_probabilities_follow_the_formula(order: int) -> None:
     text = random_text(300, seed=0)
@@ -41,13 +47,13 @@ def test_probabilities_follow_the_formula(order: int) -> None:
         start = rng.randrange(len(text) - order)
         context = text.encode()[start : start + order - 1]
         expected = [witten_bell(text.encode(), context, byte, order) for byte in range(256)]
-        np.testing.assert_allclose(model.next_byte(context), expected, rtol=1e-12)
+        np.testing.assert_allclose(next_byte(model, context), expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("context", [b"", b"a", b"abcd", b"\xff\xfe\x00\x01", b"long ago and abcd"])
 def test_probabilities_sum_to_one_whatever_the_context(context: bytes) -> None:
     model = ByteNGram(5).fit([random_text(2000, seed=2)])
-    distribution = model.next_byte(context)
+    distribution = next_byte(model, context)
     assert distribution.shape == (256,)
     assert (distribution > 0).all()
     assert distribution.sum() == pytest.approx(1, abs=1e-12)
@@ -55,7 +61,7 @@ def test_probabilities_sum_to_one_whatever_the_context(context: bytes) -> None:
 
 def test_only_the_last_bytes_of_a_context_count() -> None:
     model = ByteNGram(3).fit([random_text(500, seed=3)])
-    np.testing.assert_array_equal(model.next_byte(b"xyzab"), model.next_byte(b"ab"))
+    assert model.code_lengths("xyzabc")[-1] == model.code_lengths("abc")[-1]
 
 
 @pytest.mark.parametrize("order", [1, 4])
@@ -63,7 +69,7 @@ def test_bits_per_byte_is_the_mean_of_the_bytes_own(order: int) -> None:
     model = ByteNGram(order).fit([random_text(500, seed=4)])
     held_out = ["ab\u00e9", "cad"]
     text = "".join(held_out).encode()
-    bits = [-math.log2(model.next_byte(text[:i])[byte]) for i, byte in enumerate(text)]
+    bits = [-math.log2(next_byte(model, text[:i])[byte]) for i, byte in enumerate(text)]
     assert model.bits_per_byte(held_out) == pytest.approx(sum(bits) / len(text), rel=1e-12)
 
 
@@ -96,4 +102,4 @@ def test_code_lengths_of_bytes_add_up_to_the_text():
     assert lengths.shape == (len(text.encode()),)
     assert lengths.mean() == pytest.approx(model.bits_per_byte([text]))
     data = text.encode()
-    assert lengths[7] == pytest.approx(-math.log2(model.next_byte(data[:7])[data[7]]))
+    assert lengths[7] == pytest.approx(-math.log2(next_byte(model, data[:7])[data[7]]))

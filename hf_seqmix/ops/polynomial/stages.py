@@ -13,6 +13,8 @@ __all__ = ["FORMS", "attend", "linear_attention", "outer_sum", "running_sum", "s
 
 FORMS = ("chunked", "parallel", "recurrent")
 
+_POWER_EPS = 1e-4
+
 
 def linear_attention(
     q: Tensor,
@@ -131,21 +133,21 @@ def running_sum(x: Tensor, start: Tensor | None = None, *, causal: bool = True, 
     return total if start is None else total + start.unsqueeze(1)
 
 
-def signed_power(z: Tensor, exponent: float, eps: float = 1e-4) -> Tensor:
+def signed_power(z: Tensor, exponent: float) -> Tensor:
     """Raise to a fractional power and keep the sign: sgnpow(z, a) = z (z^2 + eps)^((a - 1) / 2), in float32.
 
-    For |z| well above sqrt(eps) this is sign(z) |z|^a; eps keeps the slope at zero, eps^((a - 1) / 2), finite.
+    eps is 1e-4. For |z| well above sqrt(eps) this is sign(z) |z|^a; eps keeps the slope at zero, eps^((a - 1) / 2),
+    finite.
 
     Args:
         z: of any shape.
         exponent: a, greater than 0.
-        eps: added to the square.
 
     Returns:
         The shape of `z`, in float32 (float64 for float64).
     """
     z = z.to(torch.promote_types(z.dtype, torch.float32))
-    return z * (z.square() + eps) ** ((exponent - 1) / 2)
+    return z * (z.square() + _POWER_EPS) ** ((exponent - 1) / 2)
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:

@@ -27,7 +27,6 @@ _VERSION = 1  # of the functions' arguments, as in the source
 # The product between inducing points takes points^2 multiplications a channel: transforms won at 2048, not at 1024.
 _MOST_POINTS = 1536
 _TYPES = (Tensor, nn.Parameter)  # others, as those without data, do not have what the kernel reads
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 _BOUND = 1e-5  # largest error of a trial, relative to the root mean square
 _LANES = 16  # the widest vector of any processor: channels of a task at most
 _TASKS = 64  # of a backward pass at least, if the batch allows it, whatever the number of threads
