@@ -26,8 +26,8 @@ class SeqMixImageProcessorKwargs(ImagesKwargs, total=False):
 class SeqMixImageProcessor(PilBackend):
     """Make `pixel_values` (batch, num_channels, height, width) of PIL images or arrays of any sizes.
 
-    Colors are brought to `num_channels`, then images are resized (bilinear), rescaled to [0, 1], and normalized,
-    (x - image_mean) / image_std. It needs Pillow, and no torchvision.
+    Colors are brought to `num_channels`, then images are resized (bilinear), rescaled to [0, 1], and normalized, (x -
+    image_mean) / image_std. The processor needs Pillow, and no torchvision.
 
     Args:
         size: {"height": ..., "width": ...} in pixels.

@@ -24,9 +24,9 @@ def gathered_plan(plan: Plan) -> Plan:
 def tensor_parallel_plan(mixers: Sequence[Plan | None], feed_forward: Plan, has_tokens: bool) -> Plan:
     """Return a backbone's plan.
 
-    The library knows layers by their names without the number. So where mixers of a hybrid want layers of one name
-    split in two ways, the projections of all its mixers are split, and none of the mixing; where one has no plan, all
-    stay whole.
+    The library knows layers by their names without the number. Mixers of a hybrid may want layers of one name split in
+    two ways. Then the projections of all its mixers are split, and none of the mixing. Where one mixer has no plan,
+    all mixers stay whole.
 
     Args:
         mixers: the plan of each kind of mixer, names from the mixer on; None for one that is not to be split.

@@ -63,7 +63,8 @@ class TokenLayout(NamedTuple):
 
         Args:
             operation: maps (rows, positions, channels) to the same shape; each row is one sequence, zeros around it.
-                It is called once for each group of sequences of similar length, at most log2(length) + 1 times.
+                The operation is called once for each group of sequences of similar length, at most log2(length) + 1
+                times.
             values: (batch, length, channels).
             align: whether the operation counts positions from the first of a row, so that each row's first real token
                 must stand there.
@@ -119,8 +120,9 @@ def token_layout(
 ) -> TokenLayout:
     """Work out where the real tokens of each sequence lie.
 
-    Explicit boundaries (`cu_seq_lens_q`, then `seq_idx`) win over `position_ids` that restart; a row is packed where a
-    real token's position does not exceed that of the real token before it. Pads are pads in a packed row, too.
+    Explicit boundaries (`cu_seq_lens_q`, then `seq_idx`) win over `position_ids` that restart. By `position_ids`, a
+    row is packed where a real token's position does not exceed that of the real token before it. Pads are pads in a
+    packed row, too.
 
     Args:
         attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens; None when all are real; a

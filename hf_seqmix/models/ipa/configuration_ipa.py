@@ -29,7 +29,7 @@ class IPAConfig(SeqMixConfig):
         kernel_type: "bilinear", the one type there is; the paper publishes none.
         kernel_norm: what kernels are normalized over: "p" (centers, the paper's), "j" (tokens: multi-head attention),
             "prod", "mix" (both), or "none".
-        num_row_centers: centers of the row operation; `num_centers` by default. They must divide `intermediate_size`.
+        num_row_centers: centers of the row operation; `num_centers` by default; must divide `intermediate_size`.
         max_relative_distance: offsets that the kernels' bias tells apart; `max_position_embeddings` by default.
         output_norm: whether the result of the centers is normalized before the output projection.
         token_shift: taps of a convolution of the keys' inputs over the last tokens, 0 for none; an extension.

@@ -13,12 +13,14 @@ __all__ = ["OutputLinear", "PiecewiseRow", "draw_linear"]
 
 
 def draw_linear(weight: Tensor, config: Any, is_output: bool = False) -> None:
-    """Draw the weight of a linear map as `config.linear_init` says, 1 / sqrt(2 layers) as large where a branch ends.
+    """Draw the weight of a linear map as `config.linear_init` says.
+
+    Where a branch ends, the weight is 1 / sqrt(2 layers) as large: each layer adds 2 branches to the residual stream.
 
     Args:
         weight: (..., out, in).
         config: the model's configuration.
-        is_output: whether its output is added to the residual stream, as those of 2 branches a layer are.
+        is_output: whether the map ends a branch.
     """
     factor = 1 / math.sqrt(2 * config.num_hidden_layers) if is_output else 1.0
     if config.linear_init == "uniform":
@@ -31,7 +33,7 @@ def draw_linear(weight: Tensor, config: Any, is_output: bool = False) -> None:
 class OutputLinear(nn.Linear):
     """A linear layer that ends a branch, whose weight starts 1 / sqrt(2 layers) as large as others'.
 
-    It is a class because the library asks only modules with parameters of their own to draw them.
+    A class, because the library asks only modules with parameters of their own to draw these parameters.
     """
 
     def init_weights(self, config: Any) -> None:

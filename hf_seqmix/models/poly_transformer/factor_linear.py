@@ -12,7 +12,7 @@ __all__ = ["FactorLinear"]
 class FactorLinear(nn.Linear):
     """A linear layer with weights from N(0, 1 / fan_in) and biases 0, so that products of projections keep their size.
 
-    It is a class because the library asks only modules with parameters of their own to draw them.
+    A class, because the library asks only modules with parameters of their own to draw these parameters.
 
     Args:
         in_features, out_features: channels in and out.

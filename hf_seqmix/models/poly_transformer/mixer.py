@@ -37,9 +37,12 @@ class PolynomialMixer(nn.Module):
     weights, biases apart. With `degree_form` "soft" the mixer adds degrees 2, 3 and 4 over shared projections, with
     the weights softmax(`degree_logits`).
 
-    The norm N (`normalization`) is "rms" (each head is divided by its root mean square, in float32, and the mixer is
-    no polynomial any more), "static" (a learned scale for each channel), "batch" (statistics over real tokens, affine
-    in evaluation), or "none".
+    The norm N (`normalization`) is one of these:
+
+    * "rms": each head is divided by its root mean square, in float32, and the mixer is no polynomial any more.
+    * "static": a learned scale for each channel.
+    * "batch": statistics over real tokens, affine in evaluation.
+    * "none".
 
     `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same
     shape.

@@ -17,8 +17,8 @@ class TNNMixer(GatedToeplitzUnit):
     `mixer(hidden_states, attention_mask=None, past_key_values=None)` maps (batch, length, hidden_size) to the same
     shape. Source: Qin et al. 2023 (arXiv 2305.04749).
 
-    With `grid_size` it mixes images, rows and then columns, each with a kernel of its own (see `AxialOperator`);
-    images of another size come with `mixer(hidden_states, grid_size=(height, width))`.
+    With `grid_size` the mixer is for images: rows and then columns, each with a kernel of its own (see
+    `AxialOperator`). Images of another size come with `mixer(hidden_states, grid_size=(height, width))`.
 
     Args:
         hidden_size: channels in and out.

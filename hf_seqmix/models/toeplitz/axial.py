@@ -17,8 +17,8 @@ class AxialOperator(nn.Module):
     Source: Qin et al. 2023 (arXiv 2305.04749), the Long Range Arena model. Departures: the published code computes
     T_H T_W + T_W T_H, twice the same product, since the two commute; and the grid need not be square.
 
-    A mask sets absent patches to zero before each of the two products. An image that is padded below and to the right
-    to a larger grid therefore gives what the image alone gives, where the operators do not depend on the length.
+    A mask sets absent patches to zero before each of the two products. Where the operators do not depend on the
+    length, an image that is padded below and to the right gives what the image alone gives.
 
     Args:
         row_operator: mixes along a row, over the width of the grid: `operator(values, layout, past_key_values)` on

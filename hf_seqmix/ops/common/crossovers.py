@@ -91,8 +91,8 @@ def use_crossovers(
     """Choose implementations by another table from now on, in all threads of the process.
 
     Args:
-        table: operations and kinds of device to change, the others stay as they are by default; or the path of a JSON
-            file that `scripts/speed/tune.py` wrote, which holds one under "crossovers"; None for the default.
+        table: operations and kinds of device to change; the others stay as they are by default. Or the path of a JSON
+            file that `scripts/speed/tune.py` wrote, whose "crossovers" are such a table. None for the default.
 
     Raises:
         ValueError: for operations, kinds or names that are unknown, lengths that do not rise, or a last row with a
@@ -146,8 +146,8 @@ def forced(**names: str | None) -> Iterator[None]:
         with forced(toeplitz_causal="tiles", ski="torch"):
             ...
 
-    torch computes float64 all the same where Triton is named. It also computes what is on a CPU, unless Triton
-    interprets (`TRITON_INTERPRET=1`).
+    Where Triton is named, torch computes float64 all the same, and whatever is on a CPU unless Triton interprets
+    (`TRITON_INTERPRET=1`).
 
     Args:
         **names: implementation of each operation, see `IMPLEMENTATIONS`; None for the choice of the table.

@@ -6,7 +6,7 @@ An operation has up to three forms of one result:
 * as an operator of `torch.library`, opaque to `torch.compile` and `torch.export`, so that one graph serves all
   lengths.
 * by ordinary operations on real numbers (convolutions, matrix products, gathers), which other runtimes know. This form
-  uses no transform and no operator of the package. It is slower and can be differentiated any number of times.
+  uses no transform and no operator of the package, is slower, and can be differentiated any number of times.
 
 A public function calls `dispatch` once and hands the route and the dtype down. `torch.onnx.export` gets the last form
 by itself. Exporters that trace first and convert afterwards do not say so while they trace: run them inside
@@ -82,8 +82,8 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 def real_valued() -> Iterator[None]:
     """Compute by ordinary operations on real numbers while the context lasts, in all threads of the process.
 
-    For exporters that trace a model before they convert it, as the `OnnxExporter` of transformers, and for programs of
-    `torch.export` that are to run where this package is not installed:
+    The context is for exporters that trace a model before they convert it, as the `OnnxExporter` of transformers. And
+    it is for programs of `torch.export` that are to run where this package is not installed:
 
         with real_valued():
             program = torch.export.export(model, ...)

@@ -1,8 +1,8 @@
 """Products of circulant spectra: the one place that calls torch.fft.
 
-Everything here works on real tensors whose last dimension is time, in float32 (float64 for float64 input), at a
-transform length that is fast, on blocks of channels small enough that temporaries stay in the allocator's pool and
-mostly in cache.
+Functions take real tensors whose last dimension is time. Transforms are in float32 (float64 for float64 input), at a
+length that is fast. Channels are taken in blocks so small that temporaries stay in the allocator's pool and mostly in
+cache.
 """
 
 from functools import lru_cache
@@ -23,8 +23,8 @@ __all__ = [
     "spectrum",
 ]
 
-# A block that fits the second-level cache of the cores that work on it measured fastest on CPU (1 MiB a thread), and
-# above about 32 MiB glibc maps and faults every buffer anew. A GPU only needs its peak memory bounded.
+# On CPU, a block that fits the second-level cache of the cores that work on it measured fastest: 1 MiB a thread. Above
+# about 32 MiB, glibc maps and faults every buffer anew. A GPU only needs its peak memory bounded.
 _CPU_BYTES_PER_THREAD = 2**20
 _CPU_BYTES_MOST = 16 * 2**20
 _DEVICE_BYTES = 256 * 2**20

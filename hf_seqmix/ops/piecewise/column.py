@@ -5,8 +5,8 @@
     K = softmax over p of S: the center normalization, by which sum_p K[p, l, j] = 1
     S[p, l, j] = q[p, l] . k[p, j] + t[p, l - j]
 
-with v the tokens after the affine maps of rank k, a the coupling that scales a map by offset or by pair of positions,
-and c[l] the number of visible tokens, which is the position l of a causal row without pads.
+v are the tokens after the affine maps of rank k, and a is the coupling, which scales a map by the offset. c[l] is the
+number of visible tokens: the position l, counted from 1, of a causal row without pads.
 
 Departure from the paper: the factor 1 / c[l], which the expansion around center points does not have. Along equal
 tokens the expansion adds up l equal terms at position l, so that the norms of its outputs are 1, 2, 3, 4. With the

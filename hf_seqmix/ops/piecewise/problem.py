@@ -4,7 +4,7 @@ Logits of a block are (rows, centers, queries, keys), in memory that every block
 cheap:
 
 * Queries are taken from the last to the first. So a relative bias is a window that slides forward over one vector of
-  offsets, a strided view that needs no gathering, and the gradient of the bias is the sum of sheared rows.
+  offsets: a strided view, which needs no gathering. The gradient of the bias is the sum of sheared rows.
 * Where keys are contiguous and later keys hidden, a block meets only the keys up to its last query, which is half of
   the work. The mask is one triangle at the end.
 """

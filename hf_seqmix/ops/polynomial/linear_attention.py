@@ -244,7 +244,7 @@ def causal_sum(
         b: (batch, length, heads, width).
         c: (batch, length, heads, values).
         state: S, (batch, heads, width, values) in the dtype of the sum; None for zero.
-        outer: o, (batch, length or 1); None for ones. It has no gradient.
+        outer: o, (batch, length or 1); None for ones. Factors have no gradient.
         inner: i, likewise.
         reverse: whether the sum is over s >= t.
         dtype: of the result.

@@ -128,7 +128,7 @@ class _Stages:
         sums: Sequence[Tensor] | None,
         recent: Sequence[Rows] | None,
     ) -> None:
-        # One decision for the whole product.
+        # The whole product goes one route.
         self.route, self.dtype = dispatch(*factors)
         self.causal, self.form, self.sums, self.recent = causal, form, sums, recent
         like = factors[0]

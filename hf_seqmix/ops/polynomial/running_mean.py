@@ -106,7 +106,7 @@ def _chunk_sums(terms: Tensor, total: Tensor, reverse: bool) -> tuple[Tensor, Te
     """Sum up terms (batch, chunks, size, channels) after a total (batch, 1, channels); return sums and new total.
 
     Multiply by triangles, within chunks and over chunks. `cumsum` along any dimension but the last took 5 times as
-    long on one CPU thread (32 ms for 8192 x 512), and on GPUs one thread a channel walks all positions.
+    long on one CPU thread (32 ms for 8192 x 512). On GPUs, `cumsum` has one thread a channel walk all positions.
     """
     chunks, size = terms.shape[1:3]
     sums = _triangle(terms, size, reverse) @ terms
@@ -207,7 +207,7 @@ def running_sums(
         x: (batch, length, channels).
         z: like p.
         start: S, (batch, channels), or None for zero.
-        outer: o, (batch, length or 1), or None for ones. It has no gradient.
+        outer: o, (batch, length or 1), or None for ones. Factors have no gradient.
         inner: i, likewise.
         reverse: whether the sum is over s >= t.
         dtype: of the result.

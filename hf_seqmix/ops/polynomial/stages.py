@@ -68,7 +68,25 @@ def attend(
     form: str,
     scale: Tensor | None,
 ) -> Tensor:
-    """Compute `linear_attention` by a route, in a dtype, as `dispatch` gave them for the call."""
+    """Compute `linear_attention` by a route, in a dtype, as `dispatch` gave them for the call.
+
+    Args:
+        route: how the call is computed.
+        dtype: in which sums are made and the result is returned.
+        q: (batch, length, heads, width).
+        k: (batch, earlier + length, heads, width).
+        v: (batch, earlier + length, heads, values).
+        state: (batch, heads, width, values); None for none.
+        causal: whether a query sees no later keys.
+        form: one of `FORMS`.
+        scale: (batch, length), or with a length of 1; None for ones.
+
+    Returns:
+        (batch, length, heads, values) in `dtype`.
+
+    Raises:
+        ValueError: for an unknown form, or shapes that do not fit.
+    """
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, FORMS))}.")
     _check(q, k, v)

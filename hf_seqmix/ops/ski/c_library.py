@@ -44,9 +44,9 @@ def cache_folder() -> Path:
 def compiled(source: Path) -> Path:
     """Return the shared library of a C file, compiling it unless the cache folder holds it whole.
 
-    Its name tells what it was made from (source, compiler, flags, processor) and what it contains, so that a file of
-    another machine, of an older source, or cut short is never loaded. Processes that compile at once do not disturb
-    each other.
+    The library's name is made of its origin (source, compiler, flags, processor) and its content. So a file of another
+    machine, of an older source, or cut short is never loaded. Processes that compile at once do not disturb each
+    other.
 
     Args:
         source: the C file.

@@ -51,7 +51,17 @@ def _differentiable_gradients(
 
 
 def torch_product(x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-    """Compute the sum in torch, for arguments of one dtype, float32 or float64, that fit."""
+    """Compute the sum in torch, for arguments of one dtype, float32 or float64, that fit.
+
+    Args:
+        x: (batch, channels, length).
+        taps: (channels, m), m odd.
+        kernel: (channels, 2 points - 1) with points = grid.points(length).
+        grid: where the inducing points lie.
+
+    Returns:
+        (batch, channels, length) in the dtype of `x`, channels contiguous.
+    """
     y: Tensor = _TorchProduct.apply(x, taps, kernel, grid)
     return y
 
@@ -85,7 +95,17 @@ class _TorchProduct(torch.autograd.Function):
 
 
 def native_product(x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
-    """Compute the sum in C, for arguments that `native.serves`."""
+    """Compute the sum in C, in float32, for arguments that `native.serves`.
+
+    Args:
+        x: (batch, channels, length).
+        taps: (channels, m), m odd.
+        kernel: (channels, 2 points - 1) with points = grid.points(length).
+        grid: where the inducing points lie.
+
+    Returns:
+        (batch, channels, length) in the dtype of `x`.
+    """
     differentiated = torch.is_grad_enabled() and (x.requires_grad or taps.requires_grad or kernel.requires_grad)
     y: Tensor = (_Native.apply if differentiated else _native_forward)(x, taps, kernel, grid)
     return y

@@ -48,8 +48,8 @@ class _Problem(ctypes.Structure):
 def build() -> Path:
     """Compile the kernel, if that was not done before, and use it from now on in this process.
 
-    It is compiled with CC, cc, gcc or clang for this machine's processor and kept in the user's cache folder: below
-    XDG_CACHE_HOME, ~/.cache, ~/Library/Caches or LOCALAPPDATA.
+    The compiler is CC, cc, gcc or clang, and the target this machine's processor. The library is kept in the user's
+    cache folder: below XDG_CACHE_HOME, ~/.cache, ~/Library/Caches or LOCALAPPDATA.
 
     Returns:
         Path of the library.

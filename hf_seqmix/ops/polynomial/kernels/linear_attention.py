@@ -4,9 +4,9 @@ With a state S of width x values numbers a head and optional factors o, i of eac
 
     y_t = o_t a_t (S + sum_(s <= t) i_s b_s c_s^T),        or over s >= t, in reverse.
 
-One program that walks a whole head with the state in registers reads everything once, but batch x heads of them leave
-most of a GPU idle at small batches. So a head is cut into parts of whole chunks, as many as fill the device and no
-more, since each part writes and reads a state of width x values numbers in float32:
+One program that walks a whole head with the state in registers reads everything once. But at small batches, batch x
+heads of such programs leave most of a GPU idle. So a head is cut into parts of whole chunks, as many as fill the
+device and no more, since each part writes and reads a state of width x values numbers in float32:
 
 1. `part_sums_kernel`: sum_(s in part) i_s b_s c_s^T, for every part but the last;
 2. `running_totals` (`running_mean.py`): their sums over the parts before, and the state;
@@ -16,7 +16,7 @@ Of a head that is one part, only the third is launched. The gradients are of the
 state come from one launch: `causal_sum_pair`.
 
 Every output is written by one program and sums over parts are made in their order, without atomics: results repeat bit
-for bit. They depend, within rounding, on the number of parts, and so on batch, heads and length.
+for bit. Within rounding, results depend on the number of parts, and so on batch, heads and length.
 
 Products are of half-precision numbers where one of a, b and c is, summed in float32; see `tiles.py`.
 """

@@ -29,9 +29,9 @@ def dot_dtype(*tensors: Tensor) -> Any:
 def tile_settings(width: int, values: int, dot: Any, pair: bool) -> dict[str, Any]:
     """Return tiles and warps for a shape: the largest whose operands stay in registers, by what the compiler reports.
 
-    A tile of the state, 64 x 64 numbers, takes a quarter of the registers of 4 warps. From sm_90 on operands are
-    multiplied out of shared memory; before, and in float32, which is multiplied as three parts, they take registers,
-    too, and so do the masks of a width that is no power of two.
+    A tile of the state, 64 x 64 numbers, takes a quarter of the registers of 4 warps. From sm_90 on, operands are
+    multiplied out of shared memory. Before sm_90, operands take registers, too, and so do those in float32, which is
+    multiplied as three parts. The masks of a width that is no power of two take registers as well.
     """
     width_block = max(16, triton.next_power_of_2(width))
     roomy, wide = multiplies_shared_memory(), width > 64

@@ -10,13 +10,13 @@ last:
    tokens that their taps meet in registers. So a token is loaded and converted twice, not once a tap, and the
    convolution is little more than its multiplications.
 
-The backward pass is the same on the upstream gradient, and its third launch makes the gradient of the taps on the way,
+The backward pass is the same on the upstream gradient. Its third launch makes the gradient of the taps on the way,
 from the same registers. Of numbers as large as x, the forward pass reads x twice and writes y; the backward pass reads
 g twice and x once and writes dx.
 
-Every output is written by one program, and partial sums are added in a fixed order: results repeat bit for bit. The
-gradients of taps and kernel depend on the number of programs within rounding, and so on batch, length and channels; y
-and dx do not, where products of matrices treat all rows alike.
+Every output is written by one program, and partial sums are added in a fixed order: results repeat bit for bit. Within
+rounding, the gradients of taps and kernel depend on the number of programs, and so on batch, length and channels. y
+and dx do not depend on that number where products of matrices treat all rows alike.
 
 Weights, taps and sums are float32, whatever x is. On tensor cores W is split into two numbers of the precision of x,
 so that its weights keep 16 bits at least.

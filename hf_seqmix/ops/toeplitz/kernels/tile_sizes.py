@@ -1,11 +1,11 @@
 """How the work of the Toeplitz tiles is cut: the sizes that a count of what a multiprocessor does finds cheapest.
 
-The count is a model of an NVIDIA H200, in clocks of a multiprocessor, and unmeasured. In a clock it passes 128 bytes
-between registers, L1 and shared memory, and multiplies 2048 pairs of half-precision numbers by `wgmma`, which takes 4
-warps and 64 rows or more, or 1024 by `mma.sync`; float32 as three products of tf32 takes 6 times as long. An operand
-is loaded, stored to shared memory and read from there, a Toeplitz tile at half the loads. To this come the
-instructions, four a clock. What one covers of the other is left out. Device memory is left out, too: it is the same
-for all sizes.
+The count is a model of an NVIDIA H200, in clocks of a multiprocessor, and unmeasured. In a clock, a multiprocessor
+passes 128 bytes between registers, L1 and shared memory. In the same clock it multiplies 2048 pairs of half-precision
+numbers by `wgmma`, which takes 4 warps and 64 rows or more, or 1024 pairs by `mma.sync`. float32, as three products of
+tf32, takes 6 times as long. An operand is loaded, stored to shared memory and read from there, a Toeplitz tile at half
+the loads. To this come the instructions, four a clock. What one covers of the other is left out. Device memory is left
+out, too: it is the same for all sizes.
 """
 
 from collections.abc import Iterator

@@ -6,15 +6,15 @@ chunks of inputs,
 
     Y[q, i] = sum_d sum_j X[q, d + j] M_d[j, i],    M_d[j, i] = k[i - j - d],    X[(b, r), d + j] = x[b, r S + d + j],
 
-a product of matrices in each step d. A program owns some columns of a channel and walks over d; a causal one ends with
-the blocks of its outputs, and only there meets tiles that are partly zero. The gradient in the taps is, for every
+a product of matrices in each step d. A program owns some columns of a channel and walks over d. A causal program ends
+with the blocks of its outputs, and only there meets tiles that are partly zero. The gradient in the taps is, for every
 block lag, the product of the same columns of g and x, summed along its diagonals: a program walks over lags downwards
 and keeps what a tile has below its first lag for the next.
 
 n^2 multiplications a channel and row, half of that when causal, at the speed of tensor cores: see `crossovers.py` for
 the lengths where this is fast. The matrix is never in memory. Each output is written by one program, without atomics:
 results repeat bit for bit. float16 and bfloat16 are multiplied as they are, with the taps rounded to the dtype of x,
-and summed in float32; float32 see `precision.py`.
+and summed in float32. For float32 see `precision.py`.
 """
 
 from math import gcd
