@@ -10,7 +10,7 @@ from typing import Any
 
 from .._files import write_text
 from .json_fields import canonical, checked
-from .results import Result
+from .results import Result, with_run
 from .run import Run, run_of
 from .tables import markdown_table
 
@@ -129,7 +129,7 @@ def write_report(
     """Print the tables of a command, and write tables (`stem`.md) and results (`stem`.jsonl) into its folder.
 
     Args:
-        arguments: of the command line; all but the folder are the run of the results.
+        arguments: of the command line; all but the folder are the run of results that have none.
         stem: name of the files.
         sections: (title, rows, columns as `markdown_table` takes them).
         results: of the command; None where a `ResultFile` holds them already.
@@ -143,8 +143,7 @@ def write_report(
     print(text)
     write_text(folder / f"{stem}.md", text + "\n")
     if results is not None:
-        run = run_of(arguments, stem)
-        write_results(folder / f"{stem}.jsonl", [dataclasses.replace(r, run=r.run or run) for r in results])
+        write_results(folder / f"{stem}.jsonl", with_run(results, run_of(arguments, stem)))
     return folder
 
 

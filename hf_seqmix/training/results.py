@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 from .json_fields import checked, plain
 from .run import Run
 
-__all__ = ["KINDS", "Kind", "Result", "Summary", "group_results", "summarize"]
+__all__ = ["KINDS", "Kind", "Result", "Summary", "group_results", "summarize", "with_run"]
 
 Kind = Literal["measured", "baseline", "published"]
 Scalar = str | int | float | bool | None
@@ -89,12 +89,14 @@ class Result:
         return self.setting.get(name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields that are not empty, ready for `json.dumps`."""
+        """Return the fields that are not empty, ready for `json.dumps`; the run without the seed of the result."""
         values: dict[str, Any] = {"task": self.task, "model": self.model, "metric": self.metric, "value": self.value}
         for entry in dataclasses.fields(self)[4:]:
             value = getattr(self, entry.name)
             if value is not None and value != "" and value != {} and (entry.name, value) != ("kind", "measured"):
                 values[entry.name] = value.to_json() if isinstance(value, Run) else value
+        if self.run is not None and self.run.seed == (self.seed or 0):
+            del values["run"]["seed"]
         return values
 
     @classmethod
@@ -110,7 +112,8 @@ class Result:
         """
         fields = checked(values, _RESULT_KINDS, {"task", "model", "metric", "value"}, where)
         if "run" in fields:
-            fields["run"] = Run.from_json(fields["run"], f"{where}, field 'run'")
+            run = {"seed": fields.get("seed") or 0, **fields["run"]}
+            fields["run"] = Run.from_json(run, f"{where}, field 'run'")
         try:
             return cls(**fields)
         except ValueError as error:
@@ -155,6 +158,26 @@ def group_results(values: Mapping[str, Any], over: str = "step", **shared: Any) 
         found += [
             Result(metric=metric, value=of, setting={**setting, over: place}, **shared) for place, of in points.items()
         ]
+    return found
+
+
+def with_run(
+    results: Iterable[Result], run: Run, models: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Result]:
+    """Return results with the run that gave them: of their own seed and their own model.
+
+    Args:
+        results: one that has a run keeps that run.
+        run: what the results have in common.
+        models: name of a model -> further fields of the model, such as the configuration.
+    """
+    found = []
+    for result in results:
+        if result.run is None:
+            model = {"name": result.model, **run.model, **(models or {}).get(result.model, {})}
+            seed = run.seed if result.seed is None else result.seed
+            result = dataclasses.replace(result, run=dataclasses.replace(run, model=model, seed=seed))
+        found.append(result)
     return found
 
 

@@ -1,10 +1,12 @@
 """Rows of a table as results, and back: what a study tabulates is kept as `Result`s."""
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from .environment import environment_of
-from .results import Result
+from .environment import environment_of, portable_command
+from .results import Result, with_run
 
 __all__ = ["row_of", "row_results"]
 
@@ -31,12 +33,14 @@ def row_results(
         setting: keys of numbers that tell rows apart, such as "length".
         inner: key of a nested value -> a name for each level of keys or places, such as ("seed", "step"). Pairs of
             numbers are a place and a value.
-        **shared: fields of all results.
+        **shared: fields of all results. A `run` is given each result's own seed and model; the command and the
+            environment are those of this process by default.
 
     Raises:
         ValueError: a value is nested and has no name in `inner`.
     """
-    shared = {"environment": environment_of()} | shared
+    shared = {"command": portable_command(Path(sys.argv[0]).stem), "environment": environment_of()} | shared
+    run = shared.pop("run", None)
     common = dict(shared.pop("setting", {}))
     results = []
     for row in rows:
@@ -60,7 +64,7 @@ def row_results(
                         **(fields if seed is None else {**fields, "seed": int(seed)}),
                     )
                 )
-    return results
+    return results if run is None else with_run(results, run)
 
 
 def row_of(results: Sequence[Result], model: str | None = None) -> dict[str, Any]:

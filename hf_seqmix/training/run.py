@@ -3,16 +3,27 @@
 import argparse
 import dataclasses
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .environment import file_digest, portable_path
 from .json_fields import canonical, checked, plain
 
 __all__ = ["Run", "run_of"]
 
 _PRIVATE = {"output_dir", "run"}
+_MODEL = re.compile(
+    "models?|families|ops|parts|cases|tables|layers|trust_remote_code|hidden_size|num_layers|layer_size|width|heads|"
+    "head_width|channels|decay|embedding_scale|points|taps|half_widths"
+)
+_DATA = re.compile(
+    "tasks?|.*_file|train_characters|tokenizer|block_size|eval_blocks|lengths?|batch|elements|tokens|range|"
+    "num_tokens|token_width"
+)
+"""Arguments of commands that say what the model and the data are; all others are training."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +75,27 @@ class Run:
         return cls(**checked(values, kinds, {"task"}, where))
 
 
-def run_of(arguments: argparse.Namespace, task: str) -> Run:
-    """Return the arguments of a command as a run, but for its folder."""
-    given = {name: value for name, value in vars(arguments).items() if name not in _PRIVATE}
-    fields = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-    return Run(task, training=fields)
+def run_of(arguments: argparse.Namespace, task: str, model: Mapping[str, Any] | None = None, **data: Any) -> Run:
+    """Return the arguments of a command as a run, but for its folder; what is None is left out.
+
+    Files, whose names end in "_file", are data: a portable path and a digest. `seed` is the seed if it is given.
+
+    Args:
+        arguments: of the command line.
+        task: of the run.
+        model: what else tells the model.
+        **data: what else tells the data.
+    """
+    sections: dict[str, dict[str, Any]] = {"model": {}, "data": {}, "training": {}}
+    for name, value in vars(arguments).items():
+        if name in _PRIVATE or value is None:
+            continue
+        section = "model" if _MODEL.fullmatch(name) else "data" if _DATA.fullmatch(name) else "training"
+        entry = portable_path(str(value)) if isinstance(value, (str, Path)) else value
+        if name.endswith("_file"):
+            entry = {"path": entry, "digest": file_digest(Path(value))}
+        sections[section][name] = entry
+    seed = sections["training"].pop("seed", 0)
+    sections["model"] |= model or {}
+    sections["data"] |= data
+    return Run(task, seed=seed, **sections)

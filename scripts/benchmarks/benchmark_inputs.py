@@ -16,8 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from hf_seqmix import __version__
 from hf_seqmix.data import ByteNGram, build_tokenizer, count_bytes, load_corpus
 from hf_seqmix.training import fault_of_files
-
-from .benchmark_training import file_digest
+from hf_seqmix.training.environment import file_digest
 
 logger = logging.getLogger("run_benchmarks")
 

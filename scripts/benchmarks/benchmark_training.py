@@ -5,7 +5,6 @@ import hashlib
 import json
 import logging
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 from hf_seqmix import __version__
 from hf_seqmix._files import write_json, write_text
 from hf_seqmix.training import merge_recipes, parse_overrides, run_from_recipe
-from hf_seqmix.training.environment import run_environment
+from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile, write_results
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run
@@ -121,12 +120,6 @@ def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: ar
     return run_from_recipe(task, merged, seed)
 
 
-def file_digest(path: Path) -> str:
-    """Return the first 16 digits of the SHA-256 of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
 def _portable(value: Any, output_dir: Path) -> Any:
     if isinstance(value, Mapping):
         return {name: _portable(entry, output_dir) for name, entry in value.items()}
@@ -139,32 +132,6 @@ def _portable(value: Any, output_dir: Path) -> Any:
         if path.absolute().is_relative_to(folder) and path.exists():
             return str(Path(name) / path.absolute().relative_to(folder))
     return f"DATA/{path.parent.name}/{path.name}" if path.is_absolute() else value
-
-
-def portable_command(benchmark: str) -> str:
-    """Return this command as a reader can type it: files of the repository from there, others below DATA."""
-    words = ["python", "scripts/run_benchmarks.py", *sys.argv[1:]]
-    kept = []
-    for before, word in zip(["", *words], words, strict=False):
-        name, equals, value = word.partition("=")
-        if before == "--output-dir":
-            kept.append(f"runs/{benchmark}")
-        elif name == "--output-dir" and equals:
-            kept.append(f"--output-dir=runs/{benchmark}")
-        elif equals and "/" not in name and "/" in value:
-            kept.append(f"{name}={_portable_path(value)}")
-        else:
-            kept.append(_portable_path(word))
-    return shlex.join(kept)
-
-
-def _portable_path(word: str) -> str:
-    path = Path(word)
-    if not path.is_absolute() and ".." not in path.parts:
-        return word
-    if path.resolve().is_relative_to(SCRIPTS.parent):
-        return str(path.resolve().relative_to(SCRIPTS.parent))
-    return f"DATA/{path.name}"
 
 
 def training_arguments() -> argparse.ArgumentParser:
@@ -269,8 +236,7 @@ def train_all(
 
 def origin(benchmark: str) -> dict[str, Any]:
     """Return what results say of where they come from: the command and the environment."""
-    environment = {name: value for name, value in run_environment().items() if name != "command"}
-    return {"command": portable_command(benchmark), "environment": environment}
+    return {"command": portable_command(benchmark), "environment": environment_of()}
 
 
 def train(job: Job, folder: Path) -> dict[str, Any] | str:

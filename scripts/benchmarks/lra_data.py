@@ -19,8 +19,7 @@ from hf_seqmix._files import whole_files
 from hf_seqmix.analysis.plots import plot_pathfinder_examples
 from hf_seqmix.data import listops, load_documents, pathfinder, same_document_pairs
 from hf_seqmix.data.labelled import load_labelled
-
-from .benchmark_training import file_digest
+from hf_seqmix.training.environment import file_digest
 
 SPLITS = ("train", "validation", "test")
 

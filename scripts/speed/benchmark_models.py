@@ -209,8 +209,10 @@ def run_table(arguments: argparse.Namespace, table: str, log: ResultFile) -> lis
             if found is None:
                 job = (arguments, pair, length, batch_of(arguments, table, length))
                 measured = measure(*job) if arguments.together else in_fresh_process(measure, *job)
-                run = run_of(arguments, "benchmark_models")
-                found = row_results([measured], table, "layer", setting=("length", "batch", "hidden_size"), run=run)
+                given = {"layer": pair.layer._asdict(), "rival": pair.rival._asdict()}
+                run = run_of(arguments, "benchmark_models", given, length=length, batch=job[-1])
+                size, names = "fast" if arguments.fast else "", ("length", "batch", "hidden_size")
+                found = row_results([measured], table, "layer", setting=names, run=run, size=size)
                 log.append(key, found)
                 row = row_of(found, "layer")
                 print(

@@ -57,7 +57,7 @@ from protocol import check_all, time_in_turn
 from speed_plots import names_of, plot_op
 
 from hf_seqmix.training.result_files import ResultFile, write_report
-from hf_seqmix.training.results import Result
+from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.rows import row_of, row_results
 from hf_seqmix.training.run import run_of
 from hf_seqmix.training.timing import (
@@ -82,11 +82,13 @@ def benchmark(arguments: argparse.Namespace, op: str, sizes: Sizes, names: Seque
     setting["clock"] = clock.kind
     row: dict[str, Any] = setting | {"error": errors}
     row |= time_in_turn(candidates, arguments.rounds, clock, arguments.seconds, drawn=True)
-    run = run_of(arguments, "benchmark_ops")
-    results = row_results([row], op, "ours", models=names, setting=list(setting), run=run)
+    given = {"op": op, "candidates": list(names)}
+    run = run_of(arguments, "benchmark_ops", given, length=sizes.length, batch=sizes.batch)
+    size = "fast" if arguments.fast else ""
+    results = row_results([row], op, "ours", models=names, setting=list(setting), size=size)
     for name, fault in left_out.items():
-        results.append(Result(op, name, "ms", None, setting=setting | {"left_out": fault}, run=run))
-    return results
+        results.append(Result(op, name, "ms", None, size=size, setting=setting | {"left_out": fault}))
+    return with_run(results, run)
 
 
 def pair_row(results: Sequence[Result]) -> dict[str, Any]:
@@ -233,7 +235,8 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     sections.append(("Bytes kept for backward by the causal product", kept, KEPT_COLUMNS))
     sections.append(("The model of torch.fft's traffic on a GPU in half precision", model, MODEL_COLUMNS))
     run = run_of(arguments, "benchmark_ops")
-    of_kept = row_results(kept, "bytes kept for backward", "toeplitz", setting=("batch", "length"), run=run)
+    size = "fast" if arguments.fast else ""
+    of_kept = row_results(kept, "bytes kept for backward", "toeplitz", setting=("batch", "length"), run=run, size=size)
     log.append({"part": "kept", "run": run.digest}, of_kept)
     write_report(arguments, "benchmark_ops", sections)
     return rows

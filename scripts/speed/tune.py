@@ -36,7 +36,7 @@ from tune_candidates import TUNED, candidate_of, variants_of
 from hf_seqmix._files import write_json
 from hf_seqmix.ops.common.crossovers import crossovers_in_force
 from hf_seqmix.training.result_files import ResultFile, write_report
-from hf_seqmix.training.results import Result
+from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.run import run_of
 from hf_seqmix.training.timing import Clock, in_fresh_process
@@ -68,14 +68,14 @@ def measure(arguments: argparse.Namespace, choice: str, sizes: Sizes) -> list[Re
             times |= time_in_turn(group, arguments.rounds, clock, arguments.seconds, drawn=True, memory=False)
     setting: dict[str, Any] = {"dtype": sizes.dtype, "kind": kind_of(sizes.device, sizes.dtype)}
     setting |= {"length": sizes.length, "batch": sizes.batch, "clock": clock.kind}
-    results = []
+    results, size = [], "fast" if arguments.fast else ""
     for name in candidates:
         own = setting | {"implementation": variants[name].encoded, "constant_of": variants[name].base}
         row = own | {"error": errors[name], "forward_ms": times[f"{name}_forward_ms"], "ms": times[f"{name}_ms"]}
-        results += row_results([row], choice, name, setting=list(own), run=run_of(arguments, "tune"))
+        results += row_results([row], choice, name, setting=list(own), size=size)
     for name, fault in left_out.items():
-        results.append(Result(choice, name, "ms", None, setting=setting | {"left_out": fault}))
-    return results
+        results.append(Result(choice, name, "ms", None, size=size, setting=setting | {"left_out": fault}))
+    return with_run(results, run_of(arguments, "tune", {"op": choice}, length=sizes.length, batch=sizes.batch))
 
 
 def point_of(results: Sequence[Result]) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from hf_seqmix.analysis.figures import draw_row, line
 from hf_seqmix.data import python_stdlib
 from hf_seqmix.models.backbone import SeqMixBlock
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.results import Result
+from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.run import Run, run_of
 from hf_seqmix.training.timing import Clock, Timed, forward_backward, interleave, medians_ms, peak_bytes
 
 __all__ = ["SPLITS", "run_curves", "run_mlp_depth", "run_sparse_low_rank"]
@@ -50,14 +51,13 @@ def text_files(arguments: argparse.Namespace) -> dict[str, Path]:
 
 def train(arguments: argparse.Namespace, task: str, models: Sequence[str]) -> list[dict[str, Any]]:
     """Train models with compare_mixers.py; return a row a model, with its curves of the training loss by seed."""
-    command = ["--task", task, "--output-dir", str(Path(arguments.output_dir) / "training"), "--models", *models]
-    for split, path in text_files(arguments).items():
-        command += [f"--{split}-file", str(path)]
-    for name in ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads"):
-        command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
-    command += ["--tokenizer", arguments.tokenizer, "--extend-sweep", "0"]
-    command += ["--learning-rates", *map(str, arguments.learning_rates), "--seeds", *map(str, arguments.seeds)]
-    comparison = compare_mixers.compare(command)
+    names = ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads")
+    given = {name: getattr(arguments, name) for name in (*names, "tokenizer", "learning_rates", "seeds")}
+    given |= {f"{split}_file": str(path) for split, path in text_files(arguments).items()}
+    options = compare_mixers.Options.of(
+        task, output_dir=Path(arguments.output_dir) / "training", models=models, extend_sweep=0, **given
+    )
+    comparison = compare_mixers.compare(options)
     report = compare_mixers.write_report(comparison)
     if report is None:
         raise ValueError("no model could be trained; see the messages above, or try lower --learning-rates.")
@@ -80,12 +80,20 @@ def train(arguments: argparse.Namespace, task: str, models: Sequence[str]) -> li
     return rows
 
 
-def results_of(trained: Sequence[Mapping[str, Any]], task: str, **shared: Any) -> list[Result]:
+def recorded(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a model as a run has them."""
+    overrides = {name: value for name, value in fields.items() if name != "model_type"}
+    return {"model_type": fields["model_type"], "config_overrides": overrides}
+
+
+def results_of(trained: Sequence[Mapping[str, Any]], task: str, run: Run) -> list[Result]:
     """Return what came of trained models as results, with the test loss and the training loss of each seed."""
     names = {"curves": "train_loss", "test_loss": "test_loss_mean", "test_loss_by_seed": "test_loss"}
     rows = [{names.get(name, name): value for name, value in row.items()} for row in trained]
     inner = {"train_loss": ("seed", "step"), "test_loss": ("seed",)}
-    return row_results(rows, task, "model", inner=inner, setting=("learning_rate",), **shared)
+    models = {row["model"]: MODELS[row["model"]] for row in trained}
+    configs = {name: {"model_type": kind, "config_overrides": fields} for name, (kind, fields) in models.items()}
+    return with_run(row_results(rows, task, "model", inner=inner, setting=("learning_rate",)), run, configs)
 
 
 def shown_loss(row: Mapping[str, Any]) -> str:
@@ -250,7 +258,8 @@ def layers_and_losses(
     timings = time_layers(arguments, layers)
     against_first(timings)
     for name, fields in models.items():
-        MODELS[name] = (fields["model_type"], {k: v for k, v in fields.items() if k != "model_type"})
+        kind, overrides = recorded(fields).values()
+        MODELS[name] = (kind, overrides)
     trained = train(arguments, task, list(models))
     clock = timings[0]["clock"]
     where = f"{arguments.layer_size} channels, batch {arguments.batch}, {arguments.device}, {clock}"
@@ -268,7 +277,8 @@ def layers_and_losses(
         (f"Test loss: {described}", cells, loss_columns),
     ]
     kept = row_results(timings, f"a layer in training, {stem}", "model", setting=("length", "batch"))
-    kept += results_of(trained, task)
+    kept = with_run(kept, run_of(arguments, stem), {name: recorded(fields) for name, fields in layers.items()})
+    kept += results_of(trained, task, run_of(arguments, stem))
     folder = write_report(arguments, stem.replace("-", "_"), sections, kept)
     plot_layers_and_losses(timings, trained, folder / f"{stem.replace('-', '_')}.png", f"{stem}: {described}")
     return {"timings": timings, "trained": trained}
@@ -282,7 +292,8 @@ def run_curves(arguments: argparse.Namespace) -> dict[str, Any]:
     cells = [row | {"loss": shown_loss(row), "rate": f"{row['learning_rate']:g}"} for row in trained]
     columns = {"model": "model", "num_parameters": "parameters:,", "rate": "rate", "loss": "test loss (nats/token)"}
     sections = [(f"Masked TNN and SKI-TNN: {described}", cells, columns)]
-    folder = write_report(arguments, "curves", sections, results_of(trained, "lm-masked"))
+    kept = results_of(trained, "lm-masked", run_of(arguments, "curves"))
+    folder = write_report(arguments, "curves", sections, kept)
     with draw_row(folder / "curves.png", 8, 4.4, 1, described) as (_, (panel,)):
         for index, row in enumerate(trained):
             color = line(index)["color"]

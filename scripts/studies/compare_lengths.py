@@ -6,8 +6,8 @@ r"""Compares language models at several lengths: is one better at short ones, an
 
 Runs compare_mixers.py for each length, in a folder of its own (equal parameters, equal batches and updates, learning
 rate swept on the first seed; a killed run goes on where it stopped), and then times training steps of the models side
-by side, in turn. Further arguments go to compare_mixers.py. The first model is the one that the others are compared
-with. Writes lengths.jsonl, lengths.md and lengths.png.
+by side, in turn. Further arguments are those of compare_mixers.py. The first model is the one that the others are
+compared with. Writes lengths.jsonl, lengths.md and lengths.png.
 
 The question is that of Shamsi, Hua, Williams 2023 (arXiv 2306.12317), who report 1.5 % less cross-entropy than
 attention at short lengths, an advantage that shrinks with the length, and training times that are very similar.
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compare_mixers import Comparison, compare
+from compare_mixers import Comparison, Options, add_arguments, compare
 from compare_mixers import write_report as write_comparison
 from comparison_tasks import build_model
 from transformers import PreTrainedModel
@@ -138,22 +138,27 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--lengths", nargs="+", type=int, default=[100, 250, 500])
     parser.add_argument("--timing-rounds", type=int, default=15)
     parser.add_argument("--output-dir", type=Path, required=True)
-    arguments, rest = parser.parse_known_args(argv)
+    add_arguments(parser)
+    arguments = parser.parse_args(argv)
     if min(arguments.lengths) < 2 or arguments.timing_rounds < 1:
         parser.error("lengths must be at least 2, and --timing-rounds at least 1.")
     rows: list[dict[str, Any]] = []
-    common: dict[str, Any] = {}
+    own = ("lengths", "timing_rounds", "output_dir")
+    given = {name: value for name, value in vars(arguments).items() if name not in own}
     for length in sorted(arguments.lengths):
         folder = arguments.output_dir / f"length-{length}"
-        command = ["--task", "lm-causal", "--models", *arguments.models, "--block-size", str(length)]
-        comparison = compare([*command, "--output-dir", str(folder), *rest])
+        try:
+            options = Options.of("lm-causal", output_dir=folder, block_size=length, **given)
+        except ValueError as error:
+            sys.exit(f"compare_lengths.py: {error}")
+        comparison = compare(options)
         report = write_comparison(comparison)
         if report is None or len(report["results"]) < len(arguments.models):
             sys.exit(f"compare_lengths.py: the models of length {length} are not all trained; give the command again.")
-        common = {name: value for name, value in report["arguments"].items() if name != "block_size"}
         rows += rows_of(report, length, step_times(comparison, arguments.timing_rounds))
-    shown = argparse.Namespace(**common | vars(arguments))
-    title = f"{common['steps']} updates of {common['batch_size']} sequences, {common['threads']} CPU thread(s); "
+    filled = {name: value for name, value in vars(options).items() if name not in ("output_dir", "block_size")}
+    shown = argparse.Namespace(**vars(arguments) | filled)
+    title = f"{options.steps} updates of {options.batch_size} sequences, {options.threads} CPU thread(s); "
     title += "differences from the first model are of runs of the same seed, mean and standard deviation"
     kept = row_results(rows, "lm-causal", "model", inner={"by_seed_percent": ("seed",)}, setting=("length",))
     folder = write_report(shown, "lengths", [(title, rows, COLUMNS)], kept)

@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +29,26 @@ import numpy as np
 import torch
 from comparison_bins import mean_of_bins, score_bins
 from comparison_results import results_of, run_of
-from comparison_tasks import MODELS, TASKS, Sizes, Task, build_config, build_model, build_task, data_digest
+from comparison_tasks import (
+    MODELS,
+    TASKS,
+    Sizes,
+    Task,
+    build_config,
+    build_model,
+    build_task,
+    config_fields,
+    data_digest,
+)
 from study_plots import plot_bins, plot_comparison
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments, default_data_collator
 
 from hf_seqmix._files import write_text
 from hf_seqmix.data import ReproducibleMaskingCollator
 from hf_seqmix.training import block_scores, corpus_metrics, explain_write_error, prepare_run_folder
-from hf_seqmix.training.environment import environment_of
+from hf_seqmix.training.environment import environment_of, file_digest, portable_command, portable_path
 from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
 
 SPLITS = ("train", "validation", "test")
@@ -49,7 +60,94 @@ class OutOfTimeError(Exception):
     """The next run would not end within the time budget."""
 
 
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
+@dataclass(frozen=True)
+class Options:
+    """What is compared: the arguments of the command line, by their names there.
+
+    Raises:
+        ValueError: if an argument makes no sense.
+    """
+
+    task: str
+    output_dir: Path
+    models: Sequence[str]
+    learning_rates: Sequence[float]
+    seeds: Sequence[int]
+    extend_sweep: int
+    train_file: str | None
+    validation_file: str | None
+    test_file: str | None
+    tokenizer: str
+    steps: int
+    batch_size: int
+    block_size: int
+    eval_blocks: int
+    hidden_size: int
+    num_layers: int
+    decay: float
+    embedding_scale: float
+    threads: int
+    time_budget: float | None = None
+
+    @classmethod
+    def of(cls, task: str, **given: Any) -> "Options":
+        """Return the options of a task; sizes that are missing or None are the task's."""
+        return cls(task=task, **given | {n: v for n, v in TASKS[task].defaults.items() if given.get(n) is None})
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1.")
+        for name in ("models", "learning_rates", "seeds"):
+            values = getattr(self, name)
+            if len(set(values)) < len(values):
+                raise ValueError(f"--{name.replace('_', '-')} names something twice: {' '.join(map(str, values))}.")
+        if not all(0 < rate < math.inf for rate in self.learning_rates):
+            raise ValueError(f"--learning-rates is {self.learning_rates}; rates must be positive and finite.")
+        if self.extend_sweep < 0:
+            raise ValueError(f"--extend-sweep is {self.extend_sweep}; give 0 or more.")
+
+    @property
+    def files(self) -> dict[str, str | None]:
+        """The text of each split."""
+        return {split: getattr(self, f"{split}_file") for split in SPLITS}
+
+    def training(self, rate: float) -> dict[str, Any]:
+        """Return the fields of the training arguments of a run but its seed."""
+        return {
+            "max_steps": self.steps,
+            "per_device_train_batch_size": self.batch_size,
+            "learning_rate": rate,
+            "lr_scheduler_type": "cosine",
+            "warmup_steps": self.steps // 10,
+            "adam_beta2": 0.98,
+            "weight_decay": 0.1,
+            "max_grad_norm": 1.0,
+        }
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options but task, models, output folder and length."""
+    parser.add_argument("--learning-rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], metavar="RATE")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
+    parser.add_argument(
+        "--extend-sweep", type=int, default=2, help="rates to add, at most, while the best is at an edge"
+    )
+    for split in SPLITS:
+        parser.add_argument(f"--{split}-file", help="for the tasks lm-causal and lm-masked")
+    parser.add_argument("--tokenizer", default="bpe:1024", help="see pretrain.py; trained once and kept")
+    parser.add_argument("--steps", type=int, help="updates a run")
+    parser.add_argument("--batch-size", type=int, help="sequences an update")
+    parser.add_argument("--eval-blocks", type=int, help="sequences of the validation and of the test split")
+    parser.add_argument("--hidden-size", type=int)
+    parser.add_argument("--num-layers", type=int)
+    parser.add_argument("--decay", type=float, help="of the kernels of tnn")
+    parser.add_argument("--embedding-scale", type=float, help="of all models")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--time-budget", type=float, help="minutes; no run begins that would end later")
+
+
+def parse_arguments(argv: Sequence[str]) -> Options:
     """Read the command line; sizes that are not given are the task's.
 
     Raises:
@@ -61,50 +159,15 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--task", required=True, choices=TASKS)
     parser.add_argument("--output-dir", required=True, type=Path)
     parser.add_argument("--models", nargs="+", default=["tnn", "attention"], choices=MODELS, metavar="MODEL")
-    parser.add_argument("--learning-rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], metavar="RATE")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
-    parser.add_argument(
-        "--extend-sweep", type=int, default=2, help="rates to add, at most, while the best is at an edge"
-    )
-    for split in SPLITS:
-        parser.add_argument(f"--{split}-file", help="for the tasks lm-causal and lm-masked")
-    parser.add_argument("--tokenizer", default="bpe:1024", help="see pretrain.py; trained once and kept")
-    parser.add_argument("--steps", type=int, help="updates a run")
-    parser.add_argument("--batch-size", type=int, help="sequences an update")
     parser.add_argument("--block-size", type=int, help="tokens a sequence")
-    parser.add_argument("--eval-blocks", type=int, help="sequences of the validation and of the test split")
-    parser.add_argument("--hidden-size", type=int)
-    parser.add_argument("--num-layers", type=int)
-    parser.add_argument("--decay", type=float, help="of the kernels of tnn")
-    parser.add_argument("--embedding-scale", type=float, help="of all models")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--time-budget", type=float, help="minutes; no run begins that would end later")
-    arguments = parser.parse_args(argv)
-    for name, value in TASKS[arguments.task].defaults.items():
-        if getattr(arguments, name) is None:
-            setattr(arguments, name, value)
-    _check(arguments)
-    return arguments
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    for name in ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads"):
-        if getattr(arguments, name) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1.")
-    for name in ("models", "learning_rates", "seeds"):
-        values = getattr(arguments, name)
-        if len(set(values)) < len(values):
-            raise ValueError(f"--{name.replace('_', '-')} names something twice: {' '.join(map(str, values))}.")
-    if not all(0 < rate < math.inf for rate in arguments.learning_rates):
-        raise ValueError(f"--learning-rates is {arguments.learning_rates}; rates must be positive and finite.")
-    if arguments.extend_sweep < 0:
-        raise ValueError(f"--extend-sweep is {arguments.extend_sweep}; give 0 or more.")
+    add_arguments(parser)
+    return Options.of(**vars(parser.parse_args(argv)))
 
 
 class Comparison:
     """The runs of one comparison: trained when they are first asked for, read from results.jsonl after that."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
+    def __init__(self, arguments: Options) -> None:
         self.arguments = arguments
         self.folder: Path = prepare_run_folder(arguments.output_dir, resume=True)
         self.sizes = Sizes(**{field.name: getattr(arguments, field.name) for field in fields(Sizes)})
@@ -113,7 +176,7 @@ class Comparison:
             self.sizes,
             eval_blocks=arguments.eval_blocks,
             train_rows=arguments.steps * arguments.batch_size,
-            files={split: getattr(arguments, f"{split}_file") for split in SPLITS},
+            files=arguments.files,
             tokenizer_spec=arguments.tokenizer,
             folder=self.folder,
         )
@@ -123,6 +186,12 @@ class Comparison:
             "batch_size": arguments.batch_size,
             "data": data_digest(self.task),
         }
+        self.data = {"block_size": arguments.block_size, "digest": self.settings["data"]}
+        self.data |= {"eval_blocks": arguments.eval_blocks}
+        if self.task.kind.is_text:
+            self.data["tokenizer"] = portable_path(arguments.tokenizer)
+            for split, path in arguments.files.items():
+                self.data[f"{split}_file"] = {"path": portable_path(str(path)), "digest": file_digest(Path(str(path)))}
         self.log = ResultFile(self.folder / "results.jsonl")
         self.begin = time.monotonic()
         self.longest = 0.0
@@ -143,7 +212,8 @@ class Comparison:
             raise OutOfTimeError
         result = self._train(self.configs[model], rate, seed)
         self.longest = max(self.longest, time.monotonic() - begin)
-        self.log.append(key, results_of(key, result, environment_of()))
+        origin = {"command": portable_command(self.folder.name), "environment": environment_of()}
+        self.log.append(key, results_of(self.recorded(model, rate, seed), result, **origin))
         loss, seconds = result["validation"]["token_loss"], time.monotonic() - begin
         logger.info(f"{model}, rate {rate:g}, seed {seed}: validation loss {_shown(loss)}, {seconds:.0f} s")
         return result
@@ -152,6 +222,19 @@ class Comparison:
         """Return the result of a run if it has been trained, else None."""
         found = self.log.get(self._key(model, rate, seed))
         return None if found is None else run_of(found)
+
+    def recorded(self, model: str, rate: float, seed: int) -> Run:
+        """Return a run as data."""
+        model_type, overrides = config_fields(
+            model,
+            self.sizes,
+            vocab_size=self.task.vocab_size,
+            causal=self.task.kind.causal,
+            intermediate_size=self.configs[model].intermediate_size,
+        )
+        fields = {"name": model, "model_type": model_type, "config_overrides": overrides}
+        training = self.arguments.training(rate) | {"threads": self.arguments.threads}
+        return Run(self.arguments.task, model=fields, data=self.data, training=training, seed=seed)
 
     def _key(self, model: str, rate: float, seed: int) -> dict[str, Any]:
         return {
@@ -171,15 +254,8 @@ class Comparison:
                 model=model,
                 args=TrainingArguments(
                     output_dir=folder,
-                    max_steps=arguments.steps,
-                    per_device_train_batch_size=arguments.batch_size,
+                    **arguments.training(rate),
                     per_device_eval_batch_size=arguments.batch_size * 4,
-                    learning_rate=rate,
-                    lr_scheduler_type="cosine",
-                    warmup_steps=arguments.steps // 10,
-                    adam_beta2=0.98,
-                    weight_decay=0.1,
-                    max_grad_norm=1.0,
                     seed=seed,
                     data_seed=seed,  # the order of the data, which is thereby the same for all models
                     save_strategy="no",
@@ -206,7 +282,6 @@ class Comparison:
             **scores,
             "train_loss_curve": losses,
             "train_seconds": seconds,
-            "threads": torch.get_num_threads(),
         }
 
     def _score(self, trainer: Trainer, split: str) -> dict[str, Any]:
@@ -325,12 +400,7 @@ def write_report(comparison: Comparison) -> dict[str, Any] | None:
     arguments, task = comparison.arguments, comparison.task
     main_metric = next(iter(task.kind.metrics))
     add_differences(rows, main_metric)
-    names = {
-        name: Path(value).name if name.endswith("_file") and value else value
-        for name, value in vars(arguments).items()
-        if name not in ("output_dir", "time_budget")
-    }
-    report = {"arguments": names, "settings": comparison.settings, "results": rows}
+    report = {"settings": comparison.settings, "results": rows}
     write_text(comparison.folder / "table.md", _markdown(comparison, rows, main_metric))
     title = f"Task {arguments.task}, {rows[0]['num_parameters']:,} parameters, {arguments.steps} updates"
     plot_comparison(rows, main_metric, task.kind.metrics[main_metric], comparison.folder / "plot.png", title)
@@ -397,12 +467,11 @@ def _shown(value: float | None) -> str:
     return "not finite" if value is None else f"{value:.4f}"
 
 
-def compare(argv: Sequence[str] | None = None) -> Comparison:
-    """Run the command line, as far as the time budget goes; exit with a message on wrong input."""
+def compare(arguments: Options) -> Comparison:
+    """Train what is missing, as far as the time budget goes; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
         torch.set_num_threads(arguments.threads)
         comparison = Comparison(arguments)
     except ValueError as error:
@@ -422,8 +491,12 @@ def compare(argv: Sequence[str] | None = None) -> Comparison:
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
-    """Run the command line and return what the table shows."""
-    return write_report(compare(argv))
+    """Run the command line and return what the table shows; exit with a message on wrong input."""
+    try:
+        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+    except ValueError as error:
+        sys.exit(f"compare_mixers.py: {error}")
+    return write_report(compare(arguments))
 
 
 if __name__ == "__main__":

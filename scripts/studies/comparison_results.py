@@ -12,38 +12,24 @@ SPLITS = ("validation", "test")
 BIN = ("train_count", "distance")
 
 
-def results_of(key: Mapping[str, Any], run: Mapping[str, Any], environment: Mapping[str, Any]) -> list[Result]:
+def results_of(run: Run, found: Mapping[str, Any], **shared: Any) -> list[Result]:
     """Return the results of a run.
 
     Args:
-        key: task, model, learning rate, seed and settings of the run.
-        run: scores by split, the curve of the training loss, and numbers of the run.
-        environment: in which the run took place.
+        run: what was trained.
+        found: scores by split, the curve of the training loss, and numbers of the run.
+        **shared: further fields of all results, such as the environment.
     """
-    settings = dict(key["settings"])
-    training = {"learning_rate": key["learning_rate"], "threads": run["threads"]}
-    shared = {
-        "task": key["task"],
-        "model": key["model"],
-        "seed": key["seed"],
-        "environment": environment,
-        "run": Run(
-            key["task"],
-            model={"name": key["model"]},
-            data={"digest": settings.pop("data")},
-            training={**training, **settings},
-            seed=key["seed"],
-        ),
-    }
-    rate = {"learning_rate": key["learning_rate"]}
-    numbers = {name: run[name] for name in ("num_parameters", "intermediate_size", "train_seconds")}
-    results = group_results(numbers | {"train_loss": run["train_loss_curve"]}, setting=rate, **shared)
+    shared |= {"task": run.task, "model": run.model["name"], "seed": run.seed, "run": run}
+    rate = {"learning_rate": run.training["learning_rate"]}
+    numbers = {name: found[name] for name in ("num_parameters", "intermediate_size", "train_seconds")}
+    results = group_results(numbers | {"train_loss": found["train_loss_curve"]}, setting=rate, **shared)
     for split in SPLITS:
-        if split not in run:
+        if split not in found:
             continue
-        scores = {name: value for name, value in run[split].items() if name != "bins"}
+        scores = {name: value for name, value in found[split].items() if name != "bins"}
         results += group_results(scores, setting=rate | {"split": split}, **shared)
-        for entry in run[split].get("bins", ()):
+        for entry in found[split].get("bins", ()):
             place = {name: "-".join("" if edge is None else str(edge) for edge in entry[name]) for name in BIN}
             scores = {name: value for name, value in entry.items() if name not in BIN}
             results += group_results(scores, setting=rate | {"split": split} | place, **shared)
@@ -51,9 +37,8 @@ def results_of(key: Mapping[str, Any], run: Mapping[str, Any], environment: Mapp
 
 
 def run_of(results: Sequence[Result]) -> dict[str, Any]:
-    """Return the run that `results_of` made results of."""
-    first = results[0].run
-    run: dict[str, Any] = {"train_loss_curve": [], "threads": None if first is None else first.training["threads"]}
+    """Return what `results_of` made results of: scores by split, the curve of the training loss, and numbers."""
+    run: dict[str, Any] = {"train_loss_curve": []}
     bins: dict[Any, dict[str, Any]] = {}
     for result in results:
         split = result.setting.get("split")

@@ -35,7 +35,18 @@ from hf_seqmix.data import (
     total_bytes,
 )
 
-__all__ = ["MODELS", "TASKS", "Sizes", "Task", "TaskKind", "build_config", "build_model", "build_task", "data_digest"]
+__all__ = [
+    "MODELS",
+    "TASKS",
+    "Sizes",
+    "Task",
+    "TaskKind",
+    "build_config",
+    "build_model",
+    "build_task",
+    "config_fields",
+    "data_digest",
+]
 
 TOEPLITZ: dict[str, Any] = {"rpe_hidden_size": 32, "rpe_num_layers": 3}
 
@@ -249,12 +260,13 @@ def build_model(config: PreTrainedConfig, causal: bool, seed: int) -> PreTrained
     return (AutoModelForCausalLM if causal else AutoModelForMaskedLM).from_config(config)
 
 
-def _config(name: str, task: Task, sizes: Sizes, intermediate_size: int) -> PreTrainedConfig:
+def config_fields(
+    name: str, sizes: Sizes, *, vocab_size: int, causal: bool, intermediate_size: int
+) -> tuple[str, dict[str, Any]]:
+    """Return the model type and the fields of the configuration of a model."""
     model_type, fields = MODELS[name]
-    if model_type not in CONFIG_MAPPING:
-        raise ValueError(f"{name} needs the model type {model_type!r}, which this installation does not have.")
     common: dict[str, Any] = {
-        "vocab_size": task.vocab_size,
+        "vocab_size": vocab_size,
         "hidden_size": sizes.hidden_size,
         "num_hidden_layers": sizes.num_layers,
         "intermediate_size": intermediate_size,
@@ -262,12 +274,21 @@ def _config(name: str, task: Task, sizes: Sizes, intermediate_size: int) -> PreT
         "embedding_scale": sizes.embedding_scale,
         "hidden_dropout": 0.0,
         "linear_init": "uniform",
-        "is_causal": task.kind.causal,
+        "is_causal": causal,
     }
     if name == "tnn":
         common["decay"] = sizes.decay
+    return model_type, common | fields
+
+
+def _config(name: str, task: Task, sizes: Sizes, intermediate_size: int) -> PreTrainedConfig:
+    model_type, fields = config_fields(
+        name, sizes, vocab_size=task.vocab_size, causal=task.kind.causal, intermediate_size=intermediate_size
+    )
+    if model_type not in CONFIG_MAPPING:
+        raise ValueError(f"{name} needs the model type {model_type!r}, which this installation does not have.")
     try:
-        return AutoConfig.for_model(model_type, **common, **fields)
+        return AutoConfig.for_model(model_type, **fields)
     except StrictDataclassError as error:
         raise ValueError(f"the configuration of {name} is refused: {error}") from error
 

@@ -31,8 +31,9 @@ from degree_training import Schedule, clipped, train_nets
 
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.environment import environment_of
+from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.run import run_of as run_of_arguments
 
 TASKS = ("paired_product", "paired_product_control")
 
@@ -161,7 +162,8 @@ class Experiment:
         if found is None:
             begin = time.monotonic()
             result = self._train(net, task) | {"train_seconds": round(time.monotonic() - begin, 2)}
-            found = results_of(key, result, environment_of())
+            origin = {"command": portable_command(self.folder.name), "environment": environment_of()}
+            found = results_of(key, result, **origin)
             self.log.append(key, found)
         return run_of(found)
 
@@ -213,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
         torch.set_num_threads(arguments.threads)
         if arguments.command == "ranks":
-            return write_rank_tables(arguments.output_dir, arguments.max_size)
+            return write_rank_tables(arguments.output_dir, arguments.max_size, run_of_arguments(arguments, "ranks"))
         experiment = Experiment(arguments)
     except ValueError as error:
         sys.exit(f"degree_experiment.py: {error}")

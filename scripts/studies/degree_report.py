@@ -12,7 +12,7 @@ from degree_training import FLOOR, clipped
 from study_plots import KINDS, plot_curves, plot_equal, plot_errors
 
 from hf_seqmix._files import write_text
-from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
 
@@ -27,25 +27,24 @@ Rows = Sequence[Mapping[str, Any]]
 _NUMBERS = ("projections", "with_overhead", "separation_rank", "task_rank", "bound", "train_seconds", "rate")
 
 
-def results_of(key: Mapping[str, Any], run: Mapping[str, Any], environment: Mapping[str, Any]) -> list[Result]:
+def results_of(key: Mapping[str, Any], run: Mapping[str, Any], **origin: Any) -> list[Result]:
     """Return the results of an architecture at a task: the error of each seed, its curves, and the sweep of the rate.
 
     Args:
         key: architecture, task and training.
         run: what `Experiment.run` returns.
-        environment: in which the run took place.
+        **origin: command and environment of the run.
     """
-    shared: dict[str, Any] = {
-        "task": key["task"],
-        "model": f"degree {key['kind']}",
-        "environment": environment,
-        "run": Run(
-            key["task"],
-            model={name: key[name] for name in ("form", "kind", "degrees", "width", "affine", "overhead")},
-            data={name: key[name] for name in ("num_tokens", "token_width")},
-            training={name: key[name] for name in ("learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")},
-        ),
-    }
+    name = f"degree {key['kind']}"
+    shared: dict[str, Any] = {"task": key["task"], "model": name, **origin}
+    training = {field: key[field] for field in ("learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")}
+    fields = {field: key[field] for field in ("form", "kind", "degrees", "width", "affine", "overhead")}
+    whole = Run(
+        key["task"],
+        model={"name": name, "depth": run["depth"], **fields},
+        data={field: key[field] for field in ("num_tokens", "token_width")},
+        training=training | {"learning_rate": run["rate"]},
+    )
     net = {"form": key["form"], "depth": run["depth"], "affine": key["affine"], "overhead": key["overhead"]}
     results = group_results({name: run[name] for name in _NUMBERS}, setting=net, **shared)
     for rate, error in run["sweep"]:
@@ -53,7 +52,7 @@ def results_of(key: Mapping[str, Any], run: Mapping[str, Any], environment: Mapp
     for seed, error, curve in zip(key["seeds"], run["errors"], run["curves"], strict=True):
         points = list(zip(run["curve_steps"], curve, strict=True))
         results += group_results({"error": error, "validation_error": points}, setting=net, seed=seed, **shared)
-    return results
+    return with_run(results, whole)
 
 
 def run_of(results: Sequence[Result]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from hf_seqmix.data import separation_task
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
 
 __all__ = ["write_rank_tables"]
@@ -48,7 +49,7 @@ SAMPLES = 1000
 SIZES = ((2, 2, True), (2, 1, True), (4, 1, False), (4, 1, True))
 
 
-def write_rank_tables(folder: Path | None, max_size: int) -> dict[str, Any]:
+def write_rank_tables(folder: Path | None, max_size: int, run: Run) -> dict[str, Any]:
     """Compute the ranks, print them as Markdown, and write ranks.md and ranks.jsonl to the folder if one is given."""
     fully_connected = [_fully_connected(degrees, width, max_size) for degrees, width in _nets()]
     attention = [
@@ -70,7 +71,7 @@ def write_rank_tables(folder: Path | None, max_size: int) -> dict[str, Any]:
     print(text)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-        write_results(folder / "ranks.jsonl", results_of(report))
+        write_results(folder / "ranks.jsonl", results_of(report, run=run))
         write_text(folder / "ranks.md", text + "\n")
         spectra = {name: _sampled(*task) for name, task in DRAWN.items()}
         title = f"Best sums of R products, from {SAMPLES} x {SAMPLES} samples"

@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -93,3 +94,15 @@ def test_files_are_read_together_unless_they_contradict_each_other(tmp_path):
         read_results([first, third])
     with pytest.raises(ValueError, match="cannot be read"):
         read_results([tmp_path / "none.jsonl"])
+
+
+MEASURED = Path(__file__).resolve().parents[2] / "scripts" / "measured"
+
+
+@pytest.mark.parametrize("path", sorted(MEASURED.rglob("*.jsonl")), ids=lambda path: str(path.relative_to(MEASURED)))
+def test_committed_results_have_runs_of_their_seeds_that_name_the_model(path):
+    measured = [found for found in read_results(path) if found.kind == "measured"]
+    assert measured
+    for found in measured:
+        assert found.run is not None and found.run.model
+        assert found.run.seed == (found.seed or 0)

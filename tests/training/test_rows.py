@@ -1,8 +1,13 @@
 """Rows of tables as results, and back."""
 
+import argparse
+import json
+
 import pytest
 
+from hf_seqmix.training.results import Result
 from hf_seqmix.training.rows import row_of, row_results
+from hf_seqmix.training.run import run_of
 
 
 def test_models_that_begin_keys_come_back():
@@ -16,6 +21,25 @@ def test_models_that_begin_keys_come_back():
     assert all(r.setting == {"length": 8, "clock": "wall time"} and "command" not in r.environment for r in found)
     back = row_of(found)
     assert (back["ours_b_ms"], back["length"]) == (3.0, 8)
+
+
+def test_a_run_is_of_the_result_s_own_seed_and_model():
+    arguments = argparse.Namespace(output_dir="x", task="copy", width=8, steps=3, seeds=[1, 2], device=None)
+    row = {"model": "tnn", "loss": 1.0, "losses": {"1": 2.0, "2": 3.0}}
+    found = row_results([row], "text", "model", inner={"losses": ("seed",)}, run=run_of(arguments, "study"))
+    assert [result.run.to_json() for result in found] == [
+        {
+            "task": "study",
+            "model": {"name": "tnn", "width": 8},
+            "data": {"task": "copy"},
+            "training": {"steps": 3, "seeds": [1, 2]},
+            "seed": seed,
+        }
+        for seed in (0, 1, 2)
+    ]
+    again = [Result.from_json(json.loads(json.dumps(result.to_json()))) for result in found]
+    assert again == found
+    assert all(result.command.startswith("python ") for result in found)
 
 
 def test_levels_of_nested_values_are_named():

@@ -128,24 +128,6 @@ def test_what_was_measured_is_read_and_names_no_folder_of_a_machine(main, path, 
     assert not re.search(r"/(home|root|tmp|work)/", path.read_text(encoding="utf-8"))
 
 
-def test_commands_name_files_of_the_repository_from_there(script, monkeypatch):
-    training = importlib.import_module("benchmarks.benchmark_training")
-    words = [
-        "glue",
-        "--model",
-        f"{SCRIPTS.parent}/model_cards/a",
-        "--data-dir",
-        "/x/glue",
-        "--x=1",
-        "--output-dir",
-        "/x",
-    ]
-    monkeypatch.setattr("sys.argv", [f"{SCRIPTS}/x/run_benchmarks.py", *words])
-    assert training.portable_command("glue") == (
-        "python scripts/run_benchmarks.py glue --model model_cards/a --data-dir DATA/glue --x=1 --output-dir runs/glue"
-    )
-
-
 def test_a_file_changes_between_its_markers_alone(script, main, tmp_path):
     results, readme = lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4)]), tmp_path / "README.md"
     before, after = "# Title\r\n\n`<!-- benchmark results: begin -->` in a line  \n\n", "\n\nEnd, no newline: é"

@@ -12,9 +12,11 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from transformers import AutoConfig
 
 from hf_seqmix.data import associative_recall
-from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.environment import file_digest
+from hf_seqmix.training.result_files import ResultFile, read_results
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 
@@ -113,8 +115,16 @@ def test_text_is_scored_per_byte_or_per_masked_token(
         files += [f"--{split}-file", str(path)]
     command = ["--task", task, "--models", "tnn", *files, "--tokenizer", "bpe:270", "--block-size", "16", *SMALL]
     report = script.main([*command, *SHORT_SWEEP, "--output-dir", str(tmp_path / "out")])
-    assert report["arguments"]["train_file"] == "train.txt"
-    assert str(tmp_path) not in json.dumps(report)
+    written = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8")
+    assert str(tmp_path) not in json.dumps(report) + written
+    for result in read_results(tmp_path / "out" / "results.jsonl"):
+        assert result.run is not None and result.command
+        assert result.run.seed == result.seed
+        assert result.run.data["train_file"]["path"] == "DATA/train.txt"
+        assert result.run.data["train_file"]["digest"] == file_digest(tmp_path / "train.txt")
+        config = AutoConfig.for_model(result.run.model["model_type"], **result.run.model["config_overrides"])
+        if result.metric == "num_parameters":
+            assert script.build_model(config, task == "lm-causal", 0).num_parameters() == result.value
     [row] = report["results"]
     scores = [line["result"]["test"] for line in lines_of(tmp_path / "out")]
     assert row[f"test_{metric}"]["n"] == 2

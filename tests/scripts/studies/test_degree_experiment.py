@@ -51,6 +51,9 @@ def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypa
         assert len(result["errors"]) == 2
         assert [len(curve) for curve in result["curves"]] == [len(result["curve_steps"])] * 2
         assert result["rate"] in (1e-3, 1e-2)
+    results = read_results(tmp_path / "results.jsonl")
+    assert {(r.seed, r.run.seed) for r in results if r.run} == {(None, 0), (0, 0), (1, 1)}
+    assert all(r.run and r.run.model["degrees"] and r.run.data["num_tokens"] == 4 and r.command for r in results)
     text = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "e signed power" in text and "2.4 mixed layers" in text
     for name in ("errors", "equal", "curves"):
