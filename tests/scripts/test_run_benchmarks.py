@@ -63,7 +63,7 @@ def values(report, metric, **wanted):
     return {(r.model, r.get("context_length")): r.value for r in found}
 
 
-def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys):
+def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys, monkeypatch):
     output = tmp_path / "out"
     command = arguments(
         checkpoints,
@@ -75,6 +75,7 @@ def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys
         "--compressors",
         models=("a/last", "b/last"),
     )
+    monkeypatch.setattr("sys.argv", [str(SCRIPT), *command])  # what results say they were made by
     report = script.main(command)
 
     bits = values(report, "bits_per_byte", kind="measured")

@@ -23,7 +23,7 @@ class HybridConfigurations:
         return SeqMixHybridConfig(**{**fields, "is_causal": is_causal, **kwargs})
 
 
-class TestAttention(HybridConfigurations, CompiledModelSuite):
+class TestAttention(HybridConfigurations, ModelSuite):
     mixer_types = ("attention", "attention")
 
 
@@ -33,6 +33,11 @@ class TestAttentionLast(HybridConfigurations, CompiledModelSuite):
 
 class TestAttentionFirst(HybridConfigurations, ModelSuite):
     mixer_types = ("attention", "tnn")
+
+
+@pytest.mark.slow
+class TestCompiledAttention(HybridConfigurations, CompiledModelSuite):
+    mixer_types = ("attention", "attention")
 
 
 @pytest.mark.slow
