@@ -81,9 +81,9 @@ README = "\n".join(
 @pytest.mark.parametrize("code", [EVERY_MODULE, README], ids=["modules", "readme"])
 def test_runs_without_extras(tmp_path, code):
     (tmp_path / "model_cards").symlink_to(REPOSITORY / "model_cards")
-    (tmp_path / "code.py").write_text(HIDE + code + CHECK, encoding="utf-8")
+    (tmp_path / "without_extras.py").write_text(HIDE + code + CHECK, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "code.py"],
+        [sys.executable, "without_extras.py"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 HERE = Path(__file__).parent
-NEEDS_TRITON = ("test_trials.py", "ski/test_fused.py")
+NEEDS_TRITON = ("test_trials.py", "ski/test_derivatives.py")
 
 try:
     import triton

@@ -182,7 +182,9 @@ def test_forward_mode_is_not_compiled():
     x, kernel = make(6, True)
     torch._dynamo.reset()
     compiled = torch.compile(toeplitz_matmul, backend="eager", fullgraph=True)
-    with torch.autograd.forward_ad.dual_level(), pytest.raises(Exception, match="inside forward-mode differentiation"):
+    # Older compilers name the type of the error, and not its message.
+    message = "inside forward-mode differentiation|NotImplementedError"
+    with torch.autograd.forward_ad.dual_level(), pytest.raises(Exception, match=message):
         compiled(x, kernel)
 
 
