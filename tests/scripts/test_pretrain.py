@@ -333,6 +333,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return os.environ | {"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
 
 
+@pytest.mark.slow  # tests/ecosystem/test_kill_resume.py kills at more places, by default
 def test_a_killed_process_is_resumed(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     steps = ["--max-steps", "60", "--save-steps", "10"]
     whole = pretrain.main(command(text, tmp_path / "whole", *steps))

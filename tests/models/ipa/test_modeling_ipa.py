@@ -39,6 +39,7 @@ class TestExtendedIPA(TestIPA):
     test_low_rank_adapters = None
     test_adapters_of_the_embedding = None
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("masked", [True])
     def test_compiles_in_one_graph(self, is_causal, masked):
         super().test_compiles_in_one_graph(is_causal, masked)
