@@ -187,8 +187,8 @@ def _draw_baselines(axes: Axes, points: Sequence[_Point]) -> None:
             _level(axes, sum(point.y for point in own) / len(own), name, index)
         elif isinstance(placed[0].x, str):
             gray = GRAYS[index % len(GRAYS)]
-            style = {"color": gray, "marker": "_", "markersize": 24, "markeredgewidth": 2.4, "linestyle": "none"}
-            axes.plot([point.x for point in placed], [point.y for point in placed], label=name, **style)  # type: ignore[arg-type]  # a mapping of several types
+            xs, ys = [point.x for point in placed], [point.y for point in placed]
+            axes.plot(xs, ys, "_", color=gray, markersize=24, markeredgewidth=2.4, label=name)
         else:
             placed.sort(key=lambda point: point.x)
             xs, ys = [point.x for point in placed], [point.y for point in placed]

@@ -3,7 +3,6 @@
 import ast
 import builtins
 import re
-import shutil
 import subprocess
 import symtable
 import sys
@@ -90,7 +89,6 @@ def test_no_name_is_bound_twice_or_missing(config):
         assert not [each for each, number in times.items() if number > 1 and each != "_"], name
 
 
-@pytest.mark.skipif(shutil.which("ruff", path=Path(sys.executable).parent) is None, reason="ruff is not installed")
 def test_the_code_is_clean(tmp_path):
     """No unused import, no name that is not there, imports in order."""
     for config in CONFIGS:
