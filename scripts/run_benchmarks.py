@@ -34,10 +34,9 @@ from benchmarks.benchmark_report import add_report
 from benchmarks.benchmark_tradeoff import add_tradeoff
 from benchmarks.benchmark_training import Report
 
-from hf_seqmix.training import explain_write_error, prepare_run_folder
+from hf_seqmix.training.run_folder import INTERRUPTED, explain_write_error, prepare_run_folder
 
 STOPPED = "run_benchmarks.py: interrupted; the same command continues where it stopped."
-INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 
 logger = logging.getLogger("run_benchmarks")
 

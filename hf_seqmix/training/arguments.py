@@ -17,11 +17,9 @@ from transformers import HfArgumentParser, TrainingArguments
 
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
-from .run_folder import explain_write_error
+from .run_folder import INTERRUPTED, explain_write_error
 
 __all__ = ["Arguments", "RunArguments", "arguments_parser", "read_arguments", "run_script"]
-
-INTERRUPTED = 130  # what shells give a command that Ctrl-C ended
 
 Model = TypeVar("Model")
 Data = TypeVar("Data")

@@ -16,8 +16,8 @@ def checked(values: Any, kinds: Mapping[str, Any], required: set[str], where: st
     """
     if not isinstance(values, Mapping):
         raise ValueError(f"{where} is {str(values)[:40]!r}; it must be an object with {', '.join(kinds)}.")
-    for name in required:
-        if name not in values:
+    for name in kinds:
+        if name in required and name not in values:
             raise ValueError(f"{where} has no field {name!r}; is the file one of results?")
     for name, value in values.items():
         if name not in kinds:

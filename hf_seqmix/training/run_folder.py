@@ -9,13 +9,16 @@ from safetensors import SafetensorError
 
 from .checkpoints import last_complete_checkpoint, saved_checkpoints
 
-__all__ = ["explain_write_error", "prepare_run_folder"]
+__all__ = ["INTERRUPTED", "explain_write_error", "prepare_run_folder"]
+
+INTERRUPTED = 130
+"""The exit status that shells give a command that Ctrl-C ended."""
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 
 def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> Path:
-    """Make the folder, checks that it can be written to, and refuses one that holds something.
+    """Make the folder, check that it can be written to, and refuse one that holds something.
 
     Args:
         folder: where the run will write.
