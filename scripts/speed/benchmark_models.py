@@ -49,7 +49,7 @@ from layer_candidates import (
     paper_pairs,
     transformer_pairs,
 )
-from protocol import check_all, time_in_turn
+from protocol import Time, check_all, time_in_turn
 from speed_plots import plot_layers, plot_paper
 
 from hf_seqmix.training.result_files import ResultFile, write_report
@@ -178,6 +178,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=60, help="for a pair; three rounds take place in any case")
+    parser.add_argument("--minutes", type=float, help="after which no further pair begins")
     parser.add_argument("--together", action="store_true", help="everything in this process, as on a GPU")
     parser.add_argument("--fast", action="store_true", help="a few short, narrow layers, to see that it works")
     parser.add_argument("--output-dir", default="runs/benchmark-models")
@@ -191,7 +192,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
-def run_table(arguments: argparse.Namespace, table: str, log: ResultFile) -> list[dict[str, Any]]:
+def run_table(arguments: argparse.Namespace, table: str, log: ResultFile, left: Time) -> list[dict[str, Any]]:
     """Measure the pairs of a table that the log does not hold yet, and return all rows."""
     settings = {name: getattr(arguments, name) for name in SETTINGS}
     settings |= {"torch": torch.__version__, "native": os.environ.get("HF_SEQMIX_NATIVE") == "1"}
@@ -206,6 +207,8 @@ def run_table(arguments: argparse.Namespace, table: str, log: ResultFile) -> lis
             key = {"table": table, "length": length, "settings": settings}
             key |= {"layer": pair.layer._asdict(), "rival": pair.rival._asdict()}
             found = log.get(key)
+            if found is None and left.is_over():
+                continue
             if found is None:
                 job = (arguments, pair, length, batch_of(arguments, table, length))
                 measured = measure(*job) if arguments.together else in_fresh_process(measure, *job)
@@ -230,7 +233,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:
     folder = Path(arguments.output_dir)
     folder.mkdir(parents=True, exist_ok=True)
     log = ResultFile(folder / "benchmark_models.jsonl")
-    tables = {table: rows for table in arguments.tables if (rows := run_table(arguments, table, log))}
+    left = Time(arguments.minutes)
+    tables = {table: rows for table in arguments.tables if (rows := run_table(arguments, table, log, left))}
     if not tables:
         sys.exit("benchmark_models.py: there is no pair of these tables, --families and lengths.")
     clock = next(iter(tables.values()))[0]["clock"]

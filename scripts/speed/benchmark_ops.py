@@ -53,7 +53,7 @@ from op_candidates import (
     forms_of,
     sizes_of,
 )
-from protocol import check_all, time_in_turn
+from protocol import Time, check_all, time_in_turn
 from speed_plots import names_of, plot_op
 
 from hf_seqmix.training.result_files import ResultFile, write_report
@@ -104,9 +104,13 @@ def pair_row(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def benchmark_all(
-    arguments: argparse.Namespace, op: str, sizes: Sizes, log: ResultFile, bandwidth: float
-) -> dict[str, Any]:
-    """Time every candidate at one length, each rival with ours in a fresh process unless all are wanted together."""
+    arguments: argparse.Namespace, op: str, sizes: Sizes, log: ResultFile, bandwidth: float, left: Time
+) -> dict[str, Any] | None:
+    """Time every candidate at one length, each rival with ours in a fresh process unless all are wanted together.
+
+    Returns:
+        The row of the table; None if the time was over before everything was measured.
+    """
     names = list(forms_of(op, sizes))
     jobs = [names]
     together = arguments.together or torch.device(sizes.device).type != "cpu"
@@ -120,6 +124,8 @@ def benchmark_all(
     for job in jobs:
         key = {"op": op, "candidates": job, "sizes": sizes._asdict(), "settings": settings}
         found = log.get(key)
+        if found is None and left.is_over():
+            return None
         if found is None:
             work = (arguments, op, sizes, job)
             found = benchmark(*work) if together else in_fresh_process(benchmark, *work)
@@ -212,9 +218,14 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     bandwidth = roofline.copy_bandwidth(device, 2**24 if arguments.fast else None)
     log = ResultFile(folder / "benchmark_ops.jsonl")
     rows = []
-    for op in arguments.ops:
-        for length in arguments.lengths:
-            rows.append(benchmark_all(arguments, op, sizes_of(arguments, length, arguments.dtype), log, bandwidth))
+    left = Time(arguments.minutes)
+    for length in arguments.lengths:
+        for op in arguments.ops:
+            sizes = sizes_of(arguments, length, arguments.dtype)
+            row = benchmark_all(arguments, op, sizes, log, bandwidth, left)
+            rows += [] if row is None else [row]
+    if not rows:
+        sys.exit("benchmark_ops.py: nothing was measured: give more --minutes.")
     kept = kept_rows(arguments)
     problems = {length: sizes_of(arguments, length, arguments.dtype) for length in arguments.lengths}
     elements = min(sizes.batch * sizes.channels * sizes.length for sizes in problems.values())
@@ -228,6 +239,8 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     ]
     for op in arguments.ops:
         mine = [row for row in rows if row["op"] == op]
+        if not mine:
+            continue
         times, memory = columns_of(mine)
         sections.append((f"{OPS[op].title} ({op}), forward and backward: {where}", mine, times))
         sections.append((f"{OPS[op].title}, memory", mine, memory))

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -183,9 +184,9 @@ OPS: dict[str, Op] = {
 def usable(choice: str, sizes: Sizes) -> list[str]:
     """Return the implementations of an entry of `IMPLEMENTATIONS` that compute on this device in this dtype."""
     found = []
-    on_cpu = torch.device(sizes.device).type == "cpu"
+    no_triton = torch.device(sizes.device).type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"
     for name in IMPLEMENTATIONS[choice]:
-        if on_cpu and name in KERNELS:  # in Triton, which a CPU can only interpret
+        if no_triton and name in KERNELS:
             continue
         try:
             with forced(**{choice: name}):
@@ -316,6 +317,7 @@ def add_size_arguments(
     parser.add_argument("--taps", type=int, default=33, help="taps of the short convolution of ski, odd")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--minutes", type=float, help="after which no further measurement begins")
     parser.add_argument("--fast", action="store_true", help="small and short, to see that it works")
 
 

@@ -4,6 +4,7 @@ No speed is printed of a candidate whose output or gradients differ from those o
 """
 
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -24,13 +25,28 @@ from hf_seqmix.training.timing import (
     saved_bytes,
 )
 
-__all__ = ["Call", "Candidate", "Oracle", "WrongResultError", "check", "check_all", "time_in_turn", "values"]
+__all__ = ["Call", "Candidate", "Oracle", "Time", "WrongResultError", "check", "check_all", "time_in_turn", "values"]
 
 Values = tuple[Tensor, ...]
 
 
 class WrongResultError(RuntimeError):
     """A candidate differs from its oracle: nothing is timed."""
+
+
+class Time:
+    """The time that a command may take.
+
+    Args:
+        minutes: from now on; None for any time.
+    """
+
+    def __init__(self, minutes: float | None) -> None:
+        self._end = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def is_over(self) -> bool:
+        """Return whether nothing further should begin."""
+        return self._end is not None and time.monotonic() >= self._end
 
 
 class Call(NamedTuple):

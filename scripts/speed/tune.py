@@ -16,7 +16,7 @@ too.
 
 Prints the table as crossovers.py has it, and where the one in force costs time. Writes tune.json, which
 `hf_seqmix.ops.common.crossovers.use_crossovers` reads, tune.md and a plot; tune.jsonl takes every result at once, and
-the same command goes on from there.
+the same command goes on from there. With --minutes, the table is made of what was measured until then.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from typing import Any
 import torch
 from crossover_table import Rows, table_of, table_text
 from op_candidates import BOUNDS, Sizes, add_size_arguments, check_size_arguments, chosen, sizes_of
-from protocol import check_all, time_in_turn
+from protocol import Time, check_all, time_in_turn
 from speed_plots import plot_points
 from tune_candidates import TUNED, candidate_of, variants_of
 
@@ -172,14 +172,17 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
     folder.mkdir(parents=True, exist_ok=True)
     log = ResultFile(folder / "tune.jsonl")
     settings = {name: getattr(arguments, name) for name in SETTINGS} | {"torch": torch.__version__}
+    left = Time(arguments.minutes)
     points, rows = [], []
-    for op in arguments.ops:
+    for length in sorted(arguments.lengths, key=_places(arguments.lengths).__getitem__):
         for dtype in arguments.dtype:
-            for length in arguments.lengths:
+            for op in arguments.ops:
                 sizes = sizes_of(arguments, length, dtype)
                 key = {"op": op, "sizes": sizes._asdict(), "settings": settings}
                 key["variants"] = list(variants_of(op, sizes))
                 found = log.get(key)
+                if found is None and left.is_over():
+                    continue
                 if found is None:
                     on_gpu = torch.device(arguments.device).type != "cpu"
                     job = (arguments, op, sizes)
@@ -189,6 +192,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
                 rows.append(judged(point, chosen(op, sizes)))
                 points.append(point | {"in_force": rows[-1]["in_force"]})
                 print(f"{op}, {dtype}, length {length}: best {rows[-1]['best']}", file=sys.stderr)
+    if not points:
+        sys.exit("tune.py: nothing was measured: give more --minutes.")
+    order = {op: place for place, op in enumerate(arguments.ops)}
+    rows.sort(key=lambda row: (order[row["op"]], row["dtype"], row["length"]))
+    points.sort(key=lambda point: (order[point["op"]], point["dtype"], point["length"]))
     table = table_of(points, arguments.margin)
     amount = f"{arguments.elements} elements" if arguments.elements else f"batch {arguments.batch}"
     where = f"{amount}, {arguments.channels} channels, {arguments.device}, {points[0]['clock']}"
@@ -203,6 +211,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
     plot_points(points, folder / "tune.png", f"Forward and backward: {where}")
     print(f"\nThe table of crossovers, as measured:\n\n{table_text(table)}\n\n{differences(rows, arguments.margin)}")
     return table
+
+
+def _places(lengths: Sequence[int]) -> dict[int, int]:
+    """Return the place of each length in the order of measuring: every second one first, so that a part spans all."""
+    return {length: place for place, length in enumerate([*lengths[::2], *lengths[1::2]])}
 
 
 def differences(rows: Sequence[Mapping[str, Any]], margin: float) -> str:
