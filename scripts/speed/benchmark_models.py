@@ -30,6 +30,7 @@ each pair at once, and the same command goes on from there.
 """
 
 import argparse
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -90,6 +91,19 @@ def measure(arguments: argparse.Namespace, pair: Pair, length: int, batch: int) 
         known = published.get(length, published.get(None))
         row[f"published_{name}_percent"] = None if known is None else 100 * known
     return row
+
+
+def within_memory(arguments: argparse.Namespace, pair: Pair, length: int, batch: int) -> dict[str, Any] | None:
+    """Measure a pair in this process; None, and a line that says so, where the memory of the GPU does not suffice."""
+    try:
+        return measure(arguments, pair, length, batch)
+    except torch.OutOfMemoryError:
+        print(f"length {length}: no memory for {pair.layer.name} against {pair.rival.name}", file=sys.stderr)
+        return None
+    finally:
+        gc.collect()
+        if torch.device(arguments.device).type == "cuda":
+            torch.cuda.empty_cache()
 
 
 SPEED_COLUMNS = {
@@ -211,10 +225,12 @@ def run_table(arguments: argparse.Namespace, table: str, log: ResultFile, left: 
                 continue
             if found is None:
                 job = (arguments, pair, length, batch_of(arguments, table, length))
-                measured = measure(*job) if arguments.together else in_fresh_process(measure, *job)
+                measured = within_memory(*job) if arguments.together else in_fresh_process(measure, *job)
                 given = {"layer": pair.layer._asdict(), "rival": pair.rival._asdict()}
                 run = run_of(arguments, "benchmark_models", given, length=length, batch=job[-1])
                 size, names = "fast" if arguments.fast else "", ("length", "batch", "hidden_size")
+                if measured is None:
+                    continue
                 found = row_results([measured], table, "layer", setting=names, run=run, size=size)
                 log.append(key, found)
                 row = row_of(found, "layer")

@@ -53,7 +53,7 @@ from op_candidates import (
     forms_of,
     sizes_of,
 )
-from protocol import Time, check_all, time_in_turn
+from protocol import Time, WrongResultError, check_all, time_in_turn
 from speed_plots import names_of, plot_op
 
 from hf_seqmix.training.result_files import ResultFile, write_report
@@ -109,7 +109,7 @@ def benchmark_all(
     """Time every candidate at one length, each rival with ours in a fresh process unless all are wanted together.
 
     Returns:
-        The row of the table; None if the time was over before everything was measured.
+        The row of the table; None if a result is wrong, or if the time was over before everything was measured.
     """
     names = list(forms_of(op, sizes))
     jobs = [names]
@@ -128,7 +128,11 @@ def benchmark_all(
             return None
         if found is None:
             work = (arguments, op, sizes, job)
-            found = benchmark(*work) if together else in_fresh_process(benchmark, *work)
+            try:
+                found = benchmark(*work) if together else in_fresh_process(benchmark, *work)
+            except WrongResultError as error:  # what is wrong is not timed; the others are
+                print(error, file=sys.stderr)
+                return None
             log.append(key, found)
         pair = pair_row(found)
         rivals = ", ".join(f"{name} {pair[f'vs_{name}']:.2f}" for name in job[1:] if f"vs_{name}" in pair)

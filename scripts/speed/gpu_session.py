@@ -67,17 +67,17 @@ PARTS = {
     ),
     "layers": Part(
         "speed/benchmark_models.py",
-        "--tables layers transformers --dtype bfloat16 --hidden-size 1024 --tokens 32768 "
-        "--lengths 512 2048 8192 16384 --seconds 1",
+        "--tables layers transformers --dtype bfloat16 --hidden-size 1024 --tokens 16384 "
+        "--lengths 512 2048 8192 --seconds 0.5",
         "--tables layers --fast",
-        minutes=3,
+        minutes=2.5,
     ),
     "crossovers": Part(
-        "speed/tune.py", "--elements 33554432 --channels 1024 --seconds 0.5 --rounds 9", _TOY_SIZES, minutes=5
+        "speed/tune.py", "--elements 33554432 --channels 1024 --seconds 0.5 --rounds 9", _TOY_SIZES, minutes=4
     ),
     "decoding": Part(
         "speed/decoding.py",
-        "--dtype bfloat16 --hidden-size 1024 --batch 1 64 --rounds 1",
+        "--dtype bfloat16 --hidden-size 1024 --batch 8 --tokens 1024 --rounds 1",
         "--tokens 140 --batch 1 --rounds 1 --checked 4 --models tnn llama",
         minutes=4,
     ),
@@ -88,7 +88,13 @@ PARTS = {
         minutes=5,
         limited=False,
     ),
-    "tests": Part("-m pytest -q -p no:cacheprovider", "-n 8 tests/ops", "tests/ops/common/test_layout.py", 5, False),
+    "tests": Part(
+        "-m pytest -q -p no:cacheprovider -p no:benchmark",
+        "-n 8 tests/ops",
+        "tests/ops/common/test_layout.py",
+        5,
+        False,
+    ),
 }
 """Name -> part, the most valuable first."""
 DEFAULT = ["kernels", "products", "layers", "crossovers", "decoding", "training"]

@@ -14,7 +14,6 @@ from torch import Tensor
 from hf_seqmix import toeplitz_matmul
 from hf_seqmix.ops import forced
 from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS, KERNELS, implementation
-from hf_seqmix.ops.toeplitz.response import response_matmul
 
 __all__ = ["BOUNDS", "OPS", "Form", "Op", "Sizes", "add_size_arguments", "call_of", "candidate", "candidates_of"]
 __all__ += ["check_size_arguments", "chosen", "forms_of", "sizes_of", "usable"]
@@ -132,12 +131,12 @@ OPS: dict[str, Op] = {
     "response": Op(
         "Product with a frequency response",
         {
-            "ours": Form(response_matmul, products.response_rfft, "response"),
+            "ours": Form(products.response_product, products.response_rfft, "response"),
             "rfft": _transforms(products.response_rfft, "response"),
-            "taps": Form(products.response_taps, products.response_rfft, "response"),
             "strided": _transforms(products.strided_product, "circular taps", layout="transposed"),
             "attention": _attention(False),
         },
+        "response",
     ),
     "ski": Op(
         "SKI product",

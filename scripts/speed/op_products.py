@@ -15,10 +15,12 @@ from torch.utils.checkpoint import checkpoint
 from hf_seqmix import toeplitz_matmul
 from hf_seqmix.ops import linear_attention, piecewise_column, piecewise_column_dense
 from hf_seqmix.ops import polynomial_product as package_product
+from hf_seqmix.ops.common.crossovers import implementation
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 from hf_seqmix.ops.toeplitz.hilbert import two_sided_taps
 from hf_seqmix.ops.toeplitz.product import toeplitz_matrix
+from hf_seqmix.ops.toeplitz.response import response_matmul
 
 Product = Callable[..., Tensor]
 
@@ -57,14 +59,22 @@ def two_sided_reference(x: Tensor, kernel: Tensor) -> Tensor:
 def response_rfft(x: Tensor, response: Tensor) -> Tensor:
     """Multiply by a frequency response (2, channels, length + 1), real and imaginary part, by plain transforms."""
     length = x.shape[-1]
-    spectrum = torch.fft.rfft(x, n=2 * length) * torch.complex(response[0], response[1])
+    imaginary = nn.functional.pad(response[1, :, 1:-1], (1, 1))  # of no effect at 0 and pi
+    spectrum = torch.fft.rfft(x, n=2 * length) * torch.complex(response[0], imaginary)
     return torch.fft.irfft(spectrum, n=2 * length)[..., :length]
 
 
 def response_taps(x: Tensor, response: Tensor) -> Tensor:
-    """Compute the same by taps: the package's route where the response does not suit."""
+    """Compute the same by taps."""
     taps = two_sided_taps(torch.complex(response[0], response[1]))
     return toeplitz_matmul(x, taps[:, 1:-1], causal=False)
+
+
+def response_product(x: Tensor, response: Tensor) -> Tensor:
+    """Compute the same by the route that the table of crossovers names."""
+    if implementation("response", x, x.shape[-1]) == "taps":
+        return response_taps(x, response)
+    return response_matmul(x, response)
 
 
 def ski_product(x: Tensor, taps: Tensor, kernel: Tensor) -> Tensor:

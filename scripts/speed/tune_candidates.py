@@ -22,6 +22,7 @@ __all__ = ["TUNED", "Variant", "active", "candidate_of", "variants_of"]
 TUNED = {
     "toeplitz_causal": "toeplitz",
     "toeplitz_bidirectional": "toeplitz_bidirectional",
+    "response": "response",
     "ski": "ski",
     "causal_sum": "linear_attention",
 }

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ...modules.sharding import own_part
+from ...ops.common.crossovers import implementation
 from ...ops.common.dispatch import dispatch
 from ...ops.toeplitz.hilbert import causal_taps, two_sided_taps
 from ...ops.toeplitz.response import response_suits
@@ -110,10 +111,13 @@ class FrequencyKernel(nn.Module):
 
         Returns:
             (2, channels, M + 1) as `response_matmul` takes it. None when causal, when lags are cut off, when the grid
-            is shorter or much longer than the input, and under tracing, where the operator takes taps.
+            is shorter or much longer than the input, where the table of crossovers says that products with taps are
+            faster, and under tracing, where the operator takes taps.
         """
         unsuited = self.is_causal or self.max_lag is not None or dispatch(values)[0] != "eager"
         if unsuited or not response_suits(length, self.max_length):
+            return None
+        if implementation("response", values, length) == "taps":
             return None
         return self._evaluate(values.device)
 

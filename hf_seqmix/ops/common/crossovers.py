@@ -36,6 +36,7 @@ Table = dict[str, dict[str, list[tuple[int | None, str]]]]
 IMPLEMENTATIONS = {
     "toeplitz_causal": ("fft", "right_angle", "tiles", "monarch"),
     "toeplitz_bidirectional": ("fft", "tiles", "monarch"),
+    "response": ("transforms", "taps"),
     "ski": ("torch", "fused", "native"),
     "causal_sum": ("torch", "chunks"),
 }
@@ -61,6 +62,12 @@ _DEFAULT: Table = {
         "cuda half": [(256, "tiles"), (16384, "monarch"), (None, "fft")],
         "cuda single": [(128, "tiles"), (4096, "monarch"), (None, "fft")],
         "cuda torch": [(None, "fft")],
+    },
+    "response": {
+        "cpu": [(None, "transforms")],
+        "cuda half": [(None, "taps")],
+        "cuda single": [(None, "taps")],
+        "cuda torch": [(None, "transforms")],
     },
     "ski": {
         "cpu": [(None, "native")],

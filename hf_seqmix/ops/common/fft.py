@@ -8,7 +8,7 @@ cache.
 from functools import lru_cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 __all__ = [
     "channel_blocks",
@@ -17,6 +17,7 @@ __all__ = [
     "cross_spectrum",
     "fast_length",
     "impulse_response",
+    "real_edges",
     "right_angle_product",
     "right_angle_spectrum",
     "right_angle_twist",
@@ -124,7 +125,20 @@ def impulse_response(response: Tensor, fft_length: int) -> Tensor:
             imaginary part at 0 and pi has no effect.
         fft_length: F in samples, even.
     """
+    if response.is_complex():
+        response = torch.complex(response.real, real_edges(response.imag))
     return torch.fft.irfft(response, n=fft_length)
+
+
+def real_edges(imaginary: Tensor) -> Tensor:
+    """Return the imaginary part of a spectrum, zero in the bins of 0 and pi, as a real signal has it.
+
+    Libraries of transforms differ in what they make of another value: cuFFT does not ignore it.
+
+    Args:
+        imaginary: (..., bins), of an even transform length.
+    """
+    return nn.functional.pad(imaginary[..., 1:-1], (1, 1))
 
 
 def right_angle_twist(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ..common.dispatch import compute_dtype
-from ..common.fft import channel_blocks, circular_product, cross_spectrum, fast_length, spectrum
+from ..common.fft import channel_blocks, circular_product, cross_spectrum, fast_length, real_edges, spectrum
 from ..common.layout import channels_adjacent, positions_adjacent, write_channels
 
 __all__ = ["response_matmul", "response_suits"]
@@ -66,7 +66,7 @@ def _conjugate(response: Tensor) -> Tensor:
 
 def _joined(response: Tensor, c: slice, size: int) -> Tensor:
     """Return K / 2M of some channels, as `circular_product` wants it; made block by block, it stays in cache."""
-    return torch.complex(response[0, c], response[1, c]).mul_(1 / size)
+    return torch.complex(response[0, c], real_edges(response[1, c])).mul_(1 / size)
 
 
 class _ResponseProduct(torch.autograd.Function):

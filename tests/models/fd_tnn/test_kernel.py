@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_seqmix import FrequencyKernel, RelativePositionEncoder
+from hf_seqmix import FrequencyKernel, RelativePositionEncoder, toeplitz_matmul
+from hf_seqmix.ops import forced
+from hf_seqmix.ops.toeplitz.response import response_matmul
 
 INPUTS = ("omega", "cosine")
 
@@ -141,3 +143,15 @@ def test_only_without_a_norm_taps_fall_faster_than_any_exponential(norm_type, sl
         ]
     assert reached[-1] < last - 20  # beyond, taps are those that the grid folds back
     assert slowest <= (reached[3] - reached[2]) / (reached[1] - reached[0]) <= fastest
+
+
+def test_the_table_of_crossovers_chooses_between_response_and_taps():
+    kernel = make(16, is_causal=False)
+    values = torch.randn(2, 16, 3, dtype=torch.float64)
+    with forced(response="taps"):
+        assert kernel.response_for(16, values) is None
+    with forced(response="transforms"):
+        response = kernel.response_for(16, values)
+    assert response is not None
+    by_taps = toeplitz_matmul(values.mT, kernel(16), causal=False)
+    torch.testing.assert_close(response_matmul(values.mT, response), by_taps)

@@ -45,6 +45,15 @@ def test_derivatives(length: int, last: int) -> None:
         assert torch.autograd.gradgradcheck(lambda x, r, block=block: response_matmul(x, r, block), (x, response))
 
 
+def test_imaginary_parts_at_zero_and_pi_have_no_effect_on_any_device() -> None:
+    device = "cuda" if torch.cuda.is_available() else "cpu"  # cuFFT takes them for numbers
+    x, response = (part.to(device) for part in inputs(2, 3, 12, 16, torch.float64))
+    changed = response.clone()
+    changed[1, :, [0, -1]] = torch.nan
+    assert_close(response_matmul(x, changed), response_matmul(x, response))
+    assert_close(two_sided_taps(torch.complex(*changed)), two_sided_taps(torch.complex(*response)))
+
+
 def test_no_positions() -> None:
     x, response = inputs(2, 3, 0, 4, torch.float32)
     assert response_matmul(x, response.requires_grad_()).shape == (2, 3, 0)
