@@ -33,6 +33,7 @@ once, and the same command goes on from there.
 """
 
 import argparse
+import gc
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -130,9 +131,13 @@ def benchmark_all(
             work = (arguments, op, sizes, job)
             try:
                 found = benchmark(*work) if together else in_fresh_process(benchmark, *work)
-            except WrongResultError as error:  # what is wrong is not timed; the others are
-                print(error, file=sys.stderr)
+            except (WrongResultError, torch.OutOfMemoryError) as error:  # not timed; the others are
+                print(f"{op}, length {sizes.length}: {error}", file=sys.stderr)
                 return None
+            finally:
+                gc.collect()
+                if torch.device(sizes.device).type == "cuda":
+                    torch.cuda.empty_cache()
             log.append(key, found)
         pair = pair_row(found)
         rivals = ", ".join(f"{name} {pair[f'vs_{name}']:.2f}" for name in job[1:] if f"vs_{name}" in pair)

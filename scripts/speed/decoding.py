@@ -25,10 +25,9 @@ from typing import Any
 import torch
 from layer_candidates import count
 from protocol import Time, WrongResultError
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.generation import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 
-import hf_seqmix
 from hf_seqmix.analysis.figures import draw_row, line, token_ticks
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
@@ -69,27 +68,19 @@ class TokenClock(StoppingCriteria):
 def build(name: str, width: int, depth: int, longest: int) -> PreTrainedModel:
     """Return a causal language model with random weights."""
     torch.manual_seed(0)
-    sizes = {"hidden_size": width, "num_hidden_layers": depth, "vocab_size": VOCABULARY, "bos_token_id": None}
+    fields: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": depth, "vocab_size": VOCABULARY}
+    fields |= {"max_position_embeddings": longest, "bos_token_id": None, "tie_word_embeddings": True}
+    model_type = name
     if name == "llama":
         layer = count(build("tnn", width, 2, longest)) - count(build("tnn", width, 1, longest))
-        inner = round((layer - 4 * width**2) / (3 * width))
-        heads = {"num_attention_heads": width // 64, "num_key_value_heads": width // 64}
-        config: Any = LlamaConfig(intermediate_size=inner, max_position_embeddings=longest, **heads, **sizes)
+        fields["intermediate_size"] = round((layer - 4 * width**2) / (3 * width))
+        fields |= {"num_attention_heads": width // 64, "num_key_value_heads": width // 64}
     elif name in ("hybrid", "attention"):
+        model_type = "seqmix_hybrid"
         types = ["attention" if name == "attention" or place % 4 == 3 else "tnn" for place in range(depth)]
-        attention = {"attention": {"num_heads": width // 64}}
-        config = hf_seqmix.SeqMixHybridConfig(
-            mixer_types=types, mixer_configs=attention, max_position_embeddings=longest, **sizes
-        )
-    else:
-        made = {
-            "tnn": hf_seqmix.TNNConfig,
-            "fd_tnn": hf_seqmix.FDTNNConfig,
-            "ipa": hf_seqmix.IPAConfig,
-            "poly_transformer": hf_seqmix.PolyTransformerConfig,
-        }[name]
-        config = made(max_position_embeddings=longest, **sizes)
-    return AutoModelForCausalLM.from_config(config).eval()
+        fields |= {"mixer_types": types, "mixer_configs": {"attention": {"num_heads": width // 64}}}
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **fields))
+    return model.eval()
 
 
 def generate(model: PreTrainedModel, prompt: torch.Tensor, tokens: int, clock: TokenClock | None, cache: bool) -> Any:
@@ -97,7 +88,8 @@ def generate(model: PreTrainedModel, prompt: torch.Tensor, tokens: int, clock: T
     config = GenerationConfig(do_sample=False, max_new_tokens=tokens, pad_token_id=0, use_cache=cache)
     config.eos_token_id = None
     criteria = StoppingCriteriaList([] if clock is None else [clock])
-    return model.generate(prompt, generation_config=config, stopping_criteria=criteria)
+    generating: Any = model
+    return generating.generate(prompt, generation_config=config, stopping_criteria=criteria)
 
 
 def check(name: str, model: PreTrainedModel, prompt: torch.Tensor, tokens: int) -> None:
@@ -118,7 +110,8 @@ def measure(arguments: argparse.Namespace, name: str, batch: int, left: Time) ->
     longest = arguments.prompt + arguments.tokens
     prompt = torch.randint(3, VOCABULARY, (batch, arguments.prompt), generator=torch.Generator().manual_seed(1))
     prompt = prompt.to(device)
-    model = build(name, arguments.hidden_size, arguments.layers, longest).to(device)
+    model: Any = build(name, arguments.hidden_size, arguments.layers, longest)
+    model = model.to(device)
     check(name, model, prompt, arguments.checked)
     model = model.to(getattr(torch, arguments.dtype))
     generate(model, prompt, 4, None, True)  # compiles and allocates

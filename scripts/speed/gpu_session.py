@@ -83,7 +83,7 @@ PARTS = {
     ),
     "training": Part(
         "pretrain.py",
-        "--bf16 true --per-device-train-batch-size 64 --max-tokens 40_000_000 --warmup-steps 50 --save-strategy no",
+        "--bf16 true --per-device-train-batch-size 64 --max-tokens 10_000_000 --warmup-steps 50 --save-strategy no",
         "--use-cpu true --per-device-train-batch-size 4 --max-tokens 4096 --config-overrides hidden_size=32",
         minutes=5,
         limited=False,

@@ -51,13 +51,13 @@ def _kernels(path: Path) -> list[str]:
     if not path.exists():
         return []
     cases = [result for result in read_results(path) if result.metric == "error"]
-    groups: dict[tuple[str, str, str], list[Result]] = {}
+    groups: dict[tuple[str, str, Any], list[Result]] = {}
     for case in cases:
         groups.setdefault((case.task, case.model, case.setting["dtype"]), []).append(case)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for (op, name, dtype), group in groups.items():
         wrong = [case for case in group if not case.setting["right"]]
-        row = {"op": op, "name": name, "dtype": dtype, "cases": len(group), "wrong": len(wrong)}
+        row: dict[str, Any] = {"op": op, "name": name, "dtype": dtype, "cases": len(group), "wrong": len(wrong)}
         row["worst"] = max((case.value for case in group if case.value is not None), default=None)
         row["lengths"] = ", ".join(str(case.setting["length"]) for case in wrong) or "-"
         rows.append(row | {"fault": next((str(case.setting["fault"]) for case in wrong), "")[:120]})

@@ -4,14 +4,13 @@ Each entry of the table is a list of rows (longest length, name); the last row h
 times the implementations on a machine, prints such a table and writes it as JSON. `use_crossovers` puts a table in
 force, and `forced` overrules the table for a while.
 
-The rows of CPUs were measured (2 vCPU AMD EPYC, torch 2.13, one thread). The rows of GPUs are unmeasured: they come
-from counting bytes and operations on an NVIDIA H200 (4.3 TB/s, 40 % of 790 TFLOP/s in bfloat16, tiles instruction by
-instruction). By that count a causal product takes, forward and backward, in picoseconds an element:
+The rows of CPUs were measured (2 vCPU AMD EPYC, torch 2.13, one thread). So were the rows of GPUs (NVIDIA H100, torch
+2.11, Triton 3.6, 33,554,432 elements in 1024 channels; `scripts/measured/gpu`). In bfloat16 a causal product takes,
+forward and backward, in picoseconds an element:
 
-* tiles: 8 at length 512 with a batch of 64, and 17 with a batch of 8; more at greater lengths, and twice as much
-  bidirectionally.
-* the two-level transform ("monarch"): 7 at 512, 11 at 2048, 24 at 16384. The same bidirectionally.
-* `torch.fft`: 78 to 100.
+* tiles: 6 at length 128, 10 at 512, 31 at 2048; twice as much bidirectionally.
+* the two-level transform ("monarch"): 13 at 512, 15 at 2048, 50 at 16384. The same bidirectionally.
+* `torch.fft`: 118 to 164 as its users write it, 100 to 150 as this package does.
 """
 
 import json
@@ -53,20 +52,20 @@ KERNELS = {
 _DEFAULT: Table = {
     "toeplitz_causal": {
         "cpu": [(None, "fft")],
-        "cuda half": [(512, "tiles"), (16384, "monarch"), (None, "right_angle")],
-        "cuda single": [(256, "tiles"), (4096, "monarch"), (None, "right_angle")],
-        "cuda torch": [(None, "right_angle")],
+        "cuda half": [(764, "tiles"), (31676, "monarch"), (None, "fft")],
+        "cuda single": [(112, "tiles"), (7058, "monarch"), (None, "fft")],
+        "cuda torch": [(None, "fft")],
     },
     "toeplitz_bidirectional": {
         "cpu": [(None, "fft")],
-        "cuda half": [(256, "tiles"), (16384, "monarch"), (None, "fft")],
-        "cuda single": [(128, "tiles"), (4096, "monarch"), (None, "fft")],
+        "cuda half": [(429, "tiles"), (None, "monarch")],
+        "cuda single": [(199, "tiles"), (None, "monarch")],
         "cuda torch": [(None, "fft")],
     },
     "response": {
         "cpu": [(None, "transforms")],
-        "cuda half": [(None, "taps")],
-        "cuda single": [(None, "taps")],
+        "cuda half": [(16384, "taps"), (None, "transforms")],
+        "cuda single": [(4096, "taps"), (None, "transforms")],
         "cuda torch": [(None, "transforms")],
     },
     "ski": {

@@ -45,10 +45,10 @@ def test_every_table_ends_without_a_limit_and_starts_with_a_form_for_all():
 def test_the_table_decides_by_device_precision_and_length(trusted):
     cpu = torch.zeros(1)
     assert implementation("toeplitz_causal", cpu, 512) == "fft"
-    for length, name in [(1, "tiles"), (512, "tiles"), (513, "monarch"), (16384, "monarch"), (16385, "right_angle")]:
+    for length, name in [(1, "tiles"), (764, "tiles"), (765, "monarch"), (31676, "monarch"), (31677, "fft")]:
         assert implementation("toeplitz_causal", Elsewhere(), length) == name
     assert implementation("toeplitz_causal", Elsewhere(dtype=torch.float32), 1024) == "monarch"
-    assert implementation("toeplitz_causal", Elsewhere(dtype=torch.float64), 512) == "right_angle"
+    assert implementation("toeplitz_causal", Elsewhere(dtype=torch.float64), 512) == "fft"
     assert implementation("toeplitz_bidirectional", Elsewhere(dtype=torch.float64), 512) == "fft"
     assert implementation("ski", Elsewhere(torch.device("mps")), 512) == "torch"
 
@@ -117,7 +117,7 @@ def test_without_triton_torch_computes(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("hf_seqmix.ops.") and ".kernels" in name]:
         monkeypatch.delitem(sys.modules, name)
     assert kernel_module("toeplitz.kernels.tiles") is None
-    assert implementation("toeplitz_causal", Elsewhere(), 512) == "right_angle"
+    assert implementation("toeplitz_causal", Elsewhere(), 512) == "fft"
     assert implementation("ski", Elsewhere(), 512) == "torch"
     with forced(toeplitz_causal="tiles"), pytest.raises(RuntimeError, match="pip install triton"):
         implementation("toeplitz_causal", Elsewhere(), 512)
@@ -138,12 +138,12 @@ def test_a_kernel_that_fails_its_trial_is_not_used_and_said_once(monkeypatch, re
     monkeypatch.setattr(backend, "kernel_module", lambda name: Trials())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     with pytest.warns(UserWarning, match=f"torch computes instead: .*{failure}"):
-        assert implementation("toeplitz_causal", Elsewhere(), 512) == "right_angle"
-    assert implementation("toeplitz_causal", Elsewhere(), 300) == "right_angle"
+        assert implementation("toeplitz_causal", Elsewhere(), 512) == "fft"
+    assert implementation("toeplitz_causal", Elsewhere(), 300) == "fft"
     assert Trials.calls == 1
     assert implementation("ski", Elsewhere(), 300) == "torch"
     assert Trials.calls == 2
-    assert implementation("toeplitz_causal", Elsewhere(dtype=torch.float16), 300) == "right_angle"
+    assert implementation("toeplitz_causal", Elsewhere(dtype=torch.float16), 300) == "fft"
     assert Trials.calls == 3
 
 
@@ -151,5 +151,5 @@ def test_no_trial_while_a_graph_is_captured(monkeypatch):
     monkeypatch.setattr(backend, "_tried", {})
     monkeypatch.setattr(backend, "kernel_module", lambda name: object())
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    assert implementation("toeplitz_causal", Elsewhere(), 512) == "right_angle"
+    assert implementation("toeplitz_causal", Elsewhere(), 512) == "fft"
     assert backend._tried == {}
