@@ -6,6 +6,7 @@ from huggingface_hub import EvalResultEntry, parse_eval_result_entries
 
 from hf_seqmix.hub import build_card
 from hf_seqmix.hub.eval_results import EVAL_RESULTS, eval_results, read_eval_results, write_eval_results
+from tests.ecosystem.tiny import tiny_model, tiny_tokenizer
 from tests.hub.test_cards import VALUES
 
 LOCAL = VALUES["results"][0]
@@ -50,15 +51,15 @@ def test_results_on_benchmarks_come_back_and_others_are_left_out(tmp_path):
         ({**BENCHMARK, "date": "yesterday"}, "isoformat string: 'yesterday'"),
     ],
 )
-def test_names_that_the_hub_does_not_take_are_refused(exported, benchmark, message):
+def test_names_that_the_hub_does_not_take_are_refused(benchmark, message):
     values = {**VALUES, "results": [LOCAL, {**LOCAL, "benchmark": benchmark}]}
     with pytest.raises(ValueError, match=message):
-        build_card(exported["tnn"].model, exported["tnn"].processor, "someone/x", values)
+        build_card(tiny_model("tnn"), tiny_tokenizer(), "someone/x", values)
 
 
-def test_the_index_of_a_card_names_the_dataset(exported):
+def test_the_index_of_a_card_names_the_dataset():
     values = {**VALUES, "results": [LOCAL, HUB]}
-    card = build_card(exported["tnn"].model, exported["tnn"].processor, "someone/x", values)
+    card = build_card(tiny_model("tnn"), tiny_tokenizer(), "someone/x", values)
     assert [result.dataset_type for result in card.data.eval_results] == ["held_out_files", "openai/gsm8k"]
 
 
