@@ -12,6 +12,7 @@ from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..models.auto import AUTO_CLASSES
 from ..models.backbone import SeqMixPreTrainedModel
+from .eval_results import eval_results
 from .remote_code import family_of
 
 __all__ = ["REQUIRED_VALUES", "build_card", "check_card", "head_of", "model_facts", "plain_card"]
@@ -35,7 +36,7 @@ REQUIRED_VALUES = (
 """Values that only the maker of a model knows. A model of images needs no language."""
 
 _RESULT_VALUES = ("task", "dataset", "metric", "value", "command")
-_OPTIONAL_RESULT_VALUES = ("baselines", "note", "task_type", "dataset_type", "metric_type")
+_OPTIONAL_RESULT_VALUES = ("baselines", "note", "task_type", "dataset_type", "metric_type", "benchmark")
 _OPTIONAL_VALUES = ("paper", "citation", "usage", "datasets", "metrics", "tags", "base_model")
 _LISTS = ("language", "limits", "datasets", "metrics", "tags", "base_model")  # all but limits may be one text, too
 _TEXTS = tuple(name for name in (*REQUIRED_VALUES, "paper", "citation", "usage") if name not in (*_LISTS, "results"))
@@ -68,7 +69,7 @@ def build_card(
         values: those of `REQUIRED_VALUES`, and if wanted `paper`, `citation`, `usage`, `datasets`, `metrics`, `tags`
             and `base_model`. Values override what `model_facts` returns. `results` is a list of mappings with task,
             dataset, metric, value (a number) and the command that reproduces the value; results go to the index of the
-            Hub, too.
+            Hub, too. A result on a benchmark of the Hub may say so, see `eval_results`.
         template: a Jinja template; by default the package's.
         with_code: whether the code of the family lies beside the weights, as `export` puts it there.
 
@@ -193,6 +194,7 @@ def _check_values(values: Mapping[str, Any], facts: Mapping[str, Any], all_value
         if odd:
             raise ValueError(f"results[{number}] of the card has no place for {', '.join(odd)}.")
         _check_result(f"results[{number}]", result)
+    eval_results(results)
     if blanks:
         raise ValueError(f"the card lacks {', '.join(blanks)}: a card with blanks is not finished.")
 
@@ -219,7 +221,7 @@ def _check_result(where: str, result: Mapping[str, Any]) -> None:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and -math.inf < value < math.inf
     if not _is_blank(value) and not is_number:
         raise ValueError(f"{where}.value of the card is {value!r}; it must be a number.")
-    for name in {*_RESULT_VALUES, *_OPTIONAL_RESULT_VALUES} - {"value", "baselines"}:
+    for name in {*_RESULT_VALUES, *_OPTIONAL_RESULT_VALUES} - {"value", "baselines", "benchmark"}:
         if not isinstance(result.get(name) or "", str) or isinstance(result.get(name), bool):
             raise ValueError(f"{where}.{name} of the card is {result[name]!r}; it must be text.")
     if not isinstance(result.get("baselines") or {}, Mapping):
@@ -237,10 +239,11 @@ def _is_blank(value: Any) -> bool:
 
 
 def _eval_result(result: Mapping[str, Any], pipeline_tag: str) -> EvalResult:
+    benchmark = result.get("benchmark") or {}
     return EvalResult(
         task_type=result.get("task_type") or pipeline_tag,
         task_name=result["task"],
-        dataset_type=result.get("dataset_type") or _slug(result["dataset"]),
+        dataset_type=result.get("dataset_type") or benchmark.get("dataset") or _slug(result["dataset"]),
         dataset_name=result["dataset"],
         metric_type=result.get("metric_type") or _slug(result["metric"]),
         metric_name=result["metric"],

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import ModelCard
+from huggingface_hub import EvalResultEntry, ModelCard
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
@@ -20,6 +20,7 @@ from .._files import write_json
 from ..models.backbone import SeqMixPreTrainedModel
 from ..models.mixers import FEED_FORWARDS, MIXERS
 from .cards import check_card, head_of, plain_card
+from .eval_results import write_eval_results
 from .remote_code import remote_code
 from .repository_files import PICTURES
 
@@ -39,6 +40,7 @@ def export(
     *,
     card: ModelCard | str | None = None,
     pictures: Sequence[str | Path] = (),
+    results: Sequence[EvalResultEntry] = (),
     max_shard_size: int | str = "5GB",
 ) -> Path:
     """Write a model as a self-contained repository.
@@ -56,6 +58,7 @@ def export(
         folder: of the repository; it must not exist yet, or be empty.
         card: a finished model card, see `build_card`; by default a card with the facts of the model alone.
         pictures: files that the card shows, copied beside the card.
+        results: evaluations on benchmarks of the Hub, see `eval_results`.
         max_shard_size: bytes of a weight file, as a number or like "5GB".
 
     Returns:
@@ -93,6 +96,7 @@ def export(
         (temporary / "README.md").write_text(text, encoding="utf-8")
         for picture in map(Path, pictures):
             _copy_picture(picture, temporary)
+        write_eval_results(temporary, results)
         _open_permissions(temporary)
         check_repository(temporary)
         temporary.replace(folder)

@@ -7,7 +7,7 @@ from glob import escape
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi, ModelCard
+from huggingface_hub import EvalResultEntry, HfApi, ModelCard
 
 from ..models.backbone import SeqMixPreTrainedModel
 from .checking import check_repo_id
@@ -42,6 +42,7 @@ def push(
     *,
     card: ModelCard | str,
     pictures: Sequence[str | Path] = (),
+    results: Sequence[EvalResultEntry] = (),
     private: bool | None = None,
     dry_run: bool = False,
     revision: str | None = None,
@@ -61,6 +62,7 @@ def push(
         repo_id: "user/name"; a missing repository is made.
         card: a finished model card, see `build_card`.
         pictures: files that the card shows.
+        results: evaluations on benchmarks of the Hub, see `eval_results`.
         private: whether a new repository is private; by default as the account has it.
         dry_run: stop before anything is asked of the Hub.
         revision: branch to upload to, "main" by default; a missing branch is made from "main".
@@ -79,9 +81,12 @@ def push(
         raise ValueError("card is None, and a model is not published without one: make it by build_card.")
     with tempfile.TemporaryDirectory() as work:
         target = Path(work, repo_id.split("/")[1])
-        folder = export(model, processor, target, card=card, pictures=pictures, max_shard_size=max_shard_size)
+        folder = export(
+            model, processor, target, card=card, pictures=pictures, results=results, max_shard_size=max_shard_size
+        )
         report = verify(folder, model, processor, tolerance=tolerance)
-        files = {path.name: path.stat().st_size for path in sorted(folder.iterdir())}
+        found = (path for path in sorted(folder.rglob("*")) if path.is_file())
+        files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in found}
         if dry_run:
             return Pushed(repo_id, files, report)
         api = HfApi(token=token)

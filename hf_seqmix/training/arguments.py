@@ -138,7 +138,12 @@ def read_arguments(
             for section, parts in sections.items()
         }
         typed = recipe_arguments(without_replaced(read_recipe(recipe, allowed, family), argv, replaces)) + typed
-    return tuple(parser.parse_args_into_dataclasses(args=typed)[: len(kinds) + 1])
+    parsed = tuple(parser.parse_args_into_dataclasses(args=typed)[: len(kinds) + 1])
+    training: TrainingArguments = parsed[-1]
+    if training.run_name is None:
+        # A tracker that is started again after training, for the last evaluation, finds the run by its name.
+        training.run_name = training.output_dir
+    return parsed
 
 
 def run_script(

@@ -231,7 +231,8 @@ def _seeds(summary: Summary) -> str:
 def with_results(text: str, entries: Sequence[dict[str, Any]], name: str) -> str:
     """Return the text of a card.yaml with entries among its `results`; everything else keeps its letters.
 
-    Entries of a task and data that the card has take the place of the first of those; others follow at the end.
+    Entries of a task and data that the card has take the place of the first of those; others follow at the end. An
+    entry that is written anew, with the same metric and note, stays a figure of its benchmark.
 
     Raises:
         ValueError: `results` is no list of mappings, or not written as a block of lines of its own.
@@ -240,6 +241,11 @@ def with_results(text: str, entries: Sequence[dict[str, Any]], name: str) -> str
     old = before.get("results") or []
     if not isinstance(old, list) or not all(isinstance(entry, dict) for entry in old):
         raise ValueError(f"results of {name} must be a list of mappings.")
+    # The maker of a card knows which figure is of a benchmark of the Hub; a result does not.
+    known = {_figure(entry): entry["benchmark"] for entry in old if "benchmark" in entry}
+    entries = [
+        {**entry, **({"benchmark": known[key]} if (key := _figure(entry)) in known else {})} for entry in entries
+    ]
     new = {_subject(entry): [other for other in entries if _subject(other) == _subject(entry)] for entry in entries}
     placed: list[dict[str, Any]] = []
     for entry in old:
@@ -271,6 +277,10 @@ def with_results(text: str, entries: Sequence[dict[str, Any]], name: str) -> str
 
 def _subject(entry: dict[str, Any]) -> tuple[Any, Any]:
     return entry.get("task"), entry.get("dataset")
+
+
+def _figure(entry: dict[str, Any]) -> tuple[Any, ...]:
+    return *_subject(entry), entry.get("metric"), entry.get("note")
 
 
 def _read_text(path: Path) -> str:

@@ -5,8 +5,9 @@
     python scripts/publishing/push.py model_cards/tnn-python-2m --repo-id someone/tnn-python-2m
 
 The first line takes weights and tokenizer over. The second writes the card, README.md, from the folder's card.yaml,
-which says what nobody but the maker knows: data, training, results with the command that reproduces each, limits. The
-third pushes it, with the code that opens it where hf_seqmix is not installed.
+which says what nobody but the maker knows: data, training, results with the command that reproduces each, limits.
+Results on benchmarks of the Hub are written to .eval_results, too. The third pushes the folder, with the code that
+opens the model where hf_seqmix is not installed.
 """
 
 import argparse
@@ -19,7 +20,8 @@ from safetensors import SafetensorError
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.hub import open_checkpoint
-from hf_seqmix.hub.kept import CARD_VALUES, render_card, write_weights
+from hf_seqmix.hub.eval_results import eval_results, write_eval_results
+from hf_seqmix.hub.kept import CARD_VALUES, read_card_values, render_card, write_weights
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,10 +47,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(f"{arguments.folder}: {', '.join(sorted(path.name for path in arguments.folder.iterdir()))}")
         if arguments.weights is None or (arguments.folder / CARD_VALUES).exists():
             card = render_card(arguments.folder)
+            results = eval_results(read_card_values(arguments.folder / CARD_VALUES)["results"])
             temporary = arguments.folder / ".README.md"
             temporary.write_text(card, encoding="utf-8")
             temporary.replace(arguments.folder / "README.md")
-            print(f"{arguments.folder / 'README.md'}: written")
+            for path in [arguments.folder / "README.md", *write_eval_results(arguments.folder, results)]:
+                print(f"{path}: written")
     except (ValueError, OSError, StrictDataclassError, SafetensorError) as error:
         print(f"model_card.py: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

@@ -15,13 +15,15 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import ModelCard
+from huggingface_hub import EvalResultEntry, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
 from safetensors import SafetensorError
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.hub import build_card, check_card, check_repo_id, export, open_checkpoint, push
+from hf_seqmix.hub.eval_results import eval_results, read_eval_results
 from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
 from hf_seqmix.hub.verification import VerificationError
 from hf_seqmix.models.backbone import SeqMixPreTrainedModel
@@ -70,17 +72,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         check_repo_id(arguments.repo_id)
         model, processor = open_checkpoint(arguments.checkpoint, revision=arguments.revision, dtype=arguments.dtype)
-        card = read_card(arguments, model, processor)
+        card, results = read_card(arguments, model, processor)
         pictures = [path for path in sorted(Path(arguments.checkpoint).glob("*.png")) if path.name in str(card)]
         if arguments.export_dir is not None:
             size = arguments.max_shard_size
-            export(model, processor, arguments.export_dir, card=card, pictures=pictures, max_shard_size=size)
+            shown: dict[str, Any] = {"card": card, "pictures": pictures, "results": results}
+            export(model, processor, arguments.export_dir, **shown, max_shard_size=size)
         pushed = push(
             model,
             processor,
             arguments.repo_id,
             card=card,
             pictures=pictures,
+            results=results,
             private=arguments.private or None,
             dry_run=arguments.dry_run,
             revision=arguments.to_revision,
@@ -96,13 +100,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     for name, result in pushed.report["heads"].items():
         logger.info("%s: %s", name, result)
+    for name, size in pushed.files.items():
+        logger.info("%s: %s bytes", name, f"{size:,}")
     logger.info("%d files, %.1f MB", len(pushed.files), sum(pushed.files.values()) / 1e6)
     logger.info("dry run, nothing was uploaded" if pushed.url is None else pushed.url)
     return 0
 
 
-def read_card(arguments: argparse.Namespace, model: SeqMixPreTrainedModel, processor: object) -> ModelCard:
-    """Make the card from its values, or read a finished one.
+def read_card(
+    arguments: argparse.Namespace, model: SeqMixPreTrainedModel, processor: object
+) -> tuple[ModelCard, list[EvalResultEntry]]:
+    """Make the card and its results on benchmarks from values, or read a finished card and the results beside it.
 
     Raises:
         ValueError: if there is none, it cannot be read, or it has blanks.
@@ -116,9 +124,10 @@ def read_card(arguments: argparse.Namespace, model: SeqMixPreTrainedModel, proce
     if path.suffix == ".md":
         text = path.read_text(encoding="utf-8")
         check_card(text)
-        return ModelCard(text)
+        return ModelCard(text), read_eval_results(path.parent)
     values = read_card_values(path)
-    return build_card(model, processor, arguments.repo_id, values, arguments.template)
+    card = build_card(model, processor, arguments.repo_id, values, arguments.template)
+    return card, eval_results(values["results"])
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from huggingface_hub import HfApi
+from huggingface_hub import EvalResultEntry, HfApi, parse_eval_result_entries
 
 from hf_seqmix.hub import VerificationError, check_repository, open_checkpoint, push
 from tests.hub.hub_server import TOKEN, HubServer
@@ -66,7 +66,8 @@ def test_push_and_open_from_there(exported, hub, tmp_path):
     _, model, tokenizer = exported["tnn"]
     model.save_pretrained(tmp_path / "checkpoint")
     tokenizer.save_pretrained(tmp_path / "checkpoint")
-    (tmp_path / "card.yaml").write_text(yaml.safe_dump(VALUES))
+    result = {**VALUES["results"][0], "benchmark": {"dataset": "openai/gsm8k", "task": "gsm8k"}}
+    (tmp_path / "card.yaml").write_text(yaml.safe_dump({**VALUES, "results": [result]}))
     script = [
         sys.executable,
         str(ROOT / "scripts" / "publishing" / "push.py"),
@@ -81,9 +82,12 @@ def test_push_and_open_from_there(exported, hub, tmp_path):
         repository.files
     )
     assert b"# TNN small" in repository.files["README.md"]
+    (entry,) = parse_eval_result_entries(yaml.safe_load(repository.files[".eval_results/openai-gsm8k.yaml"]))
+    assert (entry.dataset_id, entry.task_id, entry.value) == ("openai/gsm8k", "gsm8k", result["value"])
     assert len(hub.objects) == 1 and not hub.unknown, hub.unknown
     assert not any(
-        "/mods" in path or path.startswith(("/", ".")) for path in set(repository.files) - {".gitattributes"}
+        "/mods" in path or path.startswith(("/", "."))
+        for path in set(repository.files) - {".gitattributes", ".eval_results/openai-gsm8k.yaml"}
     )
 
     code = OPEN.format(result=str(tmp_path / "result.pt"))
@@ -182,8 +186,10 @@ def test_a_dry_run_asks_nothing_of_the_hub(exported, no_hub, monkeypatch):
         return {"heads": {}}
 
     monkeypatch.setattr("hf_seqmix.hub.pushing.verify", verify)
-    pushed = push(model, tokenizer, "someone/tnn-small", card=CARD, dry_run=True)
+    results = [EvalResultEntry(dataset_id="openai/gsm8k", task_id="gsm8k", value=0.02)]
+    pushed = push(model, tokenizer, "someone/tnn-small", card=CARD, results=results, dry_run=True)
     assert pushed.url is None and seen == ["tnn"] and pushed.files["README.md"] == len(CARD)
+    assert pushed.files[".eval_results/openai-gsm8k.yaml"] > 0
     with pytest.raises(AssertionError, match="the Hub was asked"):
         push(model, tokenizer, "someone/tnn-small", card=CARD)
 

@@ -20,6 +20,7 @@ from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram, listops, load_corpus
 from hf_seqmix.hub import check_repository, open_checkpoint
+from hf_seqmix.hub.eval_results import eval_results, read_eval_results
 from hf_seqmix.hub.kept import read_card_values, render_card
 from tests.hub.hub_server import HubServer
 
@@ -53,6 +54,11 @@ def test_weights_are_small_and_the_card_is_up_to_date(folder):
     assert all(path.stat().st_size <= 4 * 2**20 for path in folder.iterdir())
     assert (folder / "README.md").read_text(encoding="utf-8") == render_card(folder)
     assert not (folder / "training_args.bin").exists()
+    results = read_card_values(folder / "card.yaml")["results"]
+    assert read_eval_results(folder) == eval_results(results)
+    # Generated lists and files of this machine are no dataset of the Hub.
+    assert not any("benchmark" in result for result in results if "generated" in result["dataset"])
+    assert not any("benchmark" in result for result in results if "standard library" in result["dataset"])
 
 
 @each_folder
@@ -158,7 +164,13 @@ torch.save(model(**tokenizer("def main(x):", return_tensors="pt")).logits.detach
 def test_pushed_and_loaded_back_from_a_hub(folder, tmp_path):
     with HubServer() as hub:
         environment = {**os.environ, **hub.environment(tmp_path / "home")}
-        push = [sys.executable, str(ROOT / "scripts" / "push.py"), str(folder), "--repo-id", f"someone/{folder.name}"]
+        push = [
+            sys.executable,
+            str(ROOT / "scripts" / "publishing" / "push.py"),
+            str(folder),
+            "--repo-id",
+            f"someone/{folder.name}",
+        ]
         done = subprocess.run(push, env=environment, capture_output=True, text=True, timeout=600)
         assert done.returncode == 0, done.stderr
         pushed = hub.repositories[f"someone/{folder.name}"].files

@@ -46,7 +46,8 @@ def test_the_command_line_overrides_a_run_that_is_a_recipe(tmp_path: Path) -> No
     training = arguments.training
     assert (training.max_steps, training.adam_epsilon, training.seed, training.learning_rate) == (4, 1e-6, 7, 0.5)
     assert (arguments.data.dataset, arguments.data.train_file) == (None, "t")
-    assert arguments.folder == tmp_path and arguments.resume is None
+    assert arguments.folder == tmp_path and arguments.resume is None and training.run_name == str(tmp_path)
+    assert parse(*words, "--run-name", "mine").training.run_name == "mine"
     saved = json.loads(json.dumps(arguments.to_json()))
     assert saved["model"]["model_type"] == "tnn" and saved["training"]["max_steps"] == 4
     recipe.write_text(json.dumps({**run.to_json(), "model": {"width": 3}}))

@@ -6,8 +6,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from ...modules.products import PolynomialProduct
 from ...modules.sharding import split_heads
-from ...ops.polynomial.product import polynomial_product, row_kinds, row_widths, sum_rows, sum_widths
+from ...ops.polynomial.product import row_kinds, row_widths, sum_rows, sum_widths
 from ...ops.polynomial.stages import signed_power
 from .factor_linear import FactorLinear
 
@@ -70,6 +71,7 @@ class PolynomialGroup(nn.Module):
         self.exponent = degree - math.floor(degree)
         number, channels = math.ceil(degree), num_heads * head_dim
         self.power_factor = None if self.exponent == 0 else 0 if number == 3 else number - 1
+        self.product = PolynomialProduct()
         self.factors = nn.ModuleList()
         for k in range(number):
             if k == self.power_factor:
@@ -117,7 +119,7 @@ class PolynomialGroup(nn.Module):
             (batch, length, heads, head_dim) in float32 (float64), with as many heads as the factors have channels for
             (all, or those of this device), and the rows, as `pack_rows` takes them.
         """
-        product = polynomial_product(
+        product = self.product(
             [split_heads(factor, self.head_dim) for factor in factors],
             self.degree_form,
             real=real,

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from ...modules.products import SparseLowRankProduct
 from ...modules.sharding import own_values
 from ...ops.masking import TokenLayout
 from ...ops.ski.interpolation import InducingGrid
-from ...ops.ski.product import sparse_low_rank_matmul
 from .kernel import InverseTimeWarpKernel
 
 __all__ = ["SKIOperator"]
@@ -38,6 +38,7 @@ class SKIOperator(nn.Module):
         if conv_kernel_size < 1 or conv_kernel_size % 2 == 0:
             raise ValueError(f"conv_kernel_size is {conv_kernel_size}; it must be odd, so that it has a center.")
         self.kernel = kernel
+        self.product = SparseLowRankProduct()
         self.grid = grid
         self.spacing = grid.spacing
         channels = kernel.past_knots.shape[0]
@@ -77,7 +78,7 @@ class SKIOperator(nn.Module):
                 points = self.grid.points(rows.shape[1])
                 shortened = taps[:, most - points : most + points - 1]
             x = rows.transpose(1, 2)  # (rows, channels, length), channels contiguous as the products want them
-            return sparse_low_rank_matmul(x, own_values(self.conv_weight), shortened, self.grid).transpose(1, 2)
+            return self.product(x, own_values(self.conv_weight), shortened, self.grid).transpose(1, 2)
 
         return layout.mix(operation, values, align=True)
 

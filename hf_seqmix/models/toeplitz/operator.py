@@ -5,8 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...cache import append_history, cached_taps
+from ...modules.products import ToeplitzProduct
 from ...ops.masking import TokenLayout
-from ...ops.toeplitz.product import toeplitz_matmul, toeplitz_step
+from ...ops.toeplitz.product import toeplitz_step
 from ...ops.toeplitz.response import response_matmul
 
 __all__ = ["ToeplitzOperator"]
@@ -29,6 +30,7 @@ class ToeplitzOperator(nn.Module):
     def __init__(self, kernel: nn.Module, is_causal: bool = True, layer_idx: int = 0) -> None:
         super().__init__()
         self.kernel = kernel
+        self.product = ToeplitzProduct()
         self.is_causal = is_causal
         self.layer_idx = layer_idx
 
@@ -84,4 +86,4 @@ class ToeplitzOperator(nn.Module):
         return taps[:, :length] if self.is_causal else taps[:, longest - length : longest + length - 1]
 
     def _multiply(self, values: Tensor, taps: Tensor) -> Tensor:
-        return toeplitz_matmul(values.transpose(1, 2), taps, self.is_causal).transpose(1, 2)
+        return self.product(values.transpose(1, 2), taps, self.is_causal).transpose(1, 2)

@@ -179,6 +179,11 @@ def test_card_entries_take_the_place_of_their_like(main, tmp_path):
     }
     main(words)
     assert (folder / "card.yaml").read_text(encoding="utf-8") == text
+    named = text.replace("  note: mean of 2 seeds", "  benchmark: {dataset: a/b, task: c}\n  note: mean of 2 seeds")
+    (folder / "card.yaml").write_text(named, encoding="utf-8")
+    main(words)
+    kept = yaml.safe_load((folder / "card.yaml").read_text(encoding="utf-8"))["results"]
+    assert kept[1] == {**new[1], "benchmark": {"dataset": "a/b", "task": "c"}} and kept[3] == new[3]
     main([*words, "--seeds", "1"])
     newest = yaml.safe_load((folder / "card.yaml").read_text(encoding="utf-8"))["results"]
     assert [(entry["value"], entry["note"]) for entry in newest[1::2]] == [(0.5, "seed 1"), (0.25, "seed 1")]

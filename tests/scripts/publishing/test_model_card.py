@@ -10,6 +10,7 @@ import torch
 import yaml
 
 from hf_seqmix.hub import open_checkpoint
+from hf_seqmix.hub.eval_results import read_eval_results
 from tests.ecosystem.tiny import tiny_model, tiny_tokenizer
 from tests.hub.test_cards import VALUES
 
@@ -36,8 +37,10 @@ def test_weights_and_then_the_card(script, checkpoint, tmp_path, capsys):
     kept = tmp_path / "model_cards" / "small"
     assert script.main([str(kept), "--weights", str(checkpoint), "--dtype", "bfloat16"]) == 0
     assert open_checkpoint(kept)[0].dtype == torch.bfloat16 and not (kept / "README.md").exists()
-    (kept / "card.yaml").write_text(yaml.safe_dump(VALUES))
+    result = {**VALUES["results"][0], "benchmark": {"dataset": "openai/gsm8k", "task": "gsm8k"}}
+    (kept / "card.yaml").write_text(yaml.safe_dump({**VALUES, "results": [result]}))
     assert script.main([str(kept)]) == 0
+    assert [entry.task_id for entry in read_eval_results(kept)] == ["gsm8k"]
     assert 'from_pretrained("model_cards/small")' in (kept / "README.md").read_text()
     assert "README.md: written" in capsys.readouterr().out
 

@@ -42,8 +42,11 @@ def pushed(script, monkeypatch):
     return calls
 
 
-def test_options_reach_the_push(script, checkpoint, pushed, tmp_path):
+def test_options_reach_the_push(script, checkpoint, pushed, tmp_path, caplog):
+    caplog.set_level("INFO")
     (checkpoint / "README.md").write_text(CARD)
+    (checkpoint / ".eval_results").mkdir()
+    (checkpoint / ".eval_results" / "a.yaml").write_text("- dataset: {id: a/b, task_id: c}\n  value: 1\n")
     export = tmp_path / "export"
     arguments = [str(checkpoint), "--repo-id", "a/b", "--private", "--dry-run", "--dtype", "bfloat16"]
     assert (
@@ -57,7 +60,9 @@ def test_options_reach_the_push(script, checkpoint, pushed, tmp_path):
     assert processor is None and repo_id == "a/b" and str(options["card"]).strip() == CARD.strip()
     assert options["private"] is True and options["dry_run"] and options["revision"] == "x"
     assert options["commit_message"] == "m" and options["tolerance"] == 1e-6
-    assert (export / "modeling_tnn.py").is_file()
+    assert (export / "modeling_tnn.py").is_file() and (export / ".eval_results" / "a-b.yaml").is_file()
+    assert [(entry.dataset_id, entry.task_id) for entry in options["results"]] == [("a/b", "c")]
+    assert "a: 1 bytes" in caplog.text and "dry run, nothing was uploaded" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../b", "a", "/a/b"])
