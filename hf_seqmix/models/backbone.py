@@ -15,7 +15,7 @@ from ..cache import past_length
 from ..modules.norms import MaskedBatchNorm, build_norm
 from ..modules.patch_embedding import PatchEmbedding
 from ..modules.positions import PositionEmbedding, sinusoids
-from ..ops.masking import real_positions, token_layout
+from ..ops.masking import padding_mask, real_positions, token_layout
 from ..ops.packing import sequence_positions
 from .block import SeqMixBlock
 from .configuration import SeqMixConfig
@@ -181,7 +181,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
             **kwargs: `output_hidden_states`, `return_dict`, boundaries of packed sequences.
 
         Returns:
-            `last_hidden_state` (batch, length, hidden_size); `past_key_values`.
+            `last_hidden_state` (batch, length, hidden_size), of a causal model at pads that of the last real token
+            before them in this call; `past_key_values`.
 
         Raises:
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache given to a
@@ -206,7 +207,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
         past = past_length(past_key_values)
 
         masks = attention_mask if isinstance(attention_mask, dict) else None
-        padding = _padding_mask(attention_mask)
+        padding = padding_mask(attention_mask, batch, length, past)
         if masks is None and padding is not None and position_ids is None:
             self._check_mask_covers_cache(padding, length, past)
         layout = token_layout(
@@ -245,6 +246,9 @@ class SeqMixModel(SeqMixPreTrainedModel):
             )
         if self.norm is not None:
             hidden_states = self.norm(hidden_states, layout.mask)
+        if self.config.is_causal:
+            # A pad takes no time: what would follow it follows the last real token.
+            hidden_states = layout.repeat_last(hidden_states)
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
         )
@@ -312,13 +316,3 @@ class SeqMixModel(SeqMixPreTrainedModel):
         if self.config.position_embedding_type == "sinusoidal":
             return hidden_states + sinusoids(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)
         return hidden_states
-
-
-def _padding_mask(attention_mask: Tensor | dict[str, Tensor | None] | None) -> Tensor | None:
-    """Return the 2D mask: the given one, or that among the masks prepared for each layer type."""
-    if not isinstance(attention_mask, dict):
-        return attention_mask
-    for mask in attention_mask.values():  # a loop, since older compilers do not follow a generator
-        if mask is not None and mask.ndim == 2:
-            return mask
-    return None

@@ -16,6 +16,7 @@ from ..cache import past_length
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
 from .backbone import SeqMixModel, SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
+from .generation import RightPaddedPrompts
 
 __all__ = [
     "SeqMixForCausalLM",
@@ -63,7 +64,7 @@ class SeqMixHead(SeqMixPreTrainedModel):
             )
 
 
-class SeqMixForCausalLM(SeqMixHead):
+class SeqMixForCausalLM(RightPaddedPrompts, SeqMixHead):
     """Language model: the logits at each position are for the next token."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}

@@ -18,9 +18,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .common.running_max import running_max
 from .packing import group_by_length, packed_sequence_ids
 
-__all__ = ["TokenLayout", "attention_bias", "real_positions", "token_layout"]
+__all__ = ["TokenLayout", "attention_bias", "padding_mask", "real_positions", "token_layout"]
 
 
 class TokenLayout(NamedTuple):
@@ -53,6 +54,17 @@ class TokenLayout(NamedTuple):
         """Set `values` (batch, length, channels) to zero at pads."""
         # Filled, not multiplied: the value at a pad may be NaN.
         return values if self.mask is None else values.masked_fill(~self.mask.unsqueeze(-1), 0)
+
+    def repeat_last(self, values: Tensor) -> Tensor:
+        """Give each pad after real tokens the value of the last of these in this call; (batch, length, ...)."""
+        if not self.realign or self.mask is None:
+            return values
+        places = torch.arange(self.mask.shape[1], device=values.device).expand_as(self.mask)
+        last = running_max(torch.where(self.mask, places, -1))
+        index = torch.where(last < 0, places, last)
+        if values.ndim == 3:
+            index = index.unsqueeze(-1).expand_as(values)
+        return values.gather(1, index)
 
     def longest(self, length: int) -> int:
         """Return the length of the longest row that `mix` hands to its operation, for values of `length` positions."""
@@ -233,6 +245,39 @@ def real_positions(
     if mask.shape[1] == length:
         positions = positions + past_length
     return positions[:, mask.shape[1] - length :].clamp(min=0)
+
+
+def padding_mask(
+    attention_mask: Tensor | dict[str, Tensor | None] | None, batch: int, length: int, past_length: int | Tensor
+) -> Tensor | None:
+    """Return a 2D mask of the real tokens: the given one, or what masks that `generate` prepared for layers say.
+
+    Args:
+        attention_mask: a 2D mask; or one for each type of layer, 2D, or (batch or 1, 1, length, keys) with True (or
+            0, not -inf) where a query sees a key; None when all are real.
+        batch: rows of this call.
+        length: tokens of a row in this call.
+        past_length: number of positions in the cache.
+
+    Returns:
+        (batch, length) or (batch, past + length), nonzero at real tokens; None when all are real.
+    """
+    if not isinstance(attention_mask, dict):
+        return attention_mask
+    prepared = None
+    all_real = False
+    for mask in attention_mask.values():  # a loop, since older compilers do not follow a generator
+        if mask is None:
+            all_real = True
+        elif mask.ndim == 2:
+            return mask
+        else:
+            prepared = mask
+    if prepared is None or all_real:
+        return None
+    # What the last query sees are the real tokens.
+    seen = prepared[:, 0, -1] if prepared.dtype == torch.bool else prepared[:, 0, -1] >= 0
+    return seen.index_select(1, torch.arange(length, device=seen.device) + past_length).expand(batch, -1)
 
 
 def attention_bias(

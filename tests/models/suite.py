@@ -400,6 +400,32 @@ class ModelSuite:
             alone = generator.generate(ids[row][mask[row].bool()][None], max_new_tokens=10)
             assert torch.equal(together[row, 9:], alone[0, -10:])
 
+    PATHS = {
+        "cache": {},
+        "no cache": {"use_cache": False},
+        "chunks": {"prefill_chunk_size": 2},
+        "preallocated": {"cache_implementation": "static", "disable_compile": True},
+        "preallocated, chunks": {"cache_implementation": "static", "disable_compile": True, "prefill_chunk_size": 3},
+        "prompt lookup": {"prompt_lookup_num_tokens": 3},
+    }
+
+    @pytest.mark.parametrize("side", ["right", "inside"])
+    def test_a_prompt_that_ends_in_pads_is_continued_as_the_prompt_alone(self, generator, side):
+        """By every path of `generate`, with the same logits."""
+        mask = torch.tensor(PADS[side])
+        ids = torch.randint(1, VOCAB, mask.shape) * mask
+        settings = {"max_new_tokens": 6, "output_logits": True, "return_dict_in_generate": True}
+        rows = [ids[row][mask[row].bool()][None] for row in range(2)]
+        alone = [generator.generate(row, use_cache=False, **settings) for row in rows]
+        for path, kwargs in self.PATHS.items():
+            last = 1 if path == "prompt lookup" else 2  # which takes one row at a time
+            actual = generator.generate(ids[:last], attention_mask=mask[:last], **settings, **kwargs)
+            assert torch.equal(actual.sequences[:, :9], ids[:last]), path
+            for row in range(last):
+                assert torch.equal(actual.sequences[row, 9:], alone[row].sequences[0, -6:]), path
+                for step in range(6):
+                    assert_close(actual.logits[step][row], alone[row].logits[step][0])
+
     @pytest.mark.parametrize("chunk", [1, 4])
     @pytest.mark.parametrize("implementation", ["dynamic", "static"])
     def test_generation_after_a_prefill_in_chunks(self, generator, chunk, implementation):

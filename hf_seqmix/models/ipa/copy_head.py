@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ...cache import PAIRS, pairs_of
+from ...cache import pairs_of
 from ...ops.common.running_max import running_max
-from ...ops.masking import TokenLayout, token_layout
+from ...ops.masking import TokenLayout, padding_mask, token_layout
 
 __all__ = ["CopyHead", "copy_pairs"]
 
@@ -115,7 +115,7 @@ class CopyHead(nn.Module):
         batch, length = input_ids.shape
         prepared = isinstance(attention_mask, dict)
         layout = token_layout(
-            _padding_mask(attention_mask, batch, length, past),
+            padding_mask(attention_mask, batch, length, past),
             batch,
             length,
             past_length=past,
@@ -127,7 +127,9 @@ class CopyHead(nn.Module):
         keys, ids = self.keys(input_ids, embed, layout, pairs)
         places = torch.arange(length, device=input_ids.device) + past
         packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
-        return self(hidden_states[:, kept], embed(input_ids[:, kept]), places[kept], keys, ids, lm_head, packed)
+        # Like the backbone's state, the token at a pad is the last real one before the pad.
+        query_ids = layout.repeat_last(input_ids)[:, kept]
+        return self(hidden_states[:, kept], embed(query_ids), places[kept], keys, ids, lm_head, packed)
 
     def keys(self, input_ids: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
         """Pair this call's tokens, and add them to the cache.
@@ -228,18 +230,6 @@ class CopyHead(nn.Module):
         # In logarithms, as probabilities of the model may be too small for a number.
         log_copied = copied.clamp(min=torch.finfo(dtype).tiny).log()
         return torch.where(copied > 0, torch.logaddexp(log_model, log_copied), log_model)
-
-
-def _padding_mask(
-    attention_mask: Tensor | dict[str, Tensor | None] | None, batch: int, length: int, past: int | Tensor
-) -> Tensor | None:
-    """Return where the real tokens of this call are, of a mask as the backbone takes it."""
-    mask = attention_mask.get(PAIRS) if isinstance(attention_mask, dict) else attention_mask
-    if mask is None or mask.ndim != 4:
-        return mask
-    # What the last query sees are the real tokens.
-    seen = mask[:, 0, -1] if mask.dtype == torch.bool else mask[:, 0, -1] >= 0
-    return seen.index_select(1, torch.arange(length, device=seen.device) + past).expand(batch, -1)
 
 
 def _last_real(values: Tensor, past: int | Tensor) -> Tensor:

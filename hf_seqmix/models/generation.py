@@ -1,0 +1,52 @@
+"""What a right-padded prompt asks of `generate`, whose first token follows the last position, a pad there or not."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..ops.masking import real_positions
+
+__all__ = ["RightPaddedPrompts"]
+
+
+class RightPaddedPrompts:
+    """Generation in which a pad takes no time: a padded prompt is continued as the same prompt alone.
+
+    The backbone gives pads the state of the last real token before them. Two things are left to do here: positions go
+    on from that token, and a prompt that comes in chunks has its pads first, so that each row's last chunk has its
+    last token. Both override private methods of `GenerationMixin`, which are there in 5.16 and 5.23.
+    """
+
+    def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
+        mask = model_kwargs.get("attention_mask")
+        if mask is None:
+            library: Any = super()
+            return library._prepare_position_ids_for_generation(inputs_tensor, model_kwargs)
+        # The library's are 0 at pads, and would go on with 1 after them.
+        batch, columns = mask.shape
+        return real_positions(mask, batch, columns, 0, mask.device)
+
+    def _prefill(
+        self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
+        if generation_config.prefill_chunk_size is not None and mask is not None and cache is not None:
+            past = int(cache.get_seq_length())
+            start = mask.shape[1] - input_ids.shape[1]
+            if start in (0, past):  # the library takes the whole prompt, or what follows the cached part
+                order = _pads_first(mask, past)
+                positions = model_kwargs.get("position_ids")
+                if positions is not None:
+                    model_kwargs["position_ids"] = positions.expand(mask.shape).gather(1, order)
+                # Later steps read it, too: it must say where the cache holds pads.
+                model_kwargs["attention_mask"] = mask.gather(1, order)
+                input_ids = input_ids.gather(1, order[:, start:] - start)
+        library: Any = super()
+        return library._prefill(input_ids, generation_config, model_kwargs, *args, **kwargs)
+
+
+def _pads_first(mask: Tensor, past: int) -> Tensor:
+    """Return the order, (batch, columns), in which pads come before real tokens, the `past` first columns as is."""
+    order = (mask[:, past:] != 0).to(torch.uint8).argsort(dim=1, stable=True) + past
+    return torch.cat([torch.arange(past, device=mask.device).expand(mask.shape[0], -1), order], dim=1)
