@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .._compat import StaticLayer, register_layer_type
+from ..ops.common.invariance import is_batch_invariant
 from .held import HeldLayer
 
 __all__ = ["SUMS", "SumsLayer", "SumsStaticLayer", "append_sums", "read_sums"]
@@ -44,7 +45,8 @@ class SumsLayer(HeldLayer):
         rows, nothing = super().update(key_states, value_states)
         held, new = rows.shape[2], key_states.shape[2]
         keep = self.kept if empty else max(self.kept, new)
-        if held >= 2 * keep or (empty and held > keep):
+        # Where the order of sums is fixed, no part is summed ahead of the rest.
+        if not is_batch_invariant() and (held >= 2 * keep or (empty and held > keep)):
             contribution = fold(rows[:, 0, : held - keep])
             self.sums = contribution if self.sums is None else self.sums + contribution
             self.summed += held - keep

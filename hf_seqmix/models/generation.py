@@ -13,9 +13,10 @@ __all__ = ["RightPaddedPrompts"]
 class RightPaddedPrompts:
     """Generation in which a pad takes no time: a padded prompt is continued as the same prompt alone.
 
-    The backbone gives pads the state of the last real token before them. Two things are left to do here: positions go
-    on from that token, and a prompt that comes in chunks has its pads first, so that each row's last chunk has its
-    last token. Both override private methods of `GenerationMixin`, which are there in 5.16 and 5.23.
+    The backbone gives pads the state of the last real token before them in the call. Two things are left to do here:
+    positions go on from that token, and a cache is filled with pads first. So the last chunk of a prompt has the last
+    token of each row, and caches do not depend on the side of the pads. Both override private methods of
+    `GenerationMixin`, which are there in 5.16 and 5.23.
     """
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
@@ -31,7 +32,7 @@ class RightPaddedPrompts:
         self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> Any:
         mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
-        if generation_config.prefill_chunk_size is not None and mask is not None and cache is not None:
+        if mask is not None and cache is not None:
             past = int(cache.get_seq_length())
             start = mask.shape[1] - input_ids.shape[1]
             if start in (0, past):  # the library takes the whole prompt, or what follows the cached part

@@ -2,6 +2,7 @@
 
 from .common.crossovers import forced, use_crossovers
 from .common.dispatch import real_valued
+from .common.invariance import batch_invariant
 from .piecewise.column import piecewise_column, piecewise_column_dense
 from .polynomial.product import polynomial_product
 from .polynomial.stages import linear_attention
@@ -13,6 +14,7 @@ from .toeplitz.product import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_m
 
 __all__ = [
     "InducingGrid",
+    "batch_invariant",
     "causal_taps",
     "forced",
     "linear_attention",

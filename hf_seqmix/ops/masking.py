@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .common.invariance import is_batch_invariant
 from .common.running_max import running_max
 from .packing import group_by_length, packed_sequence_ids
 
@@ -84,6 +85,8 @@ class TokenLayout(NamedTuple):
         Returns:
             (batch, length, channels); pad positions are undefined.
         """
+        if is_batch_invariant() and not (self.mask is None and self.sequence_ids is None):
+            return self._mix_alone(operation, values)
         if self.scatter is None:
             if align and self.left_padded and self.mask is not None:
                 gathers, reals, scatter = _pads_last(self.mask)
@@ -95,6 +98,26 @@ class TokenLayout(NamedTuple):
             rows = flat[gather].masked_fill(~gathered.unsqueeze(-1), 0)  # (sequences, longest, channels)
             mixed.append(operation(rows).flatten(0, 1))
         return torch.cat(mixed)[self.scatter]
+
+    def _mix_alone(self, operation: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+        """Do what `mix` does, with each sequence in a call of its own, as long as it is."""
+        batch, length = values.shape[:2]
+        rows = torch.arange(batch, device=values.device).unsqueeze(1).expand(batch, length)
+        numbers = rows.unsqueeze(-1)
+        if self.sequence_ids is not None:
+            numbers = torch.stack([rows, self.sequence_ids], dim=-1)
+        places = torch.arange(batch * length, device=values.device)
+        if self.mask is not None:
+            numbers, places = numbers[self.mask], places[self.mask.flatten()]
+        _, sequence = numbers.reshape(len(places), -1).unique(dim=0, return_inverse=True)
+        flat = values.flatten(0, 1)
+        mixed = None
+        for number in range(int(sequence.max()) + 1 if len(places) else 0):
+            own = places[sequence == number]
+            row = operation(flat[own].unsqueeze(0))[0]
+            mixed = row.new_zeros((batch * length, row.shape[-1])) if mixed is None else mixed
+            mixed[own] = row
+        return operation(self.zero_pads(values)) if mixed is None else mixed.view(batch, length, -1)
 
     def history_order(self, past_length: int | Tensor, total_length: int) -> Tensor:
         """Return the order that puts pads before real tokens once this call's tokens have joined the history.

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ...cache import append_history, cached_taps
 from ...modules.products import ToeplitzProduct
+from ...ops.common.invariance import is_batch_invariant
 from ...ops.masking import TokenLayout
 from ...ops.toeplitz.product import toeplitz_step
 from ...ops.toeplitz.response import response_matmul
@@ -77,7 +78,8 @@ class ToeplitzOperator(nn.Module):
     def _response(self, longest: int, values: Tensor) -> Tensor | None:
         """Return the frequency response of a bidirectional kernel that is given by it, where that saves transforms."""
         give = getattr(self.kernel, "response_for", None)
-        return None if give is None or self.is_causal else give(longest, values)
+        # Whether it saves transforms depends on the longest row.
+        return None if give is None or self.is_causal or is_batch_invariant() else give(longest, values)
 
     def _shorten(self, taps: Tensor, longest: int, length: int) -> Tensor:
         """Cut the taps for `longest` positions to those for `length`."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ..common.backend import kernel_module
 from ..common.dispatch import Route
+from ..common.invariance import is_batch_invariant
 from ..common.operator import differentiable_operator
 from .linear_attention import LOOP_CHUNK, causal_kernels
 
@@ -53,9 +54,11 @@ def running_product(
     scale = None if scale is None else scale.to(compute)
     start = None if start is None else start.to(compute).flatten(1)
     p, x = p.flatten(2), x.flatten(2)
-    if route in ("real", "forward_mode") or p.shape[1] <= 1:
-        total = x.to(compute).cumsum(dim=1)
-        total = total if start is None else total + start.unsqueeze(1)
+    if is_batch_invariant() or route in ("real", "forward_mode") or p.shape[1] <= 1:
+        terms = x.to(compute)
+        if start is not None:  # the first term, so that the order is that of one sum
+            terms = torch.cat([start.unsqueeze(1), terms], dim=1)
+        total = terms.cumsum(dim=1)[:, terms.shape[1] - p.shape[1] :]
         total = total if scale is None else total * scale.unsqueeze(-1)
         y = (p * total).to(dtype)
     else:

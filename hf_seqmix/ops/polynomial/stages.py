@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..common.dispatch import Route, dispatch
+from ..common.invariance import is_batch_invariant
 from .linear_attention import LOOP_CHUNK, causal_sum, causal_sum_vectorized
 
 __all__ = ["FORMS", "attend", "linear_attention", "outer_sum", "running_sum", "signed_power"]
@@ -93,7 +94,8 @@ def attend(
     state = None if state is None else state.to(dtype)
     scale = None if scale is None else scale.to(dtype)
     # A step of decoding is one query in compiled graphs, too; other lengths are not looked at there.
-    short = q.shape[1] <= 1 or (route not in ("operator", "real") and q.shape[1] <= LOOP_CHUNK)
+    # Where the order of sums is fixed, there are no chunks, whose sums would be terms of their own.
+    short = is_batch_invariant() or q.shape[1] <= 1 or (route not in ("operator", "real") and q.shape[1] <= LOOP_CHUNK)
     with torch.autocast(q.device.type, enabled=False):
         if scale is not None and (scale.requires_grad or not causal or form != "chunked" or short):
             q, scale = q * scale[:, :, None, None], None

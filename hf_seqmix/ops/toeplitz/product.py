@@ -10,6 +10,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional as F
 
 from ..common.dispatch import dispatch
+from ..common.invariance import is_batch_invariant
 from .derivatives import toeplitz_product
 
 __all__ = ["toeplitz_matmul", "toeplitz_matmul_dense", "toeplitz_matrix", "toeplitz_step"]
@@ -48,8 +49,19 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
         return x.clone() + kernel.sum().to(x.dtype) * 0
     if route == "real":
         return _convolve(x, kernel, causal)
+    if causal and is_batch_invariant():
+        return _in_order(x, kernel)
     y: Tensor = toeplitz_product(route == "operator", x, kernel, "output", causal)
     return y
+
+
+def _in_order(x: Tensor, kernel: Tensor) -> Tensor:
+    """Compute the causal product input by input, O(n^2): an output does not depend on how many follow it."""
+    values = x.to(kernel.dtype)
+    y = torch.zeros_like(values)
+    for j in range(x.shape[-1]):
+        y[..., j:] += kernel[:, : x.shape[-1] - j] * values[..., j : j + 1]
+    return y.to(x.dtype)
 
 
 def _convolve(x: Tensor, kernel: Tensor, causal: bool) -> Tensor:
