@@ -22,7 +22,7 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 from hf_seqmix.models.auto import FAMILIES
 from hf_seqmix.ops import batch_invariant, forced
+from hf_seqmix.ops.ski import native
 from hf_seqmix.training import explain_write_error
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
@@ -218,6 +219,8 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[d
     rows, costs = [], []
     for case in [case for case, (family, _, _) in CASES.items() if family in arguments.families]:
         directions = (False,) if CASES[case][0] == "ski_tnn" else (True, False)
+        if "native" in CASES[case][2].values():
+            native.build()
         if "right angle" in case:  # of causal products alone
             directions = (True,)
         for is_causal in directions:
@@ -231,7 +234,9 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[d
                         with batch_invariant() if fixed else nullcontext():
                             row = {**named, "fixed": fixed, **dict(Measurement(model, ids).differences())}
                         rows.append(row)
-                        logger.info(", ".join(f"{k} {v:.2g}" if isinstance(v, float) else str(v) for k, v in row.items()))
+                        logger.info(
+                            ", ".join(f"{k} {v:.2g}" if isinstance(v, float) else str(v) for k, v in row.items())
+                        )
                     if arguments.rounds and dtype == "float32":
                         costs.append(named | cost(model, ids, arguments.rounds))
     return rows, costs

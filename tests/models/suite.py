@@ -15,6 +15,7 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 from hf_seqmix import Family, SeqMixConfig
 from hf_seqmix._compat import attends
 from hf_seqmix.models.auto import AUTO_CLASSES
+from hf_seqmix.ops import batch_invariant
 from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
 
 VOCAB = 61
@@ -256,6 +257,34 @@ class ModelSuite:
         out = model(ids, **{kind: boundaries[kind]}).last_hidden_state
         expected = torch.cat([model(part)[0] for part in ids.split(lengths, dim=1)], dim=1)
         assert_close(out, expected)
+
+    def test_in_a_fixed_order_nothing_but_the_text_matters(self, is_causal):
+        """Batch, pads, packing and, with a cache, chunks and steps: equal to the last bit."""
+        # 33 tokens, and 18 channels in places, leave an end to vectorized functions and tiles of rows.
+        model = self.make("ForCausalLM" if is_causal else "ForMaskedLM", is_causal, torch.float32)
+        call = {"use_cache": False} if is_causal else {}
+        ids, lengths = torch.randint(VOCAB, (3, 33)), [33, 1, 14]
+        parts = [row[:n] for row, n in zip(ids, lengths, strict=True)]
+        with torch.no_grad(), batch_invariant():
+            alone = [model(part[None], **call).logits[0] for part in parts]
+            whole = torch.cat([model(row[None], **call).logits for row in ids])
+            assert torch.equal(model(ids, **call).logits, whole)
+            for side in ("left", "right", "inside"):
+                mask = torch.zeros_like(ids)
+                for row, n in enumerate(lengths):
+                    place = {"left": slice(33 - n, 33), "right": slice(0, n), "inside": slice(0, 2 * n, 2)}[side]
+                    mask[row, place if n < 33 else slice(None)] = 1
+                padded = torch.zeros_like(ids).masked_scatter(mask.bool(), torch.cat(parts))
+                logits = model(padded, mask, **call).logits
+                for row, expected in enumerate(alone):
+                    assert torch.equal(logits[row][mask[row].bool()], expected), (side, row)
+            positions = torch.cat([torch.arange(n) for n in lengths])[None]
+            packed = model(torch.cat(parts)[None], position_ids=positions, **call).logits[0]
+            assert torch.equal(packed, torch.cat(alone))
+            for sizes in ([20, 13], [1] * 33) if is_causal else ():
+                assert torch.equal(
+                    self.in_chunks(model, ids, None, sizes, DynamicCache(config=model.config)), whole
+                ), sizes
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_the_future_does_not_reach_the_past(self, is_causal, dtype):

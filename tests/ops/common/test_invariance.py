@@ -1,0 +1,113 @@
+"""Operations in a fixed order: the same numbers, and rows that do not depend on their neighbors."""
+
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hf_seqmix.ops import batch_invariant
+from hf_seqmix.ops.common.invariance import is_batch_invariant
+from tests.tolerances import TOLERANCE, relative_error
+
+WEIGHT, BIAS = torch.randn(24, 16, dtype=torch.float64), torch.randn(24, dtype=torch.float64)
+
+ROWWISE = {
+    "linear": lambda x: F.linear(x, WEIGHT.to(x.dtype), BIAS.to(x.dtype)),
+    "linear without bias": lambda x: F.linear(x, WEIGHT.to(x.dtype)),
+    "attention": lambda x: F.scaled_dot_product_attention(x, x, x, is_causal=True),
+    "scores": lambda x: x @ x.transpose(-1, -2) @ x,
+    "baddbmm": lambda x: torch.baddbmm(x, x @ x.transpose(1, 2), x, beta=2, alpha=3),
+    "softmax": lambda x: x.softmax(dim=-1),
+    "softmax over positions": lambda x: x.softmax(dim=1),
+    "log_softmax over positions": lambda x: x.log_softmax(dim=1),
+    "sum": lambda x: x.sum(dim=1, keepdim=True),
+    "cumsum": lambda x: x.cumsum(dim=1),
+    "mean": lambda x: x.transpose(1, 2).mean(dim=1),
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "sigmoid": torch.sigmoid,
+    "logsigmoid": F.logsigmoid,
+    "logaddexp": lambda x: torch.logaddexp(x, x.roll(1, -1)),
+    "power": lambda x: (x.square() + 0.1) ** 0.3,
+    "in place": lambda x: x.clone().sigmoid_().mul_(x),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", ROWWISE)
+def test_rows_are_computed_as_each_alone(name, dtype):
+    operation = ROWWISE[name]
+    x = torch.randn(5, 13, 16, dtype=dtype)
+    plain = operation(x.double())
+    with batch_invariant():
+        together = operation(x)
+        alone = torch.cat([operation(row[None]) for row in x])
+    assert torch.equal(together, alone)
+    assert together.dtype == dtype
+    assert relative_error(together, plain) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("name", ["linear", "silu", "sigmoid", "power"])
+def test_positions_are_computed_as_each_alone(name):
+    """As in decoding: one position of one row, or all of them."""
+    operation = ROWWISE[name]
+    x = torch.randn(3, 70, 16)
+    with batch_invariant():
+        together = operation(x)
+        alone = torch.stack([torch.cat([operation(x[b : b + 1, t : t + 1])[0] for t in range(70)]) for b in range(3)])
+    assert torch.equal(together, alone)
+
+
+def test_pads_of_zero_do_not_change_a_product_or_a_sum():
+    left, right = torch.randn(2, 5, 30), torch.randn(2, 30, 7)
+
+    def padded(x: Tensor, dim: int) -> Tensor:
+        widths = (4, 9) if dim == 2 else (0, 0, 4, 9)
+        return F.pad(x, widths)
+
+    with batch_invariant():
+        assert torch.equal(padded(left, 2) @ padded(right, 1), left @ right)
+        assert torch.equal(padded(right, 1).sum(dim=1), right.sum(dim=1))
+        assert torch.equal(padded(right, 1).cumsum(dim=1)[:, 4:34], right.cumsum(dim=1))
+
+
+def test_a_query_that_may_attend_to_nothing_has_no_nan():
+    x = torch.randn(1, 1, 4, 8)
+    mask = torch.ones(4, 4, dtype=torch.bool).tril(-1)
+    with batch_invariant():
+        assert F.scaled_dot_product_attention(x, x, x, attn_mask=mask).isfinite().all()
+
+
+def test_gradients_are_the_same_numbers():
+    x = torch.randn(3, 13, 16, dtype=torch.float64, requires_grad=True)
+
+    def gradient() -> Tensor:
+        y = F.silu(F.linear(x, WEIGHT, BIAS))
+        return torch.autograd.grad((y @ y.transpose(1, 2)).softmax(dim=-1).square().sum(), x)[0]
+
+    expected = gradient()
+    with batch_invariant():
+        assert relative_error(gradient(), expected) < 1e-11
+
+
+def test_the_order_is_fixed_within_the_context_and_in_one_thread():
+    seen = []
+    with batch_invariant():
+        with batch_invariant():
+            pass
+        seen.append(is_batch_invariant())
+        other = threading.Thread(target=lambda: seen.append(is_batch_invariant()))
+        other.start()
+        other.join()
+    assert [*seen, is_batch_invariant()] == [True, False, False]
+
+
+def test_a_traced_call_is_refused():
+    def call(x: Tensor) -> Tensor:
+        with batch_invariant():
+            return x @ x
+
+    with pytest.raises(Exception, match="call the model uncompiled"):
+        torch.compile(call, backend="eager", fullgraph=True)(torch.randn(3, 3))
