@@ -22,7 +22,7 @@ import argparse
 import logging
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -97,17 +97,21 @@ def build(case: str, is_causal: bool, dtype: torch.dtype, hidden_size: int, leng
     own = dict(fields)
     if not is_causal:
         own.pop("copy_head", None)
-    common = {"vocab_size": VOCABULARY, "hidden_size": hidden_size, "max_position_embeddings": 2 * length}
-    layers = {} if "mixer_types" in own else {"num_hidden_layers": 2}
+    common: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": hidden_size,
+        "max_position_embeddings": 2 * length,
+    }
+    layers: dict[str, Any] = {} if "mixer_types" in own else {"num_hidden_layers": 2}
     config = family.config_class(**common, **layers, **own, is_causal=is_causal)
     model = family.classes["ForCausalLM" if is_causal else "ForMaskedLM"](config)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-    return model.to(dtype).eval()
+    return model.eval().to(dtype=dtype)
 
 
-def ulps(actual: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+def ulps(actual: Iterable[Tensor], expected: Sequence[Tensor]) -> float:
     """Return the largest difference in units of the last place of the largest number."""
     top = max(float(x.abs().max()) for x in expected)
     unit = torch.finfo(expected[0].dtype).eps * 2.0 ** torch.tensor(top, dtype=torch.float64).log2().floor().item()

@@ -14,6 +14,7 @@ from torch import Tensor
 from ..common.backend import kernel_module
 from ..common.crossovers import implementation
 from ..common.dispatch import dispatch
+from ..common.invariance import is_batch_invariant
 from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
 from .derivatives import fused_product, fused_takes, native_product, torch_product
 from .interpolation import InducingGrid, interpolate, interpolate_adjoint, interpolation_matrix
@@ -80,6 +81,8 @@ def sparse_low_rank_matmul(x: Tensor, taps: Tensor, kernel: Tensor, grid: Induci
     Raises:
         ValueError: for shapes that do not fit.
     """
+    if is_batch_invariant() and len(x) > 1:  # one row after another, as in `toeplitz_matmul`
+        return torch.cat([sparse_low_rank_matmul(row, taps, kernel, grid) for row in x.split(1)])
     route, dtype = dispatch(x)
     # Shapes that do not fit are left to the two parts, which say what is wrong.
     by_parts = route == "real" or not _fit(x, taps, kernel, grid)

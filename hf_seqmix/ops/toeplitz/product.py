@@ -49,8 +49,11 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
         return x.clone() + kernel.sum().to(x.dtype) * 0
     if route == "real":
         return _convolve(x, kernel, causal)
-    if causal and is_batch_invariant():
-        return _in_order(x, kernel)
+    if is_batch_invariant():
+        if causal:
+            return _in_order(x, kernel)
+        if len(x) > 1:  # which a library of transforms may do in another way than one row
+            return torch.cat([toeplitz_matmul(row, kernel, causal) for row in x.split(1)])
     y: Tensor = toeplitz_product(route == "operator", x, kernel, "output", causal)
     return y
 
