@@ -233,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
             sizes = sizes_of(arguments, length, arguments.dtype)
             row = benchmark_all(arguments, op, sizes, log, bandwidth, left)
             rows += [] if row is None else [row]
+    rows.sort(key=lambda row: arguments.ops.index(row["op"]))  # lengths were the outer loop
     if not rows:
         sys.exit("benchmark_ops.py: nothing was measured: give more --minutes.")
     kept = kept_rows(arguments)
