@@ -64,7 +64,9 @@ def _restarts(mask: Tensor | None, batch: int, length: int, position_ids: Tensor
         )
     positions = position_ids.expand(batch, length)
     if mask is None:
-        return torch.nn.functional.pad(positions[:, 1:] <= positions[:, :-1], (1, 0))
+        # Of the full length, not one less: a graph would have to know that this is not 1.
+        previous = torch.nn.functional.pad(positions, (1, 0))[:, :-1]
+        return (positions <= previous) & (torch.arange(length, device=positions.device) > 0)
     # Pads have positions of no meaning: compare with the last real token, -1 before the first.
     real = running_max(torch.where(mask, torch.arange(length, device=mask.device), -1))
     before = torch.nn.functional.pad(real, (1, 0), value=-1)[:, :-1]

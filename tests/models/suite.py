@@ -337,17 +337,19 @@ class ModelSuite:
             pytest.skip("a bidirectional family has no cache")
         model = self.make("ForCausalLM")
         ids, mask = torch.randint(VOCAB, (2, 9)), torch.tensor(PADS["left"])
+        places = (mask.cumsum(dim=1) - 1).clamp(min=0)
         cache = StaticCache(model.config, max_cache_len=14)
 
         def prepared(start: int, stop: int) -> dict[str, Tensor | None]:
             embeds = model.get_input_embeddings()(ids[:, start:stop])
-            places = torch.arange(start, stop)[None]
-            return create_masks_for_generate(model.config, embeds, mask[:, :stop], cache, position_ids=places)
+            return create_masks_for_generate(
+                model.config, embeds, mask[:, :stop], cache, position_ids=places[:, start:stop]
+            )
 
-        model(ids[:, :6], prepared(0, 6), past_key_values=cache, use_cache=True)
-        masks = [prepared(6, 9), prepared(8, 9)]
-        merged = {name: x if x is None or x.ndim == 4 else masks[1][name] for name, x in masks[0].items()}
-        actual = model(ids[:, 6:], merged, past_key_values=cache, use_cache=True).logits
+        model(ids[:, :6], prepared(0, 6), places[:, :6], past_key_values=cache, use_cache=True)
+        masks, last = prepared(6, 9), prepared(8, 9)
+        merged = {name: x if x is None or x.ndim == 4 else last[name] for name, x in masks.items()}
+        actual = model(ids[:, 6:], merged, places[:, 6:], past_key_values=cache, use_cache=True).logits
         assert_close(actual, model(ids, mask).logits[:, 6:])
 
     @pytest.mark.parametrize("pads", ["left", "inside"])
