@@ -19,6 +19,9 @@ __all__ = ["RowOperation"]
 
 _ARGUMENTS = "Tensor values, Tensor? mask, Tensor sequence_ids, Tensor[] tensors, int[] settings"
 
+# Shapes within depend on the data, so that a CUDA graph cannot hold the operator; older releases have no such tag.
+_TAGS = [torch.Tag.cudagraph_unsafe] if hasattr(torch.Tag, "cudagraph_unsafe") else []
+
 RowFunction = Callable[[Tensor, Sequence[Tensor], Sequence[int]], Tensor]
 Shape = Callable[[Tensor, Sequence[Tensor], Sequence[int]], tuple[int, torch.dtype]]
 
@@ -42,7 +45,8 @@ class RowOperation:
             return values.new_empty((*values.shape[:2], channels), dtype=dtype)
 
         def compute(values: Tensor, mask: Tensor | None, sequence_ids: Tensor, *given: Any) -> Tensor:
-            if mask is None and bool((sequence_ids == sequence_ids[:, :1]).all()):
+            one = (sequence_ids == sequence_ids[:, :1]).all()
+            if bool(one if mask is None else one & mask.all()):
                 return function(values, *given).contiguous()
             return mix_groups(function, values, *group_by_length(mask, sequence_ids), *given)
 
@@ -68,9 +72,16 @@ class RowOperation:
             f"{name}_gradients",
             f"(Tensor upstream, {_ARGUMENTS}) -> Tensor[]",
             fake=lambda _, values, mask, ids, tensors, settings: [x.new_empty(x.shape) for x in (values, *tensors)],
+            tags=_TAGS,
         )(gradients)
         self.operator = differentiable_operator(
-            name, f"({_ARGUMENTS}) -> Tensor", fake=empty, save=save, backward=differentiate, once=True
+            name,
+            f"({_ARGUMENTS}) -> Tensor",
+            fake=empty,
+            save=save,
+            backward=differentiate,
+            once=True,
+            tags=_TAGS,
         )(compute)
 
     def __call__(self, rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) -> Tensor:
