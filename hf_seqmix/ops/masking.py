@@ -21,7 +21,7 @@ from torch import Tensor
 
 from .common.dispatch import dispatch
 from .packing import group_by_length, mix_groups, packed_sequence_ids, refuse_restarts, row_of_each_sequence
-from .rows import RowOperation
+from .rows import RowOperation, packed_plan
 
 __all__ = ["TokenLayout", "attention_bias", "real_positions", "token_layout"]
 
@@ -52,6 +52,8 @@ class TokenLayout(NamedTuple):
     """Whether pads stand before real tokens in rows that are mixed as they stand."""
     grid_size: tuple[int, int] | None = None
     """(height, width) of the grid whose places, row after row, the tokens are; None for text."""
+    plan: tuple[Tensor, Tensor] | None = None
+    """How a graph lays out packed rows, see `packed_plan`."""
 
     def zero_pads(self, values: Tensor) -> Tensor:
         """Set `values` (batch, length, channels) to zero at pads."""
@@ -82,7 +84,8 @@ class TokenLayout(NamedTuple):
         if self.sequence_ids is not None:
             if not isinstance(operation, RowOperation):
                 raise TypeError(f"a graph cannot apply {operation} to packed rows: make a RowOperation of it.")
-            return operation.packed(values, self.mask, self.sequence_ids, *given)
+            plan = packed_plan(self.mask, self.sequence_ids) if self.plan is None else self.plan
+            return operation.packed(values, plan, *given)
         if align and self.left_padded and self.mask is not None:
             return mix_groups(operation, values, *_pads_last(self.mask), *given)
         return operation(self.zero_pads(values), *given)
@@ -185,7 +188,7 @@ def token_layout(
                 "each sequence as its own row, or start from an empty cache."
             )
         if tracing and dispatch(sequence_ids)[0] != "real":
-            return TokenLayout(mask, key_mask, sequence_ids)
+            return TokenLayout(mask, key_mask, sequence_ids, plan=packed_plan(mask, sequence_ids))
         lay_out = row_of_each_sequence if tracing else group_by_length
         return TokenLayout(mask, key_mask, sequence_ids, *lay_out(mask, sequence_ids))
     if mask is None or (not tracing and bool(mask.all())):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from hf_seqmix.ops.masking import TokenLayout, token_layout
 from hf_seqmix.ops.packing import refuse_restarts, row_of_each_sequence
-from hf_seqmix.ops.rows import RowOperation
+from hf_seqmix.ops.rows import RowOperation, packed_plan
 
 MASKS = {
     "none": None,
@@ -60,8 +60,19 @@ def test_the_operator_computes_what_a_layout_without_a_graph_does(name, ids):
 
 def test_the_operator_keeps_the_rules_of_torch():
     values, mask, sequence_ids, scale = inputs("pads", "several")
+    plan = packed_plan(mask, sequence_ids)
     for tensors, settings in (([scale], [2, 3]), ([], [1]), ([scale], [])):
-        torch.library.opcheck(scaled_sums.operator.traced, (values, mask, sequence_ids, tensors, settings))
+        torch.library.opcheck(scaled_sums.operator.traced, (values, *plan, tensors, settings))
+    torch.library.opcheck(torch.ops.hf_seqmix.packed_plan_v1.default, (mask, sequence_ids))
+
+
+def test_a_plan_has_room_for_every_packing():
+    for lengths in ([1] * 24, [24], [2, 3, 4, 7, 8], [15, 1, 8]):
+        ids = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))[None]
+        values = torch.randn(1, 24, 3, dtype=torch.float64)
+        in_graph = TokenLayout(sequence_ids=ids, plan=packed_plan(None, ids)).mix(scaled_sums, values, [], [1])
+        alone = [scaled_sums(part, [], [1]) for part in values.split(lengths, dim=1)]
+        torch.testing.assert_close(in_graph, torch.cat(alone, dim=1))
 
 
 def test_one_graph_holds_packed_rows_of_all_lengths():
