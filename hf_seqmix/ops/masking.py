@@ -72,7 +72,7 @@ class TokenLayout(NamedTuple):
                 it. The operation is called once for each group of sequences of similar length, at most
                 log2(length) + 1 times. A graph takes packed rows where it is a `RowOperation`.
             values: (batch, length, channels).
-            *given: handed to the operation: for a `RowOperation`, its tensors and settings.
+            *given: handed to the operation: for a `RowOperation`, its tensors, settings and modules.
             align: whether the operation counts positions from the first of a row, so that each row's first real token
                 must stand there.
 

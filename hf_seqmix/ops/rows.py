@@ -84,7 +84,7 @@ def _apply_plan(
     return mix_groups(function, values, tuple(part.clamp(min=0) for part in gather), gathered, scatter, tensors, *rest)
 
 
-RowFunction = Callable[[Tensor, Sequence[Tensor], Sequence[int]], Tensor]
+RowFunction = Callable[..., Tensor]
 Shape = Callable[[Tensor, Sequence[Tensor], Sequence[int]], tuple[int, torch.dtype]]
 
 
@@ -93,9 +93,10 @@ class RowOperation:
 
     Args:
         name: "namespace::name" of the operator.
-        function: (rows, tensors, settings) -> mixed. Rows are (rows, positions, channels), and may end in zeros, which
-            are no tokens. `mixed` is (rows, positions, any number of channels). Everything else that is differentiated
-            is among the tensors.
+        function: (rows, tensors, settings, *modules) -> mixed. Rows are (rows, positions, channels), and may end in
+            zeros, which are no tokens. `mixed` is (rows, positions, any number of channels). Everything else that is
+            differentiated is among the tensors. Modules, which a user may have changed, compute what `function` does
+            without them; the operator takes none.
         result: (values, tensors, settings) -> number of channels and dtype of `mixed`; those of the rows by default.
     """
 
@@ -145,12 +146,12 @@ class RowOperation:
             tags=_TAGS,
         )(compute)
 
-    def __call__(self, rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) -> Tensor:
+    def __call__(self, rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int], *modules: Any) -> Tensor:
         """Mix rows that hold one sequence each."""
-        return self.function(rows, tensors, settings)
+        return self.function(rows, tensors, settings, *modules)
 
     def packed(
-        self, values: Tensor, plan: tuple[Tensor, Tensor], tensors: Sequence[Tensor], settings: Sequence[int]
+        self, values: Tensor, plan: tuple[Tensor, Tensor], tensors: Sequence[Tensor], settings: Sequence[int], *_: Any
     ) -> Tensor:
         """Mix each sequence of packed rows alone, by an operator.
 
@@ -159,6 +160,7 @@ class RowOperation:
             plan: what `packed_plan` returns.
             tensors: as `function` takes them.
             settings: as `function` takes them.
+            *_: modules, which an operator does not take.
 
         Returns:
             (batch, length, channels); pad positions are undefined. A backward pass computes the operation again.

@@ -1,7 +1,7 @@
 """The polynomial mixer: products of d projections of the tokens, mixed by content or by position."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from ...cache import append_sums, past_length, read_sums
 from ...modules.norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
 from ...modules.sharding import split_heads, whole_values
 from ...ops.masking import TokenLayout, token_layout
-from ...ops.polynomial.product import DEGREE_FORMS, polynomial_product
+from ...ops.polynomial.product import DEGREE_FORMS, Product, polynomial_product
 from ...ops.rows import RowOperation
 from .factor_linear import FactorLinear
 from .group import PolynomialGroup
@@ -222,7 +222,8 @@ class PolynomialMixer(nn.Module):
             settings += [len(own), own[0].shape[-1]]
         flag = torch.ones_like(factors[0][..., :1])  # of real tokens
         rows = torch.cat([*factors, flag], dim=-1)
-        mixed = layout.mix(_ON_ROWS, rows, [] if weights is None else [weights], settings)
+        products = [group.product for group in self.groups]
+        mixed = layout.mix(_ON_ROWS, rows, [] if weights is None else [weights], settings, *products)
         return mixed.unflatten(-1, (-1, first.head_dim))
 
     def _continue(self, factors: list[Tensor], layout: TokenLayout, past_key_values: Any) -> Tensor:
@@ -252,7 +253,9 @@ class PolynomialMixer(nn.Module):
         return torch.cat(parts, dim=2)
 
 
-def _mix_rows(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) -> Tensor:
+def _mix_rows(
+    rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int], *products: Callable[..., Product]
+) -> Tensor:
     """Multiply the factors of all groups.
 
     Args:
@@ -260,6 +263,7 @@ def _mix_rows(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) 
         tensors: the weights of a soft degree, or none.
         settings: whether causal, the number of the degree's form, channels of a head; and for each group, how many
             factors, and channels of each.
+        *products: that of each group, by default the package's.
 
     Returns:
         (rows, length, heads x width) in float32 (float64).
@@ -269,14 +273,14 @@ def _mix_rows(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) 
     *factors, flag = rows.split([width for number, width in shapes for _ in range(number)] + [1], dim=-1)
     rest = iter(factors)
     parts = [
-        polynomial_product(
+        product(
             [split_heads(next(rest), head_dim) for _ in range(number)],
             DEGREE_FORMS[form],
             real=flag[..., 0],
             causal=bool(causal),
             weights=tensors[0] if tensors else None,
         ).y
-        for number, _ in shapes
+        for (number, _), product in zip(shapes, products or [polynomial_product] * len(shapes), strict=True)
     ]
     return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)).flatten(2)
 

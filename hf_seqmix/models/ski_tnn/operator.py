@@ -11,8 +11,8 @@ from ...modules.products import SparseLowRankProduct
 from ...modules.sharding import own_values
 from ...ops.masking import TokenLayout
 from ...ops.rows import RowOperation
-from ...ops.ski.product import sparse_low_rank_matmul
 from ...ops.ski.interpolation import InducingGrid
+from ...ops.ski.product import sparse_low_rank_matmul
 from .kernel import InverseTimeWarpKernel
 
 __all__ = ["SKIOperator"]

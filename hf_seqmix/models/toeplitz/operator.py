@@ -57,7 +57,9 @@ class ToeplitzOperator(nn.Module):
             response = self._response(longest, values)
             if response is not None:
                 return layout.mix(lambda rows: response_matmul(rows.transpose(1, 2), response).transpose(1, 2), values)
-            return layout.mix(_ON_ROWS, values, [self.kernel(longest, values.device)], [int(self.is_causal)], self.product)
+            return layout.mix(
+                _ON_ROWS, values, [self.kernel(longest, values.device)], [int(self.is_causal)], self.product
+            )
         if not self.is_causal:
             raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
         if layout.sequence_ids is not None:
