@@ -80,7 +80,7 @@ def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], 
         raise ValueError(f"{dynamic.__name__} and {static.__name__} must share one _layer_type.")
     STATIC_LAYER_TYPE_MAPPING[name] = static
     masks = LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
-    masks[name] = masks["full_attention"] if attends else _trailing_mask
+    masks[name] = masks["full_attention"] if attends else _padding_mask
 
 
 def attends(layer_type: str) -> bool:
@@ -89,12 +89,18 @@ def attends(layer_type: str) -> bool:
     return masks.get(layer_type) is masks["full_attention"]
 
 
-def _trailing_mask(
-    config: Any, inputs_embeds: Tensor, attention_mask: Tensor | None = None, **_: Any
+def _padding_mask(
+    config: Any, inputs_embeds: Tensor, attention_mask: Tensor | None = None, past_key_values: Any = None, **_: Any
 ) -> Tensor | None:
-    """Cut a 2D mask to the tokens of this call, so that a compiled decoding step sees one shape at every step."""
+    """Widen a 2D mask to all places of a preallocated cache, so that a compiled graph sees one shape at every step.
+
+    The exporters merge steps of decoding, and keep the mask of the last: a mask has to say where all tokens stand.
+    """
     if attention_mask is None or attention_mask.ndim != 2:
         return None
     if not torch.compiler.is_compiling() and bool((attention_mask != 0).all()):
         return None
-    return attention_mask[:, -inputs_embeds.shape[1] :].contiguous()
+    layers = [] if past_key_values is None else past_key_values.layers
+    places = max([getattr(layer, "max_cache_len", 0) for layer in layers], default=0)
+    unused = max(places - attention_mask.shape[1], 0)
+    return torch.nn.functional.pad(attention_mask, (0, unused), value=1)
