@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from ..common.trigonometry import cosines
 
@@ -36,8 +35,9 @@ def real_product(x: Tensor, kernel: Tensor, causal: bool) -> Tensor:
     x_real, x_imaginary = levels.forward(x.to(kernel.dtype))
     k_real, k_imaginary = levels.forward(kernel)
     product = x_real * k_real - x_imaginary * k_imaginary, x_real * k_imaginary + x_imaginary * k_real
-    first = 0 if causal else length - 1
-    return levels.inverse(product)[..., first : first + length]
+    places = torch.arange(length, device=x.device)
+    # Gathered: a slice asks a tracer to prove that the transform is longer than the row, for every length.
+    return levels.inverse(product).index_select(-1, places if causal else places + length - 1)
 
 
 class _Levels:
@@ -46,6 +46,7 @@ class _Levels:
     def __init__(self, rows: int, like: Tensor) -> None:
         self.rows = rows
         row = torch.arange(rows, device=like.device)
+        self.sample = torch.arange(rows * _WIDTH, device=like.device)
         place = torch.arange(_WIDTH, device=like.device)
         frequency = torch.arange(rows // 2 + 1, device=like.device).unsqueeze(1)  # q
         self.outer = _rotations(frequency * row, rows, like.dtype)  # (R / 2 + 1, R)
@@ -57,7 +58,10 @@ class _Levels:
 
     def forward(self, signal: Tensor) -> Pair:
         """Transform (..., length), padded with zeros, into pairs of (..., R / 2 + 1, W)."""
-        samples = F.pad(signal, (0, self.rows * _WIDTH - signal.shape[-1])).unflatten(-1, (self.rows, _WIDTH))
+        length = signal.shape[-1]
+        # Gathered and masked, see `real_product`.
+        samples = signal.index_select(-1, self.sample.clamp(max=length - 1)) * (self.sample < length)
+        samples = samples.unflatten(-1, (self.rows, _WIDTH))
         real, imaginary = _times((self.outer[0] @ samples, self.outer[1] @ samples), self.twist)
         return (
             real @ self.inner[0] - imaginary @ self.inner[1],
