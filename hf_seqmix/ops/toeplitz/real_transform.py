@@ -2,10 +2,11 @@
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..common.trigonometry import cosines
 
-__all__ = ["real_product"]
+__all__ = ["convolution_product", "real_product"]
 
 _WIDTH = 64
 
@@ -40,11 +41,17 @@ def real_product(x: Tensor, kernel: Tensor, causal: bool) -> Tensor:
     return levels.inverse(product).index_select(-1, places if causal else places + length - 1)
 
 
+def convolution_product(x: Tensor, kernel: Tensor, causal: bool) -> Tensor:
+    """Compute `real_product` by convolving each channel, O(n^2): faster for a few positions, up to about 200."""
+    length = x.shape[-1]
+    padded = F.pad(x.to(kernel.dtype), (length - 1, 0 if causal else length - 1))
+    return F.conv1d(padded, kernel.flip(-1).unsqueeze(1), groups=x.shape[1])
+
+
 class _Levels:
     """The matrices of the two levels, for transforms of `rows` times `_WIDTH` samples."""
 
     def __init__(self, rows: int, like: Tensor) -> None:
-        self.rows = rows
         row = torch.arange(rows, device=like.device)
         self.sample = torch.arange(rows * _WIDTH, device=like.device)
         place = torch.arange(_WIDTH, device=like.device)
@@ -61,7 +68,7 @@ class _Levels:
         length = signal.shape[-1]
         # Gathered and masked, see `real_product`.
         samples = signal.index_select(-1, self.sample.clamp(max=length - 1)) * (self.sample < length)
-        samples = samples.unflatten(-1, (self.rows, _WIDTH))
+        samples = samples.unflatten(-1, (-1, _WIDTH))
         real, imaginary = _times((self.outer[0] @ samples, self.outer[1] @ samples), self.twist)
         return (
             real @ self.inner[0] - imaginary @ self.inner[1],
