@@ -101,7 +101,7 @@ def export_onnx(
 def _export_whole(model: SeqMixPreTrainedModel, max_length: int | None, config: "OnnxConfig") -> "ExportedModel":
     from transformers.exporters import OnnxExporter
 
-    inputs = _example(model.config, batch=2, length=_LENGTH)
+    inputs: dict[str, Any] = _example(model.config, batch=2, length=_LENGTH)
     batch = torch.export.Dim("batch", min=2)
     length = torch.export.Dim("length", min=2, max=max_length)
     axes = {0: batch} if "pixel_values" in inputs else {0: batch, inputs["input_ids"].ndim - 1: length}
@@ -118,7 +118,8 @@ def _export_stages(model: SeqMixPreTrainedModel, max_length: int | None, config:
     exporter = OnnxExporter()
     config.dynamic = True
     components = {}
-    for name, (stage, inputs) in decompose_for_generation(model, _example(model.config, 2, _LENGTH)).items():
+    stages: dict[str, Any] = decompose_for_generation(model, _example(model.config, 2, _LENGTH))
+    for name, (stage, inputs) in stages.items():
         # Positions are counted from the mask; a graph that takes them would mix packed sequences, too.
         inputs.pop("position_ids", None)
         components[name] = exporter.export(stage, inputs, config).components["model"]
@@ -227,7 +228,7 @@ def _stage_trials(model: SeqMixPreTrainedModel, exported: "ExportedModel", max_l
             yield "logits", found.logits[:, 0], expected[:, length + step]
 
 
-def _example(config: SeqMixConfig, batch: int, length: int) -> dict[str, Tensor]:
+def _example(config: SeqMixConfig, batch: int, length: int) -> dict[str, Any]:
     """Make inputs by name, with a pad on the left of the first row where there is room for one."""
     image = config.image_shape
     if image is not None:
@@ -239,7 +240,7 @@ def _example(config: SeqMixConfig, batch: int, length: int) -> dict[str, Tensor]
     return {"input_ids": torch.randint(config.vocab_size, shape), "attention_mask": mask}
 
 
-def _inputs(config: SeqMixConfig, max_length: int | None) -> Iterator[dict[str, Tensor]]:
+def _inputs(config: SeqMixConfig, max_length: int | None) -> Iterator[dict[str, Any]]:
     if config.image_shape is not None:
         yield from (_example(config, batch, 1) for batch in (1, 3))
         return
