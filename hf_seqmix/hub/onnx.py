@@ -108,7 +108,8 @@ def _export_whole(model: SeqMixPreTrainedModel, max_length: int | None, config: 
     config.dynamic_shapes = dict.fromkeys(inputs, axes)
     # A tracer cannot prove for all lengths that a kernel of limited lags needs padding.
     config.prefer_deferred_runtime_asserts_over_guards = True
-    return OnnxExporter().export(model, {**inputs, "use_cache": False}, config)
+    inputs["use_cache"] = False
+    return OnnxExporter().export(model, inputs, config)
 
 
 def _export_stages(model: SeqMixPreTrainedModel, max_length: int | None, config: "OnnxConfig") -> "ExportedModel":
