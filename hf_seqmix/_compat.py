@@ -3,6 +3,8 @@
 The cache and mask tables below were renamed several times within 5.x; everything else uses public names.
 """
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ __all__ = [
     "capture_outputs",
     "merge_with_config_defaults",
     "register_causal_lm_name",
+    "register_export_patch",
     "register_image_classification_name",
     "register_layer_type",
 ]
@@ -63,6 +66,23 @@ def register_causal_lm_name(model_type: str, class_name: str) -> None:
 def register_image_classification_name(model_type: str, class_name: str) -> None:
     """Tell the image classification pipeline that it supports a class; else the pipeline logs an error."""
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES[model_type] = class_name
+
+
+def register_export_patch(function: Callable[..., Any], replacement: Callable[..., Any]) -> None:
+    """Have the library's exporters to other runtimes call something else while they trace.
+
+    Releases of the library without exporters ignore this.
+
+    Args:
+        function: at the top level of a module, which calls it by its bare name.
+        replacement: called instead.
+    """
+    if find_spec("transformers.exporters") is None:
+        return
+    from transformers.exporters.utils import register_patch
+
+    for runtime in ("onnx", "openvino", "executorch"):
+        register_patch(runtime, f"{function.__module__}.{function.__qualname__}")(lambda original: replacement)
 
 
 def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], attends: bool = False) -> None:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .common.dispatch import dispatch
+from .common.ordering import inverse_order, places_first
 from .packing import group_by_length, mix_groups, packed_sequence_ids, refuse_restarts, row_of_each_sequence
 from .rows import RowOperation, packed_plan
 
@@ -90,8 +91,8 @@ class TokenLayout(NamedTuple):
             return mix_groups(operation, values, *_pads_last(self.mask), *given)
         return operation(self.zero_pads(values), *given)
 
-    def history_order(self, past_length: int | Tensor, total_length: int) -> Tensor:
-        """Return the order that puts pads before real tokens once this call's tokens have joined the history.
+    def history_places(self, past_length: int | Tensor, total_length: int) -> Tensor:
+        """Return where positions go to put pads before real tokens once this call's tokens have joined the history.
 
         Args:
             past_length: number of positions held before this call, all of which count as real (its pads are zeros at
@@ -99,7 +100,7 @@ class TokenLayout(NamedTuple):
             total_length: positions of the history now; those from past_length + length on are unused.
 
         Returns:
-            (batch, total_length) long; entry p names the position that moves to p.
+            (batch, total_length) long, the place that each position moves to; unused positions stay.
         """
         if self.mask is None:
             raise ValueError("a layout without a mask has nothing to realign.")
@@ -108,8 +109,7 @@ class TokenLayout(NamedTuple):
         chunk = positions - past_length
         inside = (chunk >= 0) & (chunk < length)  # (total,)
         is_pad = inside & ~self.mask[:, chunk.clamp(0, length - 1)]  # (batch, total)
-        rank = torch.where(is_pad, 0, torch.where(chunk < length, 1, 2))
-        return rank.argsort(dim=-1, stable=True)
+        return places_first(is_pad)
 
 
 def token_layout(
@@ -216,11 +216,8 @@ def token_layout(
 def _pads_last(mask: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
     """Return `gather`, `gathered` and `scatter` that move each row's real tokens to its front, in order."""
     batch, length = mask.shape
-    positions = torch.arange(length, device=mask.device)
-    counted = mask.long().cumsum(dim=1)  # real tokens up to each position
-    # Counted, not sorted: a position's place is unique.
-    scatter = torch.where(mask, counted - 1, counted[:, -1:] + positions - counted)  # (batch, length)
-    gather = torch.zeros_like(scatter).scatter(1, scatter, positions.expand(batch, length))
+    scatter = places_first(mask)  # (batch, length)
+    gather = inverse_order(scatter)
     offsets = torch.arange(batch, device=mask.device).unsqueeze(1) * length
     return (gather + offsets,), (mask.gather(1, gather),), scatter + offsets
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from ...ops.common.ordering import inverse_order, places_first
 from ...ops.masking import TokenLayout
 from ...ops.rows import RowOperation
 
@@ -80,9 +81,9 @@ class TokenShift(nn.Module):
         # Pads are moved to the very front, where zeros count for nothing.
         count = before.shape[1]
         both = torch.cat([before, hidden_states], dim=1)
-        order = nn.functional.pad(real, (count, 0), value=True).to(torch.uint8).argsort(dim=1, stable=True)
-        mixed = self(both.gather(1, order.unsqueeze(-1).expand_as(both)))
-        back = order.argsort(dim=1)[:, count:]
+        places = places_first(nn.functional.pad(~real, (count, 0)))
+        mixed = self(both.gather(1, inverse_order(places).unsqueeze(-1).expand_as(both)))
+        back = places[:, count:]
         return mixed.gather(1, back.unsqueeze(-1).expand_as(hidden_states))
 
     def extra_repr(self) -> str:
