@@ -3,6 +3,8 @@
 The cache and mask tables below were renamed several times within 5.x; everything else uses public names.
 """
 
+from collections.abc import Callable
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -25,6 +27,7 @@ __all__ = [
     "capture_outputs",
     "merge_with_config_defaults",
     "register_causal_lm_name",
+    "register_export_patch",
     "register_image_classification_name",
     "register_layer_type",
 ]
@@ -65,6 +68,23 @@ def register_image_classification_name(model_type: str, class_name: str) -> None
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES[model_type] = class_name
 
 
+def register_export_patch(function: Callable[..., Any], replacement: Callable[..., Any]) -> None:
+    """Have the library's exporters to other runtimes call something else while they trace.
+
+    Releases of the library without exporters ignore this.
+
+    Args:
+        function: at the top level of a module, which calls it by its bare name.
+        replacement: called instead.
+    """
+    if find_spec("transformers.exporters") is None:
+        return
+    from transformers.exporters.utils import register_patch
+
+    for runtime in ("onnx", "openvino", "executorch"):
+        register_patch(runtime, f"{function.__module__}.{function.__qualname__}")(lambda original: replacement)
+
+
 def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], attends: bool = False) -> None:
     """Make `DynamicCache(config=...)`, `StaticCache(config=...)` and `generate` know a pair of cache layers.
 
@@ -80,7 +100,7 @@ def register_layer_type(dynamic: type[DynamicLayer], static: type[StaticLayer], 
         raise ValueError(f"{dynamic.__name__} and {static.__name__} must share one _layer_type.")
     STATIC_LAYER_TYPE_MAPPING[name] = static
     masks = LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
-    masks[name] = masks["full_attention"] if attends else _trailing_mask
+    masks[name] = masks["full_attention"] if attends else _padding_mask
 
 
 def attends(layer_type: str) -> bool:
@@ -89,12 +109,18 @@ def attends(layer_type: str) -> bool:
     return masks.get(layer_type) is masks["full_attention"]
 
 
-def _trailing_mask(
-    config: Any, inputs_embeds: Tensor, attention_mask: Tensor | None = None, **_: Any
+def _padding_mask(
+    config: Any, inputs_embeds: Tensor, attention_mask: Tensor | None = None, past_key_values: Any = None, **_: Any
 ) -> Tensor | None:
-    """Cut a 2D mask to the tokens of this call, so that a compiled decoding step sees one shape at every step."""
+    """Widen a 2D mask to all places of a preallocated cache, so that a compiled graph sees one shape at every step.
+
+    The exporters merge steps of decoding, and keep the mask of the last: a mask has to say where all tokens stand.
+    """
     if attention_mask is None or attention_mask.ndim != 2:
         return None
     if not torch.compiler.is_compiling() and bool((attention_mask != 0).all()):
         return None
-    return attention_mask[:, -inputs_embeds.shape[1] :].contiguous()
+    layers = [] if past_key_values is None else past_key_values.layers
+    places = max([getattr(layer, "max_cache_len", 0) for layer in layers], default=0)
+    unused = max(places - attention_mask.shape[1], 0)
+    return torch.nn.functional.pad(attention_mask, (0, unused), value=1)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from .._compat import DynamicLayer, StaticLayer, register_layer_type
+from ..ops.common.ordering import inverse_order
 from ..ops.masking import TokenLayout
 
 __all__ = ["HISTORY", "HistoryLayer", "HistoryStaticLayer", "append_history", "cached_taps", "past_length"]
@@ -25,6 +26,10 @@ class HistoryLayer(DynamicLayer):
 
     _layer_type = HISTORY
     taps: Tensor | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The library's exporters take every tensor of a copied cache for state that a graph reads and returns.
+        return {**self.__dict__, "taps": None}
 
     def reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""
@@ -88,14 +93,15 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
     positions = torch.arange(values.shape[1], device=values.device) + past
     if not layout.realign:
         return history[:, 0], positions
-    order = layout.history_order(past, history.shape[2])  # (batch, total)
+    places = layout.history_places(past, history.shape[2])  # (batch, total)
+    order = inverse_order(places)
     history = history[:, 0].gather(1, order.unsqueeze(-1).expand(-1, -1, history.shape[-1])).unsqueeze(1)
     layer = past_key_values.layers[layer_idx]
     if layer.is_compileable:
         layer.keys.copy_(history)
     else:
         layer.keys = history
-    return history[:, 0], order.argsort(dim=-1).index_select(1, positions)
+    return history[:, 0], places.index_select(1, positions)
 
 
 def cached_taps(past_key_values: Any, layer_idx: int, build: Callable[[int], Tensor], length: int) -> Tensor:
@@ -112,6 +118,8 @@ def cached_taps(past_key_values: Any, layer_idx: int, build: Callable[[int], Ten
         (channels, taps) with taps >= length.
     """
     layer = past_key_values.layers[layer_idx]
+    if torch.compiler.is_exporting() and not layer.is_compileable:
+        return build(length)  # one graph for all lengths cannot keep what only some calls rebuild
     taps = getattr(layer, "taps", None)
     if taps is None or taps.shape[1] < length:
         # Twice as many at each rebuild, so that decoding n tokens rebuilds log n times.

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._compat import StaticLayer, register_layer_type
+from ..ops.common.ordering import inverse_order, places_first
 from .held import HeldLayer
 
 __all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer", "last_real", "previous_inputs"]
@@ -31,7 +32,7 @@ def last_real(inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
     """
     inputs = F.pad(inputs, (0, 0, count, 0))
     if real is not None:
-        order = F.pad(real, (count, 0)).to(torch.uint8).argsort(dim=1, stable=True)
+        order = inverse_order(places_first(F.pad(~real, (count, 0), value=True)))
         inputs = inputs.gather(1, order.unsqueeze(-1).expand_as(inputs))
     return inputs[:, inputs.shape[1] - count :]
 

@@ -1,49 +1,61 @@
-"""Exports a model to ONNX, for runtimes without torch and without this package."""
+"""Exports a model to ONNX through the library's exporter, and compares onnxruntime with torch.
+
+export_onnx(model, "runs/onnx", generation=True)
+exported = ExportedModel.from_pretrained("runs/onnx")  # of transformers.exporters
+tokens = generate_onnx(exported, input_ids, max_new_tokens=20)
+"""
 
 import copy
-import tempfile
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..models.backbone import SeqMixPreTrainedModel
 from ..models.configuration import SeqMixConfig
 from .cards import head_of
 from .verification import VerificationError
 
-__all__ = ["export_onnx", "onnx_difference"]
+if TYPE_CHECKING:
+    from transformers.exporters import ExportedModel, OnnxConfig
+
+__all__ = ["export_onnx", "generate_onnx", "onnx_difference"]
 
 _PACKAGES = ("onnx", "onnxscript", "onnxruntime")
 _LENGTH = 12  # of the example that is traced; any above 1 would do
+_STEPS = 3  # of decoding that are compared
 
 
 def export_onnx(
     model: SeqMixPreTrainedModel,
-    path: str | Path,
+    folder: str | Path,
     *,
+    generation: bool = False,
     max_length: int | None = None,
     opset_version: int | None = None,
     tolerance: float | None = 1e-4,
 ) -> float:
-    """Write a model as one graph for any batch and length, and compare the outputs of onnxruntime and torch.
+    """Write a model as graphs for any batch and length, and compare the outputs of onnxruntime and torch.
 
-    Inputs are `input_ids` and `attention_mask`, (batch, length) int64, with pads on either side or inside. A model of
-    images takes `pixel_values`, (batch, num_channels, height, width), of the size in the configuration. Outputs are
-    those of the head in float32: `logits`, or `start_logits` and `end_logits`, or `last_hidden_state`. Pad positions
-    are undefined. There is no cache: the graph computes whole sequences. Weights in another dtype are written in
-    float32.
+    The folder is that of `ExportedModel.save_pretrained` of the library, whose `from_pretrained` reads it. Weights are
+    in files of their own. Nothing stands in the folder until the comparison has passed.
 
-    Products with Toeplitz matrices become convolutions, which take time in proportion to the square of the length.
-    Weights beyond 2 GB go to a file of their own, `path` with ".data" after it. Nothing stands at `path` until the
-    comparison has passed.
+    `model.onnx` computes whole sequences. Inputs are `input_ids` and `attention_mask`, (batch, length) int64, with
+    pads on either side or inside. A model of images takes `pixel_values`, (batch, num_channels, height, width), of the
+    size in the configuration. Outputs are those of the head in float32: `logits`, or `start_logits` and `end_logits`,
+    or `last_hidden_state`. Pad positions are undefined. Weights in another dtype are written in float32.
+
+    With `generation` there are two graphs instead. `prefill.onnx` takes a prompt, padded on the left, and returns the
+    tensors of the cache, too. `decode.onnx` takes a token for each row, the mask of all tokens and these tensors, and
+    returns them with the token added. Sums and windows that torch keeps at a constant size grow with the tokens there.
 
     Args:
         model: of one of the package's families, weights in memory; not changed.
-        path: of the file; an older file is replaced.
+        folder: to write to; older files are replaced.
+        generation: whether to export a causal language model to generate with a cache.
         max_length: longest input, for a model with parameters for each position (learned positions, couplings of pairs
             of positions, triangular mixing). None for no limit.
         opset_version: of ONNX; torch's choice by default.
@@ -53,114 +65,171 @@ def export_onnx(
         The largest difference found, see `onnx_difference`; 0 without a comparison.
 
     Raises:
-        ImportError: without the packages onnx, onnxscript and onnxruntime (the last for the comparison only).
-        ValueError: for a model from outside the package, or a path that is a folder.
-        VerificationError: for a difference above the tolerance, NaN included; no file is left.
+        ImportError: without the packages onnx, onnxscript and onnxruntime, or with a torch that the library's exporter
+            does not support.
+        ValueError: for a model from outside the package, one that cannot generate with `generation`, or a folder that
+            is a file.
+        VerificationError: for a difference above the tolerance, NaN included; nothing is written.
     """
-    packages = _PACKAGES if tolerance is not None else _PACKAGES[:2]
-    missing = [package for package in packages if find_spec(package) is None]
+    missing = [package for package in _PACKAGES if find_spec(package) is None]
     if missing:
         raise ImportError(f"ONNX needs the packages {', '.join(missing)}: pip install {' '.join(missing)}")
-    head_of(model)
-    path = Path(path)
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder. Give the name of a file, such as {path / 'model.onnx'}.")
-    wrapped = _Outputs(model)
-    inputs = _example(model.config, batch=2, length=_LENGTH)
-    batch = torch.export.Dim("batch", min=2)
-    length = torch.export.Dim("length", min=2, max=max_length)
-    axis = inputs["input_ids"].ndim - 1 if "input_ids" in inputs else None
-    shapes = [{0: batch} if axis is None else {0: batch, axis: length} for _ in inputs]
-    with warnings.catch_warnings():
-        # Both inputs have the same two axes, which is meant.
-        warnings.filterwarnings("ignore", message="# The axis name", category=UserWarning)
-        program = torch.onnx.export(
-            wrapped,
-            tuple(inputs.values()),
-            dynamo=True,
-            input_names=list(inputs),
-            output_names=list(wrapped.outputs(*inputs.values())),
-            dynamic_shapes=(tuple(shapes),),  # those of `*args`
-            opset_version=opset_version,
-            verbose=False,
-        )
-    assert program is not None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
-        written = Path(folder) / path.name
-        program.save(written)
-        difference = 0.0
-        if tolerance is not None:
-            difference = onnx_difference(model, written, max_length=max_length)
-            if not difference <= tolerance:
-                raise VerificationError(
-                    f"onnxruntime differs from torch by {difference:.2g} of the root mean square of an output, more "
-                    f"than {tolerance:.2g}: the file was not kept."
-                )
-        # The graph last: it is of no use without its weights.
-        for file in sorted(Path(folder).iterdir(), key=lambda file: file == written):
-            file.replace(path.with_name(file.name))
+    from transformers.exporters import OnnxConfig
+
+    head = head_of(model)
+    folder = Path(folder)
+    if folder.is_file():
+        raise ValueError(f"{folder} is a file. Give the name of a folder, such as {folder.with_suffix('')}.")
+    if generation and not model.can_generate():
+        raise ValueError(f"generation=True was given, but {head} does not generate: export a causal language model.")
+    if model.training or any(x.is_floating_point() and x.dtype != torch.float32 for x in model.parameters()):
+        model = copy.deepcopy(model).float().eval()
+    export = _export_stages if generation else _export_whole
+    exported = export(model, max_length, OnnxConfig(opset_version=opset_version))
+    difference = 0.0
+    if tolerance is not None:
+        difference = onnx_difference(model, exported, max_length=max_length)
+        if not difference <= tolerance:
+            raise VerificationError(
+                f"onnxruntime differs from torch by {difference:.2g} of the root mean square of an output, more "
+                f"than {tolerance:.2g}: nothing was written."
+            )
+    exported.save_pretrained(folder)
     return difference
 
 
-def onnx_difference(model: SeqMixPreTrainedModel, path: str | Path, *, max_length: int | None = None) -> float:
-    """Compare a file with its model on random inputs of several batches and lengths, padded and not.
+def _export_whole(model: SeqMixPreTrainedModel, max_length: int | None, config: "OnnxConfig") -> "ExportedModel":
+    from transformers.exporters import OnnxExporter
+
+    inputs: dict[str, Any] = _example(model.config, batch=2, length=_LENGTH)
+    batch = torch.export.Dim("batch", min=2)
+    length = torch.export.Dim("length", min=2, max=max_length)
+    axes = {0: batch} if "pixel_values" in inputs else {0: batch, inputs["input_ids"].ndim - 1: length}
+    config.dynamic_shapes = dict.fromkeys(inputs, axes)
+    # A tracer cannot prove for all lengths that a kernel of limited lags needs padding.
+    config.prefer_deferred_runtime_asserts_over_guards = True
+    inputs["use_cache"] = False
+    return OnnxExporter().export(model, inputs, config)
+
+
+def _export_stages(model: SeqMixPreTrainedModel, max_length: int | None, config: "OnnxConfig") -> "ExportedModel":
+    from transformers.exporters import ExportedModel, OnnxExporter
+    from transformers.exporters.utils import decompose_for_generation
+
+    exporter = OnnxExporter()
+    config.dynamic = True
+    components = {}
+    stages: dict[str, Any] = decompose_for_generation(model, _example(model.config, 2, _LENGTH))
+    for name, (stage, inputs) in stages.items():
+        # Positions are counted from the mask; a graph that takes them would mix packed sequences, too.
+        inputs.pop("position_ids", None)
+        components[name] = exporter.export(stage, inputs, config).components["model"]
+    return ExportedModel(components, exporter.export_format, model.config, model.generation_config)
+
+
+def generate_onnx(
+    exported: "ExportedModel", input_ids: Tensor, attention_mask: Tensor | None = None, *, max_new_tokens: int
+) -> Tensor:
+    """Continue prompts by the most probable tokens, as `generate(do_sample=False)` of the model does.
+
+    Rows do not end before the others: tokens after the end of a text are to be cut off.
 
     Args:
-        model: compared in evaluation mode, whatever its mode.
-        path: of the file.
+        exported: written with `generation`.
+        input_ids: (batch, length) prompts.
+        attention_mask: (batch, length), zero at pads, on the left; None for none.
+        max_new_tokens: at least 1.
+
+    Returns:
+        (batch, length + max_new_tokens).
+    """
+    mask = torch.ones_like(input_ids) if attention_mask is None else attention_mask
+    outputs = _run(exported, "prefill", input_ids=input_ids, attention_mask=mask)
+    for step in range(max_new_tokens):
+        last = outputs.logits[:, -1].argmax(dim=-1, keepdim=True)
+        input_ids = torch.cat([input_ids, last], dim=1)
+        if step < max_new_tokens - 1:
+            mask = _longer(mask)
+            outputs = _decode(exported, last, mask, outputs)
+    return input_ids
+
+
+def _run(exported: "ExportedModel", name: str, **inputs: Any) -> Any:
+    return exported.runners[name](**inputs)
+
+
+def _decode(exported: "ExportedModel", tokens: Tensor, mask: Tensor, before: Any) -> Any:
+    cache = before.past_key_values
+    return _run(exported, "decode", input_ids=tokens, attention_mask=mask, past_key_values=cache)
+
+
+def _longer(mask: Tensor) -> Tensor:
+    return torch.nn.functional.pad(mask, (0, 1), value=1)
+
+
+def onnx_difference(
+    model: SeqMixPreTrainedModel, exported: "ExportedModel", *, max_length: int | None = None
+) -> float:
+    """Compare graphs with their model on random inputs of several batches and lengths, padded and not.
+
+    Args:
+        model: in float32 and evaluation mode.
+        exported: the graphs; those of generation are compared in a prompt and the first steps after it.
         max_length: longest input to try.
 
     Returns:
         The largest absolute difference at a real token, over the root mean square of the output of torch for all
         inputs; NaN where either output has NaN.
     """
-    from onnxruntime import InferenceSession
-
-    session = InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
-    wrapped = _Outputs(model)
-    furthest = dict.fromkeys(names, torch.zeros((), dtype=torch.float64))
-    seen: dict[str, list[Tensor]] = {name: [] for name in names}
-    for inputs in _trials(model.config, max_length):
-        expected = wrapped.outputs(*inputs.values())
-        found = session.run(names, {name: x.numpy() for name, x in inputs.items()})
-        for name, array in zip(names, found, strict=True):
-            actual, exact = torch.from_numpy(array).double(), expected[name].double()
-            mask = inputs.get("attention_mask")
-            if mask is not None and exact.shape[: mask.ndim] == mask.shape:  # a value for each token
-                actual, exact = actual[mask.bool()], exact[mask.bool()]
-            # Of two numbers this keeps NaN, which Python's own would lose.
-            furthest[name] = torch.maximum(furthest[name], (actual - exact).abs().max())
-            seen[name].append(exact.flatten())
+    trials = _stage_trials if "prefill" in exported.components else _whole_trials
+    furthest: dict[str, Tensor] = {}
+    seen: dict[str, list[Tensor]] = {}
+    for name, found, expected in trials(model, exported, max_length):
+        actual, exact = found.double(), expected.double()
+        # Of two numbers this keeps NaN, which Python's own would lose.
+        furthest[name] = torch.maximum(furthest.get(name, exact.new_zeros(())), (actual - exact).abs().max())
+        seen.setdefault(name, []).append(exact.flatten())
     # The size of an output is that over all inputs: a single score may be near zero.
     scales = {name: torch.cat(parts).square().mean().sqrt() for name, parts in seen.items()}
-    return float(torch.stack([furthest[name] / scales[name] for name in names]).max())
+    return float(torch.stack([furthest[name] / scales[name] for name in furthest]).max())
 
 
-class _Outputs(nn.Module):
-    """A model that takes tensors and returns a tuple of tensors, in float32 and evaluation mode."""
-
-    def __init__(self, model: SeqMixPreTrainedModel) -> None:
-        super().__init__()
-        if model.training or any(x.is_floating_point() and x.dtype != torch.float32 for x in model.parameters()):
-            model = copy.deepcopy(model).float().eval()
-        self.model = model
-        self.inputs = list(_example(model.config, 1, 1))
-        self.eval()
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        outputs = self.model(**dict(zip(self.inputs, inputs, strict=True)), use_cache=False)
-        return tuple(value for value in outputs.values() if isinstance(value, Tensor))
-
-    @torch.no_grad()
-    def outputs(self, *inputs: Tensor) -> Mapping[str, Tensor]:
-        """Return the outputs by name."""
-        found = self.model(**dict(zip(self.inputs, inputs, strict=True)), use_cache=False)
-        return {name: value for name, value in found.items() if isinstance(value, Tensor)}
+Trial = tuple[str, Tensor, Tensor]
+"""The name of an output, what onnxruntime computed, and what torch did."""
 
 
-def _example(config: SeqMixConfig, batch: int, length: int) -> dict[str, Tensor]:
+@torch.no_grad()
+def _whole_trials(model: SeqMixPreTrainedModel, exported: "ExportedModel", max_length: int | None) -> Iterator[Trial]:
+    for inputs in _inputs(model.config, max_length):
+        expected = model(**inputs, use_cache=False)
+        found = exported(**inputs)
+        mask = inputs.get("attention_mask")
+        for name, exact in expected.items():
+            actual = found[name]
+            if mask is not None and exact.shape[: mask.ndim] == mask.shape:  # a value for each token
+                actual, exact = actual[mask.bool()], exact[mask.bool()]
+            yield name, actual, exact
+
+
+@torch.no_grad()
+def _stage_trials(model: SeqMixPreTrainedModel, exported: "ExportedModel", max_length: int | None) -> Iterator[Trial]:
+    for inputs in _inputs(model.config, None if max_length is None else max_length - _STEPS):
+        mask = inputs["attention_mask"]
+        if not bool(mask[:, -1].all()):
+            continue  # prompts are padded on the left
+        found = _run(exported, "prefill", **inputs)
+        ids, real, length = inputs["input_ids"], mask.bool(), mask.shape[1]
+        more = torch.randint(model.config.vocab_size, (len(ids), _STEPS))
+        all_ids, whole = torch.cat([ids, more], dim=1), torch.nn.functional.pad(mask, (0, _STEPS), value=1)
+        expected = model(all_ids, attention_mask=whole, use_cache=False).logits
+        yield "logits", found.logits[real], expected[:, :length][real]
+        for step in range(_STEPS):
+            mask = _longer(mask)
+            found = _decode(exported, more[:, step : step + 1], mask, found)
+            yield "logits", found.logits[:, 0], expected[:, length + step]
+
+
+def _example(config: SeqMixConfig, batch: int, length: int) -> dict[str, Any]:
     """Make inputs by name, with a pad on the left of the first row where there is room for one."""
     image = config.image_shape
     if image is not None:
@@ -172,7 +241,7 @@ def _example(config: SeqMixConfig, batch: int, length: int) -> dict[str, Tensor]
     return {"input_ids": torch.randint(config.vocab_size, shape), "attention_mask": mask}
 
 
-def _trials(config: SeqMixConfig, max_length: int | None) -> Iterator[dict[str, Tensor]]:
+def _inputs(config: SeqMixConfig, max_length: int | None) -> Iterator[dict[str, Any]]:
     if config.image_shape is not None:
         yield from (_example(config, batch, 1) for batch in (1, 3))
         return

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 from typing import Any
 
 import torch
@@ -23,6 +24,9 @@ from .loading import CheckedLoading
 
 __all__ = ["SeqMixModel", "SeqMixPreTrainedModel"]
 
+_SENSITIVE = r".+\.kernel\.encoder"
+"""Small networks of a lag or a frequency, in which rounded weights move every tap; quantization leaves them out."""
+
 
 class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     """What every model of the zoo tells the library about itself, and how weights are drawn."""
@@ -33,9 +37,6 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     supports_gradient_checkpointing = True
     _no_split_modules = ["SeqMixBlock"]
     _skip_keys_device_placement = ["past_key_values"]
-    # Small networks of a lag or a frequency, in which rounded weights move every tap: quantization leaves them out,
-    # too.
-    _keep_in_fp32_modules = [r".+\.kernel\.encoder"]
     _supports_sdpa = True
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": SeqMixBlock}
@@ -149,6 +150,9 @@ class SeqMixModel(SeqMixPreTrainedModel):
         self.embedding_scale = config.embedding_scale
         self.layer_types = config.layer_types
         self.gradient_checkpointing = False
+        # Where there are any: the library wants a module for each entry, of which a head inherits the backbone's.
+        if any(re.fullmatch(_SENSITIVE, name) for name, _ in self.named_modules()):
+            self._keep_in_fp32_modules = [_SENSITIVE]
         self.post_init()
 
     @merge_with_config_defaults
@@ -170,9 +174,10 @@ class SeqMixModel(SeqMixPreTrainedModel):
             input_ids: (batch, length) token ids.
             attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens, which may be padded
                 left, right or inside; or, from `generate` with a compiled cache, one mask for each entry of
-                `layer_types`.
+                `layer_types`, 2D masks over all places of the cache.
             position_ids: (batch or 1, length). Positions that restart within a row, like `cu_seq_lens_q` or `seq_idx`
-                among `kwargs`, mean several packed sequences, each encoded alone.
+                among `kwargs`, mean several packed sequences, each encoded alone. A graph cannot look whether they
+                restart: it fills the cache that it is given, and stops where they do, but makes none.
             past_key_values: cache of the library that these tokens continue.
             inputs_embeds: (batch, length, hidden_size), instead of `input_ids`; scaled like embeddings.
             use_cache: whether to return a cache; by default as the config says, never in training or for images.
@@ -220,6 +225,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
             seq_idx=kwargs.get("seq_idx"),
             grid_size=grid_size,
+            has_cache=past_key_values is not None,
         )
         if use_cache and past_key_values is None and not self.training and self.config.is_causal:
             past_key_values = None if layout.sequence_ids is not None else DynamicCache(config=self.config)

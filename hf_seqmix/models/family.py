@@ -26,12 +26,16 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from .._compat import register_causal_lm_name, register_image_classification_name
+from .._compat import register_causal_lm_name, register_export_patch, register_image_classification_name
+from ..ops.common.dispatch import real_route, traced_route
 from .backbone import SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
 from .mixers import register_feed_forward, register_mixer
 
 __all__ = ["Family"]
+
+# Other runtimes know neither the package's operators nor all transforms.
+register_export_patch(traced_route, real_route)
 
 
 @dataclass(frozen=True)

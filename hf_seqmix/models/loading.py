@@ -14,6 +14,10 @@ _DRAWN_BYTES = 2**32
 """Weights that a checkpoint may lack in any case, such as those of a new head."""
 
 
+class WrongShapesError(ValueError, RuntimeError):
+    """Weights are of other shapes than the configuration says; the library raises a `RuntimeError` there."""
+
+
 class CheckedLoading(PreTrainedModel):
     """A model whose `from_pretrained` names a damaged file, and compares shapes before it allocates memory."""
 
@@ -25,7 +29,8 @@ class CheckedLoading(PreTrainedModel):
 
         Raises:
             ValueError: for a weights file that is damaged, where the library only passes on what is wrong with the
-                file; and for weights of other shapes than the configuration says.
+                file.
+            WrongShapesError: for weights of other shapes than the configuration says.
         """
         name = pretrained_model_name_or_path
         try:
@@ -54,7 +59,7 @@ class CheckedLoading(PreTrainedModel):
                 for name, found, wanted in wrong
             ]
             more = f"\n  and {len(lines) - 8} more" if len(lines) > 8 else ""
-            raise ValueError(
+            raise WrongShapesError(
                 "the weights are of other shapes than the configuration says (ignore_mismatched_sizes=True draws them "
                 "anew):\n  " + "\n  ".join(lines[:8]) + more
             )

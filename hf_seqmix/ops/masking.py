@@ -7,7 +7,8 @@ A mixer gets a `TokenLayout`, made of the attention mask, and hands its position
   and convolutions of earlier operations have filled the pads again;
 * pads between real tokens, or several sequences in a row: the real tokens of each sequence are gathered into a row of
   their own, mixed there, and scattered back. Under tracing, where the batch cannot be looked at, padded rows always go
-  this way, which has static shapes.
+  this way, which has static shapes. Rows that may be packed go to an operator, which looks when the graph runs
+  (`rows.py`).
 
 With a history (a cache), each row's real tokens are kept contiguous at the end of the history, pads before them.
 """
@@ -18,9 +19,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .common.dispatch import dispatch
 from .common.invariance import is_batch_invariant
+from .common.ordering import inverse_order, places_first
 from .common.running_max import running_max
-from .packing import group_by_length, packed_sequence_ids
+from .packing import group_by_length, mix_groups, packed_sequence_ids, refuse_restarts, row_of_each_sequence
+from .rows import RowOperation, packed_plan
 
 __all__ = ["TokenLayout", "attention_bias", "padding_mask", "real_positions", "token_layout"]
 
@@ -36,10 +40,11 @@ class TokenLayout(NamedTuple):
     key_mask: Tensor | None = None
     """(batch, past + length) bool, the same with the history in front; None when all are real."""
     sequence_ids: Tensor | None = None
-    """(batch, length) long, equal for tokens of one packed sequence; None without packing."""
+    """(batch, length) long, equal for tokens of one packed sequence; None without packing. A graph does not know
+    whether there is more than one."""
     gather: tuple[Tensor, ...] = ()
     """For each group of sequences of similar length, (sequences, longest) long: the positions of their tokens in the
-    flattened batch. Empty when rows are mixed as they stand."""
+    flattened batch. Empty when rows are mixed as they stand, and for packed rows in a graph."""
     gathered: tuple[Tensor, ...] = ()
     """For each group, (sequences, longest) bool: True where `gather` names a token of that sequence."""
     scatter: Tensor | None = None
@@ -50,6 +55,8 @@ class TokenLayout(NamedTuple):
     """Whether pads stand before real tokens in rows that are mixed as they stand."""
     grid_size: tuple[int, int] | None = None
     """(height, width) of the grid whose places, row after row, the tokens are; None for text."""
+    plan: tuple[Tensor, Tensor] | None = None
+    """How a graph lays out packed rows, see `packed_plan`."""
 
     def zero_pads(self, values: Tensor) -> Tensor:
         """Set `values` (batch, length, channels) to zero at pads."""
@@ -71,14 +78,15 @@ class TokenLayout(NamedTuple):
         """Return the length of the longest row that `mix` hands to its operation, for values of `length` positions."""
         return max([group.shape[1] for group in self.gather]) if self.gather else length
 
-    def mix(self, operation: Callable[[Tensor], Tensor], values: Tensor, align: bool = False) -> Tensor:
+    def mix(self, operation: Callable[..., Tensor], values: Tensor, *given: Any, align: bool = False) -> Tensor:
         """Apply an operation that mixes positions to each sequence alone.
 
         Args:
-            operation: maps (rows, positions, channels) to the same shape; each row is one sequence, zeros around it.
-                The operation is called once for each group of sequences of similar length, at most log2(length) + 1
-                times.
+            operation: (rows, *given) -> mixed, (rows, positions, channels) each; a row is one sequence, zeros around
+                it. The operation is called once for each group of sequences of similar length, at most
+                log2(length) + 1 times. A graph takes packed rows where it is a `RowOperation`.
             values: (batch, length, channels).
+            *given: handed to the operation: for a `RowOperation`, its tensors, settings and modules.
             align: whether the operation counts positions from the first of a row, so that each row's first real token
                 must stand there.
 
@@ -86,20 +94,19 @@ class TokenLayout(NamedTuple):
             (batch, length, channels); pad positions are undefined.
         """
         if is_batch_invariant() and not (self.mask is None and self.sequence_ids is None):
-            return self._mix_alone(operation, values)
-        if self.scatter is None:
-            if align and self.left_padded and self.mask is not None:
-                gathers, reals, scatter = _pads_last(self.mask)
-                return self._replace(gather=gathers, gathered=reals, scatter=scatter).mix(operation, values)
-            return operation(self.zero_pads(values))
-        flat = values.flatten(0, 1)
-        mixed = []
-        for gather, gathered in zip(self.gather, self.gathered, strict=True):
-            rows = flat[gather].masked_fill(~gathered.unsqueeze(-1), 0)  # (sequences, longest, channels)
-            mixed.append(operation(rows).flatten(0, 1))
-        return torch.cat(mixed)[self.scatter]
+            return self._mix_alone(operation, values, *given)
+        if self.scatter is not None:
+            return mix_groups(operation, values, self.gather, self.gathered, self.scatter, *given)
+        if self.sequence_ids is not None:
+            if not isinstance(operation, RowOperation):
+                raise TypeError(f"a graph cannot apply {operation} to packed rows: make a RowOperation of it.")
+            plan = packed_plan(self.mask, self.sequence_ids) if self.plan is None else self.plan
+            return operation.packed(values, plan, *given)
+        if align and self.left_padded and self.mask is not None:
+            return mix_groups(operation, values, *_pads_last(self.mask), *given)
+        return operation(self.zero_pads(values), *given)
 
-    def _mix_alone(self, operation: Callable[[Tensor], Tensor], values: Tensor) -> Tensor:
+    def _mix_alone(self, operation: Callable[..., Tensor], values: Tensor, *given: Any) -> Tensor:
         """Do what `mix` does, with each sequence in a call of its own, as long as it is."""
         batch, length = values.shape[:2]
         rows = torch.arange(batch, device=values.device).unsqueeze(1).expand(batch, length)
@@ -114,13 +121,13 @@ class TokenLayout(NamedTuple):
         mixed = None
         for number in range(int(sequence.max()) + 1 if len(places) else 0):
             own = places[sequence == number]
-            row = operation(flat[own].unsqueeze(0))[0]
+            row = operation(flat[own].unsqueeze(0), *given)[0]
             mixed = row.new_zeros((batch * length, row.shape[-1])) if mixed is None else mixed
             mixed[own] = row
-        return operation(self.zero_pads(values)) if mixed is None else mixed.view(batch, length, -1)
+        return operation(self.zero_pads(values), *given) if mixed is None else mixed.view(batch, length, -1)
 
-    def history_order(self, past_length: int | Tensor, total_length: int) -> Tensor:
-        """Return the order that puts pads before real tokens once this call's tokens have joined the history.
+    def history_places(self, past_length: int | Tensor, total_length: int) -> Tensor:
+        """Return where positions go to put pads before real tokens once this call's tokens have joined the history.
 
         Args:
             past_length: number of positions held before this call, all of which count as real (its pads are zeros at
@@ -128,7 +135,7 @@ class TokenLayout(NamedTuple):
             total_length: positions of the history now; those from past_length + length on are unused.
 
         Returns:
-            (batch, total_length) long; entry p names the position that moves to p.
+            (batch, total_length) long, the place that each position moves to; unused positions stay.
         """
         if self.mask is None:
             raise ValueError("a layout without a mask has nothing to realign.")
@@ -137,8 +144,7 @@ class TokenLayout(NamedTuple):
         chunk = positions - past_length
         inside = (chunk >= 0) & (chunk < length)  # (total,)
         is_pad = inside & ~self.mask[:, chunk.clamp(0, length - 1)]  # (batch, total)
-        rank = torch.where(is_pad, 0, torch.where(chunk < length, 1, 2))
-        return rank.argsort(dim=-1, stable=True)
+        return places_first(is_pad)
 
 
 def token_layout(
@@ -151,6 +157,7 @@ def token_layout(
     cu_seq_lens_q: Tensor | None = None,
     seq_idx: Tensor | None = None,
     grid_size: tuple[int, int] | None = None,
+    has_cache: bool = False,
     **_: Any,
 ) -> TokenLayout:
     """Work out where the real tokens of each sequence lie.
@@ -169,6 +176,8 @@ def token_layout(
         cu_seq_lens_q: (sequences + 1,) cumulative lengths, from 0 to batch * length, of sequences laid end to end.
         seq_idx: (batch, length) number of the sequence a token belongs to.
         grid_size: (height, width) of the grid that the tokens of an image form.
+        has_cache: whether the tokens are to join a cache, even an empty one. Rows of a traced call are then not
+            packed: the graph stops where `position_ids` restart.
         **_: other keyword arguments of a model's forward, ignored.
 
     Raises:
@@ -203,7 +212,9 @@ def token_layout(
     tracing = torch.compiler.is_compiling()
 
     sequence_ids = None
-    if not (position_ids is None and cu_seq_lens_q is None and seq_idx is None):
+    if tracing and has_cache and cu_seq_lens_q is None and seq_idx is None:
+        refuse_restarts(mask, batch, length, position_ids)
+    elif not (position_ids is None and cu_seq_lens_q is None and seq_idx is None):
         sequence_ids = packed_sequence_ids(mask, batch, length, position_ids, cu_seq_lens_q, seq_idx)
     if sequence_ids is not None:
         if not isinstance(past_length, int) or past_length > 0:
@@ -211,7 +222,10 @@ def token_layout(
                 "packed sequences (restarting position_ids, cu_seq_lens_q or seq_idx) cannot continue a cache: pass "
                 "each sequence as its own row, or start from an empty cache."
             )
-        return TokenLayout(mask, key_mask, sequence_ids, *group_by_length(mask, sequence_ids))
+        if tracing and dispatch(sequence_ids)[0] != "real":
+            return TokenLayout(mask, key_mask, sequence_ids, plan=packed_plan(mask, sequence_ids))
+        lay_out = row_of_each_sequence if tracing else group_by_length
+        return TokenLayout(mask, key_mask, sequence_ids, *lay_out(mask, sequence_ids))
     if mask is None or (not tracing and bool(mask.all())):
         past_is_real = key_mask is None or (not tracing and bool(key_mask.all()))
         return TokenLayout(key_mask=None if past_is_real else key_mask)
@@ -237,11 +251,8 @@ def token_layout(
 def _pads_last(mask: Tensor) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
     """Return `gather`, `gathered` and `scatter` that move each row's real tokens to its front, in order."""
     batch, length = mask.shape
-    positions = torch.arange(length, device=mask.device)
-    counted = mask.long().cumsum(dim=1)  # real tokens up to each position
-    # Counted, not sorted: a position's place is unique.
-    scatter = torch.where(mask, counted - 1, counted[:, -1:] + positions - counted)  # (batch, length)
-    gather = torch.zeros_like(scatter).scatter(1, scatter, positions.expand(batch, length))
+    scatter = places_first(mask)  # (batch, length)
+    gather = inverse_order(scatter)
     offsets = torch.arange(batch, device=mask.device).unsqueeze(1) * length
     return (gather + offsets,), (mask.gather(1, gather),), scatter + offsets
 
@@ -293,7 +304,7 @@ def padding_mask(
         if mask is None:
             all_real = True
         elif mask.ndim == 2:
-            return mask
+            return mask.index_select(1, torch.arange(length, device=mask.device) + past_length)
         else:
             prepared = mask
     if prepared is None or all_real:

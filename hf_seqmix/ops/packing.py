@@ -1,9 +1,21 @@
 """Packed rows: which sequence each token belongs to, and how sequences are laid out to be mixed alone."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
-__all__ = ["group_by_length", "packed_sequence_ids", "sequence_positions"]
+from .common.running_max import running_max
+
+__all__ = [
+    "group_by_length",
+    "mix_groups",
+    "packed_sequence_ids",
+    "refuse_restarts",
+    "row_of_each_sequence",
+    "sequence_positions",
+]
 
 
 def packed_sequence_ids(
@@ -14,7 +26,10 @@ def packed_sequence_ids(
     cu_seq_lens_q: Tensor | None,
     seq_idx: Tensor | None,
 ) -> Tensor | None:
-    """Number the packed sequences of each row, (batch, length), or return None where no row holds more than one."""
+    """Number the packed sequences of each row, (batch, length), or return None where no row holds more than one.
+
+    A traced call does not look at positions, and numbers the sequences whether or not there are several.
+    """
     if cu_seq_lens_q is not None:
         return _ids_from_boundaries(cu_seq_lens_q, batch, length)
     if seq_idx is not None:
@@ -23,6 +38,25 @@ def packed_sequence_ids(
         return seq_idx.long()
     if position_ids is None or length <= 1:
         return None
+    restarts = _restarts(mask, batch, length, position_ids)
+    if torch.compiler.is_compiling() or bool(restarts.any()):
+        return restarts.long().cumsum(dim=1)
+    return None
+
+
+def refuse_restarts(mask: Tensor | None, batch: int, length: int, position_ids: Tensor | None) -> None:
+    """Have a graph stop where positions restart, in a call whose rows cannot be packed since they fill a cache."""
+    if position_ids is None or length <= 1:
+        return
+    torch._assert_async(
+        ~_restarts(mask, batch, length, position_ids).any(),
+        "position_ids restart, which means packed sequences, and these cannot fill a cache: pass use_cache=False and "
+        "no past_key_values, or one sequence a row.",
+    )
+
+
+def _restarts(mask: Tensor | None, batch: int, length: int, position_ids: Tensor) -> Tensor:
+    """Return where a real token's position does not exceed that of the real token before it, (batch, length) bool."""
     if position_ids.ndim != 2 or position_ids.shape[1] != length or position_ids.shape[0] not in (1, batch):
         raise ValueError(
             f"position_ids has shape {tuple(position_ids.shape)}; for {batch} rows of {length} tokens it must be "
@@ -30,26 +64,29 @@ def packed_sequence_ids(
         )
     positions = position_ids.expand(batch, length)
     if mask is None:
-        restarts = positions[:, 1:] <= positions[:, :-1]
-        restarts = torch.nn.functional.pad(restarts, (1, 0))
-    else:
-        # Pads have positions of no meaning: compare with the last real token, -1 before the first.
-        real = torch.where(mask, torch.arange(length, device=mask.device), -1).cummax(dim=1).values
-        before = torch.nn.functional.pad(real, (1, 0), value=-1)[:, :-1]
-        previous = torch.where(before < 0, -1, positions.gather(1, before.clamp(min=0)))
-        restarts = mask & (before >= 0) & (positions <= previous)
-    return restarts.long().cumsum(dim=1) if bool(restarts.any()) else None
+        # Of the full length, not one less: a graph would have to know that this is not 1.
+        previous = torch.nn.functional.pad(positions, (1, 0))[:, :-1]
+        return (positions <= previous) & (torch.arange(length, device=positions.device) > 0)
+    # Pads have positions of no meaning: compare with the last real token, -1 before the first.
+    real = running_max(torch.where(mask, torch.arange(length, device=mask.device), -1))
+    before = torch.nn.functional.pad(real, (1, 0), value=-1)[:, :-1]
+    previous = torch.where(before < 0, -1, positions.gather(1, before.clamp(min=0)))
+    return mask & (before >= 0) & (positions <= previous)
 
 
 def _ids_from_boundaries(cu_seq_lens_q: Tensor, batch: int, length: int) -> Tensor:
     ends = cu_seq_lens_q.flatten().long()
-    valid = cu_seq_lens_q.ndim == 1 and len(ends) >= 2 and int(ends[0]) == 0 and int(ends[-1]) == batch * length
     rows_end = torch.arange(1, batch + 1, device=ends.device) * length
-    if not valid or bool((ends.diff() < 0).any()) or not bool(torch.isin(rows_end, ends).all()):
-        raise ValueError(
-            f"cu_seq_lens_q must rise from 0 to the number of tokens, {batch * length}, with a boundary at the end of "
-            f"each of the {batch} rows of {length}; got {ends.tolist()[:16]}."
-        )
+    rule = (
+        f"cu_seq_lens_q must rise from 0 to the number of tokens, {batch * length}, with a boundary at the end of "
+        f"each of the {batch} rows of {length}"
+    )
+    valid = (ends[:1] == 0).all() & (ends[-1:] == batch * length).all() & (ends.diff() >= 0).all()
+    valid = valid & torch.isin(rows_end, ends).all()
+    if torch.compiler.is_compiling():
+        torch._assert_async(valid, rule)
+    elif cu_seq_lens_q.ndim != 1 or len(ends) < 2 or not bool(valid):
+        raise ValueError(f"{rule}; got {ends.tolist()[:16]}.")
     positions = torch.arange(batch * length, device=ends.device)
     return torch.bucketize(positions, ends[1:-1], right=True).view(batch, length)
 
@@ -106,6 +143,70 @@ def group_by_length(
     return tuple(gather), tuple(gathered), scatter.view(batch, length)
 
 
+def mix_groups(
+    operation: Callable[..., Tensor],
+    values: Tensor,
+    gather: tuple[Tensor, ...],
+    gathered: tuple[Tensor, ...],
+    scatter: Tensor,
+    *given: Any,
+) -> Tensor:
+    """Apply an operation to groups of rows, each one sequence, and put the tokens back where they stood.
+
+    Args:
+        operation: (rows, *given) -> mixed, (rows, positions, channels) each, zeros around a sequence.
+        values: (batch, length, channels).
+        gather: see `group_by_length`.
+        gathered: see `group_by_length`.
+        scatter: see `group_by_length`.
+        *given: handed to the operation.
+
+    Returns:
+        (batch, length, channels of the operation); pad positions are undefined.
+    """
+    flat = values.flatten(0, 1)
+    mixed = []
+    for places, there in zip(gather, gathered, strict=True):
+        rows = flat[places].masked_fill(~there.unsqueeze(-1), 0)  # (sequences, longest, channels)
+        mixed.append(operation(rows, *given).flatten(0, 1))
+    return torch.cat(mixed)[scatter]
+
+
+def row_of_each_sequence(
+    mask: Tensor | None, sequence_ids: Tensor
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
+    """Lay each packed sequence in a row of its own, in shapes that depend on the number of tokens alone.
+
+    A row of n tokens becomes n rows of n places, most of them empty: for runtimes that know neither shapes from data
+    nor the package's operators.
+
+    Args:
+        mask: (batch, length) bool, True at real tokens; None when all are.
+        sequence_ids: (batch, length) long, equal for the tokens of one sequence of a row.
+
+    Returns:
+        What `group_by_length` returns, as a single group of (batch x length, length).
+    """
+    batch, length = sequence_ids.shape
+    places = torch.arange(length, device=sequence_ids.device)
+    same = sequence_ids.unsqueeze(2) == sequence_ids.unsqueeze(1)  # (batch, length, length)
+    if mask is not None:
+        same = same & mask.unsqueeze(1)
+    first = torch.where(same, places, length).amin(dim=2)  # of the sequence, by which its row is numbered
+    within = (same & (places <= places.unsqueeze(1))).long().sum(dim=2) - 1
+    number = length * length
+    target = first * length + within  # (batch, length)
+    if mask is not None:
+        target = torch.where(mask, target, number)  # a place beyond the last
+    rows = torch.zeros((batch, number + 1), dtype=torch.long, device=sequence_ids.device)
+    offsets = torch.arange(batch, device=sequence_ids.device).unsqueeze(1)
+    gather = rows.scatter(1, target, places.expand(batch, length) + offsets * length)[:, :number]
+    gathered = rows.scatter(1, target, torch.ones_like(target))[:, :number] != 0
+    shape = (batch * length, length)
+    scatter = target.clamp(max=number - 1) + offsets * number
+    return (gather.reshape(shape),), (gathered.reshape(shape),), scatter
+
+
 def sequence_positions(sequence_ids: Tensor) -> Tensor:
     """Count each token's position within its packed sequence, from 0.
 
@@ -117,4 +218,4 @@ def sequence_positions(sequence_ids: Tensor) -> Tensor:
     """
     index = torch.arange(sequence_ids.shape[1], device=sequence_ids.device).expand_as(sequence_ids)
     starts = torch.nn.functional.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], (1, 0), value=True)
-    return index - torch.where(starts, index, 0).cummax(dim=1).values
+    return index - running_max(torch.where(starts, index, 0))

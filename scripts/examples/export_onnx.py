@@ -1,10 +1,12 @@
-"""Export a checkpoint as one ONNX file, for any batch and length, and compare its outputs with torch.
+"""Export a checkpoint to ONNX, for any batch and length, and compare its outputs with torch.
 
     pip install "hf-seqmix[train]" onnx onnxscript onnxruntime
-    python scripts/examples/export_onnx.py runs/tnn --output runs/tnn.onnx
+    python scripts/examples/export_onnx.py runs/tnn --output runs/tnn-onnx
+    python scripts/examples/export_onnx.py runs/tnn --output runs/tnn-onnx --generation
 
-Inputs are input_ids and attention_mask (for images: pixel_values); outputs are those of the head of the checkpoint.
-The graph keeps no cache: it scores, fills masks and classifies. To generate, use the model itself.
+The first command writes model.onnx, which scores, fills masks and classifies. Its inputs are input_ids and
+attention_mask (for images: pixel_values); its outputs are those of the head of the checkpoint. The second command
+writes prefill.onnx and decode.onnx, which generate with a cache: hf_seqmix.hub.onnx.generate_onnx is the loop.
 """
 
 import argparse
@@ -22,7 +24,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder, or a repository on the Hub")
-    parser.add_argument("--output", type=Path, required=True, metavar="FILE", help="such as model.onnx; replaced")
+    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="older files are replaced")
+    parser.add_argument("--generation", action="store_true", help="graphs of a prompt and of a step, with a cache")
     parser.add_argument("--max-length", type=int, metavar="TOKENS", help="for models whose positions are numbered")
     parser.add_argument(
         "--tolerance", type=float, default=1e-4, help="largest difference, relative to an output's size"
@@ -37,12 +40,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         model, _ = open_checkpoint(arguments.checkpoint)
         difference = export_onnx(
-            model, arguments.output, max_length=arguments.max_length, tolerance=arguments.tolerance
+            model,
+            arguments.output,
+            generation=arguments.generation,
+            max_length=arguments.max_length,
+            tolerance=arguments.tolerance,
         )
     except (ImportError, ValueError, VerificationError) as error:
         print(error, file=sys.stderr)
         return 2
-    size = sum(file.stat().st_size for file in arguments.output.parent.glob(f"{arguments.output.name}*"))
+    size = sum(file.stat().st_size for file in arguments.output.glob("*.onnx*"))
     print(f"{arguments.output}: {size / 1e6:.1f} MB")
     print(f"onnxruntime differs from torch by at most {difference:.1e} of an output's root mean square")
     return 0

@@ -17,8 +17,9 @@ Operations: toeplitz and toeplitz_bidirectional; response, a product with the fr
              flash-linear-attention where it is installed (GPU only)
   and by name every other implementation of ours (see `hf_seqmix.ops.common.crossovers`) that runs on the device
 
-Each candidate is checked first, output and gradients, against float64 by a definition or by plain transforms. Nothing
-is timed if ours or a baseline is wrong; an implementation or a package that is wrong is left out and named.
+Each candidate is checked first, output and gradients, against float64 by a definition or by plain transforms. Where
+ours or a baseline is wrong, nothing of that operation and length is timed, and the command ends with status 1. An
+implementation or a package that is wrong is left out and named.
 
 On a CPU each rival is timed against ours in a process of their own: the memory allocator remembers the largest buffers
 that anything before asked for. With --together, and on a GPU, all share one process and one rotation. Times are
@@ -110,7 +111,7 @@ def benchmark_all(
     """Time every candidate at one length, each rival with ours in a fresh process unless all are wanted together.
 
     Returns:
-        The row of the table; None if a result is wrong, or if the time was over before everything was measured.
+        The row of the table; None if the time was over before everything was measured.
     """
     names = list(forms_of(op, sizes))
     jobs = [names]
@@ -129,15 +130,7 @@ def benchmark_all(
             return None
         if found is None:
             work = (arguments, op, sizes, job)
-            try:
-                found = benchmark(*work) if together else in_fresh_process(benchmark, *work)
-            except (WrongResultError, torch.OutOfMemoryError) as error:  # not timed; the others are
-                print(f"{op}, length {sizes.length}: {error}", file=sys.stderr)
-                return None
-            finally:
-                gc.collect()
-                if torch.device(sizes.device).type == "cuda":
-                    torch.cuda.empty_cache()
+            found = benchmark(*work) if together else in_fresh_process(benchmark, *work)
             log.append(key, found)
         pair = pair_row(found)
         rivals = ", ".join(f"{name} {pair[f'vs_{name}']:.2f}" for name in job[1:] if f"vs_{name}" in pair)
@@ -226,15 +219,25 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     folder.mkdir(parents=True, exist_ok=True)
     bandwidth = roofline.copy_bandwidth(device, 2**24 if arguments.fast else None)
     log = ResultFile(folder / "benchmark_ops.jsonl")
-    rows = []
+    rows: list[dict[str, Any]] = []
+    faults: list[str] = []
     left = Time(arguments.minutes)
     for length in arguments.lengths:
         for op in arguments.ops:
             sizes = sizes_of(arguments, length, arguments.dtype)
-            row = benchmark_all(arguments, op, sizes, log, bandwidth, left)
-            rows += [] if row is None else [row]
+            try:
+                row = benchmark_all(arguments, op, sizes, log, bandwidth, left)
+                rows += [] if row is None else [row]
+            except WrongResultError as error:  # what is wrong is not timed; the others are
+                faults.append(str(error))
+            except torch.OutOfMemoryError as error:
+                faults.append(f"{op}, length {length}: {error}")
+            if faults and device.type == "cuda":
+                gc.collect()
+                torch.cuda.empty_cache()
+    rows.sort(key=lambda row: arguments.ops.index(row["op"]))  # lengths were the outer loop
     if not rows:
-        sys.exit("benchmark_ops.py: nothing was measured: give more --minutes.")
+        sys.exit("\n".join(["benchmark_ops.py: nothing was measured.", *(faults or ["Give more --minutes."])]))
     kept = kept_rows(arguments)
     problems = {length: sizes_of(arguments, length, arguments.dtype) for length in arguments.lengths}
     elements = min(sizes.batch * sizes.channels * sizes.length for sizes in problems.values())
@@ -261,6 +264,8 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     of_kept = row_results(kept, "bytes kept for backward", "toeplitz", setting=("batch", "length"), run=run, size=size)
     log.append({"part": "kept", "run": run.digest}, of_kept)
     write_report(arguments, "benchmark_ops", sections)
+    if faults:
+        sys.exit("\n".join(["benchmark_ops.py: not everything was timed.", *faults]))
     return rows
 
 

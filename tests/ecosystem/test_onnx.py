@@ -1,4 +1,4 @@
-"""One ONNX graph for any batch and length, computed by onnxruntime."""
+"""ONNX graphs for any batch and length, whole sequences and generation with a cache, computed by onnxruntime."""
 
 import runpy
 from pathlib import Path
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from transformers import BertConfig, BertModel, PreTrainedModel
+from transformers.exporters import ExportedModel, OnnxConfig, OnnxExporter
 
 from hf_seqmix.hub import onnx as hub_onnx
-from hf_seqmix.hub.onnx import export_onnx, onnx_difference
+from hf_seqmix.hub.onnx import export_onnx, generate_onnx, onnx_difference
 from hf_seqmix.hub.verification import VerificationError
-from hf_seqmix.ops import real_valued
 from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
 from tests.tolerances import MODEL_TOLERANCE, TOLERANCE, relative_error
 
@@ -32,6 +32,7 @@ SIZES = [
     (2, 64),
     (1, 131),
 ]  # beyond the 64 positions of the configuration, too
+WITH_SHORT_CONVOLUTIONS = ["ski_tnn"]
 IMAGES: dict[str, Any] = {"image_size": [6, 4], "patch_size": 2, "num_channels": 1, "is_causal": False}
 
 
@@ -62,11 +63,12 @@ def test_every_family(model_type: str, tmp_path: Path) -> None:
 
     model = sharpened(model_type, "ForCausalLM" if model_type in CAUSAL else "ForMaskedLM")
     path = tmp_path / "new" / "model.onnx"
-    assert export_onnx(model, path) < MODEL_TOLERANCE[torch.float32]
-    assert [file.name for file in path.parent.iterdir()] == ["model.onnx"]
-    graph = onnx.load(path).graph
+    assert export_onnx(model, path.parent) < MODEL_TOLERANCE[torch.float32]
+    graph = onnx.load(path, load_external_data=False).graph
     assert {node.domain for node in graph.node} == {""}
-    assert [tuple(d.dim_param for d in x.type.tensor_type.shape.dim) for x in graph.input] == [("batch", "length")] * 2
+    assert "Conv" not in {node.op_type for node in graph.node} or model_type in WITH_SHORT_CONVOLUTIONS
+    ids, mask = (tuple(d.dim_param for d in x.type.tensor_type.shape.dim) for x in graph.input)
+    assert ids == mask and all(ids)  # any batch and length, the same in both
 
     session = InferenceSession(str(path))
     for batch, length in SIZES:
@@ -121,7 +123,7 @@ def test_heads_and_options(
 ) -> None:
     layers = {} if model_type == "seqmix_hybrid" else {"num_hidden_layers": 1}
     model = sharpened(model_type, suffix, **layers, **overrides)
-    export_onnx(model, tmp_path / "model.onnx", max_length=64 if numbered else None, tolerance=1e-5)
+    export_onnx(model, tmp_path, max_length=64 if numbered else None, tolerance=1e-5)
 
 
 def test_a_vector_of_zeros_is_normalized(tmp_path: Path) -> None:
@@ -129,7 +131,7 @@ def test_a_vector_of_zeros_is_normalized(tmp_path: Path) -> None:
     from onnxruntime import InferenceSession
 
     model = sharpened("poly_transformer", "ForCausalLM", num_hidden_layers=1, use_bias=False, norm_eps=1e-8)
-    export_onnx(model, tmp_path / "model.onnx")
+    export_onnx(model, tmp_path)
     ids = torch.zeros(2, 5, dtype=torch.long)
     ids[1, 2:] = 7
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -142,32 +144,36 @@ def test_a_vector_of_zeros_is_normalized(tmp_path: Path) -> None:
 def test_half_precision_and_training_mode_are_left_as_they_are(tmp_path: Path) -> None:
     model = tiny_model("poly_transformer", num_hidden_layers=1, hidden_dropout=0.3).to(torch.bfloat16).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    assert export_onnx(model, tmp_path / "model.onnx") < 1e-4
+    assert export_onnx(model, tmp_path) < 1e-4
     assert model.training and model.dtype == torch.bfloat16
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_a_graph_that_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("poly_transformer", num_hidden_layers=1).eval()
-    path = tmp_path / "model.onnx"
-    path.write_text("an older one")
+    (tmp_path / "model.onnx").write_text("an older one")
     for found in (0.5, float("nan")):
         monkeypatch.setattr(hub_onnx, "onnx_difference", lambda *args, found=found, **kwargs: found)
         with pytest.raises(VerificationError, match="differs from torch"):
-            export_onnx(model, path)
-        assert path.read_text() == "an older one" and list(tmp_path.iterdir()) == [path]
+            export_onnx(model, tmp_path)
+        assert (tmp_path / "model.onnx").read_text() == "an older one" and len(list(tmp_path.iterdir())) == 1
     monkeypatch.undo()
-    assert export_onnx(model, path, tolerance=None) == 0
-    assert onnx_difference(model, path) < 1e-4
+    assert export_onnx(model, tmp_path, tolerance=None) == 0
+    exported = ExportedModel.from_pretrained(tmp_path)
+    assert onnx_difference(model, exported) < 1e-4
     with torch.no_grad():
         model.lm_head.weight.mul_(1.01)
-    assert onnx_difference(model, path) > 1e-3
+    assert onnx_difference(model, exported) > 1e-3
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_model("tnn")
-    with pytest.raises(ValueError, match=r"is a folder.*model\.onnx"):
-        export_onnx(model, tmp_path)
+    file = tmp_path / "model.onnx"
+    file.touch()
+    with pytest.raises(ValueError, match=r"is a file\..*model\."):
+        export_onnx(model, file)
+    with pytest.raises(ValueError, match="ForMaskedLM does not generate"):
+        export_onnx(tiny_model("tnn", "ForMaskedLM"), tmp_path / "new", generation=True)
     small = {
         "vocab_size": 9,
         "hidden_size": 4,
@@ -176,35 +182,64 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
         "intermediate_size": 4,
     }
     with pytest.raises(ValueError, match="not a class of the package's families"):
-        export_onnx(BertModel(BertConfig(**small)), tmp_path / "model.onnx")
+        export_onnx(BertModel(BertConfig(**small)), tmp_path / "new")
     monkeypatch.setattr(hub_onnx, "find_spec", lambda name: None if name == "onnxruntime" else name)
     with pytest.raises(ImportError, match="pip install onnxruntime"):
-        export_onnx(model, tmp_path / "model.onnx")
-    assert not list(tmp_path.iterdir())
+        export_onnx(model, tmp_path / "new")
+    assert list(tmp_path.iterdir()) == [file]
 
 
-def test_the_librarys_exporter() -> None:
-    """It traces first and converts afterwards, so it is told beforehand."""
-    from transformers.exporters.exporter_onnx import OnnxConfig, OnnxExporter
+GENERATION: dict[str, tuple[str, dict[str, Any]]] = {
+    **{model_type: (model_type, {}) for model_type in CAUSAL},
+    "copy head": ("ipa", {"copy_head": True, "token_shift": 3, "kernel_norm": "mix"}),
+    "soft degrees": ("poly_transformer", {"degree": 4, "degree_form": "soft"}),
+}
 
-    model = sharpened("ski_tnn", "ForSequenceClassification", num_hidden_layers=1)
+
+@pytest.mark.parametrize("name", GENERATION)
+def test_generation_with_a_cache(name: str, tmp_path: Path) -> None:
+    model_type, overrides = GENERATION[name]
+    model = sharpened(model_type, "ForCausalLM", **overrides)
+    model.generation_config.pad_token_id, model.generation_config.eos_token_id = 0, None
+    assert export_onnx(model, tmp_path, generation=True) < MODEL_TOLERANCE[torch.float32]
+    exported = ExportedModel.from_pretrained(tmp_path)
+    state = {put.name for put in exported.runners["decode"].session.get_inputs()} - {"input_ids", "attention_mask"}
+    assert state and all(name.startswith("input.past_key_values.layers.") for name in state)
+    assert not [name for name in state if name.endswith(".taps")]
+    for batch, length, side in ((1, 9, "none"), (3, 14, "left"), (2, 70, "left")):
+        mask = padded(batch, length, side)
+        ids = torch.randint(1, 300, mask.shape)
+        expected = model.generate(ids, attention_mask=mask, max_new_tokens=12, do_sample=False)
+        assert torch.equal(generate_onnx(exported, ids, mask, max_new_tokens=12), expected), (batch, length)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize(
+    ("model_type", "suffix"), [("fd_tnn", "ForCausalLM"), ("ski_tnn", "ForSequenceClassification")]
+)
+def test_the_librarys_exporter(model_type: str, suffix: str, dynamic: bool) -> None:
+    """It is told nothing: while it traces, operations are computed in real numbers."""
+    model = sharpened(model_type, suffix, num_hidden_layers=1)
     mask = padded(2, 9, "left")
     inputs = {"input_ids": torch.randint(300, mask.shape), "attention_mask": mask}
-    with real_valued():
-        exported = OnnxExporter().export(model, inputs, OnnxConfig(dynamic=True))
-    for batch, length in ((3, 13), (1, 31)):
+    exported = OnnxExporter().export(model, {**inputs, "use_cache": False}, OnnxConfig(dynamic=dynamic))
+    for batch, length in ((3, 13), (1, 31)) if dynamic else ((2, 9),):
         mask = padded(batch, length, "right")
         inputs = {"input_ids": torch.randint(300, mask.shape), "attention_mask": mask}
         with torch.no_grad():
-            expected = model(**inputs).logits
-        assert relative_error(exported(**inputs).logits, expected) < TOLERANCE[torch.float32]
+            expected = model(**inputs, use_cache=False).logits
+        logits = exported(**inputs).logits
+        if logits.shape[:2] == mask.shape:
+            logits, expected = logits[mask.bool()], expected[mask.bool()]
+        assert relative_error(logits, expected) < TOLERANCE[torch.float32]
 
 
 def test_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tiny_model("poly_transformer", num_hidden_layers=1).save_pretrained(tmp_path / "model")
     main = runpy.run_path(str(EXAMPLE))["main"]
-    path = tmp_path / "model.onnx"
-    assert main([str(tmp_path / "model"), "--output", str(path)]) == 0
-    assert path.exists() and "differs from torch by at most" in capsys.readouterr().out
-    assert main([str(tmp_path / "model"), "--output", str(tmp_path)]) == 2
-    assert "is a folder" in capsys.readouterr().err
+    for options, file in (([], "model.onnx"), (["--generation"], "decode.onnx")):
+        folder = tmp_path / "onnx"
+        assert main([str(tmp_path / "model"), "--output", str(folder), *options]) == 0
+        assert (folder / file).exists() and "differs from torch by at most" in capsys.readouterr().out
+    assert main([str(tmp_path / "model"), "--output", str(folder / "model.onnx")]) == 2
+    assert "is a file" in capsys.readouterr().err

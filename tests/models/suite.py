@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from transformers import DynamicCache, PreTrainedModel, StaticCache
+from transformers.masking_utils import create_masks_for_generate
 
 from hf_seqmix import Family, SeqMixConfig
 from hf_seqmix._compat import attends
 from hf_seqmix.models.auto import AUTO_CLASSES
 from hf_seqmix.ops import batch_invariant
+from hf_seqmix.ops.masking import TokenLayout, token_layout
+from hf_seqmix.ops.packing import sequence_positions
 from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
 
 VOCAB = 61
@@ -144,6 +148,14 @@ class ModelSuite:
         for dtype in (torch.bfloat16, torch.float16):
             half = type(model).from_pretrained(tmp_path, dtype=dtype)
             assert half.dtype == dtype
+            # As the library's own test reads the entries, each of which must name something.
+            entries = {entry: re.compile(rf"(?:^|\.){entry}(?:\.|$)") for entry in half._keep_in_fp32_modules}
+            kept = {
+                entry: [name for name in half.state_dict() if rule.search(name)] for entry, rule in entries.items()
+            }
+            assert all(kept.values())
+            wide = {name for name, value in half.state_dict().items() if value.dtype == torch.float32}
+            assert wide == (set().union(*kept.values()) if dtype == torch.float16 else set())
             actual = half(**inputs).last_hidden_state
             assert actual.dtype == dtype
             error = (actual.float() - expected).square().mean().sqrt() / expected.square().mean().sqrt()
@@ -286,6 +298,27 @@ class ModelSuite:
                     self.in_chunks(model, ids, None, sizes, DynamicCache(config=model.config)), whole
                 ), sizes
 
+    def test_layers_take_the_boundaries_of_packed_sequences_as_data(self, is_causal):
+        """What a graph does, which cannot look whether there are any; in one, nothing else is done."""
+        model = self.make("Model", is_causal)
+        ids = torch.tensor([[0] * 5 + [1] + [2] * 6, [4] * 12])
+        for pads in (None, torch.tensor([[1, 0, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1], [0] + [1] * 11]).bool()):
+            eager = token_layout(pads, 2, 12, seq_idx=ids)
+            real = torch.ones(2, 12, dtype=torch.bool) if pads is None else pads
+            positions = sequence_positions(ids)
+            for layer in model.layers:
+                values = torch.randn(2, 12, model.config.hidden_size, dtype=torch.float64)
+                found = []
+                for layout in (eager, TokenLayout(eager.mask, eager.key_mask, eager.sequence_ids)):
+                    leaf = values.clone().requires_grad_()
+                    y = layer.mixer(leaf, attention_mask=layout, position_ids=positions)[real]
+                    parameters = [p for p in layer.mixer.parameters() if p.requires_grad]
+                    found.append(
+                        (y, *torch.autograd.grad(y.square().sum(), [leaf, *parameters], materialize_grads=True))
+                    )
+                for actual, expected in zip(*reversed(found), strict=True):
+                    torch.testing.assert_close(actual, expected)
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_the_future_does_not_reach_the_past(self, is_causal, dtype):
         model = self.make("Model", is_causal, dtype)
@@ -326,6 +359,27 @@ class ModelSuite:
             for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=14)):
                 chunked = self.in_chunks(model, ids, mask, sizes, cache)
                 assert relative_error(chunked[real], full[real]) < bound, (pads, type(cache).__name__)
+
+    def test_several_tokens_at_once_join_a_preallocated_cache(self):
+        """With the prepared mask of the last, as the library's exporters merge steps of decoding."""
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no cache")
+        model = self.make("ForCausalLM")
+        ids, mask = torch.randint(VOCAB, (2, 9)), torch.tensor(PADS["left"])
+        places = (mask.cumsum(dim=1) - 1).clamp(min=0)
+        cache = StaticCache(model.config, max_cache_len=14)
+
+        def prepared(start: int, stop: int) -> dict[str, Tensor | None]:
+            embeds = model.get_input_embeddings()(ids[:, start:stop])
+            return create_masks_for_generate(
+                model.config, embeds, mask[:, :stop], cache, position_ids=places[:, start:stop]
+            )
+
+        model(ids[:, :6], prepared(0, 6), places[:, :6], past_key_values=cache, use_cache=True)
+        masks, last = prepared(6, 9), prepared(8, 9)
+        merged = {name: x if x is None or x.ndim == 4 else last[name] for name, x in masks.items()}
+        actual = model(ids[:, 6:], merged, places[:, 6:], past_key_values=cache, use_cache=True).logits
+        assert_close(actual, model(ids, mask).logits[:, 6:])
 
     @pytest.mark.parametrize("pads", ["left", "inside"])
     def test_masks_of_this_calls_tokens_alone(self, pads):
@@ -742,6 +796,70 @@ class CompiledModelSuite(ModelSuite):
             inputs = arguments(n)
             real = torch.ones(2, n, dtype=torch.bool) if not masked else inputs["attention_mask"].bool()
             assert_close(program.module()(**inputs)[0][real], model(**inputs)[0][real])
+
+    def test_exports_with_positions(self, is_causal):
+        """Whether positions restart is data of the program."""
+        model = self.make("Model", is_causal)
+
+        def arguments(positions: list[int]) -> dict[str, Any]:
+            ids = torch.randint(VOCAB, (2, len(positions)))
+            return {"input_ids": ids, "position_ids": torch.tensor([positions]), "use_cache": False}
+
+        length = torch.export.Dim("length", min=2, max=4096)
+        shapes = {"input_ids": {1: length}, "position_ids": {1: length}, "use_cache": None}
+        program = torch.export.export(model, (), arguments(list(range(7))), strict=False, dynamic_shapes=shapes)
+        for positions in (list(range(7)), [0, 1, 2, 0, 0, 1, 2, 3, 4]):
+            inputs = arguments(positions)
+            assert_close(program.module()(**inputs)[0], model(**inputs)[0])
+
+    @pytest.mark.parametrize("static", [False, pytest.param(True, marks=pytest.mark.slow)])
+    def test_the_librarys_exporter_takes_both_stages_of_generation(self, static):
+        if True not in self.directions:
+            pytest.skip("a bidirectional family does not generate")
+        exporters = pytest.importorskip("transformers.exporters")
+        from transformers.exporters.utils import decompose_for_generation
+
+        try:
+            exporter = exporters.DynamoExporter()
+        except ImportError as error:
+            pytest.skip(str(error))
+        model = self.make("ForCausalLM", pad_token_id=0)
+        mask = torch.tensor(PADS["left"])
+        inputs = {"input_ids": torch.randint(1, VOCAB, mask.shape) * mask, "attention_mask": mask}
+        cache = {"cache_implementation": "static", "max_length": 16} if static else {}
+        how = {
+            "generation_config": transformers.GenerationConfig(pad_token_id=0, **cache),
+            "multi_token_decode": static,
+        }
+        config = exporters.DynamoConfig(dynamic=static)
+        programs = exporter.export_for_generation(model, inputs, config, **how).components
+        stages = decompose_for_generation(model, inputs, **how)
+        assert list(programs) == list(stages) == ["prefill", "decode"]
+        for name, (module, given) in stages.items():
+            expected = module(**copy.deepcopy(given)).logits
+            tensors = {key: value for key, value in given.items() if key not in ("use_cache", "return_dict")}
+            actual = programs[name].program.module()(**tensors).logits
+            real = mask.bool() if name == "prefill" else torch.ones(expected.shape[:2], dtype=torch.bool)
+            assert_close(actual[real], expected[real])
+
+    @pytest.mark.slow
+    def test_compiles_packed_rows(self, is_causal):
+        """In one graph for all lengths, forward and backward."""
+        torch._dynamo.reset()
+        model = self.make("Model", is_causal)
+        counter = CompileCounterWithBackend("aot_eager")
+        compiled = torch.compile(model, backend=counter, fullgraph=True)
+        for positions in ([0, 1, 0, 1, 2, 3, 4, 0, 1], list(range(7)), [0, 1, 2, 0, 1]):
+            ids, given = torch.randint(VOCAB, (2, len(positions))), torch.tensor([positions])
+            gradients = []
+            for function in (model, compiled):
+                model.zero_grad()
+                y = function(ids, position_ids=given)[0]
+                y.square().mean().backward()
+                gradients.append((y, *(p.grad for p in model.parameters() if p.grad is not None)))
+            for actual, expected in zip(*reversed(gradients), strict=True):
+                torch.testing.assert_close(actual, expected)
+        assert counter.frame_count <= 2
 
     def test_a_compiled_training_step_has_the_same_gradients(self, is_causal):
         torch._dynamo.reset()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForSequenceClassification
 
 
 @pytest.fixture
@@ -46,6 +46,15 @@ def test_a_subfolder_is_looked_into(model: TNNForCausalLM, tmp_path: Path) -> No
     cut(tmp_path / "sub" / "model.safetensors")
     with pytest.raises(ValueError, match=r"sub/model\.safetensors is cut short or damaged"):
         TNNForCausalLM.from_pretrained(tmp_path, subfolder="sub")
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, ValueError])
+def test_weights_of_other_shapes(model: TNNForCausalLM, tmp_path: Path, kind: type[Exception]) -> None:
+    """The library raises a `RuntimeError`."""
+    config = TNNConfig(vocab_size=50, hidden_size=8, num_hidden_layers=1, rpe_hidden_size=8, num_labels=3)
+    TNNForSequenceClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(kind, match=r"classifier.*: \[3.*\] in the file, \[42.*\] by the configuration"):
+        TNNForSequenceClassification.from_pretrained(tmp_path, num_labels=42)
 
 
 def test_other_errors_stay_what_they_are(model: TNNForCausalLM, tmp_path: Path) -> None:

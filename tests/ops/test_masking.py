@@ -115,11 +115,11 @@ def test_tracing_takes_the_route_with_static_shapes(monkeypatch):
             torch.testing.assert_close(mixed[row][real], cumulative(values[row][real][None])[0])
 
 
-def test_history_order_keeps_real_tokens_together_at_the_end():
+def test_history_places_keep_real_tokens_together_at_the_end():
     # Rows hold 2 positions already; of 3 new tokens some are pads.
     mask = torch.tensor([[1, 0, 1], [1, 1, 1]])
-    order = token_layout(mask, 2, 3, past_length=2).history_order(2, 7)
-    assert order.tolist() == [[3, 0, 1, 2, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6]]
+    places = token_layout(mask, 2, 3, past_length=2).history_places(2, 7)
+    assert places.tolist() == [[1, 2, 3, 0, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6]]
 
 
 def test_left_pads_of_a_first_chunk_need_no_realignment():

@@ -95,7 +95,15 @@ class SoftmaxAttention(nn.Module):
         if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
             bias, layout = attention_mask, TokenLayout()
         else:
-            layout = token_layout(attention_mask, batch, length, past_length=past, position_ids=position_ids, **kwargs)
+            layout = token_layout(
+                attention_mask,
+                batch,
+                length,
+                past_length=past,
+                position_ids=position_ids,
+                has_cache=past_key_values is not None,
+                **kwargs,
+            )
             bias = None
             # A key of weight zero still adds 0 times its value, and 0 times NaN is NaN.
             hidden_states = layout.zero_pads(hidden_states)

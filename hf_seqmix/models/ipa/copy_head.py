@@ -122,6 +122,7 @@ class CopyHead(nn.Module):
             position_ids=None if prepared else position_ids,
             cu_seq_lens_q=cu_seq_lens_q,
             seq_idx=seq_idx,
+            has_cache=past_key_values is not None,
         )
         pairs = None if past_key_values is None else pairs_of(past_key_values)
         keys, ids = self.keys(input_ids, embed, layout, pairs)

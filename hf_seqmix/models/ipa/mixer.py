@@ -92,7 +92,15 @@ class IPAMixer(IPAColumn):
             visible = attention_mask[:, 0] if attention_mask.dtype == torch.bool else attention_mask[:, 0] >= 0
             layout = TokenLayout()
         else:
-            layout = token_layout(attention_mask, batch, length, past_length=past, position_ids=position_ids, **kwargs)
+            layout = token_layout(
+                attention_mask,
+                batch,
+                length,
+                past_length=past,
+                position_ids=position_ids,
+                has_cache=past_key_values is not None,
+                **kwargs,
+            )
             # A kernel of zero still adds 0 times its value, and 0 times NaN is NaN.
             hidden_states = layout.zero_pads(hidden_states)
         self._check_cache(past_key_values, layout)
@@ -107,9 +115,13 @@ class IPAMixer(IPAColumn):
             key, value = past_key_values.update(key.contiguous(), value.contiguous(), layer_idx)
         self._check_distance(past, length)
 
-        if visible is None and isinstance(past, int) and past == 0:
+        # A graph takes the boundaries of sequences as a mask.
+        traced = layout.scatter is None or torch.compiler.is_compiling()
+        packed = traced and layout.sequence_ids is not None
+        by_place = visible is None and isinstance(past, int) and not packed
+        if by_place and past == 0:
             merged = self._mix_alone(layout, query, *fresh)
-        elif visible is None and isinstance(past, int) and key.shape[2] == past + length and layout.key_mask is None:
+        elif by_place and key.shape[2] == past + length and layout.key_mask is None:
             merged = self._column(query.transpose(1, 2), key, value)
         else:
             merged = self._mix_placed(layout, visible, places, query.transpose(1, 2), key, value, past)
@@ -140,7 +152,7 @@ class IPAMixer(IPAColumn):
         if self.token_shift is None:
             return hidden_states
         if past_key_values is None:
-            return layout.mix(self.token_shift, hidden_states)
+            return self.token_shift(hidden_states, layout=layout)
         count = self.token_shift.width - 1
         before = previous_inputs(past_key_values, layer_idx, hidden_states, real, count)
         return self.token_shift.continued(hidden_states, before, real)
@@ -172,7 +184,7 @@ class IPAMixer(IPAColumn):
         value: Tensor,
         past: int | Tensor,
     ) -> Tensor:
-        """Mix tokens with a history that has pads, or whose end is not used yet."""
+        """Mix tokens by a mask: with a history that has pads, or whose end is not used yet, or packed in a graph."""
         total = key.shape[2]
         if visible is None:
             bias = attention_bias(layout, places.shape[0], total, past, self.is_causal, places.device)

@@ -1,10 +1,15 @@
 """A short causal convolution of each channel, by which a key sees the tokens just before its own."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
+
+from ...ops.common.ordering import inverse_order, places_first
+from ...ops.masking import TokenLayout
+from ...ops.rows import RowOperation
 
 __all__ = ["TokenShift"]
 
@@ -43,26 +48,22 @@ class TokenShift(nn.Module):
         """Number of taps."""
         return self.weight.shape[1]
 
-    def forward(self, hidden_states: Tensor, before: Tensor | None = None) -> Tensor:
+    def forward(
+        self, hidden_states: Tensor, before: Tensor | None = None, layout: TokenLayout | None = None
+    ) -> Tensor:
         """Convolve along positions.
 
         Args:
-            hidden_states: (batch, length, channels), one sequence a row.
+            hidden_states: (batch, length, channels), one sequence a row without a layout.
             before: (batch, width - 1, channels), the inputs before them; None for zeros.
+            layout: where the real tokens of each sequence lie, without inputs before them.
 
         Returns:
             (batch, length, channels).
         """
-        length, width = hidden_states.shape[1], self.width
-        if before is None:
-            padded = nn.functional.pad(hidden_states, (0, 0, width - 1, 0))
-        else:
-            padded = torch.cat([before.to(hidden_states.dtype), hidden_states], dim=1)
-        weight = self.weight.to(hidden_states.dtype)
-        out = hidden_states * weight[:, 0]
-        for tap in range(1, width):
-            out = out + padded[:, width - 1 - tap : width - 1 - tap + length] * weight[:, tap]
-        return out
+        if layout is not None:
+            return layout.mix(_ON_ROWS, hidden_states, [self.weight], [])
+        return _shift(hidden_states, [self.weight] if before is None else [self.weight, before])
 
     def continued(self, hidden_states: Tensor, before: Tensor, real: Tensor | None) -> Tensor:
         """Convolve over the real tokens of each row, after earlier ones.
@@ -80,11 +81,29 @@ class TokenShift(nn.Module):
         # Pads are moved to the very front, where zeros count for nothing.
         count = before.shape[1]
         both = torch.cat([before, hidden_states], dim=1)
-        order = nn.functional.pad(real, (count, 0), value=True).to(torch.uint8).argsort(dim=1, stable=True)
-        mixed = self(both.gather(1, order.unsqueeze(-1).expand_as(both)))
-        back = order.argsort(dim=1)[:, count:]
+        places = places_first(nn.functional.pad(~real, (count, 0)))
+        mixed = self(both.gather(1, inverse_order(places).unsqueeze(-1).expand_as(both)))
+        back = places[:, count:]
         return mixed.gather(1, back.unsqueeze(-1).expand_as(hidden_states))
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""
         return f"{self.weight.shape[0]}, width={self.width}"
+
+
+def _shift(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int] = ()) -> Tensor:
+    """Convolve rows: tensors are the taps and, where they go on, the inputs before them."""
+    weight, *before = tensors
+    length, width = rows.shape[1], weight.shape[1]
+    if before:
+        padded = torch.cat([before[0].to(rows.dtype), rows], dim=1)
+    else:
+        padded = nn.functional.pad(rows, (0, 0, width - 1, 0))
+    weight = weight.to(rows.dtype)
+    out = rows * weight[:, 0]
+    for tap in range(1, width):
+        out = out + padded[:, width - 1 - tap : width - 1 - tap + length] * weight[:, tap]
+    return out
+
+
+_ON_ROWS = RowOperation("hf_seqmix::packed_token_shift_v1", _shift)

@@ -1,8 +1,7 @@
 """The polynomial mixer: products of d projections of the tokens, mixed by content or by position."""
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,9 +10,10 @@ from transformers import initialization as init
 
 from ...cache import append_sums, past_length, read_sums
 from ...modules.norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
-from ...modules.sharding import whole_values
+from ...modules.sharding import split_heads, whole_values
 from ...ops.masking import TokenLayout, token_layout
-from ...ops.polynomial.product import DEGREE_FORMS
+from ...ops.polynomial.product import DEGREE_FORMS, Product, polynomial_product
+from ...ops.rows import RowOperation
 from .factor_linear import FactorLinear
 from .group import PolynomialGroup
 from .static_mixing import STATIC_MIXINGS, build_static_operator
@@ -167,7 +167,8 @@ class PolynomialMixer(nn.Module):
         """
         batch, length = hidden_states.shape[:2]
         past = past_length(past_key_values, self.layer_idx)
-        layout = token_layout(attention_mask, batch, length, past_length=past, **kwargs)
+        cached = past_key_values is not None
+        layout = token_layout(attention_mask, batch, length, past_length=past, has_cache=cached, **kwargs)
         if past_key_values is not None:
             self._check_cache(layout)
         factors = [layout.zero_pads(factor) for group in self.groups for factor in group.project(hidden_states)]
@@ -183,10 +184,7 @@ class PolynomialMixer(nn.Module):
             # Pads are zeros and count for nothing, wherever they stand: only packed sequences need rows of their own.
             y = self._mix(factors, layout.mask)
         else:
-            flag = torch.ones_like(factors[0][..., :1])
-            mix_row = partial(self._mix_row, widths=[factor.shape[-1] for factor in factors])
-            packed = layout.mix(mix_row, torch.cat([*factors, flag], dim=-1))
-            y = packed.unflatten(-1, (-1, self.groups[0].head_dim))
+            y = self._mix_packed(factors, layout)
         if self.normalization == "rms":
             y = self.norm(y, layout.mask).flatten(2)
         else:
@@ -216,10 +214,17 @@ class PolynomialMixer(nn.Module):
         ]
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
-    def _mix_row(self, rows: Tensor, widths: list[int]) -> Tensor:
-        """Mix factors that lie side by side in one tensor, with a flag of real tokens as the last channel."""
-        *factors, flag = rows.split([*widths, 1], dim=-1)
-        return self._mix(factors, flag[..., 0]).flatten(2)
+    def _mix_packed(self, factors: list[Tensor], layout: TokenLayout) -> Tensor:
+        """Return (batch, length, heads, width) for packed rows."""
+        first, weights = self.groups[0], self.degree_weights
+        settings = [int(self.is_causal), DEGREE_FORMS.index(first.degree_form), first.head_dim]
+        for own in self._of_groups(factors):
+            settings += [len(own), own[0].shape[-1]]
+        flag = torch.ones_like(factors[0][..., :1])  # of real tokens
+        rows = torch.cat([*factors, flag], dim=-1)
+        products = [group.product for group in self.groups]
+        mixed = layout.mix(_ON_ROWS, rows, [] if weights is None else [weights], settings, *products)
+        return mixed.unflatten(-1, (-1, first.head_dim))
 
     def _continue(self, factors: list[Tensor], layout: TokenLayout, past_key_values: Any) -> Tensor:
         """Mix tokens that continue those of a cache, which holds sums and last rows, and add them to the cache."""
@@ -246,6 +251,45 @@ class PolynomialMixer(nn.Module):
 
         append_sums(past_key_values, self.layer_idx, torch.cat(rows, dim=-1), fold)
         return torch.cat(parts, dim=2)
+
+
+def _mix_rows(
+    rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int], *products: Callable[..., Product]
+) -> Tensor:
+    """Multiply the factors of all groups.
+
+    Args:
+        rows: (rows, length, channels), the factors side by side, and a flag of real tokens.
+        tensors: the weights of a soft degree, or none.
+        settings: whether causal, the number of the degree's form, channels of a head; and for each group, how many
+            factors, and channels of each.
+        *products: that of each group, by default the package's.
+
+    Returns:
+        (rows, length, heads x width) in float32 (float64).
+    """
+    causal, form, head_dim, *groups = settings
+    shapes = list(zip(groups[::2], groups[1::2], strict=True))
+    *factors, flag = rows.split([width for number, width in shapes for _ in range(number)] + [1], dim=-1)
+    rest = iter(factors)
+    parts = [
+        product(
+            [split_heads(next(rest), head_dim) for _ in range(number)],
+            DEGREE_FORMS[form],
+            real=flag[..., 0],
+            causal=bool(causal),
+            weights=tensors[0] if tensors else None,
+        ).y
+        for (number, _), product in zip(shapes, products or [polynomial_product] * len(shapes), strict=True)
+    ]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)).flatten(2)
+
+
+def _mixed_shape(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) -> tuple[int, torch.dtype]:
+    return sum(settings[4::2]), torch.promote_types(rows.dtype, torch.float32)
+
+
+_ON_ROWS = RowOperation("hf_seqmix::packed_polynomial_v1", _mix_rows, _mixed_shape)
 
 
 def _product(mixed: Tensor, group: PolynomialGroup) -> Tensor:

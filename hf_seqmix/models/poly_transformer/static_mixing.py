@@ -1,6 +1,7 @@
 """Mixing along the sequence with learned matrices over positions, which do not depend on the content."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from transformers import initialization as init
 
 from ...cache import append_history
 from ...ops.masking import TokenLayout
+from ...ops.rows import RowOperation
 from ..toeplitz.operator import ToeplitzOperator
 
 __all__ = ["STATIC_MIXINGS", "LearnedTaps", "TriangularOperator", "build_static_operator"]
@@ -149,7 +151,7 @@ class TriangularOperator(nn.Module):
             return values
         if past_key_values is None:
             self._check_length(layout, values.shape[1])
-            return layout.mix(self._multiply, values, align=True)
+            return layout.mix(_ON_ROWS, values, *self._given(), align=True)
         # A last channel says which places of the history are real.
         flagged = torch.cat([values, torch.ones_like(values[..., :1])], dim=-1)
         history, positions = append_history(past_key_values, self.layer_idx, flagged, layout)
@@ -163,31 +165,21 @@ class TriangularOperator(nn.Module):
         rows = rows * (real.gather(1, index) & inside).unsqueeze(-1)
         positions = (positions - pads).clamp(min=0)  # (batch, length)
         if not torch.compiler.is_compiling() and positions.numel() and int(positions.max()) >= self.max_positions:
-            raise self._too_long(int(positions.max()) + 1)
+            raise _too_long(int(positions.max()) + 1, self.max_positions)
         positions = positions.clamp(max=self.max_positions - 1)
         if values.shape[1] == 1:
-            weight = self._matrices(self.max_positions)[:, positions[:, 0], :kept]  # (matrices, batch, kept)
+            weight = _matrices(self.weight, self.max_positions, self.is_causal)  # (matrices, rows, columns)
+            weight = weight[:, positions[:, 0], :kept]  # (matrices, batch, kept)
             rows = rows.to(weight.dtype).unflatten(-1, (-1, self.width))
             with torch.autocast(rows.device.type, enabled=False):
                 mixed = torch.einsum("mbs,bsmc->bmc", weight, rows).flatten(1).unsqueeze(1)
             return mixed.to(values.dtype)
-        mixed = self._multiply(rows)
+        mixed = _multiply(rows, *self._given())
         return mixed.gather(1, positions.clamp(max=kept - 1).unsqueeze(-1).expand(-1, -1, values.shape[-1]))
 
-    def _matrices(self, length: int) -> Tensor:
-        weight = self.weight[:, :length, :length]
-        weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
-        return torch.tril(weight) if self.is_causal else weight
-
-    def _multiply(self, rows: Tensor) -> Tensor:
-        """Mix rows (batch, length, channels) whose real tokens stand first."""
-        length = rows.shape[1]
-        beyond = 0 if torch.compiler.is_compiling() else length - min(length, self.max_positions)
-        weight = self._matrices(length)
-        x = rows[:, : length - beyond].to(weight.dtype).unflatten(-1, (-1, self.width))
-        with torch.autocast(rows.device.type, enabled=False):
-            mixed = torch.einsum("mts,bsmc->btmc", weight, x).flatten(2)
-        return nn.functional.pad(mixed, (0, 0, 0, beyond)).to(rows.dtype)
+    def _given(self) -> tuple[list[Tensor], list[int]]:
+        """Return the tensors and settings of `_multiply`; a graph looks at lengths when it runs."""
+        return [self.weight], [self.width, int(self.is_causal), int(torch.compiler.is_compiling())]
 
     def _check_length(self, layout: TokenLayout, length: int) -> None:
         if torch.compiler.is_compiling() or length <= self.max_positions:
@@ -196,20 +188,53 @@ class TriangularOperator(nn.Module):
         if layout.sequence_ids is not None:
             longest = layout.longest(length)
         if longest > self.max_positions:
-            raise self._too_long(longest)
-
-    def _too_long(self, length: int) -> ValueError:
-        return ValueError(
-            f"a sequence has {length} tokens, but mixing='triangular' has learned positions 0 to "
-            f"{self.max_positions - 1} (max_position_embeddings): shorten the input, or use mixing='toeplitz' or "
-            "'content'."
-        )
+            raise _too_long(longest, self.max_positions)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""
         return (
             f"{len(self.weight)}, width={self.width}, max_positions={self.max_positions}, is_causal={self.is_causal}"
         )
+
+
+def _matrices(weight: Tensor, length: int, causal: bool) -> Tensor:
+    weight = weight[:, :length, :length]
+    weight = weight.to(torch.promote_types(weight.dtype, torch.float32))
+    return torch.tril(weight) if causal else weight
+
+
+def _multiply(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) -> Tensor:
+    """Mix rows whose real tokens stand first.
+
+    Args:
+        rows: (rows, length, channels).
+        tensors: the matrices, (matrices, max_positions, max_positions).
+        settings: channels that share a matrix; whether it is triangular; whether all of the longest row are tokens, of
+            which there may not be more than positions.
+
+    Returns:
+        The shape of `rows`.
+    """
+    (weight,), (width, causal, full) = tensors, settings
+    length, most = rows.shape[1], weight.shape[1]
+    beyond = 0 if torch.compiler.is_compiling() else length - min(length, most)
+    if beyond and full:
+        raise _too_long(length, most)
+    weight = _matrices(weight, length, bool(causal))
+    x = rows[:, : length - beyond].to(weight.dtype).unflatten(-1, (-1, width))
+    with torch.autocast(rows.device.type, enabled=False):
+        mixed = torch.einsum("mts,bsmc->btmc", weight, x).flatten(2)
+    return nn.functional.pad(mixed, (0, 0, 0, beyond)).to(rows.dtype)
+
+
+_ON_ROWS = RowOperation("hf_seqmix::packed_triangular_v1", _multiply)
+
+
+def _too_long(length: int, max_positions: int) -> ValueError:
+    return ValueError(
+        f"a sequence has {length} tokens, but mixing='triangular' has learned positions 0 to {max_positions - 1} "
+        "(max_position_embeddings): shorten the input, or use mixing='toeplitz' or 'content'."
+    )
 
 
 def _check_positions(max_positions: int) -> None:

@@ -1,5 +1,6 @@
 """Mixing along the sequence by a short convolution and a structured kernel interpolation."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from transformers import initialization as init
 from ...modules.products import SparseLowRankProduct
 from ...modules.sharding import own_values
 from ...ops.masking import TokenLayout
+from ...ops.rows import RowOperation
 from ...ops.ski.interpolation import InducingGrid
+from ...ops.ski.product import sparse_low_rank_matmul
 from .kernel import InverseTimeWarpKernel
 
 __all__ = ["SKIOperator"]
@@ -71,17 +74,28 @@ class SKIOperator(nn.Module):
         most = self.grid.points(longest)
         lags = torch.arange(1 - most, most, device=values.device, dtype=self.kernel.dtype) * self.spacing
         taps = self.kernel(lags)  # (channels, 2 most - 1)
-
-        def operation(rows: Tensor) -> Tensor:
-            shortened = taps
-            if rows.shape[1] != longest:
-                points = self.grid.points(rows.shape[1])
-                shortened = taps[:, most - points : most + points - 1]
-            x = rows.transpose(1, 2)  # (rows, channels, length), channels contiguous as the products want them
-            return self.product(x, own_values(self.conv_weight), shortened, self.grid).transpose(1, 2)
-
-        return layout.mix(operation, values, align=True)
+        given = [own_values(self.conv_weight), taps], list(self.grid), self.product
+        return layout.mix(_ON_ROWS, values, *given, align=True)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""
         return f"conv_kernel_size={self.conv_weight.shape[1]}, {self.grid}"
+
+
+def _multiply(
+    rows: Tensor,
+    tensors: Sequence[Tensor],
+    settings: Sequence[int],
+    product: Callable[..., Tensor] = sparse_low_rank_matmul,
+) -> Tensor:
+    """Mix rows: tensors are the taps of the convolution and of the kernel, settings the arguments of the grid."""
+    conv_weight, taps = tensors
+    grid = InducingGrid(*settings)
+    points, most = grid.points(rows.shape[1]), (taps.shape[1] + 1) // 2
+    if points != most:
+        taps = taps[:, most - points : most + points - 1]
+    x = rows.transpose(1, 2)  # (rows, channels, length), channels contiguous as the products want them
+    return product(x, conv_weight, taps, grid).transpose(1, 2)
+
+
+_ON_ROWS = RowOperation("hf_seqmix::packed_ski_v1", _multiply)

@@ -58,7 +58,8 @@ class GatedToeplitzUnit(nn.Module):
         """
         batch, length = hidden_states.shape[:2]
         past = past_length(past_key_values, self.layer_idx)
-        layout = token_layout(attention_mask, batch, length, past_length=past, **kwargs)
+        cached = past_key_values is not None
+        layout = token_layout(attention_mask, batch, length, past_length=past, has_cache=cached, **kwargs)
         gate = self.u_proj(hidden_states)
         values = self.activation(self.v_proj(hidden_states))
         mixed = self.operator(values, layout, past_key_values)

@@ -1,5 +1,6 @@
 """Mixing along the sequence with a Toeplitz kernel, with and without a cache."""
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -8,7 +9,8 @@ from ...cache import append_history, cached_taps
 from ...modules.products import ToeplitzProduct
 from ...ops.common.invariance import is_batch_invariant
 from ...ops.masking import TokenLayout
-from ...ops.toeplitz.product import toeplitz_step
+from ...ops.rows import RowOperation
+from ...ops.toeplitz.product import toeplitz_matmul, toeplitz_step
 from ...ops.toeplitz.response import response_matmul
 
 __all__ = ["ToeplitzOperator"]
@@ -56,8 +58,9 @@ class ToeplitzOperator(nn.Module):
             response = self._response(longest, values)
             if response is not None:
                 return layout.mix(lambda rows: response_matmul(rows.transpose(1, 2), response).transpose(1, 2), values)
-            taps = self.kernel(longest, values.device)
-            return layout.mix(lambda rows: self._multiply(rows, self._shorten(taps, longest, rows.shape[1])), values)
+            return layout.mix(
+                _ON_ROWS, values, [self.kernel(longest, values.device)], [int(self.is_causal)], self.product
+            )
         if not self.is_causal:
             raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
         if layout.sequence_ids is not None:
@@ -70,7 +73,7 @@ class ToeplitzOperator(nn.Module):
         layer_holds_more = past_key_values.layers[self.layer_idx].is_compileable
         if values.shape[1] == 1 and not layout.realign:
             return toeplitz_step(history, taps, positions if layer_holds_more else None)
-        mixed = self._multiply(history, taps[:, : history.shape[1]])
+        mixed = _multiply(history, [taps], [1], self.product)
         if positions.ndim == 1:
             return mixed.index_select(1, positions)
         return mixed.gather(1, positions.unsqueeze(-1).expand(-1, -1, mixed.shape[-1]))
@@ -81,11 +84,22 @@ class ToeplitzOperator(nn.Module):
         # Whether it saves transforms depends on the longest row.
         return None if give is None or self.is_causal or is_batch_invariant() else give(longest, values)
 
-    def _shorten(self, taps: Tensor, longest: int, length: int) -> Tensor:
-        """Cut the taps for `longest` positions to those for `length`."""
-        if length == longest:
-            return taps
-        return taps[:, :length] if self.is_causal else taps[:, longest - length : longest + length - 1]
 
-    def _multiply(self, values: Tensor, taps: Tensor) -> Tensor:
-        return self.product(values.transpose(1, 2), taps, self.is_causal).transpose(1, 2)
+def _multiply(
+    rows: Tensor,
+    tensors: Sequence[Tensor],
+    settings: Sequence[int],
+    product: Callable[..., Tensor] = toeplitz_matmul,
+) -> Tensor:
+    """Mix rows by a kernel of as many positions, or of more: tensors are its taps, settings whether it is causal."""
+    (taps,), causal, length = tensors, bool(settings[0]), rows.shape[1]
+    if causal:
+        taps = taps[:, :length]
+    else:
+        longest = (taps.shape[1] + 1) // 2
+        if length != longest:
+            taps = taps[:, longest - length : longest + length - 1]
+    return product(rows.transpose(1, 2), taps, causal).transpose(1, 2)
+
+
+_ON_ROWS = RowOperation("hf_seqmix::packed_toeplitz_v1", _multiply)

@@ -9,8 +9,9 @@ An operation has up to three forms of one result:
   uses no transform and no operator of the package, is slower, and can be differentiated any number of times.
 
 A public function calls `dispatch` once and hands the route and the dtype down. `torch.onnx.export` gets the last form
-by itself. Exporters that trace first and convert afterwards do not say so while they trace: run them inside
-`real_valued()`.
+by itself, and so do the exporters of transformers to other runtimes, which put `real_route` in the place of
+`traced_route` (`models/family.py`). Other tools that trace first and convert afterwards do not say so while they
+trace: run them inside `real_valued()`.
 
 Within the first two forms an operation may have several implementations, in torch, in Triton and in C. `crossovers.py`
 chooses among them when the operation runs.
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["Route", "compute_dtype", "dispatch", "real_valued"]
+__all__ = ["Route", "compute_dtype", "dispatch", "real_route", "real_valued", "traced_route"]
 
 Route = Literal["eager", "functorch", "forward_mode", "operator", "real"]
 """How a call is computed.
@@ -56,21 +57,27 @@ def dispatch(*tensors: Tensor) -> tuple[Route, torch.dtype]:
         return "real", dtype
     # First of all: a tracer follows nothing of the rest.
     if torch.compiler.is_compiling():
-        return _traced_route(), dtype
+        return traced_route(), dtype
     for x in tensors:
         sizes: Any = x.shape
         for size in sizes:
             if isinstance(size, torch.SymInt):
-                return _traced_route(), dtype
+                return traced_route(), dtype
     if forward_ad._current_level >= 0:
         return "forward_mode", dtype
     return "functorch" if torch._C._are_functorch_transforms_active() else "eager", dtype
 
 
-def _traced_route() -> Route:
+def traced_route() -> Route:
+    """Return the route of a call of which a graph is made."""
     if torch.onnx.is_in_onnx_export():
         return "real"
     return "forward_mode" if forward_ad._current_level >= 0 else "operator"
+
+
+def real_route() -> Route:
+    """Return the route whose graphs other runtimes compute."""
+    return "real"
 
 
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -82,7 +89,7 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
 def real_valued() -> Iterator[None]:
     """Compute by ordinary operations on real numbers while the context lasts, in all threads of the process.
 
-    The context is for exporters that trace a model before they convert it, as the `OnnxExporter` of transformers. And
+    The context is for tools that trace a model before they convert it, other than the exporters of transformers. And
     it is for programs of `torch.export` that are to run where this package is not installed:
 
         with real_valued():

@@ -26,15 +26,23 @@ class Operator:
         schema: of arguments and results, as `torch.library` writes them.
         compute: the computation.
         fake: of the same arguments: empty results of the right shape, dtype and layout.
+        tags: what torch is to know of it.
     """
 
-    def __init__(self, name: str, schema: str, compute: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    def __init__(
+        self,
+        name: str,
+        schema: str,
+        compute: Callable[..., Any],
+        fake: Callable[..., Any],
+        tags: Sequence[torch.Tag] = (),
+    ) -> None:
         self.compute = compute
         namespace, short = name.split("::")
         packet: Any = getattr(getattr(torch.ops, namespace), short, None)
         self.is_new = not hasattr(packet, "definition")
         if self.is_new:
-            made = torch.library.custom_op(name, compute, mutates_args=(), schema=schema)
+            made = torch.library.custom_op(name, compute, mutates_args=(), schema=schema, tags=tags)
             made.register_fake(fake)
             packet = getattr(getattr(torch.ops, namespace), short)
             # Kept as long as the process lives: PyTorch frees an operator with its definition.
@@ -61,6 +69,7 @@ class DifferentiableOperator(Operator):
         batched: whether the batch is the first dimension of every tensor among arguments and results, so that
             `torch.func.vmap` may fold its own dimension into the batch. Else `torch.func` is refused.
         once: whether gradients cannot be differentiated again, which is then refused.
+        tags: what torch is to know of the operator.
     """
 
     def __init__(
@@ -74,8 +83,9 @@ class DifferentiableOperator(Operator):
         eager: Mapping[str, Any],
         batched: bool,
         once: bool,
+        tags: Sequence[torch.Tag] = (),
     ) -> None:
-        super().__init__(name, schema, compute, fake)
+        super().__init__(name, schema, compute, fake, tags)
         if self.is_new:
             self.traced.register_autograd(lambda ctx, *upstream: backward(True, ctx, *upstream), setup_context=save)
         self.eager, self.batched = dict(eager), batched
@@ -91,9 +101,11 @@ class DifferentiableOperator(Operator):
         return self.compute(*args, **self.eager)
 
 
-def define_operator(name: str, schema: str, *, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Operator]:
+def define_operator(
+    name: str, schema: str, *, fake: Callable[..., Any], tags: Sequence[torch.Tag] = ()
+) -> Callable[[Callable[..., Any]], Operator]:
     """Return a decorator that makes an `Operator` of a computation; see there for the arguments."""
-    return lambda compute: Operator(name, schema, compute, fake)
+    return lambda compute: Operator(name, schema, compute, fake, tags)
 
 
 def differentiable_operator(
@@ -106,10 +118,11 @@ def differentiable_operator(
     eager: Mapping[str, Any] | None = None,
     batched: bool = False,
     once: bool = False,
+    tags: Sequence[torch.Tag] = (),
 ) -> Callable[[Callable[..., Any]], DifferentiableOperator]:
     """Return a decorator that makes a `DifferentiableOperator` of a computation; see there for the arguments."""
     return lambda compute: DifferentiableOperator(
-        name, schema, compute, fake, save, backward, eager or {}, batched, once
+        name, schema, compute, fake, save, backward, eager or {}, batched, once, tags
     )
 
 

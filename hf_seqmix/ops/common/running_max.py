@@ -18,7 +18,7 @@ def running_max(x: Tensor) -> Tensor:
         (batch, length).
     """
     if dispatch(x)[0] != "real":
-        return x.cummax(dim=1).values
+        return x.cummax(dim=1)[0]
     # Other runtimes know no running maximum: take the maximum of each row of a triangle, O(length^2).
     positions = torch.arange(x.shape[1], device=x.device)
     seen = positions <= positions.unsqueeze(1)

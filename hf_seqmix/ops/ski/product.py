@@ -16,6 +16,7 @@ from ..common.crossovers import implementation
 from ..common.dispatch import dispatch
 from ..common.invariance import is_batch_invariant
 from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
+from ..toeplitz.real_transform import convolution_product
 from .derivatives import fused_product, fused_takes, native_product, torch_product
 from .interpolation import InducingGrid, interpolate, interpolate_adjoint, interpolation_matrix
 from .short_conv import short_conv
@@ -53,7 +54,11 @@ def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
         )
     route, _ = dispatch(x)
     collected = interpolate_adjoint(x, grid, route)
-    mixed = toeplitz_matmul(collected.contiguous(), kernel, causal=False)
+    if route == "real":
+        with torch.autocast(x.device.type, enabled=False):
+            mixed = convolution_product(collected, kernel.to(collected.dtype), causal=False)
+    else:
+        mixed = toeplitz_matmul(collected.contiguous(), kernel, causal=False)
     return interpolate(mixed, length, grid, route).to(x.dtype)
 
 

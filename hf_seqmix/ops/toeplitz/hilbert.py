@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..common.dispatch import dispatch
 from ..common.fft import impulse_response
+from ..common.trigonometry import cosines
 
 __all__ = ["causal_taps", "hilbert_transform_dense", "two_sided_taps"]
 
@@ -62,7 +63,7 @@ def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
     """
     last = _last_lag(response)
     if dispatch(response)[0] == "real":
-        return _two_sided_by_cosines(response, imaginary)
+        return _two_sided_bycosines(response, imaginary)
     if imaginary is not None:
         response = torch.complex(response, imaginary)
     taps = impulse_response(response, 2 * last)
@@ -70,7 +71,7 @@ def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
     return torch.cat([edge, taps[..., last + 1 :], taps[..., :last], edge], dim=-1)
 
 
-def _two_sided_by_cosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
+def _two_sided_bycosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
     """Compute `two_sided_taps` without complex numbers, O(M^2)."""
     last = response.shape[-1] - 1
     if response.is_complex():
@@ -89,7 +90,7 @@ def _even_part(response: Tensor) -> Tensor:
     weights = torch.where((bins == 0) | (bins == last), 1, 2).to(response.dtype) / (2 * last)
     # Autocast would multiply in half precision.
     with torch.autocast(response.device.type, enabled=False):
-        return (response * weights) @ _cosines(bins.unsqueeze(1) * bins, 2 * last, response.dtype)
+        return (response * weights) @ cosines(bins.unsqueeze(1) * bins, 2 * last, response.dtype)
 
 
 def _odd_part(imaginary: Tensor) -> Tensor:
@@ -97,19 +98,9 @@ def _odd_part(imaginary: Tensor) -> Tensor:
     last = imaginary.shape[-1] - 1
     bins = torch.arange(last + 1, device=imaginary.device)
     # A quarter of a period after the cosine.
-    sines = _cosines(2 * bins.unsqueeze(1) * bins - last, 4 * last, imaginary.dtype)
+    sines = cosines(2 * bins.unsqueeze(1) * bins - last, 4 * last, imaginary.dtype)
     with torch.autocast(imaginary.device.type, enabled=False):
         return imaginary @ sines / last
-
-
-def _cosines(steps: Tensor, period: int, dtype: torch.dtype) -> Tensor:
-    """Return cos(2 pi s / period) of whole numbers s, to the rounding of `dtype`.
-
-    Angles are reduced in whole numbers, and the cosine is taken as a sine of an angle from -pi / 2 to pi / 2, which is
-    small where the result is.
-    """
-    distance = ((steps + period // 2) % period - period // 2).abs()  # 0 to period / 2
-    return torch.sin((period - 4 * distance).to(dtype) * (math.pi / (2 * period)))
 
 
 def hilbert_transform_dense(response: Tensor) -> Tensor:

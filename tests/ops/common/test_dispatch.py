@@ -257,7 +257,7 @@ def test_a_compiled_function_follows_the_context():
     assert_close(product(x, kernel), expected)
 
 
-def test_the_convolution_can_be_differentiated_twice():
+def test_the_product_of_real_numbers_can_be_differentiated_twice():
     x, kernel = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((2, 2, 4), (2, 7)))
     with real_valued():
         assert torch.autograd.gradgradcheck(lambda a, b: toeplitz_matmul(a, b, causal=False), (x, kernel))

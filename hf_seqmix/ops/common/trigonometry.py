@@ -1,0 +1,25 @@
+"""Cosines of multiples of a fraction of a turn."""
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["cosines"]
+
+
+def cosines(steps: Tensor, period: int, dtype: torch.dtype) -> Tensor:
+    """Return cos(2 pi s / period) of whole numbers s, to the rounding of `dtype`.
+
+    Angles are reduced in whole numbers, and the cosine is taken as a sine of an angle from -pi / 2 to pi / 2, which is
+    small where the result is.
+
+    Args:
+        steps: s, of any shape.
+        period: steps of a turn, even.
+        dtype: of the result.
+    """
+    # By a quotient: in some runtimes the remainder of a tensor takes no size that is known when the graph runs only.
+    turns = (2 * steps + period) // (2 * period)
+    distance = (steps - turns * period).abs()  # 0 to period / 2
+    return torch.sin((period - 4 * distance).to(dtype) * (math.pi / (2 * period)))

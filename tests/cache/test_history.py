@@ -1,0 +1,47 @@
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, StaticCache
+
+from hf_seqmix import TNNConfig
+from hf_seqmix.cache import cached_taps
+
+CONFIG = TNNConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1)
+
+
+def ones(length: int) -> Tensor:
+    return torch.ones(3, length)
+
+
+def filled(cache: Any) -> Any:
+    cache.update(torch.zeros(1, 1, 4, 3), torch.zeros(1, 1, 4, 0), 0)
+    return cache
+
+
+def test_taps_are_no_part_of_a_copied_history():
+    """The library's exporters make each tensor of a copied cache an input and an output of the graph of a step."""
+    cache = filled(DynamicCache(config=CONFIG))
+    taps = cached_taps(cache, 0, ones, 4)
+    assert cached_taps(cache, 0, ones, 3) is taps
+    assert copy.deepcopy(cache).layers[0].taps is None and cache.layers[0].taps is taps
+    assert copy.deepcopy(cache).layers[0].keys.shape == (1, 1, 4, 3)
+
+
+def test_a_graph_for_all_lengths_builds_its_taps():
+    class Step(torch.nn.Module):
+        def forward(self, history: Tensor) -> Tensor:
+            return cached_taps(cache, 0, lambda length: ones(length), history.shape[0]).clone()
+
+    cache = filled(DynamicCache(config=CONFIG))
+    before = cached_taps(cache, 0, ones, 4)
+    shapes = {"history": {0: torch.export.Dim.DYNAMIC}}
+    program = torch.export.export(Step(), (torch.zeros(5),), dynamic_shapes=shapes)
+    for length in (3, 5, 12):
+        assert program.module()(torch.zeros(length)).shape == (3, length)
+    assert cache.layers[0].taps is before
+    # A preallocated cache needs as many taps in every step: they stay with it, also in a copy.
+    static = filled(StaticCache(config=CONFIG, max_cache_len=8))
+    taps = cached_taps(static, 0, ones, 8)
+    assert torch.equal(copy.deepcopy(static).layers[0].taps, taps)
