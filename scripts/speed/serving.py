@@ -71,11 +71,16 @@ def managed(model: Any, most: int) -> Any:
 def measure(arguments: argparse.Namespace, name: str, requests: Sequence[Request]) -> list[dict[str, Any]]:
     """Check the two ways of a model, and time them for each number of requests."""
     most = max(arguments.requests)
-    exact = llama(arguments, torch.float64) if name == LLAMA else load(name, torch.float64, arguments.device)
-    with managed(exact, most) as manager:
-        check_tokens(name, requests, together(manager, requests), partial(alone, exact))
+
+    def make(dtype: torch.dtype) -> Any:
+        return llama(arguments, dtype) if name == LLAMA else load(name, dtype, arguments.device)
+
+    # A model of its own for each way: the library's manager may change how the model attends.
+    with managed(make(torch.float64), most) as manager:
+        found = together(manager, requests)
+    check_tokens(name, requests, found, partial(alone, make(torch.float64)))
     dtype = getattr(torch, arguments.dtype)
-    model = llama(arguments, dtype) if name == LLAMA else load(name, dtype, arguments.device)
+    model = make(dtype)
     clock = Clock(torch.device("cpu"))
     clock.now = time.perf_counter  # the manager works in a thread of its own
 
@@ -91,7 +96,7 @@ def measure(arguments: argparse.Namespace, name: str, requests: Sequence[Request
         for request in some:
             alone(model, request)
 
-    with managed(model, most) as manager:
+    with managed(make(dtype), most) as manager:
         ways: dict[str, Work] = {"alone": in_turn, "together": partial(together, manager)}
         candidates = {f"{way} {n}": timed(work, n) for n in arguments.requests for way, work in ways.items()}
         seconds = interleave(candidates, arguments.rounds, clock)
