@@ -55,6 +55,11 @@ class HistoryLayer(HeldLayer):
             return False
         return keys.shape[0] == room.shape[1] and room.is_inference() == torch.is_inference_mode_enabled()
 
+    def offload(self) -> None:
+        """Move the history to the CPU; the room for further tokens is let go."""
+        super().offload()
+        self.room = None
+
     def reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""
         # Not the library's: older releases zero the history and keep its length.

@@ -113,6 +113,8 @@ def test_a_history_has_room_for_steps():
     assert torch.equal(layer.update(x[:, :, :2], x[:, :, :2, :0])[0], torch.cat([x[:, :, :36], x[:, :, :2]], dim=2))
     layer.batch_select_indices(torch.tensor([1]))
     assert torch.equal(layer.update(x[1:, :, :1], x[1:, :, :1, :0])[0][:, :, :36], x[1:, :, :36])
+    layer.offload()
+    assert layer.room is None  # it would stay on the device
     with torch.inference_mode():
         assert torch.equal(layer.update(x[1:, :, :1], x[1:, :, :1, :0])[0][:, :, :36], x[1:, :, :36])
     assert torch.equal(layer.update(x[1:, :, :1], x[1:, :, :1, :0])[0][:, :, :36], x[1:, :, :36])
