@@ -105,7 +105,7 @@ class RequestBatch:
         tokens = torch.tensor([row.state.generated_tokens[-1:] for row in self.rows], device=device)
         mask = None
         if self.attends:
-            longest = max(row.held for row in self.rows)
+            longest = self.cache.get_seq_length()
             mask = (torch.arange(longest + 1, device=device) >= longest - held.unsqueeze(1)).long()
         logits = self.model(
             tokens,
@@ -173,12 +173,11 @@ class RequestBatch:
     def _keep(self, indices: list[int]) -> None:
         if len(indices) == len(self.rows):
             return
-        longest = max(row.held for row in self.rows)
         self.rows = [self.rows[i] for i in indices]
         if not self.rows:
             self.cache = None
             return
-        unused = longest - max(row.held for row in self.rows)
+        unused = self.cache.get_seq_length() - max(row.held for row in self.rows)
         keep_rows(self.cache, torch.tensor(indices, device=self.model.device), unused)
 
 

@@ -111,7 +111,7 @@ class RowBatchingManager:
                 logger.warning(f"the manager still has requests after {timeout} s; hard_stop=True fails them.")
 
     def destroy(self) -> None:
-        """End the thread."""
+        """End the thread, see `stop`."""
         self.stop()
 
     def warmup(self) -> None:
@@ -271,6 +271,8 @@ class RowBatchingManager:
         if cancelled:
             self._waiting = [state for state in self._waiting if state.request_id not in cancelled]
             self.batch.leave(cancelled)
+            with self._lock:
+                self._handlers = {name: entry for name, entry in self._handlers.items() if name not in cancelled}
 
     def _advance(self) -> None:
         """Let waiting requests join as far as there is room, and take a step."""
