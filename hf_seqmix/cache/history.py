@@ -34,7 +34,8 @@ class HistoryLayer(HeldLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Add new inputs after those held, and return all, with empty values."""
         keys = self.keys
-        if keys is None or not keys.numel() or torch.is_grad_enabled() or torch.compiler.is_compiling():
+        by_copying = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if by_copying or keys is None or not keys.numel() or keys.dtype != key_states.dtype:
             return super().update(key_states, value_states)
         batch, _, held, channels = keys.shape
         total = held + key_states.shape[2]
