@@ -8,6 +8,7 @@ from . import metrics as metrics
 from . import models as models
 from . import modules as modules
 from . import ops as ops
+from . import serving as serving
 from . import training as training
 from ._version import __version__ as __version__
 from .models.auto import IMAGE_HEADS as IMAGE_HEADS

@@ -3,6 +3,7 @@
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 from .pairs import PAIRS, PairsLayer, PairsStaticLayer, pairs_of
+from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "append_history",
     "append_sums",
     "cached_taps",
+    "join_rows",
+    "keep_rows",
     "pairs_of",
     "past_length",
     "previous_inputs",

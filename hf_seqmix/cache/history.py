@@ -1,8 +1,9 @@
 """Cache layers for mixers that need their whole input history, on the library's own base classes.
 
 A Toeplitz mixer keeps what it mixes: `keys` is (batch, 1, tokens, channels) and `values` has width 0, so that
-cropping, reordering for beams, selecting rows and offloading are the library's own code. The taps of the kernel are
-kept beside the history, since they cost more than a step of decoding and cannot change while a cache is in use.
+cropping, reordering for beams, selecting rows and offloading are the library's own code. A growing history has room
+for further tokens, so that a step of decoding copies nothing. The taps of the kernel are kept beside the history,
+since they cost more than a step of decoding and cannot change while a cache is in use.
 """
 
 from collections.abc import Callable
@@ -11,9 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._compat import DynamicLayer, StaticLayer, register_layer_type
+from .._compat import StaticLayer, register_layer_type
 from ..ops.common.ordering import inverse_order
 from ..ops.masking import TokenLayout
+from .held import HeldLayer
 
 __all__ = ["HISTORY", "HistoryLayer", "HistoryStaticLayer", "append_history", "cached_taps", "past_length"]
 
@@ -21,20 +23,53 @@ HISTORY = "seqmix_history"
 """The name by which a config's `layer_types` asks for a history layer."""
 
 
-class HistoryLayer(DynamicLayer):
+class HistoryLayer(HeldLayer):
     """Growing history of a mixer's inputs: `keys` of shape (batch, 1, tokens, channels), `values` of width 0."""
 
     _layer_type = HISTORY
     taps: Tensor | None = None
+    room: Tensor | None = None
+    """(channels, batch, places), of which `keys` is a view after the second call: the tokens of a channel, which a
+    step of decoding reads, lie side by side, and places for further tokens follow."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Add new inputs after those held, and return all, with empty values."""
+        keys = self.keys
+        by_copying = torch.is_grad_enabled() or torch.compiler.is_compiling()
+        if by_copying or keys is None or not keys.numel() or keys.dtype != key_states.dtype:
+            return super().update(key_states, value_states)
+        batch, _, held, channels = keys.shape
+        total = held + key_states.shape[2]
+        room = self.room
+        if room is None or not self._in_room(keys) or room.shape[2] < total:
+            # Half as much again, so that n steps copy the history log n times.
+            room = self.room = keys.new_empty((channels, batch, total + max(64, total // 2)))
+            room[:, :, :held] = keys[:, 0].permute(2, 0, 1)
+        room[:, :, held:total] = key_states[:, 0].permute(2, 0, 1)
+        self.keys = room[:, :, :total].permute(1, 2, 0).unsqueeze(1)
+        self.values = self.keys[..., :0]
+        return self.keys, self.values
+
+    def _in_room(self, keys: Tensor) -> bool:
+        """Return whether the history is where the last call put it, cropped or not, and may be written to."""
+        room = self.room
+        if room is None or keys.data_ptr() != room.data_ptr() or keys.stride()[2:] != (1, room.stride(0)):
+            return False
+        return keys.shape[0] == room.shape[1] and room.is_inference() == torch.is_inference_mode_enabled()
+
+    def offload(self) -> None:
+        """Move the history to the CPU; the room for further tokens is let go."""
+        super().offload()
+        self.room = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The library's exporters take every tensor of a copied cache for state that a graph reads and returns.
-        return {**self.__dict__, "taps": None}
+        return {**self.__dict__, "taps": None, "room": None}
 
     def reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""
         # Not the library's: older releases zero the history and keep its length.
-        self.keys = self.values = self.taps = None
+        self.keys = self.values = self.taps = self.room = None
         self.is_initialized = False
 
 

@@ -99,12 +99,17 @@ class KeyInputsLayer(HeldLayer):
             if remove > held:
                 raise ValueError(
                     f"{remove} tokens were to be cropped from a cache of {self.get_seq_length()}, but the inputs of "
-                    f"only the last {held} are held: crop less, or start from an empty cache (for assisted "
-                    f"generation, set num_assistant_tokens to at most {self.kept - 1} and "
-                    "num_assistant_tokens_schedule to 'constant')."
+                    f"only the last {held} are held: crop less, or start from an empty cache."
                 )
             self.inputs, self.real = self.inputs[:, : held - remove], self.real[:, : held - remove]
         super().crop(tokens_to_remove)
+
+    def forget_first(self, count: int) -> None:
+        """Forget the first positions, which are pads of every row, and their inputs as far as they are held."""
+        super().forget_first(count)
+        if self.inputs is not None and self.real is not None:
+            gone = max(0, self.inputs.shape[1] - self.get_seq_length())
+            self.inputs, self.real = self.inputs[:, gone:], self.real[:, gone:]
 
 
 class KeyInputsStaticLayer(StaticLayer):

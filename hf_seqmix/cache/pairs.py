@@ -1,11 +1,13 @@
 """Cache layers for the copy head: those of the first mixer, which also keep a key and ids for each token."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from .._compat import DynamicLayer, StaticLayer, register_layer_type
+from .held import HeldLayer
 from .key_inputs import KeyInputsLayer, KeyInputsStaticLayer
 
 __all__ = ["PAIRS", "PairsLayer", "PairsStaticLayer", "pairs_of"]
@@ -14,17 +16,15 @@ PAIRS = "seqmix_pairs"
 """The name by which a config's `layer_types` asks, for its first layer, for one that keeps pairs as well."""
 
 
-class _Pairs(DynamicLayer):
+class _Pairs(HeldLayer):
     """Growing keys (batch, 1, tokens, rank), and values (batch, 1, tokens, 2) in the integers that they come in."""
+
+    fills = {"values": -1}
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
         # The library's are of the dtype of the keys, of which no half-precision type can hold an id.
         self.values = value_states[..., :0, :]
-
-    def reset(self) -> None:
-        self.keys = self.values = None
-        self.is_initialized = False
 
 
 class _StaticPairs(StaticLayer):
@@ -56,6 +56,16 @@ class PairsLayer(KeyInputsLayer):
         """Take the last steps back, see `KeyInputsLayer.crop`."""
         super().crop(tokens_to_remove)
         self.pairs.crop(tokens_to_remove)
+
+    def join(self, others: Sequence[Any]) -> None:
+        """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
+        super().join(others)
+        self.pairs.join([other.pairs for other in others])
+
+    def forget_first(self, count: int) -> None:
+        """Forget the first positions, which are pads of every row."""
+        super().forget_first(count)
+        self.pairs.forget_first(count)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row of the batch."""

@@ -4,7 +4,7 @@ A layer keeps the sums over all but the last steps, and the rows of the last ste
 exact; to subtract a row from a sum is not.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -37,6 +37,12 @@ class SumsLayer(HeldLayer):
     sums: Tensor | None = None
     summed: int = 0
     """Steps that `sums` stands for, whose rows are gone."""
+    record_past: bool = False
+    """Whether the first call, too, can be taken back as far as it goes."""
+
+    def activate_past_recording(self) -> None:
+        """Keep all rows of the first call, as assisted decoding asks: there the call is a prompt with candidates."""
+        self.record_past = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Add the rows of this call, (batch, 1, new, width); `fold` maps rows (batch, rows, width) to their sum."""
@@ -44,7 +50,7 @@ class SumsLayer(HeldLayer):
         empty = self.get_seq_length() == 0
         rows, nothing = super().update(key_states, value_states)
         held, new = rows.shape[2], key_states.shape[2]
-        keep = self.kept if empty else max(self.kept, new)
+        keep = self.kept if empty and not self.record_past else max(self.kept, new)
         # Where the order of sums is fixed, no part is summed ahead of the rest.
         if not is_batch_invariant() and (held >= 2 * keep or (empty and held > keep)):
             contribution = fold(rows[:, 0, : held - keep])
@@ -86,12 +92,24 @@ class SumsLayer(HeldLayer):
         elif remove > held:
             raise ValueError(
                 f"{remove} tokens were to be cropped from a cache of {seen}, but running sums can only take back the "
-                f"last {held}: crop less, or start from an empty cache, since other layers of this cache may have "
-                f"been cropped already (for assisted generation, set num_assistant_tokens to at most {self.kept - 1} "
-                "and num_assistant_tokens_schedule to 'constant')."
+                f"last {held}: crop less, call activate_past_recording() before the first tokens to take all of these "
+                "back, or start from an empty cache, since other layers of this cache may have been cropped already."
             )
         else:
             self.keys, self.values = self.keys[:, :, : held - remove], self.values[:, :, : held - remove]
+
+    def join(self, others: Sequence[Any]) -> None:
+        """Add the rows of other layers of this kind; rows of fewer tokens begin with pads, which add nothing."""
+        seen = max(layer.get_seq_length() for layer in (self, *others))
+        super().join(others)
+        assert self.keys is not None
+        self.summed = seen - self.keys.shape[2]
+
+    def forget_first(self, count: int) -> None:
+        """Forget the first positions, which are pads of every row."""
+        held = max(0, count - self.summed)
+        self.summed -= count - held
+        super().forget_first(held)
 
 
 class SumsStaticLayer(StaticLayer):

@@ -29,7 +29,7 @@ class RightPaddedPrompts:
         return real_positions(mask, batch, columns, 0, mask.device)
 
     def _prefill(
-        self, input_ids: Tensor, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+        self, input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
     ) -> Any:
         mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
         if mask is not None and cache is not None:
@@ -44,7 +44,7 @@ class RightPaddedPrompts:
                 model_kwargs["attention_mask"] = mask.gather(1, order)
                 input_ids = input_ids.gather(1, order[:, start:] - start)
         library: Any = super()
-        return library._prefill(input_ids, generation_config, model_kwargs, *args, **kwargs)
+        return library._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=is_first_iteration)
 
 
 def _pads_first(mask: Tensor, past: int) -> Tensor:

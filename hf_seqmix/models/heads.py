@@ -13,6 +13,7 @@ from transformers.modeling_outputs import (
 
 from .._compat import can_return_tuple
 from ..cache import past_length
+from ..serving import RowBatchingMixin
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
 from .backbone import SeqMixModel, SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
@@ -64,7 +65,7 @@ class SeqMixHead(SeqMixPreTrainedModel):
             )
 
 
-class SeqMixForCausalLM(RightPaddedPrompts, SeqMixHead):
+class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
     """Language model: the logits at each position are for the next token."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}

@@ -70,6 +70,18 @@ def test_all_that_the_last_call_added_can_be_cropped():
     torch.testing.assert_close(total(cache), fold(rows[:, :50]))
 
 
+def test_a_recorded_first_call_can_be_cropped_as_far_as_it_goes():
+    layer = SumsLayer()
+    layer.activate_past_recording()
+    cache, rows = filled([300], layer)
+    layer.crop(-200)
+    torch.testing.assert_close(total(cache), fold(rows[:, :100]))
+    append_sums(cache, 0, rows[:, 100:], fold)
+    append_sums(cache, 0, rows[:, :1], fold)
+    torch.testing.assert_close(total(cache), fold(rows) + fold(rows[:, :1]))
+    assert layer.keys.shape[2] <= 201
+
+
 def test_cropping_everything():
     cache, _ = filled([1] * 100)
     with pytest.raises(ValueError, match=r"crop\(60\) is not supported"):

@@ -1,0 +1,188 @@
+"""The requests that are decoded together, a row of one cache each."""
+
+import copy
+import zlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache, GenerationConfig
+from transformers.generation.continuous_batching import RequestState, RequestStatus
+
+from .._compat import attends
+from ..cache import join_rows, keep_rows
+
+__all__ = ["RequestBatch"]
+
+
+class _Row(NamedTuple):
+    """A request, and how its next token is chosen."""
+
+    state: RequestState
+    processors: Any
+    """The library's, for this request alone."""
+    generator: torch.Generator | None
+    """What a request that samples draws from; None for one that takes the likeliest token."""
+
+    @property
+    def held(self) -> int:
+        """Tokens in the cache: the prompt, and all generated ones but the last."""
+        return len(self.state.initial_tokens) + len(self.state.generated_tokens) - 1
+
+
+class RequestBatch:
+    """Rows of one growing cache that join and leave between any two steps, each at its own position.
+
+    A prompt is read alone, as by `generate`, and its cache becomes a row; rows of fewer tokens begin with pads. All
+    rows take each further step together. Each request has the library's logits processors, made for its own prompt
+    and called with its own tokens, and, if it samples, a generator of its own: what a request gets does not depend on
+    its neighbors, but for the rounding of products over several rows.
+
+    Args:
+        model: causal language model of the package.
+        generation_config: how tokens are chosen, unless a request says otherwise.
+        seed: of the generators, together with the name of a request; drawn by default.
+        return_logprobs: whether requests record the logarithm of the probability of each token.
+    """
+
+    def __init__(
+        self, model: Any, generation_config: GenerationConfig, seed: int | None = None, return_logprobs: bool = False
+    ) -> None:
+        self.model = model
+        self.generation_config = generation_config
+        self.seed = int(torch.randint(2**32, ())) if seed is None else seed
+        self.return_logprobs = return_logprobs
+        self.attends = any(map(attends, model.config.layer_types))
+        self.rows: list[_Row] = []
+        self.cache: Any = None
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def states(self) -> list[RequestState]:
+        """The requests, in the order of their rows."""
+        return [row.state for row in self.rows]
+
+    def join(self, states: Sequence[RequestState]) -> list[RequestState]:
+        """Read the prompts of new requests, and choose their first tokens.
+
+        A request that cannot be read fails alone. A request with `num_children` becomes as many rows more, named as
+        the library names them.
+
+        Returns:
+            The requests, children among them, finished and failed ones too.
+        """
+        caches = [] if self.cache is None else [self.cache]
+        touched = []
+        for state in states:
+            state.status = RequestStatus.PREFILLING
+            family = [state, *(state.fork(f"{state.request_id}__child#{i}") for i in range(state.num_children))]
+            touched += family
+            try:
+                rows = [self._make_row(each) for each in family]
+                cache = DynamicCache(config=self.model.config)
+                prompt = torch.tensor([state.initial_tokens], device=self.model.device)
+                logits = self.model(prompt, past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+                cache.batch_repeat_interleave(len(rows))
+                self._choose(rows, logits.repeat(len(rows), 1, 1))
+            except Exception as error:
+                for each in family:
+                    each.error = str(error)
+                    each.status = RequestStatus.FAILED
+                continue
+            self.rows += rows
+            caches.append(cache)
+        self.cache = join_rows(caches) if caches else None
+        self._drop_finished()
+        return touched
+
+    def step(self) -> list[RequestState]:
+        """Give each request one more token, and return all requests of the step; finished ones leave."""
+        device = self.model.device
+        held = torch.tensor([row.held for row in self.rows], device=device)
+        tokens = torch.tensor([row.state.generated_tokens[-1:] for row in self.rows], device=device)
+        mask = None
+        if self.attends:
+            longest = self.cache.get_seq_length()
+            mask = (torch.arange(longest + 1, device=device) >= longest - held.unsqueeze(1)).long()
+        logits = self.model(
+            tokens,
+            attention_mask=mask,
+            # Given, not counted from a mask: layers without attention need no mask, whose size grows.
+            position_ids=held.unsqueeze(1),
+            past_key_values=self.cache,
+            use_cache=True,
+        ).logits
+        self._choose(self.rows, logits)
+        touched = self.states
+        self._drop_finished()
+        return touched
+
+    def leave(self, request_ids: set[str]) -> None:
+        """Drop requests, whether they are finished or not."""
+        self._keep([i for i, row in enumerate(self.rows) if row.state.request_id not in request_ids])
+
+    def _make_row(self, state: RequestState) -> _Row:
+        prompt, device = state.initial_tokens, self.model.device
+        if not prompt:
+            raise ValueError("the prompt has no tokens: give at least one.")
+        limit = _most_positions(self.model.config)
+        if limit is not None and (state.max_new_tokens is None or len(prompt) + state.max_new_tokens - 1 > limit):
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens and max_new_tokens is {state.max_new_tokens}, but the model has "
+                f"learned positions for {limit} tokens (max_position_embeddings): shorten either."
+            )
+        config = self.generation_config
+        if state.logit_processor_kwargs:
+            config = copy.deepcopy(config)
+            config.num_return_sequences = None  # of the manager, and refused beside some other fields
+            unknown = config.update(**state.logit_processor_kwargs)
+            if unknown:
+                raise ValueError(f"unknown logit_processor_kwargs {sorted(unknown)}: give fields of GenerationConfig.")
+        processors = self.model._get_logits_processor(config, input_ids_seq_length=len(prompt), device=device)
+        generator = None
+        if config.do_sample:
+            generator = torch.Generator(device)
+            # Generators on CPUs take 32 bits of a seed.
+            generator.manual_seed(zlib.crc32(state.request_id.encode(), self.seed % 2**32))
+        return _Row(state, processors, generator)
+
+    def _choose(self, rows: Sequence[_Row], logits: Tensor) -> None:
+        """Choose the next token of each row by its last logits, (rows, positions, vocabulary), as `generate` does."""
+        scores = logits[:, -1].to(copy=True, dtype=torch.float32)
+        for i, row in enumerate(rows):
+            if row.processors:
+                ids = torch.tensor([row.state.initial_tokens + row.state.generated_tokens], device=scores.device)
+                scores[i] = row.processors(ids, scores[i : i + 1])[0]
+        tokens = scores.argmax(dim=-1)
+        for i, row in enumerate(rows):
+            if row.generator is not None:
+                tokens[i] = torch.multinomial(scores[i].softmax(dim=-1), 1, generator=row.generator)[0]
+        logprobs: list[float] | list[None] = [None] * len(rows)
+        if self.return_logprobs:
+            logprobs = scores.log_softmax(dim=-1).gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
+        for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
+            row.state.status = RequestStatus.DECODING
+            row.state.update_and_check_completion(token, logprob)
+
+    def _drop_finished(self) -> None:
+        self._keep([i for i, row in enumerate(self.rows) if row.state.status == RequestStatus.DECODING])
+
+    def _keep(self, indices: list[int]) -> None:
+        if len(indices) == len(self.rows):
+            return
+        self.rows = [self.rows[i] for i in indices]
+        if not self.rows:
+            self.cache = None
+            return
+        unused = self.cache.get_seq_length() - max(row.held for row in self.rows)
+        keep_rows(self.cache, torch.tensor(indices, device=self.model.device), unused)
+
+
+def _most_positions(config: Any) -> int | None:
+    """Return how many tokens a model has learned positions for; None where it takes any number."""
+    mixings = [getattr(config.mixer_config(name), "mixing", None) for name in set(config.layer_mixers)]
+    limited = config.position_embedding_type == "learned" or "triangular" in mixings
+    return config.max_position_embeddings if limited else None

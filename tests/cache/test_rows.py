@@ -1,0 +1,129 @@
+"""Crops of growing caches, and rows of several caches in one: both give what a run from the start gives."""
+
+import random
+
+import pytest
+import torch
+from transformers import DynamicCache, PreTrainedModel
+
+from hf_seqmix import IPAConfig, IPAForCausalLM, SeqMixHybridConfig, SeqMixHybridForCausalLM
+from hf_seqmix.cache import HistoryLayer, join_rows, keep_rows
+from tests.models.suite import VOCAB, perturb
+from tests.tolerances import assert_close
+
+SMALL = {"vocab_size": VOCAB, "hidden_size": 16}
+
+
+def of_all_layers() -> PreTrainedModel:
+    """A history, keys and values, running sums, and keys with their inputs."""
+    own = {
+        "attention": {"num_heads": 2},
+        "ipa": {"num_centers": 4, "token_shift": 3},
+        "poly_transformer": {"num_attention_heads": 2},
+    }
+    types = ["tnn", "attention", "poly_transformer", "ipa"]
+    return SeqMixHybridForCausalLM(SeqMixHybridConfig(**SMALL, mixer_types=types, mixer_configs=own))
+
+
+def with_pairs() -> PreTrainedModel:
+    """Pairs of the copy head, with and without the inputs of keys."""
+    return IPAForCausalLM(IPAConfig(**SMALL, num_hidden_layers=2, num_centers=4, copy_head=True, token_shift=2))
+
+
+@pytest.fixture(scope="module", params=[of_all_layers, with_pairs], ids=lambda make: make.__name__)
+def model(request):
+    torch.manual_seed(0)
+    return perturb(request.param()).double().eval()
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@torch.no_grad()
+def test_tokens_may_come_and_be_taken_back_in_any_order(model, padded):
+    draw, cropped = random.Random(1), 0
+    pads = torch.tensor([[0], [3 * padded]])
+    for _ in range(4):
+        cache = DynamicCache(config=model.config)
+        ids = torch.empty(2, 0, dtype=torch.long)
+        for size in (draw.choice([5, 90, 150]), *draw.choices([1, 2, 3, 40, 130], k=9)):
+            new = torch.randint(VOCAB, (2, size))
+            ids = torch.cat([ids, new], dim=1)
+            mask = (torch.arange(ids.shape[1]) >= pads).long()
+            actual = model(new, attention_mask=mask, past_key_values=cache).logits
+            real = mask[:, -size:].bool()
+            assert_close(actual[real], model(ids, attention_mask=mask).logits[:, -size:][real])
+            back = min(draw.choice([0, 1, 5, 63, 200]), ids.shape[1] - 4)
+            try:
+                cache.crop(-back)
+            except ValueError as error:
+                # Refused, never wrong: a layer does not hold what the crop needs any more.
+                assert back > 5 and f"{back} tokens were to be cropped from a cache of {ids.shape[1]}" in str(error)
+                break
+            ids, cropped = ids[:, : ids.shape[1] - back], cropped + (back > 0)
+            assert cache.get_seq_length() == ids.shape[1]
+    assert cropped > 10
+
+
+@torch.no_grad()
+def test_rows_of_several_caches_go_on_together(model):
+    """Rows of 4, 150 and 70 tokens join, take steps, and one more joins after the longest has left."""
+
+    def read(length):
+        ids, cache = torch.randint(VOCAB, (1, length)), DynamicCache(config=model.config)
+        for part in ids.split(60, dim=1):
+            model(part, past_key_values=cache)
+        return ids[0].tolist(), cache
+
+    def step(rows, cache):
+        longest = max(map(len, rows))
+        mask = torch.tensor([[0] * (longest - len(row)) + [1] * (len(row) + 1) for row in rows])
+        positions = torch.tensor([[len(row)] for row in rows])
+        new = torch.randint(VOCAB, (len(rows), 1))
+        logits = model(new, attention_mask=mask, position_ids=positions, past_key_values=cache).logits
+        for row, token, actual in zip(rows, new, logits, strict=True):
+            row += token.tolist()
+            assert_close(actual, model(torch.tensor([row])).logits[0, -1:])
+
+    rows, caches = map(list, zip(*(read(length) for length in (4, 150, 70)), strict=True))
+    cache = join_rows(caches)
+    for _ in range(3):
+        step(rows, cache)
+    rows = [rows[2], rows[0]]
+    keep_rows(cache, torch.tensor([2, 0]), unused=80)
+    assert cache.get_seq_length() == 73
+    step(rows, cache)
+    row, other = read(9)
+    rows.append(row)
+    join_rows([cache, other])
+    step(rows, cache)
+    assert join_rows([cache]) is cache
+
+
+@torch.no_grad()
+def test_a_history_has_room_for_steps():
+    """Steps write beside what is held, and what a caller still has of an earlier step stays as it was."""
+    layer, x = HistoryLayer(), torch.randn(2, 1, 40, 3)
+    layer.update(x[:, :, :10], x[:, :, :10, :0])
+    layer.update(x[:, :, 10:11], x[:, :, 10:11, :0])
+    place = layer.keys.data_ptr()
+    for t in range(11, 40):
+        keys, values = layer.update(x[:, :, t : t + 1], x[:, :, t : t + 1, :0])
+        assert keys.data_ptr() == place and values.shape == (2, 1, t + 1, 0)
+    assert torch.equal(keys, x)
+    layer.crop(-4)
+    assert torch.equal(layer.update(x[:, :, :2], x[:, :, :2, :0])[0], torch.cat([x[:, :, :36], x[:, :, :2]], dim=2))
+    layer.batch_select_indices(torch.tensor([1]))
+    assert torch.equal(layer.update(x[1:, :, :1], x[1:, :, :1, :0])[0][:, :, :36], x[1:, :, :36])
+    layer.offload()
+    assert layer.room is None  # it would stay on the device
+    with torch.inference_mode():
+        assert torch.equal(layer.update(x[1:, :, :1], x[1:, :, :1, :0])[0][:, :, :36], x[1:, :, :36])
+    assert torch.equal(layer.update(x[1:, :, :1], x[1:, :, :1, :0])[0][:, :, :36], x[1:, :, :36])
+
+
+def test_a_history_takes_gradients():
+    x = torch.randn(2, 1, 9, 3, requires_grad=True)
+    layer = HistoryLayer()
+    for part in x.split(3, dim=2):
+        keys, _ = layer.update(part, part[..., :0])
+    keys.square().sum().backward()
+    assert torch.equal(x.grad, 2 * x.detach())

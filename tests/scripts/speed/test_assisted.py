@@ -1,0 +1,32 @@
+"""The timing of decoding with candidates: every way gives greedy's tokens, and is timed."""
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parents[3]
+CHECKPOINT = str(ROOT / "model_cards" / "poly3-python-2m")
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "scripts" / "speed"))
+        threads = torch.get_num_threads()
+        yield importlib.import_module("assisted")
+        torch.set_num_threads(threads)
+
+
+# The library's own call of the assistant.
+@pytest.mark.filterwarnings("ignore:.*generation-related arguments")
+def test_every_way_is_timed(script, tmp_path):
+    numbers = ["--prompts", "1", "--prompt-tokens", "20", "--new-tokens", "6", "--candidates", "3", "--rounds", "1"]
+    (row,) = script.main(["--models", CHECKPOINT, "--assistant", CHECKPOINT, *numbers, "--output-dir", str(tmp_path)])
+    assert row["greedy_per_call"] == 1 and row["greedy_times_faster"] == 1
+    # The model agrees with itself, so that each call gives several tokens.
+    assert row["assisted_per_call"] > 1
+    assert row["lookup_times_faster"] == row["lookup_per_s"] / row["greedy_per_s"]
+    assert "tokens a call" in (tmp_path / "assisted.md").read_text(encoding="utf-8")

@@ -1,0 +1,183 @@
+"""Continuous batching by the library's entries: requests get what they get alone, whoever comes and goes."""
+
+import asyncio
+import time
+
+import pytest
+import torch
+from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.generation.continuous_batching import RequestStatus
+
+from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM
+from tests.cache.test_rows import SMALL, of_all_layers, with_pairs
+from tests.models.suite import VOCAB, perturb
+
+GREEDY = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=5)
+PROMPTS = [[7] * 3, list(range(1, 31)), [9], [5, 6] * 45, list(range(8, 15))]
+LENGTHS = [24, 5, 33, 12, 9]
+
+
+def quiet(model):
+    """A model in float64 that ends no sequence by itself."""
+    model = perturb(model, 0.05).double().eval()
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    return model
+
+
+@pytest.fixture(scope="module", params=[of_all_layers, with_pairs], ids=lambda make: make.__name__)
+def model(request):
+    torch.manual_seed(0)
+    return quiet(request.param())
+
+
+@pytest.fixture(scope="module")
+def small():
+    torch.manual_seed(0)
+    config = PolyTransformerConfig(
+        **SMALL, num_hidden_layers=1, max_position_embeddings=40, position_embedding_type="learned"
+    )
+    return quiet(PolyTransformerForCausalLM(config))
+
+
+def alone(model, prompt, new_tokens, **options):
+    ids = torch.tensor([prompt])
+    options = {"do_sample": False, **options}
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new_tokens, **options)
+    return out[0, len(prompt) :].tolist()
+
+
+def collect(manager, names):
+    """Return the last result of each request."""
+    results, end = {}, time.monotonic() + 60
+    while len(results) < len(names) and time.monotonic() < end:
+        result = manager.get_result(timeout=1)
+        if result is not None and result.status >= RequestStatus.FINISHED:
+            results[result.request_id] = result
+    return [results[name] for name in names]
+
+
+def test_requests_join_and_leave_mid_flight(model):
+    expected = [alone(model, prompt, length) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
+    rows = ContinuousBatchingConfig(max_requests_per_batch=3)
+    with model.continuous_batching_context_manager(GREEDY, continuous_batching_config=rows) as manager:
+        names = [manager.add_request(p, max_new_tokens=n) for p, n in zip(PROMPTS, LENGTHS, strict=True)]
+        results = collect(manager, names)
+        assert [result.generated_tokens for result in results] == expected
+        assert [result.prompt_ids for result in results] == PROMPTS
+        # The longest prompt asks for nothing and leaves at once.
+        again = [manager.add_request([4] * 40, max_new_tokens=0), manager.add_request(PROMPTS[1], max_new_tokens=5)]
+        assert [result.generated_tokens for result in collect(manager, again)] == [[], expected[1]]
+    assert not manager.is_running()
+
+
+def test_a_batch_by_the_librarys_own_method(small):
+    outputs = small.generate_batch(PROMPTS[::2], generation_config=GREEDY)
+    assert [o.generated_tokens for o in outputs.values()] == [alone(small, p, 5) for p in PROMPTS[::2]]
+
+
+def test_tokens_stream_and_an_end_of_sequence_ends(small):
+    expected = alone(small, PROMPTS[0], 8)
+    stop = expected[3]
+    with small.continuous_batching_context_manager(GREEDY) as manager:
+        name = manager.add_request(
+            PROMPTS[0], max_new_tokens=8, streaming=True, record_timestamps=True, eos_token_id=[stop]
+        )
+        results = list(manager.request_id_iter(name))
+    ended = expected[: expected.index(stop) + 1]
+    assert [r.generated_tokens for r in results] == [ended[: n + 1] for n in range(len(ended))]
+    assert len(results[-1].timestamps) == len(ended)
+
+
+def test_processors_see_the_tokens_of_their_own_request(small):
+    """A penalty of repetitions depends on the prompt and what followed it."""
+    config = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=9, repetition_penalty=3.0)
+    outputs = small.generate_batch(PROMPTS[::2], generation_config=config)
+    expected = [alone(small, prompt, 9, repetition_penalty=3.0) for prompt in PROMPTS[::2]]
+    assert [o.generated_tokens for o in outputs.values()] == expected
+    assert expected != [alone(small, prompt, 9) for prompt in PROMPTS[::2]]
+
+
+def test_a_sampled_request_does_not_depend_on_its_neighbors(small):
+    config = GenerationConfig(do_sample=True, top_k=0, eos_token_id=-1, max_new_tokens=12, num_return_sequences=2)
+    batching = ContinuousBatchingConfig(seed=3, return_logprobs=True)
+
+    def sample(*prompts):
+        with small.continuous_batching_context_manager(config, continuous_batching_config=batching) as manager:
+            names = [name for one in manager.add_requests(prompts) for name in (one, f"{one}__child#0")]
+            outputs = collect(manager, names)
+        return {o.request_id: (o.generated_tokens, o.logprobs) for o in outputs}
+
+    both, first = sample(PROMPTS[0], PROMPTS[2]), sample(PROMPTS[0])
+    for name in first:
+        assert both[name][0] == first[name][0] and both[name][1] == pytest.approx(first[name][1])
+    assert both["req_0"][0] != both["req_0__child#0"][0]
+    assert all(-20 < p < 0 for p in first["req_0"][1])
+    with small.continuous_batching_context_manager(config, continuous_batching_config=batching) as manager:
+        name = manager.add_request(PROMPTS[0], do_sample=False, max_new_tokens=4)
+        assert collect(manager, [name])[0].generated_tokens == alone(small, PROMPTS[0], 4)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "arguments", "message"),
+    [
+        ([1] * 30, {"max_new_tokens": 12}, "30 tokens and max_new_tokens is 12, but the model has learned positions"),
+        ([], {}, "the prompt has no tokens"),
+        ([VOCAB + 3], {}, "the vocabulary has ids 0 to 60"),
+        ([1], {"tempereture": 2.0}, "unknown logit_processor_kwargs"),
+    ],
+)
+def test_a_request_fails_alone(small, prompt, arguments, message):
+    with small.continuous_batching_context_manager(GREEDY) as manager:
+        names = [manager.add_request([3, 4]), manager.add_request(prompt, **arguments)]
+        good, bad = collect(manager, names)
+    assert good.error is None and good.generated_tokens == alone(small, [3, 4], 5)
+    assert bad.status == RequestStatus.FAILED and message in bad.error
+
+
+def test_cancelled_and_stopped_requests(small):
+    long = {"max_new_tokens": 30}
+    manager = small.init_continuous_batching(GREEDY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager.batch, "step", lambda: [])  # nothing ever ends
+        manager.start()
+        dropped, failed = manager.add_request([1, 2], **long), manager.add_request([3], **long)
+        manager.cancel_request(dropped)
+        with manager.pause():
+            pass
+        while {state.request_id for state in manager.batch.states} != {failed}:
+            time.sleep(0.01)
+        manager.stop(hard_stop=True)
+    (result,) = manager
+    assert result.request_id == failed and "stopped before this request was finished" in result.error
+    assert manager.add_request([1]) is None and manager.get_result() is None
+
+
+def test_an_error_in_a_step_ends_the_manager_and_its_requests(small):
+    manager = small.init_continuous_batching(GREEDY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager.batch, "step", lambda: 1 / 0)
+        manager.start()
+        (result,) = collect(manager, [manager.add_request([1, 2])])
+        manager.stop()
+    assert "division" in result.error and isinstance(manager.background_thread_status.fatal_error, ZeroDivisionError)
+
+
+def test_results_reach_an_event_loop(small):
+    async def serve(manager):
+        done = asyncio.get_running_loop().create_future()
+        manager.register_result_handler("mine", done.set_result)
+        manager.add_request([3, 4], request_id="mine")
+        return await asyncio.wait_for(done, 60)
+
+    with small.continuous_batching_context_manager(GREEDY) as manager:
+        assert asyncio.run(serve(manager)).generated_tokens == alone(small, [3, 4], 5)
+
+
+def test_a_manager_is_kept_for_the_next_session(small):
+    small.generate_batch([[1]], generation_config=GREEDY, persistent_manager=True)
+    kept = small.init_continuous_batching()
+    outputs = small.generate_batch([[3, 4]], generation_config=GREEDY, persistent_manager=True)
+    assert small.init_continuous_batching() is kept
+    assert [o.generated_tokens for o in outputs.values()] == [alone(small, [3, 4], 5)]
+    small.destroy_cached_continuous_batching_manager()
+    assert small.init_continuous_batching() is not kept and not kept.is_running()
