@@ -12,6 +12,7 @@ Writes a table; check_kernels.jsonl takes every case at once, and the same comma
 """
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -19,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from op_candidates import BOUNDS, Sizes, candidate, usable
+from op_candidates import BOUNDS, OPS, Sizes, candidate, usable
 from protocol import Candidate, Time
-from tune_candidates import TUNED, variants_of
+from tune_candidates import TUNED
 
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
@@ -55,7 +56,7 @@ def error_of(found: Candidate) -> float:
 
 def check_case(op: str, name: str, sizes: Sizes) -> dict[str, Any]:
     """Return what came of one implementation at one length."""
-    form = variants_of(op, sizes)[name].form
+    form = OPS[TUNED[op]].forms["ours"]._replace(names=((op, name),))
     start = time.perf_counter()
     error, fault = None, ""
     try:
@@ -78,7 +79,7 @@ def cases(arguments: argparse.Namespace) -> Iterator[tuple[str, str, Sizes]]:
                     continue
                 sizes = Sizes(arguments.batch, arguments.channels, length, arguments.head_width, points, 33, dtype)
                 sizes = sizes._replace(device=arguments.device)
-                for name in usable(op, sizes):
+                for name in usable(op, sizes, os.environ.get("TRITON_INTERPRET") == "1"):
                     yield op, name, sizes
 
 

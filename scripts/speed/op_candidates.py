@@ -2,7 +2,6 @@
 
 import argparse
 import importlib.util
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -180,10 +179,16 @@ OPS: dict[str, Op] = {
 """Name -> operation."""
 
 
-def usable(choice: str, sizes: Sizes) -> list[str]:
-    """Return the implementations of an entry of `IMPLEMENTATIONS` that compute on this device in this dtype."""
+def usable(choice: str, sizes: Sizes, interpreted: bool = False) -> list[str]:
+    """Return the implementations of an entry of `IMPLEMENTATIONS` that compute on this device in this dtype.
+
+    Args:
+        choice: the entry.
+        sizes: device and dtype count.
+        interpreted: whether a CPU may interpret Triton, which says nothing about speed.
+    """
     found = []
-    no_triton = torch.device(sizes.device).type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"
+    no_triton = torch.device(sizes.device).type == "cpu" and not interpreted
     for name in IMPLEMENTATIONS[choice]:
         if no_triton and name in KERNELS:
             continue

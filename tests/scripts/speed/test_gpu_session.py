@@ -105,7 +105,7 @@ def test_a_wrong_case_ends_with_one_and_the_others_run(
         return 0.0
 
     monkeypatch.setattr(kernels, "error_of", fails_at_five)
-    monkeypatch.setattr(kernels, "usable", lambda op, sizes: ["torch"])
+    monkeypatch.setattr(kernels, "usable", lambda *_: ["torch"])
     command = ["--ops", "causal_sum", "--lengths", "5", "9", "--dtypes", "float32", "--channels", "4"]
     command += ["--head-width", "2", "--device", "cpu", "--output-dir", str(tmp_path)]
     assert kernels.main(command) == 1
