@@ -1,0 +1,145 @@
+"""A causal kernel prepared for `online.py`: taps, spectra of segments of the taps, and which lags matter."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..common.dispatch import compute_dtype
+from ..common.fft import step_sizes, stepped_spectrum
+
+__all__ = ["OnlineKernel", "allocate", "lags_that_matter"]
+
+BLOCK = 64
+"""Positions of a block. Measured on a CPU (256 channels, one row): blocks of 16 to 64 differ by less than a tenth."""
+
+
+def allocate(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return memory that may be written to in and outside of inference mode, with no value."""
+    with torch.inference_mode(False):
+        return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
+
+
+class OnlineKernel:
+    """Taps of a causal kernel, and spectra of segments of them, made when they are first needed.
+
+    One kernel serves any number of `OnlineConvolution`s; weights must not change meanwhile.
+
+    A tile of size U = block 2^level multiplies inputs by one or two segments of 2U taps each: lags U to 3U - 1, which
+    part a block of U positions from the second one after it, and lags 2U to 4U - 1, from the third one.
+
+    Args:
+        taps: (channels, taps), lags from 0; the kernel is zero beyond. Or, for a kernel without an end, a function
+            that makes the taps of lags 0 to length - 1 for a length. Earlier taps must not depend on that length. The
+            function is called with twice the length or more each time, up to four times the tokens so far.
+        block: positions of a block, a power of two.
+        dtype: that of inputs; the kernel is kept in float64 for float64, else in float32.
+
+    Attributes:
+        block: positions of a block.
+        channels: number of channels.
+        length: number of taps; None for a kernel without an end.
+        near: for each place in a block, (taps, 1, channels), the taps that reach from there to the end of the next.
+    """
+
+    def __init__(
+        self, taps: Tensor | Callable[[int], Tensor], block: int = BLOCK, dtype: torch.dtype = torch.float32
+    ) -> None:
+        if block < 1 or block & (block - 1):
+            raise ValueError(f"block is {block}, but tiles double in size: give a power of two, such as {BLOCK}.")
+        self.block = block
+        self.dtype = compute_dtype(dtype)
+        self._build = None if isinstance(taps, Tensor) else taps
+        given = taps if isinstance(taps, Tensor) else taps(2 * block)
+        if given.ndim != 2 or given.shape[1] < 1 or not given.is_floating_point():
+            raise ValueError(f"taps are {given.dtype} of shape {tuple(given.shape)}: give real (channels, taps).")
+        self.taps = given.detach().to(self.dtype)
+        self.channels = given.shape[0]
+        self.length = given.shape[1] if self._build is None else None
+        near = self.first(2 * block).t().contiguous().unsqueeze(1)  # (2 block, 1, channels)
+        self.near = [near[: 2 * block - place] for place in range(block)]
+        self._spectra: list[Tensor] = []
+        self._known: list[list[int]] = []
+
+    @property
+    def levels(self) -> int | None:
+        """Number of sizes of tiles that have taps that are not zero; None for a kernel without an end."""
+        if self.length is None:
+            return None
+        # The nearest lag of a tile of size U is U + 1.
+        return max(0, (self.length - 2) // self.block).bit_length()
+
+    @property
+    def memory(self) -> int:
+        """Bytes of taps and spectra."""
+        return sum(tensor.nbytes for tensor in (self.taps, *self.near[:1], *self._spectra))
+
+    def first(self, length: int) -> Tensor:
+        """Return the taps of lags 0 to length - 1, (channels, length), zeros where the kernel has ended."""
+        if self._build is not None and self.taps.shape[1] < length:
+            self.taps = self._build(max(length, 2 * self.taps.shape[1])).detach().to(self.dtype)
+        taps = self.taps[:, :length]
+        return F.pad(taps, (0, length - taps.shape[1])) if taps.shape[1] < length else taps
+
+    def spectra(self, level: int, count: int, start: int, stop: int) -> Tensor:
+        """Return spectra of the segments of one size, for a range of channels.
+
+        Args:
+            level: U = block 2^level.
+            count: 1 for lags U to 3U - 1 alone; 2 for lags 2U to 4U - 1 before these.
+            start: first channel.
+            stop: the channel after the last.
+
+        Returns:
+            (count, stop - start, rows / 2 + 1, columns), complex, scaled: see `stepped_spectrum`.
+        """
+        size = self.block << level
+        while len(self._spectra) <= level:
+            rows, columns = step_sizes(2 * self.block << len(self._spectra))
+            complex_dtype = torch.promote_types(self.dtype, torch.complex64)
+            shape = (2, self.channels, rows // 2 + 1, columns)
+            self._spectra.append(allocate(shape, self.taps, complex_dtype))
+            self._known.append([0, 0])
+        spectra, known = self._spectra[level], self._known[level]
+        for which in range(2 - count, 2):
+            if known[which] < stop:
+                # Only the channels asked for, so that the work of a large size is shared out over many steps.
+                begin, lag = known[which], (2 - which) * size
+                taps = self.first(lag + 2 * size)[begin:stop, lag:]
+                spectra[which, begin:stop] = stepped_spectrum(taps.unflatten(-1, step_sizes(2 * size)), scaled=True)
+                known[which] = stop
+        return spectra[2 - count :, start:stop]
+
+
+def lags_that_matter(taps: Tensor, beyond: Tensor | float = 0.0, resolution: float | None = None) -> int:
+    """Return how many taps are to be kept, so that dropping the rest cannot be seen in the resolution of the sum.
+
+    For |x| <= 1, the outputs of a channel change by at most r = sum_(lag >= kept) |k[lag]|. A sum of the products of
+    k and x is known to about e s, s = sum_lag |k[lag]| and e the spacing of floating-point numbers at 1. The smallest
+    number of taps with r <= e s in every channel is returned. For a kernel below C g^lag, `beyond` is at most
+    C g^taps / (1 - g).
+
+    Args:
+        taps: (channels, taps), lags from 0.
+        beyond: bound on sum |k[lag]| over the lags that `taps` lacks, a number or (channels,).
+        resolution: e; by default that of float32, and of float64 for float64 taps.
+
+    Returns:
+        A number from 1 to the number of taps.
+
+    Raises:
+        ValueError: if what lies beyond the taps matters.
+    """
+    resolution = torch.finfo(compute_dtype(taps.dtype)).eps if resolution is None else resolution
+    weights = taps.detach().double().abs()
+    beyond = torch.as_tensor(beyond, dtype=torch.float64, device=taps.device).expand(len(taps))
+    rest = weights.flip(1).cumsum(dim=1).flip(1) + beyond.unsqueeze(1)  # (channels, taps), from each lag on
+    allowed = resolution * rest[:, :1]
+    if bool((beyond > allowed[:, 0]).any()):
+        worst = float((beyond / rest[:, 0]).max())
+        raise ValueError(
+            f"lags beyond the {taps.shape[1]} given may have a share of {worst:.2g} of a sum, more than "
+            f"{resolution:.2g}: give more taps, or keep a kernel without an end."
+        )
+    return max(1, int((rest > allowed).sum(dim=1).max()))

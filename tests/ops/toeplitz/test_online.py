@@ -1,0 +1,192 @@
+"""The convolution whose inputs come one at a time against the dense product."""
+
+import random
+
+import pytest
+import torch
+
+from hf_seqmix.ops import toeplitz_matmul_dense
+from hf_seqmix.ops.toeplitz.online import OnlineConvolution
+from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel, lags_that_matter
+from tests.tolerances import assert_close
+
+CHANNELS, LENGTH = 3, 260
+
+
+def problem(taps=None, dtype=torch.float64, block=4, batch=2, length=LENGTH, decay=1.0):
+    """Return inputs (batch, length, channels), a kernel (of `taps` taps; None: without an end), outputs."""
+    given = torch.randn(CHANNELS, 8 * length, dtype=torch.float64) * decay ** torch.arange(8 * length)
+    x = torch.randn(batch, length, CHANNELS, dtype=torch.float64).to(dtype)
+    exact = given[:, :length] * (torch.arange(length) < (taps or length))
+    kernel = OnlineKernel((lambda count: given[:, :count]) if taps is None else given[:, :taps], block, dtype)
+    return x, kernel, toeplitz_matmul_dense(x.transpose(1, 2).double(), exact).transpose(1, 2)
+
+
+def run(state, x, prompt, draw=None):
+    """Return the outputs of a prompt and of steps, of drawn numbers of tokens."""
+    outputs = [state.prefill(x[:, :prompt])] if prompt else []
+    while state.position < x.shape[1]:
+        count = draw.choice([1, 1, 1, 2, 3, 20]) if draw else 1
+        outputs.append(state.step(x[:, state.position : state.position + count]))
+    return torch.cat(outputs, dim=1)
+
+
+@pytest.mark.parametrize("taps", [None, 1, 2, 5, 6, 7, 33, 1000])
+@pytest.mark.parametrize("prompt", [0, 1, 7, 64, 97])
+def test_equals_the_dense_product(taps, prompt):
+    x, kernel, exact = problem(taps)
+    state = OnlineConvolution(kernel, 2, x.dtype)
+    assert_close(run(state, x, prompt, random.Random(prompt)), exact)
+    assert state.position == LENGTH
+
+
+@pytest.mark.parametrize("block", [1, 16, 64])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_blocks_and_dtypes(block, dtype):
+    x, kernel, exact = problem(None, dtype, block)
+    y = run(OnlineConvolution(kernel, 2, dtype), x, 31)
+    assert y.dtype == dtype
+    assert_close(y, exact)
+
+
+def test_long_transforms_are_done_in_two_steps():
+    length, start = 4300, 4230
+    taps, x = torch.randn(CHANNELS, 2 * length), torch.randn(1, length, CHANNELS)
+    state = OnlineConvolution(OnlineKernel(lambda count: torch.cat([taps] * 2, dim=1)[:, :count], 64), 1)
+    before = state.prefill(x[:, :start])[0, -1:]
+    y = torch.cat([before, *(state.step(x[:, t : t + 1])[0] for t in range(start, length))])
+    reversed_x = x[0].double().flip(0).t()  # (channels, length)
+    exact = [(taps[:, : t + 1] * reversed_x[:, length - 1 - t :]).sum(dim=1) for t in range(start - 1, length)]
+    assert_close(y, torch.stack(exact))
+
+
+@pytest.mark.parametrize("samples", [1, 40])
+def test_pieces_of_a_tile_are_ready_in_time(samples, monkeypatch):
+    monkeypatch.setattr("hf_seqmix.ops.toeplitz.online.SAMPLES", samples)
+    x, kernel, exact = problem()
+    assert_close(run(OnlineConvolution(kernel, 2, x.dtype), x, 13), exact)
+
+
+@pytest.mark.parametrize("taps", [None, 40])
+def test_a_prompt_that_is_not_needed_again_is_forgotten(taps):
+    x, kernel, exact = problem(taps)
+    long, short = (OnlineConvolution(kernel, 2, x.dtype) for _ in range(2))
+    outputs = [short.prefill(x[:, :-20], tokens_to_come=20), short.step(x[:, -20:-10])]
+    short.crop(LENGTH - 15)
+    outputs = [*outputs[:1], outputs[1][:, :5], *(short.step(x[:, t : t + 1]) for t in range(LENGTH - 15, LENGTH))]
+    assert_close(torch.cat(outputs, dim=1), exact)
+    long.prefill(x[:, :-20])
+    assert taps or 4 * short.memory < long.memory
+    with pytest.raises(ValueError, match="tell it more"):
+        short.step(x[:, :1])
+    with pytest.raises(ValueError, match="prompt is forgotten"):
+        short.inputs()
+    with pytest.raises(ValueError, match="cannot be cropped"):
+        short.crop(LENGTH - 21)
+
+
+@pytest.mark.parametrize("taps", [None, 33, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_crop_and_extend_again_at_random_points(taps, seed):
+    x, kernel, exact = problem(taps)
+    draw, furthest = random.Random(seed), 0
+    state = OnlineConvolution(kernel, 2, x.dtype)
+    for _ in range(60):
+        start = state.position
+        end = min(LENGTH, start + draw.choice([1, 2, 5, 30, 70]))
+        if start < end:
+            assert_close(state.step(x[:, start:end]), exact[:, start:end])
+        furthest = max(furthest, end)
+        length = max(0, end - draw.choice([0, 1, 2, 8, 33, 90]))
+        try:
+            state.crop(length)
+        except ValueError:
+            assert taps == 33 and furthest - length > 16
+
+
+def test_rows_at_their_own_positions():
+    x, kernel, _ = problem()
+    starts = (0, 37)
+    state = OnlineConvolution(kernel, 2, x.dtype)
+    pads = torch.stack([torch.arange(LENGTH) < start for start in starts])
+    together = run(state, x.masked_fill(pads.unsqueeze(-1), 0), 50)
+    for row, start in enumerate(starts):
+        alone = run(OnlineConvolution(kernel, 1, x.dtype), x[row : row + 1, start:], 50 - start)
+        assert_close(together[row : row + 1, start:], alone)
+
+
+def test_rows_are_reordered_selected_and_joined():
+    x, kernel, exact = problem(batch=3)
+    state = OnlineConvolution(kernel, 3, x.dtype)
+    state.prefill(x[:, :100])
+    rows = torch.tensor([2, 0, 0, 1])
+    state.reorder(rows)
+    for t in range(100, 150):
+        assert_close(state.step(x[rows, t : t + 1]), exact[rows, t : t + 1])
+    state.reorder(torch.tensor([0]))
+    other = OnlineConvolution(kernel, 1, x.dtype)
+    other.prefill(x[:1, :110])
+    late = torch.nn.functional.pad(other.inputs(), (0, 0, 40, 0))
+    state.load(torch.cat([state.inputs(), late]))
+    for step in range(60):
+        y = state.step(torch.cat([x[2:, 150 + step : 151 + step], x[:1, 110 + step : 111 + step]]))
+        assert_close(y, torch.cat([exact[2:, 150 + step : 151 + step], exact[:1, 110 + step : 111 + step]]))
+
+
+def test_a_decaying_kernel_keeps_bounded_memory():
+    x, long, exact = problem(None, torch.float32, decay=0.6)
+    kept = lags_that_matter(long.first(LENGTH), 0.6**LENGTH * 10)
+    assert kept < 60
+    kernel = OnlineKernel(long.first(kept), 4)
+    state = OnlineConvolution(kernel, 2)
+    outputs, sizes = [], []
+    for t in range(LENGTH):
+        outputs.append(state.step(x[:, t : t + 1]))
+        sizes.append(state.memory)
+    assert_close(torch.cat(outputs, dim=1), exact)
+    assert len(set(sizes[150:])) == 1
+    assert state.inputs().shape[1] >= kept - 1
+
+
+def test_a_step_computes_a_bounded_part_of_a_tile():
+    # Samples transformed in a step: a count of work, since a timing is never an assertion.
+    work = []
+    state = OnlineConvolution(OnlineKernel(lambda n: torch.ones(64, n), 16), 1)
+    compute = state._compute
+
+    def counted(level, tile, start, stop):
+        work[-1] += (1 + tile % 2) * (stop - start) * (32 << level)
+        compute(level, tile, start, stop)
+
+    state._compute = counted
+    for _ in range(4096):
+        work.append(0)
+        state.step(torch.ones(1, 1, 64))
+    assert sum(work[2048:]) > 2048 * 64 * 4  # there is work to be shared out
+    assert max(work) <= 2 * 2**14
+
+
+def test_states_made_in_inference_mode_go_on_outside():
+    x, kernel, exact = problem()
+    with torch.inference_mode():
+        state = OnlineConvolution(kernel, 2, x.dtype)
+        state.prefill(x[:, :90])
+        state.reorder(torch.arange(2))
+    with torch.no_grad():
+        assert_close(state.step(x[:, 90:120]), exact[:, 90:120])
+
+
+def test_wrong_inputs_are_named():
+    x, kernel, _ = problem()
+    state = OnlineConvolution(kernel, 2, x.dtype)
+    with pytest.raises(ValueError, match="is needed"):
+        state.step(x[:1, :1])
+    with pytest.raises(ValueError, match="is needed"):
+        state.step(x[:, :1].float())
+    with pytest.raises(ValueError, match="wants derivatives"):
+        state.step(x[:, :1].requires_grad_())
+    with pytest.raises(ValueError, match="make the kernel for that dtype"):
+        OnlineConvolution(kernel, 2, torch.float32)
+    state.step(x[:, :1].detach())
+    with pytest.raises(ValueError, match="leave tokens_to_come out"):
+        state.prefill(x[:, :1], tokens_to_come=3)
