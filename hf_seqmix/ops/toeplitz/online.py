@@ -327,24 +327,23 @@ class OnlineConvolution:
         levels = self.kernel.levels
         # Outputs of an odd tile lack two blocks of inputs, unless the kernel has ended.
         count = 1 if levels is not None and level + 1 >= levels else 1 + tile % 2
-        inputs = self._history.read((tile - 1 - count) * blocks, (tile - 1) * blocks, start, stop)
-        batch, block = inputs.shape[1], self.kernel.block
-        # (count, batch, channels, blocks, block)
-        signals = inputs.view(count, blocks, batch, stop - start, block).permute(0, 2, 3, 1, 4)
-        # Rows of a signal lie side by side, where the first step of the transform wants them; the last half is zero.
+        batch, width, block = self._recent.shape[1], stop - start, self.kernel.block
+        signals = self._history.read((tile - 1 - count) * blocks, count, blocks, start, stop)
         room = self._rooms[level]
         columns, rows = room.shape[1:]
-        padded = room[: count * batch * (stop - start)].view(count, batch, stop - start, columns, rows)
+        # Rows of a signal lie side by side, where the first step of the transform wants them; the last half is zero.
+        outer = (batch * width * 2 * size, width * 2 * size, 2 * size)
         if columns == 1:
-            padded[..., 0, :size].view(signals.shape).copy_(signals)
+            room.as_strided(signals.shape, (*outer, block, 1)).copy_(signals)
         else:
-            signals = signals.reshape(count, batch, stop - start, rows // 2, columns)
-            padded[..., : rows // 2].copy_(signals.transpose(3, 4))
+            shape = (count, batch, width, rows // 2, columns)
+            room.as_strided(shape, (*outer, 1, rows)).copy_(signals.reshape(shape))
+        padded = room.as_strided((count, batch, width, rows, columns), (*outer, 1, rows))
         taps = self.kernel.spectra(level, count, start, stop).unsqueeze(1)
-        y = stepped_product(stepped_spectrum(padded.transpose(3, 4)), taps, rows)
+        y = stepped_product(stepped_spectrum(padded), taps, rows)
         # What wraps around falls on the first half.
-        y = y[..., rows // 2 :, :].reshape(batch, stop - start, blocks, block)
-        self._tiles[level][tile % 2, :, :, start:stop].copy_(y.permute(2, 0, 1, 3))
+        y = y[..., rows // 2 :, :].reshape(batch, width, blocks, block)
+        self._tiles[level][tile % 2].narrow(2, start, width).copy_(y.permute(2, 0, 1, 3))
 
     def _rebuild(self, before: int | None) -> None:
         """Make tiles and sums of the inputs held.

@@ -47,26 +47,32 @@ class BlockHistory:
         if self.most is not None:
             self.oldest = max(self.oldest, index + 1 - self.most)
 
-    def read(self, first: int, end: int, start: int, stop: int) -> Tensor:
-        """Return blocks `first` to `end` - 1, of which the number is a power of two that divides `first`.
+    def read(self, first: int, parts: int, blocks: int, start: int, stop: int) -> Tensor:
+        """Return blocks from `first` on; their number, parts * blocks, is a power of two that divides `first`.
 
         Args:
             first: of the blocks.
-            end: the block after the last.
+            parts: number of signals.
+            blocks: blocks of a signal.
             start: first channel.
             stop: the channel after the last.
 
         Returns:
-            (blocks, batch, channels, positions), in place where the blocks are not the very first.
+            (parts, batch, stop - start, blocks, positions), in place where the blocks are not the very first.
         """
-        count = end - first
         first = first if self.most is None else first % self.most
         segment = first.bit_length()
+        batch, channels, positions = self._shape
         if first:
-            begin = first - self._begin(segment)
-            return self.segments[segment][begin : begin + count, :, start:stop]
-        last = (count - 1).bit_length()
-        return torch.cat([each[:, :, start:stop] for each in self.segments[: last + 1]])[:count]
+            # One call for what slices and permutations do.
+            size = batch * channels * positions
+            strides = (blocks * size, channels * positions, positions, size, 1)
+            shape = (parts, batch, stop - start, blocks, positions)
+            offset = (first - self._begin(segment)) * size + start * positions
+            return self.segments[segment].as_strided(shape, strides, offset)
+        last = (parts * blocks - 1).bit_length()
+        whole = [each[:, :, start:stop].permute(1, 2, 0, 3) for each in self.segments[: last + 1]]
+        return torch.cat(whole, dim=2).view(batch, stop - start, parts, blocks, positions).permute(2, 0, 1, 3, 4)
 
     def reorder(self, rows: Tensor) -> None:
         """Keep rows of the batch."""

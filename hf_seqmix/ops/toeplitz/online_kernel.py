@@ -94,7 +94,6 @@ class OnlineKernel:
         Returns:
             (count, stop - start, rows / 2 + 1, columns), complex, scaled: see `stepped_spectrum`.
         """
-        size = self.block << level
         while len(self._spectra) <= level:
             rows, columns = step_sizes(2 * self.block << len(self._spectra))
             complex_dtype = torch.promote_types(self.dtype, torch.complex64)
@@ -104,6 +103,7 @@ class OnlineKernel:
         spectra, known = self._spectra[level], self._known[level]
         for which in range(2 - count, 2):
             if known[which] < stop:
+                size = self.block << level
                 # Only the channels asked for, so that the work of a large size is shared out over many steps.
                 begin, lag = known[which], (2 - which) * size
                 taps = self.first(lag + 2 * size)[begin:stop, lag:]
