@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_seqmix.ops import toeplitz_matmul, toeplitz_step
-from hf_seqmix.ops.toeplitz.online import OnlineConvolution
+from hf_seqmix.ops.toeplitz.online import PIECE, OnlineConvolution
 from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
@@ -123,7 +123,7 @@ def measure(arguments: argparse.Namespace, batch: int) -> list[dict[str, Any]]:
     kernels = {block: OnlineKernel(lambda length: taps[:, :length], block) for block in arguments.blocks}
     memory: dict[int, int] = {}
     for block, kernel in kernels.items():
-        state = OnlineConvolution(kernel, batch)
+        state = OnlineConvolution(kernel, batch, piece=arguments.piece)
         outputs = torch.cat([state.step(column) for column in inputs], dim=1)
         errors[f"online {block}"] = largest_error(outputs.transpose(1, 2), exact)
         memory[block] = state.memory
@@ -144,7 +144,7 @@ def measure(arguments: argparse.Namespace, batch: int) -> list[dict[str, Any]]:
                 found.append(1e6 * (now() - begin))
             sampled[name].append(found)
         for block, kernel in kernels.items():
-            state, found = OnlineConvolution(kernel, batch), []
+            state, found = OnlineConvolution(kernel, batch, piece=arguments.piece), []
             for column in inputs:
                 begin = now()
                 state.step(column)
@@ -187,6 +187,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
     parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192, 16384])
     parser.add_argument("--blocks", type=int, nargs="+", default=[32, 64, 128])
+    parser.add_argument("--piece", type=int, default=PIECE, help="samples that `online` transforms in a piece")
     parser.add_argument("--samples", type=int, default=8, help="tokens timed between two lengths")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
@@ -199,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     with torch.inference_mode():
         for batch in arguments.batch:
             rows += measure(arguments, batch)
-    setting = {"channels": arguments.channels, "threads": arguments.threads}
+    setting = {"channels": arguments.channels, "threads": arguments.threads, "piece": arguments.piece}
     results = [
         Result("online_products", row["product"], metric, row[metric], setting=setting | sizes)
         for row in rows

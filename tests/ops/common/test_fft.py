@@ -1,8 +1,10 @@
 """Transform lengths and blocks."""
 
+import pytest
 import torch
 
-from hf_seqmix.ops.common.fft import channel_blocks, fast_length
+from hf_seqmix.ops.common.fft import channel_blocks, fast_length, step_sizes, stepped_product, stepped_spectrum
+from tests.tolerances import assert_close
 
 
 def is_fast(n: int) -> bool:
@@ -27,3 +29,15 @@ def test_blocks_bound_the_memory_of_a_transform():
     assert channel_blocks(4, 256, 64, torch.float32, cpu) == 256
     assert channel_blocks(4096, 256, 1 << 20, torch.float32, cpu) == 1
     assert channel_blocks(0, 5, 8, torch.float32, cpu) == 5
+
+
+@pytest.mark.parametrize("length", [8, 4096, 8192])
+def test_a_product_in_two_steps_is_the_circular_one(length):
+    x, kernel = (torch.randn(2, 3, length, dtype=torch.float64) for _ in range(2))  # the first dimension is summed
+    rows, columns = step_sizes(length)
+    assert rows * columns == length and (columns > 1) == (length > 8)
+    spectra = [
+        stepped_spectrum(t.unflatten(-1, (rows, columns)), scaled) for t, scaled in ((x, False), (kernel, True))
+    ]
+    exact = torch.fft.irfft((torch.fft.rfft(x) * torch.fft.rfft(kernel)).sum(dim=0), n=length)
+    assert_close(stepped_product(*spectra, rows).flatten(-2), exact)

@@ -60,11 +60,10 @@ def test_long_transforms_are_done_in_two_steps():
     assert_close(y, torch.stack(exact))
 
 
-@pytest.mark.parametrize("samples", [1, 40])
-def test_pieces_of_a_tile_are_ready_in_time(samples, monkeypatch):
-    monkeypatch.setattr("hf_seqmix.ops.toeplitz.online.SAMPLES", samples)
+@pytest.mark.parametrize("piece", [1, 40])
+def test_pieces_of_a_tile_are_ready_in_time(piece):
     x, kernel, exact = problem()
-    assert_close(run(OnlineConvolution(kernel, 2, x.dtype), x, 13), exact)
+    assert_close(run(OnlineConvolution(kernel, 2, x.dtype, piece), x, 13), exact)
 
 
 @pytest.mark.parametrize("taps", [None, 40])
@@ -151,7 +150,8 @@ def test_a_decaying_kernel_keeps_bounded_memory():
 def test_a_step_computes_a_bounded_part_of_a_tile():
     # Samples transformed in a step: a count of work, since a timing is never an assertion.
     work = []
-    state = OnlineConvolution(OnlineKernel(lambda n: torch.ones(64, n), 16), 1)
+    piece = 2**13
+    state = OnlineConvolution(OnlineKernel(lambda n: torch.ones(64, n), 16), 1, piece=piece)
     compute = state._compute
 
     def counted(level, tile, start, stop):
@@ -163,7 +163,7 @@ def test_a_step_computes_a_bounded_part_of_a_tile():
         work.append(0)
         state.step(torch.ones(1, 1, 64))
     assert sum(work[2048:]) > 2048 * 64 * 4  # there is work to be shared out
-    assert max(work) <= 2 * 2**14
+    assert max(work) <= 2 * piece
 
 
 def test_states_made_in_inference_mode_go_on_outside():
