@@ -223,7 +223,10 @@ class OnlineConvolution:
         self._rebuild(None)
 
     def crop(self, length: int) -> None:
-        """Forget the inputs from position `length` on, in time that depends on their number, not on `length`.
+        """Forget the inputs from position `length` on.
+
+        Tiles that saw none of these inputs stay: the time depends on the number of inputs that are forgotten, but where
+        these reach over the beginning of a large tile, that tile is computed again.
 
         Raises:
             ValueError: if inputs before that position, which are needed, are no longer held.
@@ -261,7 +264,10 @@ class OnlineConvolution:
         self._block += 1
         self._place = 0
         far = self._far()
-        self._sums[:block] = self._sums[block:] if far is None else far.permute(2, 0, 1).add_(self._sums[block:])
+        if far is None:
+            self._sums[:block] = self._sums[block:]
+        else:
+            torch.add(self._sums[block:], far.permute(2, 0, 1), out=self._sums[:block])
         self._sums[block:] = 0
         self._plan()
 
@@ -273,7 +279,7 @@ class OnlineConvolution:
             if tile >= 2:
                 parts.append(tiles[tile % 2, self._block & ((1 << level) - 1)])
         if len(parts) < 2:
-            return parts[0].clone() if parts else None
+            return parts[0] if parts else None
         total = parts[0] + parts[1]
         for part in parts[2:]:
             total.add_(part)
