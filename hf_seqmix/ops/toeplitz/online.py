@@ -225,8 +225,8 @@ class OnlineConvolution:
     def crop(self, length: int) -> None:
         """Forget the inputs from position `length` on.
 
-        Tiles that saw none of these inputs stay: the time depends on the number of inputs that are forgotten, but where
-        these reach over the beginning of a large tile, that tile is computed again.
+        Tiles that saw none of these inputs stay. The time depends on the number of inputs that are forgotten, but a
+        large tile that began with them is computed again.
 
         Raises:
             ValueError: if inputs before that position, which are needed, are no longer held.
