@@ -79,9 +79,11 @@ class ToeplitzOperator(nn.Module):
         count = values.shape[1]
         if count == 1 and not layout.realign:
             return toeplitz_step(history, taps, positions if layer_holds_more else None)
-        if count <= FEW_STEPS and not (layout.realign or layer_holds_more or torch.compiler.is_compiling()):
+        held = history.shape[1] - count
+        plain = not (layout.realign or layer_holds_more or torch.compiler.is_compiling())
+        if plain and 0 < held and count <= FEW_STEPS:
             # Assisted decoding checks a few tokens a call; a product would mix the whole history anew.
-            first = history.shape[1] - count + 1
+            first = held + 1
             return torch.cat([toeplitz_step(history[:, : first + step], taps) for step in range(count)], dim=1)
         mixed = _multiply(history, [taps], [1], self.product)
         if positions.ndim == 1:
