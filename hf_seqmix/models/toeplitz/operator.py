@@ -81,7 +81,7 @@ class ToeplitzOperator(nn.Module):
             return toeplitz_step(history, taps, positions if layer_holds_more else None)
         held = history.shape[1] - count
         plain = not (layout.realign or layer_holds_more or torch.compiler.is_compiling())
-        if plain and 0 < held and count <= FEW_STEPS:
+        if plain and held > 0 and count <= FEW_STEPS:
             # Assisted decoding checks a few tokens a call; a product would mix the whole history anew.
             first = held + 1
             return torch.cat([toeplitz_step(history[:, : first + step], taps) for step in range(count)], dim=1)
