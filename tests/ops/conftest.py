@@ -1,38 +1,30 @@
 """Without a GPU, kernels run in Triton's interpreter, which `tests/conftest.py` chooses."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.markers import needs_kernels, runs_kernels
+
 HERE = Path(__file__).parent
 NEEDS_TRITON = ("test_trials.py", "ski/test_derivatives.py")
 
-try:
-    import triton
-except ImportError:
+if importlib.util.find_spec("triton") is None:
     collect_ignore_glob = ["*/kernels/*", *NEEDS_TRITON]
-    VERSION = "0.0"
-else:
-    VERSION = triton.__version__
-
-# Earlier interpreters fail with NumPy 2.4.
-INTERPRETED = tuple(map(int, VERSION.split(".")[:2])) >= (3, 9)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave the kernels out where nothing can run them."""
-    if torch.cuda.is_available() or INTERPRETED:
-        return
-    reason = f"no GPU, and Triton {VERSION} interprets nothing with a new NumPy: 3.9 is needed"
     for item in items:
         name = item.path.relative_to(HERE).as_posix() if item.path.is_relative_to(HERE) else ""
         if "/kernels/" in name or name in NEEDS_TRITON:
-            item.add_marker(pytest.mark.skip(reason=reason))
+            item.add_marker(needs_kernels)
 
 
-if not torch.cuda.is_available() and INTERPRETED:
+if not torch.cuda.is_available() and runs_kernels:
     import numpy as np
     import triton.language as tl
     from triton.runtime.interpreter import InterpreterBuilder, TensorHandle

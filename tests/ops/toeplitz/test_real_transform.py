@@ -3,6 +3,7 @@ import torch
 
 from hf_seqmix.ops.toeplitz.product import toeplitz_matmul_dense
 from hf_seqmix.ops.toeplitz.real_transform import convolution_product, real_product
+from tests.markers import needs_tracer_of_lengths
 from tests.tolerances import assert_close
 
 
@@ -17,6 +18,7 @@ def test_both_are_the_dense_product(causal, product):
         assert_close(product(x, kernel, causal), exact, torch.float32)
 
 
+@needs_tracer_of_lengths
 def test_one_graph_serves_every_length():
     """A tracer that is given bounds has to prove what the graph asks of lengths."""
 

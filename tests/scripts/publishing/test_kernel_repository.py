@@ -13,6 +13,7 @@ import torch
 
 from hf_seqmix import toeplitz_matmul
 from hf_seqmix.modules.products import PRODUCTS
+from tests.markers import needs_kernels
 
 SCRIPT = Path(__file__).resolve().parents[3] / "scripts" / "publishing" / "kernel_repository.py"
 
@@ -71,6 +72,7 @@ def test_the_code_needs_nothing_but_itself_torch_and_triton(repository):
     assert roots - sys.stdlib_module_names == {"torch", "triton"}
 
 
+@needs_kernels
 def test_layers_compute_what_the_modules_do_by_kernels_of_their_own(kernel):
     x, taps = torch.randn(2, 3, 21, requires_grad=True), torch.randn(3, 21, requires_grad=True)
     layer = kernel.layers.ToeplitzProduct()

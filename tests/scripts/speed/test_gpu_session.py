@@ -78,8 +78,11 @@ def test_what_cannot_run_is_refused(
         assert said in capsys.readouterr().err
 
 
-def test_the_page_names_wrong_kernels_and_crossovers(scripts: dict[str, Any], tmp_path: Path) -> None:
+def test_the_page_names_wrong_kernels_and_crossovers(
+    scripts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernels = scripts["check_kernels"]
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     command = ["--ops", "toeplitz_causal", "--lengths", "5", "--dtypes", "float32", "--channels", "4"]
     command += ["--head-width", "2", "--device", "cpu", "--output-dir", str(tmp_path / "kernels")]
     assert kernels.main(command) == 0
