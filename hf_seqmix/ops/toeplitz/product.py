@@ -11,7 +11,7 @@ from torch.autograd import forward_ad
 from ..common.dispatch import dispatch
 from ..common.invariance import is_batch_invariant
 from .derivatives import toeplitz_product
-from .real_transform import real_product
+from .real_transform import convolution_product, real_product
 
 __all__ = ["toeplitz_matmul", "toeplitz_matmul_dense", "toeplitz_matrix", "toeplitz_step"]
 
@@ -50,7 +50,9 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
     if route == "real":
         # Autocast would multiply in half precision.
         with torch.autocast(x.device.type, enabled=False):
-            return real_product(x, kernel, causal).to(x.dtype)
+            # Earlier tracers cannot prove what transforms ask of lengths that have bounds.
+            by_real_numbers = real_product if torch.__version__ >= "2.11" else convolution_product
+            return by_real_numbers(x, kernel, causal).to(x.dtype)
     if is_batch_invariant():
         if causal:
             return _in_order(x, kernel)
