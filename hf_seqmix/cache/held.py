@@ -46,7 +46,7 @@ class HeldLayer(DynamicLayer):
     def join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
         layers: list[HeldLayer] = [self, *others]
-        rows = [len(layer.keys) for layer in layers]  # type: ignore[arg-type]  # a row has tokens
+        rows = [0 if layer.keys is None else len(layer.keys) for layer in layers]
         for name in self.held:
             parts = [getattr(layer, name) for layer in layers]
             setattr(self, name, stack_rows(parts, rows, self.fills.get(name, 0)))

@@ -245,7 +245,7 @@ class RowBatchingManager:
 
     @torch.no_grad()
     def _run(self) -> None:
-        error = RuntimeError("the manager was stopped before this request was finished.")
+        error: Exception = RuntimeError("the manager was stopped before this request was finished.")
         try:
             if self.model.device.index is not None:
                 torch.accelerator.set_device_index(self.model.device.index)  # kernels are launched on the current one
@@ -261,7 +261,7 @@ class RowBatchingManager:
                     self._wake.wait(0.1)
         except Exception as unexpected:
             logger.error(f"the manager failed: {unexpected}", exc_info=True)
-            self.fatal_error = error = unexpected  # type: ignore[assignment]  # any error ends the requests
+            self.fatal_error = error = unexpected
         self._fail_all(error)
 
     def _sort_requests(self) -> None:

@@ -183,7 +183,7 @@ def test_forward_mode_is_not_compiled():
     torch._dynamo.reset()
     compiled = torch.compile(toeplitz_matmul, backend="eager", fullgraph=True)
     # Older compilers name the type of the error, and not its message.
-    message = "inside forward-mode differentiation|NotImplementedError"
+    message = "inside forward-mode differentiation" if torch.__version__ >= "2.11" else "NotImplementedError"
     with torch.autograd.forward_ad.dual_level(), pytest.raises(Exception, match=message):
         compiled(x, kernel)
 
