@@ -26,8 +26,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hf_seqmix.ops import toeplitz_matmul, toeplitz_step
-from hf_seqmix.ops.toeplitz.online import PIECE, OnlineConvolution
+from hf_seqmix.ops.toeplitz.online import OnlineConvolution
 from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel
+from hf_seqmix.ops.toeplitz.online_tiles import PIECE
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 

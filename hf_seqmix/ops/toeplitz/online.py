@@ -1,37 +1,26 @@
 """Causal Toeplitz products whose inputs come one at a time: y[t] = sum_j k[t - j] x[j], exact, O(log^2 n) a token.
 
-The plane of pairs (j, t) is cut as in a relaxed (online) convolution (van der Hoeven 2002; Oncescu et al. 2024, arXiv
-2410.12982, "Flash Inference"), with other squares. Positions are in blocks. Pairs of the same block or of neighboring
-ones are multiplied directly, when the input comes. All other pairs lie in squares, tiles, of size U = block 2^level
-that do not touch the diagonal: U inputs, and U outputs that begin U or 2U positions after the last of these inputs.
-A tile is a circular convolution of length 2U.
-
-Departure: the squares of the sources touch the diagonal, so that a tile of n / 2 inputs is needed the moment the last
-of these inputs is known, and takes that step n / 2 times as long as most. Here a tile is needed U steps after its
-inputs are known, and is computed in pieces, a few channels at a time, over these steps. The price is twice as many
-transforms, which are the smaller part of the time.
+Positions are in blocks. Pairs of inputs and outputs of the same block or of neighboring ones are multiplied directly,
+when the input comes. All other pairs are the far part (`online_far.py`), which the kernel makes: squares that are
+multiplied by transforms (`online_tiles.py`), or another form of the same sums.
 
 A state is a function of the inputs so far, up to rounding. A cache layer has to keep `inputs()` alone: `load` makes
 everything else of these.
 """
 
+import copy
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..common.fft import step_sizes, stepped_product, stepped_spectrum
-from .online_history import BlockHistory
-from .online_kernel import OnlineKernel, allocate
+from .online_history import BlockHistory, allocate
+from .online_kernel import OnlineKernel
+from .online_tiles import PIECE
 from .product import toeplitz_matmul
 
 __all__ = ["OnlineConvolution"]
-
-PIECE = 2**14
-"""Samples that are transformed in a piece.
-
-Measured on a busy CPU (256 channels, one row, 8,192 tokens): mean 40 us and worst token 6 times that. Half as many
-samples: 55 us and 5 times. Twice as many: 33 us and 10 times.
-"""
 
 
 class OnlineConvolution:
@@ -44,8 +33,8 @@ class OnlineConvolution:
         kernel: that is convolved with.
         batch: number of rows.
         dtype: that of inputs, which are kept, and of outputs; sums are in float32 (float64 for float64).
-        piece: samples that are transformed in a piece, unless one channel of all rows has more. Smaller pieces spread
-            the work more evenly over the steps, and larger ones take less time in all.
+        piece: samples in a piece of the far part, unless one channel of all rows has more. Smaller pieces spread the
+            work more evenly over the steps, and larger ones take less time in all.
 
     Attributes:
         kernel: the kernel.
@@ -63,20 +52,19 @@ class OnlineConvolution:
         self.kernel, self.dtype, self._piece = kernel, dtype, piece
         self._clear(batch)
 
-    def _clear(self, batch: int) -> None:
-        block, channels, levels = self.kernel.block, self.kernel.channels, self.kernel.levels
-        most = None if levels is None else 4 << max(0, levels - 1)
-        self._history = BlockHistory((batch, channels, block), self.kernel.taps, self.dtype, most)
+    def _clear(self, batch: int, limit: int | None = None) -> None:
+        block, channels = self.kernel.block, self.kernel.channels
+        shape = (batch, channels, block)
+        self._history = BlockHistory(shape, self.kernel.taps.device, self.dtype, self.kernel.blocks_held)
+        self._far = self.kernel.far_part(self._history, self._piece, limit)
         self._recent = allocate((block, batch, channels), self.kernel.taps, self.dtype)
         self._sums = allocate((2 * block, batch, channels), self.kernel.taps).zero_()
-        self._tiles: list[Tensor] = []  # of each level, (2, blocks, batch, channels, block), outputs of two tiles
-        self._rooms: list[Tensor] = []  # of each level, (signals, columns, rows) of a piece, zeros in their last half
-        self._samples = self._piece // max(1, batch)  # of a row, in a piece
         self._tail: Tensor | None = None  # (blocks, batch, channels, block), what a forgotten prompt adds to outputs
         self._forgotten = 0  # positions of that prompt
-        self._limit: int | None = None  # positions that can follow it
+        self._limit = limit  # positions that can follow it
         self._block = self._place = 0  # the next input is at this place of this block
-        self._todo: list[tuple[int, int, int, int]] = []  # pieces to be computed during this block
+        self._pieces: list[Any] = []  # work of the far part during this block
+        self._done = 0  # how many of these pieces are computed
         self._view()
 
     def _view(self) -> None:
@@ -98,8 +86,8 @@ class OnlineConvolution:
     def memory(self) -> int:
         """Bytes of the state, without those of the kernel, which states share."""
         tail = [] if self._tail is None else [self._tail]
-        tensors = (self._recent, self._sums, *self._history.segments, *self._tiles, *tail)
-        return sum(tensor.nbytes for tensor in tensors)
+        tensors = (self._recent, self._sums, *self._history.segments, *tail)
+        return self._far.memory + sum(tensor.nbytes for tensor in tensors)
 
     def step(self, x: Tensor) -> Tensor:
         """Add inputs and return the outputs at their positions.
@@ -145,12 +133,17 @@ class OnlineConvolution:
         self._recent_rows[place].copy_(x)
         self._open_sums[place].addcmul_(x.to(self.kernel.dtype), self.kernel.near[place])
         y = self._sum_rows[place].to(self.dtype, copy=True)
-        if self._todo:
-            count = len(self._todo)
-            for piece in self._todo[count * place // block : count * (place + 1) // block]:
-                self._compute(*piece)
         self._place = place + 1
+        if self._done < len(self._pieces):
+            self._work()
         return y
+
+    def _work(self) -> None:
+        """Compute the pieces whose turn it is, an even share of them at each place of a block."""
+        due = len(self._pieces) * self._place // self.kernel.block
+        for piece in self._pieces[self._done : due]:
+            self._far.compute(piece)
+        self._done = max(due, self._done)
 
     def prefill(self, x: Tensor, tokens_to_come: int | None = None) -> Tensor:
         """Add many inputs and return the outputs at their positions, O(n log n).
@@ -185,11 +178,11 @@ class OnlineConvolution:
             blocks = -(-tokens_to_come // block)
             padded = F.pad(x.to(self.kernel.dtype), (0, 0, 0, blocks * block))
             y = toeplitz_matmul(padded.transpose(1, 2), self.kernel.first(padded.shape[1]))
-            self._clear(batch)
+            self._clear(batch, tokens_to_come)
             self._tail = allocate((blocks, batch, channels, block), y)
             self._tail.copy_(y[..., tokens:].unflatten(-1, (blocks, block)).permute(2, 0, 1, 3))
-            self._forgotten, self._limit = tokens, tokens_to_come
-            self._rebuild(None)
+            self._forgotten = tokens
+            self._refresh()
             return y[..., :tokens].transpose(1, 2).to(self.dtype)
 
     def inputs(self) -> Tensor:
@@ -216,11 +209,12 @@ class OnlineConvolution:
         self._clear(batch)
         blocks = max(0, tokens - 1) // block
         self._block, self._place = first + blocks, tokens - blocks * block
-        self._history.oldest = first
-        for index in range(blocks):
-            self._history.put(first + index, inputs[:, index * block : (index + 1) * block].transpose(1, 2))
         self._recent[: self._place] = inputs[:, blocks * block :].transpose(0, 1)
-        self._rebuild(None)
+        complete = inputs[:, : blocks * block]
+        self._history.fill(first, complete)
+        self._far.load(first, complete)
+        self._plan()
+        self._refresh()
 
     def crop(self, length: int) -> None:
         """Forget the inputs from position `length` on.
@@ -233,9 +227,7 @@ class OnlineConvolution:
         """
         clock = length - self._forgotten
         block = max(0, clock - 1) // self.kernel.block
-        levels = self.kernel.levels
-        needed = 0 if levels is None else ((block >> max(0, levels - 1)) - 2) << max(0, levels - 1)
-        if not 0 <= clock <= self._clock or max(0, needed) < self._history.oldest:
+        if not 0 <= clock <= self._clock or max(0, self._far.oldest(block)) < self._history.oldest:
             raise ValueError(
                 f"{self.position} positions cannot be cropped to {length}: the prompt of {self._forgotten} positions "
                 f"and what is older than {self._history.oldest * self.kernel.block} are forgotten."
@@ -245,129 +237,75 @@ class OnlineConvolution:
             if block != before:
                 self._recent.copy_(self._history.at(block).permute(2, 0, 1))
                 self._block = block
-            self._rebuild(before)
+                self._far.crop(block, before)
+                self._plan()
+            self._refresh()
 
     def reorder(self, rows: Tensor) -> None:
         """Keep rows of the batch, (kept,) long, in that order; a row may be kept more than once."""
         with torch.no_grad(), torch.inference_mode(False):
-            rows, before = rows.clone(), self._sums.shape[1]
+            rows = rows.clone()
             self._recent, self._sums = (tensor.index_select(1, rows) for tensor in (self._recent, self._sums))
-            self._tiles = [tiles.index_select(2, rows) for tiles in self._tiles]
             self._tail = None if self._tail is None else self._tail.index_select(1, rows)
             self._history.reorder(rows)
-            self._rooms = [room.new_zeros((len(room) // before * len(rows), *room.shape[1:])) for room in self._rooms]
+            self._far.reorder(rows)
         self._view()
+
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "OnlineConvolution":
+        """Move the state, without the kernel, to a device, and return the state: for a cache that is kept elsewhere.
+
+        Steps need the state on the device of the kernel.
+
+        Args:
+            device: to move to.
+            non_blocking: do not wait for copies; as in `torch.Tensor.to`.
+        """
+        device = torch.device(device)
+        with torch.no_grad(), torch.inference_mode(False):
+            self._recent = self._recent.to(device, non_blocking=non_blocking)
+            self._sums = self._sums.to(device, non_blocking=non_blocking)
+            self._tail = None if self._tail is None else self._tail.to(device, non_blocking=non_blocking)
+            self._history.to(device, non_blocking)
+            self._far.to(device, non_blocking)
+        self._view()
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "OnlineConvolution":
+        """Return a state of its own that shares the kernel."""
+        memo[id(self.kernel)] = self.kernel
+        copied = copy.copy(self)
+        memo[id(self)] = copied
+        for name, value in vars(self).items():
+            setattr(copied, name, copy.deepcopy(value, memo))
+        copied._view()
+        return copied
 
     def _next_block(self) -> None:
         block = self.kernel.block
-        self._history.put(self._block, self._recent.permute(1, 2, 0))
+        inputs = self._recent.permute(1, 2, 0)
+        self._history.put(self._block, inputs)
+        self._far.put(self._block, inputs)
         self._block += 1
         self._place = 0
-        far = self._far()
-        if far is None:
-            self._sums[:block] = self._sums[block:]
-        else:
-            torch.add(self._sums[block:], far.permute(2, 0, 1), out=self._sums[:block])
+        self._sums[:block] = self._sums[block:]
         self._sums[block:] = 0
+        self._add_far()
         self._plan()
 
-    def _far(self) -> Tensor | None:
-        """Return what tiles and a forgotten prompt add to the outputs of this block, (batch, channels, block)."""
-        parts = [] if self._tail is None else [self._tail[self._block]]
-        for level, tiles in enumerate(self._tiles):
-            tile = self._block >> level
-            if tile >= 2:
-                parts.append(tiles[tile % 2, self._block & ((1 << level) - 1)])
-        if len(parts) < 2:
-            return parts[0] if parts else None
-        total = parts[0] + parts[1]
-        for part in parts[2:]:
-            total.add_(part)
-        return total
+    def _add_far(self) -> None:
+        """Add what far inputs and a forgotten prompt contribute to the outputs of this block."""
+        sums = self._sums[: self.kernel.block]
+        for part in (None if self._tail is None else self._tail[self._block], self._far.outputs(self._block)):
+            if part is not None:
+                sums += part.permute(2, 0, 1)
 
     def _plan(self) -> None:
-        """Set the pieces that are to be computed during this block: the same share of each tile in every block."""
-        self._add_levels()
-        self._todo = []
-        for level in range(len(self._tiles)):
-            blocks = 1 << level
-            offset = self._block & (blocks - 1)
-            tile = (self._block >> level) + 1
-            self._todo += self._pieces(
-                level, tile, self._share(level, tile, offset), self._share(level, tile, offset + 1)
-            )
+        """Begin the work of the far part during this block, and do what is due."""
+        self._pieces, self._done = self._far.pieces(self._block), 0
+        self._work()
 
-    def _width(self, level: int, tile: int) -> int:
-        """Return the number of channels of a piece; a tile of two parts has twice as many pieces."""
-        samples = 2 * (1 + tile % 2) * (self.kernel.block << level)
-        return min(self.kernel.channels, max(1, self._samples // samples))
-
-    def _share(self, level: int, tile: int, blocks: int) -> int:
-        """Return how many pieces of a tile are ready when that many blocks of the tile before it have passed."""
-        count = -(-self.kernel.channels // self._width(level, tile))
-        # Levels take turns: (sqrt(5) - 1) / 2 spreads multiples over the circle.
-        turn = int((level * 0.618034) % 1 * (1 << level))
-        return (blocks * count + turn) >> level
-
-    def _pieces(self, level: int, tile: int, start: int, stop: int) -> list[tuple[int, int, int, int]]:
-        if tile < 2 or (self._limit is not None and tile * (self.kernel.block << level) >= self._limit):
-            return []
-        width, channels = self._width(level, tile), self.kernel.channels
-        return [(level, tile, c * width, min(channels, (c + 1) * width)) for c in range(start, stop)]
-
-    def _add_levels(self) -> None:
-        batch, block, channels = self._recent.shape[1], self.kernel.block, self.kernel.channels
-        levels = self.kernel.levels
-        while self._block >> len(self._tiles) and (levels is None or len(self._tiles) < levels):
-            size = block << len(self._tiles)
-            if self._limit is not None and 2 * size >= self._limit:
-                break
-            shape = (2, size // block, batch, channels, block)
-            # Written before it is read, so that pages of memory are asked for a few at a time.
-            self._tiles.append(allocate(shape, self._sums))
-            level = len(self._rooms)
-            signals = batch * max((1 + tile % 2) * self._width(level, tile) for tile in (0, 1))
-            rows, columns = step_sizes(2 * size)
-            self._rooms.append(allocate((signals, columns, rows), self._sums).zero_())
-
-    def _compute(self, level: int, tile: int, start: int, stop: int) -> None:
-        """Write the outputs of a tile in a range of channels: a piece."""
-        blocks = 1 << level
-        size = self.kernel.block << level
-        levels = self.kernel.levels
-        # Outputs of an odd tile lack two blocks of inputs, unless the kernel has ended.
-        count = 1 if levels is not None and level + 1 >= levels else 1 + tile % 2
-        batch, width, block = self._recent.shape[1], stop - start, self.kernel.block
-        signals = self._history.read((tile - 1 - count) * blocks, count, blocks, start, stop)
-        room = self._rooms[level]
-        columns, rows = room.shape[1:]
-        # Rows of a signal lie side by side, where the first step of the transform wants them; the last half is zero.
-        outer = (batch * width * 2 * size, width * 2 * size, 2 * size)
-        if columns == 1:
-            room.as_strided(signals.shape, (*outer, block, 1)).copy_(signals)
-        else:
-            shape = (count, batch, width, rows // 2, columns)
-            room.as_strided(shape, (*outer, 1, rows)).copy_(signals.reshape(shape))
-        padded = room.as_strided((count, batch, width, rows, columns), (*outer, 1, rows))
-        taps = self.kernel.spectra(level, count, start, stop).unsqueeze(1)
-        y = stepped_product(stepped_spectrum(padded), taps, rows)
-        # What wraps around falls on the first half.
-        y = y[..., rows // 2 :, :].reshape(batch, width, blocks, block)
-        self._tiles[level][tile % 2].narrow(2, start, width).copy_(y.permute(2, 0, 1, 3))
-
-    def _rebuild(self, before: int | None) -> None:
-        """Make tiles and sums of the inputs held.
-
-        Args:
-            before: the block at which the tiles held were right, of which this is the same one or an earlier one.
-        """
-        self._plan()
-        for level in range(len(self._tiles)):
-            tile, offset = self._block >> level, self._block & ((1 << level) - 1)
-            if before is None or before >> level != tile:
-                pieces = self._pieces(level, tile, 0, self._share(level, tile, 1 << level))
-                for piece in pieces + self._pieces(level, tile + 1, 0, self._share(level, tile + 1, offset + 1)):
-                    self._compute(*piece)
+    def _refresh(self) -> None:
+        """Make the sums of this block and the next from the inputs held."""
         block = self.kernel.block
         near = allocate((2, *self._sums.shape[1:], 2 * block), self._sums).zero_()
         near[0, ..., : self._place] = self._recent[: self._place].permute(1, 2, 0)
@@ -375,7 +313,5 @@ class OnlineConvolution:
             near[1, ..., :block] = self._history.at(self._block - 1)
         y = toeplitz_matmul(near.flatten(0, 1), self.kernel.first(2 * block)).view(near.shape)
         y[0, ..., :block] += y[1, ..., block:]
-        far = self._far()
-        if far is not None:
-            y[0, ..., :block] += far
         self._sums.copy_(y[0].permute(2, 0, 1))
+        self._add_far()

@@ -3,9 +3,13 @@
 import torch
 from torch import Tensor
 
-from .online_kernel import allocate
+__all__ = ["BlockHistory", "allocate"]
 
-__all__ = ["BlockHistory"]
+
+def allocate(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Return memory on the device of `like`, with no value, to be written to in and outside of inference mode."""
+    with torch.inference_mode(False):
+        return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
 
 class BlockHistory:
@@ -16,29 +20,30 @@ class BlockHistory:
 
     Args:
         shape: (batch, channels, positions) of a block.
-        like: tensor on the device where blocks are kept.
+        device: where blocks are kept.
         dtype: of inputs.
         most: blocks that are held, a power of two; None for all.
 
     Attributes:
+        shape: (batch, channels, positions) of a block.
         segments: tensors of (blocks, batch, channels, positions), of 1, 1, 2, 4, 8 and so on blocks.
         oldest: number of the oldest block that is held.
         most: blocks that are held; None for all.
     """
 
-    def __init__(self, shape: tuple[int, int, int], like: Tensor, dtype: torch.dtype, most: int | None) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], device: torch.device, dtype: torch.dtype, most: int | None
+    ) -> None:
         self.segments: list[Tensor] = []
-        self.oldest, self.most = 0, most
-        self._shape, self._like, self._dtype = shape, like, dtype
+        self.oldest, self.most, self.shape = 0, most, shape
+        self._like = torch.empty(0, dtype=dtype, device=device)
 
     def at(self, index: int) -> Tensor:
         """Return block `index`, (batch, channels, positions), in place."""
         index = index if self.most is None else index % self.most
         segment = index.bit_length()
         while len(self.segments) <= segment:
-            self.segments.append(
-                allocate((self._begin(len(self.segments)) or 1, *self._shape), self._like, self._dtype)
-            )
+            self.segments.append(allocate((self._begin(len(self.segments)) or 1, *self.shape), self._like))
         return self.segments[segment][index - self._begin(segment)]
 
     def put(self, index: int, inputs: Tensor) -> None:
@@ -46,6 +51,26 @@ class BlockHistory:
         self.at(index).copy_(inputs)
         if self.most is not None:
             self.oldest = max(self.oldest, index + 1 - self.most)
+
+    def fill(self, first: int, inputs: Tensor) -> None:
+        """Hold these blocks alone, as far as blocks are held.
+
+        Args:
+            first: number of the block that the inputs begin with.
+            inputs: (batch, blocks * positions, channels).
+        """
+        inputs = inputs.unflatten(1, (-1, self.shape[2])).permute(1, 0, 3, 2)
+        index, end = first, first + len(inputs)
+        self.oldest = index if self.most is None else max(index, end - self.most)
+        index = self.oldest
+        while index < end:
+            self.at(index)  # makes the segment
+            place = index if self.most is None else index % self.most
+            segment = place.bit_length()
+            place -= self._begin(segment)
+            count = min(end - index, len(self.segments[segment]) - place)
+            self.segments[segment][place : place + count] = inputs[index - first : index - first + count]
+            index += count
 
     def read(self, first: int, parts: int, blocks: int, start: int, stop: int) -> Tensor:
         """Return blocks from `first` on; their number, parts * blocks, is a power of two that divides `first`.
@@ -62,7 +87,7 @@ class BlockHistory:
         """
         first = first if self.most is None else first % self.most
         segment = first.bit_length()
-        batch, channels, positions = self._shape
+        batch, channels, positions = self.shape
         if first:
             # One call for what slices and permutations do.
             size = batch * channels * positions
@@ -77,7 +102,12 @@ class BlockHistory:
     def reorder(self, rows: Tensor) -> None:
         """Keep rows of the batch."""
         self.segments = [segment.index_select(1, rows) for segment in self.segments]
-        self._shape = (len(rows), *self._shape[1:])
+        self.shape = (len(rows), *self.shape[1:])
+
+    def to(self, device: torch.device, non_blocking: bool) -> None:
+        """Move the blocks to a device."""
+        self.segments = [segment.to(device, non_blocking=non_blocking) for segment in self.segments]
+        self._like = self._like.to(device)
 
     def _begin(self, segment: int) -> int:
         return (1 << segment) >> 1

@@ -8,17 +8,14 @@ from torch.nn import functional as F
 
 from ..common.dispatch import compute_dtype
 from ..common.fft import step_sizes, stepped_spectrum
+from .online_far import FarPart
+from .online_history import BlockHistory, allocate
+from .online_tiles import Tiles
 
-__all__ = ["OnlineKernel", "allocate", "lags_that_matter"]
+__all__ = ["OnlineKernel", "lags_that_matter"]
 
 BLOCK = 64
 """Positions of a block. Measured on a CPU (256 channels, one row): blocks of 16 to 64 differ by less than a tenth."""
-
-
-def allocate(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Return memory that may be written to in and outside of inference mode, with no value."""
-    with torch.inference_mode(False):
-        return torch.empty(shape, dtype=dtype or like.dtype, device=like.device)
 
 
 class OnlineKernel:
@@ -69,6 +66,21 @@ class OnlineKernel:
             return None
         # The nearest lag of a tile of size U is U + 1.
         return max(0, (self.length - 2) // self.block).bit_length()
+
+    @property
+    def blocks_held(self) -> int | None:
+        """Number of blocks of inputs that a state holds, a power of two; None for all."""
+        return None if self.levels is None else 4 << max(0, self.levels - 1)
+
+    def far_part(self, history: BlockHistory, piece: int, limit: int | None) -> FarPart:
+        """Return what makes the far part of a new state: see `online_far.py`.
+
+        Args:
+            history: of the state.
+            piece: samples in a piece of work.
+            limit: positions that follow at most; None if not known.
+        """
+        return Tiles(self, history, piece, limit)
 
     @property
     def memory(self) -> int:

@@ -1,5 +1,6 @@
 """The convolution whose inputs come one at a time against the dense product."""
 
+import copy
 import random
 
 import pytest
@@ -132,6 +133,33 @@ def test_rows_are_reordered_selected_and_joined():
         assert_close(y, torch.cat([exact[2:, 150 + step : 151 + step], exact[:1, 110 + step : 111 + step]]))
 
 
+@pytest.mark.parametrize("taps", [None, 33])
+def test_a_state_is_copied_and_moved(taps):
+    x, kernel, exact = problem(taps)
+    state = OnlineConvolution(kernel, 2, x.dtype)
+    state.prefill(x[:, :70])
+    copied = copy.deepcopy(state)
+    assert copied.kernel is kernel
+    copied.step(-x[:, 70:80])  # what a copy sees does not reach the state
+    memory = state.memory
+    with torch.inference_mode():
+        assert state.to("cpu") is state and state.to(torch.device("cpu"), non_blocking=True).memory == memory
+    assert_close(run(state, x, 0), exact[:, 70:])
+    copied.crop(70)
+    assert_close(run(copied, x, 0), exact[:, 70:])
+
+
+def test_a_state_stored_elsewhere_keeps_no_tensor_behind():
+    x, kernel, _ = problem()
+    state = OnlineConvolution(kernel, 2, x.dtype)
+    state.prefill(x[:, :70])
+    state.to("meta")
+    parts = (state, state._history, state._far)
+    held = [value for part in parts for value in vars(part).values()]
+    tensors = [each for value in held for each in (value if isinstance(value, list) else [value])]
+    assert {each.device.type for each in tensors if isinstance(each, torch.Tensor)} == {"meta"}
+
+
 def test_a_decaying_kernel_keeps_bounded_memory():
     x, long, exact = problem(None, torch.float32, decay=0.6)
     kept = lags_that_matter(long.first(LENGTH), 0.6**LENGTH * 10)
@@ -152,13 +180,14 @@ def test_a_step_computes_a_bounded_part_of_a_tile():
     work = []
     piece = 2**13
     state = OnlineConvolution(OnlineKernel(lambda n: torch.ones(64, n), 16), 1, piece=piece)
-    compute = state._compute
+    compute = state._far.compute
 
-    def counted(level, tile, start, stop):
+    def counted(piece):
+        level, tile, start, stop = piece
         work[-1] += (1 + tile % 2) * (stop - start) * (32 << level)
-        compute(level, tile, start, stop)
+        compute(piece)
 
-    state._compute = counted
+    state._far.compute = counted
     for _ in range(4096):
         work.append(0)
         state.step(torch.ones(1, 1, 64))
