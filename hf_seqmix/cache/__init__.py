@@ -1,5 +1,6 @@
 """Cache layers on the base classes of transformers ("the library"), and what mixers do with the layers."""
 
+from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 from .pairs import PAIRS, PairsLayer, PairsStaticLayer, pairs_of
@@ -7,10 +8,13 @@ from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
 __all__ = [
+    "CONVOLUTION",
     "HISTORY",
     "KEY_INPUTS",
     "PAIRS",
     "SUMS",
+    "ConvolutionLayer",
+    "ConvolutionStaticLayer",
     "HistoryLayer",
     "HistoryStaticLayer",
     "KeyInputsLayer",

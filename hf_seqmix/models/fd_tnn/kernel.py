@@ -9,6 +9,7 @@ from ...modules.sharding import own_part
 from ...ops.common.crossovers import implementation
 from ...ops.common.dispatch import dispatch
 from ...ops.toeplitz.hilbert import causal_taps, two_sided_taps
+from ...ops.toeplitz.online_kernel import lags_that_matter
 from ...ops.toeplitz.response import response_suits
 from ..toeplitz.encoder import RelativePositionEncoder
 
@@ -145,6 +146,12 @@ class FrequencyKernel(nn.Module):
         beyond = length - 1 - reach
         taps = taps[:, origin - (0 if self.is_causal else reach) : origin + reach + 1]
         return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
+
+    @torch.no_grad()
+    def end(self, dtype: torch.dtype) -> int:
+        """Return how many first taps of a causal kernel count in sums of a dtype: see `lags_that_matter`."""
+        reach = self.max_length if self.max_lag is None else min(self.max_lag, self.max_length)
+        return lags_that_matter(self(reach + 1), resolution=torch.finfo(dtype).eps)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""

@@ -9,6 +9,9 @@ from ..toeplitz.encoder import RelativePositionEncoder
 
 __all__ = ["ToeplitzKernel"]
 
+NEAR = 256
+"""Lags whose taps are compared with those that are left out."""
+
 
 class ToeplitzKernel(nn.Module):
     """Build taps k(t) = decay^|t| RPE(t) at integer lags.
@@ -59,6 +62,27 @@ class ToeplitzKernel(nn.Module):
             taps = taps * torch.exp(lags.abs() * math.log(self.decay))
         beyond = length - 1 - reach
         return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
+
+    @torch.no_grad()
+    def end(self, dtype: torch.dtype) -> int | None:
+        """Return how many first taps of a causal kernel count in sums of a dtype; None where all may.
+
+        With |RPE(t)| <= C (see `RelativePositionEncoder.bound`), |k(t)| at lags from L on sums up to at most
+        C decay^L / (1 - decay). L is the least at which this is below the dtype's resolution of the sum of |k(t)| at
+        lags before `NEAR`, in each channel: for |x| <= 1, no output can tell.
+        """
+        limit = None if self.max_lag is None else self.max_lag + 1
+        bound = self.encoder.bound() if self.decay < 1 else None
+        if bound is None:
+            return limit
+        seen = self(NEAR).double().abs().sum(dim=1) * (torch.finfo(dtype).eps * (1 - self.decay))
+        counts = bound > 0
+        lags = (seen[counts].log() - bound[counts].log()) / math.log(self.decay)
+        last = float(lags.max()) if len(lags) else 0.0
+        if math.isinf(last) or math.isnan(last):
+            return limit
+        end = max(1, math.ceil(last))
+        return end if limit is None else min(end, limit)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""

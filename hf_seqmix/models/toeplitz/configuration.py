@@ -23,7 +23,7 @@ class ToeplitzConfig(SeqMixConfig):
             models of images (`image_size`), but not within hybrids.
     """
 
-    cache_layer_type: ClassVar[str] = "seqmix_history"
+    cache_layer_type: ClassVar[str] = "seqmix_convolution"
 
     expand_ratio: float | int = 3.0
     mixing_dimensions: int = 1

@@ -11,6 +11,9 @@ from .configuration import RPE_NORM_TYPES
 
 __all__ = ["Float32Linear", "RelativePositionEncoder"]
 
+SHRINKING = ("relu", "relu6", "leaky_relu", "silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "mish", "tanh")
+"""Activations with |act(x)| <= |x|."""
+
 
 class Float32Linear(nn.Linear):
     """A linear layer that computes in float32 (float64 for float64 weights), whatever its weights are stored in."""
@@ -70,6 +73,7 @@ class RelativePositionEncoder(nn.Module):
         else:
             self.out_norm = SimpleRMSNorm(norm_eps) if norm_type == "simple_rms" else nn.Identity()
         self.activation = ACT2FN[activation]
+        self.shrinks = activation in SHRINKING
 
     @property
     def dtype(self) -> torch.dtype:
@@ -83,3 +87,18 @@ class RelativePositionEncoder(nn.Module):
             for layer in self.layers:
                 z = layer(self.activation(self.hidden_norm(z)))
             return transposed(self.out_proj(self.activation(self.out_norm(z))))
+
+    @torch.no_grad()
+    def bound(self) -> Tensor | None:
+        """Return numbers, (channels,), that no output exceeds in size at any coordinate; None where none is known.
+
+        The last norm puts out vectors of length at most sqrt(p), or max|g| sqrt(p) + |c| with its gain g and bias c,
+        and the activation makes none longer: |out| <= |W_out| times that, plus |b_out|, for each channel.
+        """
+        if isinstance(self.out_norm, nn.Identity) or not self.shrinks:
+            return None
+        weight, bias = self.out_proj.weight.double(), self.out_proj.bias.double()
+        length = torch.tensor(weight.shape[1], dtype=weight.dtype, device=weight.device).sqrt()
+        if isinstance(self.out_norm, SeqMixLayerNorm):
+            length = self.out_norm.weight.double().abs().max() * length + self.out_norm.bias.double().norm()
+        return weight.norm(dim=1) * length + bias.abs()

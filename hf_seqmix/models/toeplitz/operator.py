@@ -8,17 +8,15 @@ from torch import Tensor, nn
 
 from ...cache import append_history, cached_taps
 from ...modules.products import ToeplitzProduct
+from ...ops.common.dispatch import compute_dtype
 from ...ops.common.invariance import is_batch_invariant
 from ...ops.masking import TokenLayout
 from ...ops.rows import RowOperation
+from ...ops.toeplitz.online_kernel import OnlineKernel
 from ...ops.toeplitz.product import toeplitz_matmul, toeplitz_step
 from ...ops.toeplitz.response import response_matmul
 
 __all__ = ["ToeplitzOperator"]
-
-
-FEW_STEPS = 12
-"""Tokens after a history up to which single steps beat a product over all: 6 tokens after 1024 in half the time."""
 
 
 class ToeplitzOperator(nn.Module):
@@ -71,24 +69,33 @@ class ToeplitzOperator(nn.Module):
         if layout.sequence_ids is not None:
             # Nothing can follow a row of packed sequences, so nothing of it is worth keeping.
             raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
+        layers = past_key_values.layers
+        decodes = getattr(layers[self.layer_idx], "decodes", None) if self.layer_idx < len(layers) else None
+        if decodes is not None and not layout.realign and decodes(values.shape[1]):
+            inputs = layout.zero_pads(values).unsqueeze(1)
+            mixed, _ = past_key_values.update(inputs, inputs[..., :0], self.layer_idx, kernel=self.decoder_kernel)
+            return mixed[:, 0]
         history, positions = append_history(past_key_values, self.layer_idx, values, layout)
         taps = cached_taps(
             past_key_values, self.layer_idx, lambda length: self.kernel(length, values.device), history.shape[1]
         )
-        layer_holds_more = past_key_values.layers[self.layer_idx].is_compileable
-        count = values.shape[1]
-        if count == 1 and not layout.realign:
-            return toeplitz_step(history, taps, positions if layer_holds_more else None)
-        held = history.shape[1] - count
-        plain = not (layout.realign or layer_holds_more or torch.compiler.is_compiling())
-        if plain and held > 0 and count <= FEW_STEPS:
-            # Assisted decoding checks a few tokens a call; a product would mix the whole history anew.
-            first = held + 1
-            return torch.cat([toeplitz_step(history[:, : first + step], taps) for step in range(count)], dim=1)
+        if values.shape[1] == 1 and not layout.realign:
+            holds_more = past_key_values.layers[self.layer_idx].is_compileable
+            return toeplitz_step(history, taps, positions if holds_more else None)
         mixed = _multiply(history, [taps], [1], self.product)
         if positions.ndim == 1:
             return mixed.index_select(1, positions)
         return mixed.gather(1, positions.unsqueeze(-1).expand(-1, -1, mixed.shape[-1]))
+
+    def decoder_kernel(self, dtype: torch.dtype, device: torch.device) -> OnlineKernel:
+        """Return the causal kernel as steps of decoding want it, for inputs of a dtype on a device.
+
+        A kernel may have a method `end(dtype)` that returns how many taps count in sums of that dtype, or None for
+        all.
+        """
+        find_end = getattr(self.kernel, "end", None)
+        end = None if find_end is None else find_end(compute_dtype(dtype))
+        return OnlineKernel(lambda length: self.kernel(length, device), dtype=dtype, length=end)
 
     def _response(self, longest: int, values: Tensor) -> Tensor | None:
         """Return the frequency response of a bidirectional kernel that is given by it, where that saves transforms."""

@@ -74,6 +74,11 @@ class OnlineConvolution:
         self._sum_rows = [sums[0] for sums in self._open_sums]
 
     @property
+    def batch(self) -> int:
+        """Number of rows."""
+        return self._recent.shape[1]
+
+    @property
     def position(self) -> int:
         """Number of positions so far."""
         return self._forgotten + self._clock

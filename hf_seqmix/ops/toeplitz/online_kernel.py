@@ -32,6 +32,7 @@ class OnlineKernel:
             function is called with twice the length or more each time, up to four times the tokens so far.
         block: positions of a block, a power of two.
         dtype: that of inputs; the kernel is kept in float64 for float64, else in float32.
+        length: taps of a function that count; the kernel is zero beyond. None for a kernel without an end.
 
     Attributes:
         block: positions of a block.
@@ -41,19 +42,23 @@ class OnlineKernel:
     """
 
     def __init__(
-        self, taps: Tensor | Callable[[int], Tensor], block: int = BLOCK, dtype: torch.dtype = torch.float32
+        self,
+        taps: Tensor | Callable[[int], Tensor],
+        block: int = BLOCK,
+        dtype: torch.dtype = torch.float32,
+        length: int | None = None,
     ) -> None:
         if block < 1 or block & (block - 1):
             raise ValueError(f"block is {block}, but tiles double in size: give a power of two, such as {BLOCK}.")
         self.block = block
         self.dtype = compute_dtype(dtype)
         self._build = None if isinstance(taps, Tensor) else taps
-        given = taps if isinstance(taps, Tensor) else taps(2 * block)
+        given = taps if isinstance(taps, Tensor) else taps(2 * block if length is None else min(2 * block, length))
         if given.ndim != 2 or given.shape[1] < 1 or not given.is_floating_point():
             raise ValueError(f"taps are {given.dtype} of shape {tuple(given.shape)}: give real (channels, taps).")
         self.taps = given.detach().to(self.dtype)
         self.channels = given.shape[0]
-        self.length = given.shape[1] if self._build is None else None
+        self.length = given.shape[1] if self._build is None else length
         near = self.first(2 * block).t().contiguous().unsqueeze(1)  # (2 block, 1, channels)
         self.near = [near[: 2 * block - place] for place in range(block)]
         self._spectra: list[Tensor] = []
@@ -89,8 +94,9 @@ class OnlineKernel:
 
     def first(self, length: int) -> Tensor:
         """Return the taps of lags 0 to length - 1, (channels, length), zeros where the kernel has ended."""
-        if self._build is not None and self.taps.shape[1] < length:
-            self.taps = self._build(max(length, 2 * self.taps.shape[1])).detach().to(self.dtype)
+        if self._build is not None and self.taps.shape[1] < length and self.taps.shape[1] != self.length:
+            count = max(length, 2 * self.taps.shape[1])
+            self.taps = self._build(count if self.length is None else min(count, self.length)).detach().to(self.dtype)
         taps = self.taps[:, :length]
         return F.pad(taps, (0, length - taps.shape[1])) if taps.shape[1] < length else taps
 
