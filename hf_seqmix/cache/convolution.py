@@ -5,13 +5,14 @@ history is short, and then turn the history into a state. The state is exact: wh
 that all other calls of the library find the history in `keys` as before.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from .._compat import register_layer_type
+from ..ops.common.dispatch import compute_dtype
 from ..ops.common.invariance import is_batch_invariant
 from ..ops.toeplitz.online import OnlineConvolution
 from ..ops.toeplitz.online_kernel import OnlineKernel
@@ -26,13 +27,21 @@ FEW_STEPS = 12
 """Tokens after a history up to which single steps beat a product over all: 6 tokens after 1024 in half the time."""
 
 PLAIN_TOKENS = 256
-"""Tokens of history up to which a CPU multiplies the plain history. Measured with 768 channels and one row."""
+"""Tokens of history up to which a CPU multiplies the plain history, and taps that are made at once for that."""
 
 PLAIN_ELEMENTS = 2**25
 """Elements of history up to which an accelerator does so. By the bytes of both ways and the launches of a step; not
 measured."""
 
-MakeKernel = Callable[[torch.dtype, torch.device], OnlineKernel]
+
+class Decoder(Protocol):
+    """What makes the kernel of a layer."""
+
+    def kernel(self, length: int, device: torch.device) -> Tensor:
+        """Return (channels, length) causal taps; earlier taps do not depend on the length."""
+
+    def decoder_kernel(self, dtype: torch.dtype, device: torch.device) -> OnlineKernel:
+        """Return the kernel as steps of decoding want it, for inputs of a dtype on a device."""
 
 
 class ConvolutionLayer(HistoryLayer):
@@ -101,23 +110,21 @@ class ConvolutionLayer(HistoryLayer):
             key_states: (batch, 1, new, channels), the inputs, zeros at pads.
             value_states: of width 0.
             *args: ignored.
-            **kwargs: `kernel`, a function that makes the kernel for a dtype and a device.
+            **kwargs: `decoder`, what makes the kernel.
 
         Returns:
-            All inputs and empty values; or, with a `kernel`, the outputs of the new positions, (batch, 1, new,
+            All inputs and empty values; or, with a `decoder`, the outputs of the new positions, (batch, 1, new,
             channels), and empty values.
         """
-        make: MakeKernel | None = kwargs.get("kernel")
-        if make is None:
+        decoder: Decoder | None = kwargs.get("decoder")
+        if decoder is None:
             return super().update(key_states, value_states)
         x = key_states[:, 0]
-        if self.kernel is None or self.kernel.dtype != torch.promote_types(x.dtype, torch.float32):
-            self.kernel, self._flipped = make(x.dtype, x.device), None
         if self.state is not None and self.state.dtype != x.dtype:
             self.keys = self.keys  # in another dtype from here on
         if self.state is None and self._is_long(x.shape[1]):
-            self._begin(x.dtype)
-        y = self._steps(key_states) if self.state is None else self.state.step(x)
+            self._begin(x.dtype, decoder)
+        y = self._steps(key_states, decoder) if self.state is None else self.state.step(x)
         return y.unsqueeze(1), value_states
 
     def _is_long(self, new: int) -> bool:
@@ -126,29 +133,32 @@ class ConvolutionLayer(HistoryLayer):
             return self._plain.shape[2] + new > PLAIN_TOKENS
         return self._plain.numel() > PLAIN_ELEMENTS
 
-    def _begin(self, dtype: torch.dtype) -> None:
+    def _begin(self, dtype: torch.dtype, decoder: Decoder) -> None:
         """Make the state of the history."""
-        assert self._plain is not None and self.kernel is not None
+        assert self._plain is not None
+        if self.kernel is None or self.kernel.dtype != compute_dtype(dtype):
+            self.kernel = decoder.decoder_kernel(dtype, self._plain.device)
         state = OnlineConvolution(self.kernel, len(self._plain), dtype)
         state.load(self._plain[:, 0].to(dtype))
-        self.keys = self.room = self._flipped = None
+        self.keys = self.taps = self.room = self._flipped = None
         self.state = state
 
-    def _steps(self, key_states: Tensor) -> Tensor:
+    def _steps(self, key_states: Tensor, decoder: Decoder) -> Tensor:
         """Return the outputs (batch, new, channels) of single steps over the plain history."""
-        assert self.kernel is not None
-        super().update(key_states, key_states[..., :0])
-        assert self._plain is not None
-        total, new = self._plain.shape[2], key_states.shape[2]
-        if self._flipped is None or self._flipped.shape[2] < total:
-            taps = self.kernel.first(max(total, self.kernel.taps.shape[1]))
+        history, _ = super().update(key_states, key_states[..., :0])
+        total, new = history.shape[2], key_states.shape[2]
+        taps = self.taps
+        if taps is None or taps.shape[1] < total:
+            count = PLAIN_TOKENS if taps is None else max(PLAIN_TOKENS, 2 * taps.shape[1])
+            self.taps = taps = decoder.kernel(max(count, total), history.device)
+        if self._flipped is None or self._flipped.shape[2] != taps.shape[1]:
             self._flipped = taps.flip(1).unsqueeze(1)
-        history, flipped = self._plain[:, 0].permute(2, 0, 1), self._flipped  # (channels, batch, total)
-        last = flipped.shape[2]
+        flipped, last = self._flipped, taps.shape[1]
+        inputs = history[:, 0].permute(2, 0, 1)  # (channels, batch, total)
         outputs = []
         for held in range(total - new + 1, total + 1):
             # Tokens of a channel side by side, where the room keeps them: one pass, and nothing copied.
-            outputs.append((history[:, :, :held] * flipped[:, :, last - held :]).sum(dim=2).t())
+            outputs.append((inputs[:, :, :held] * flipped[:, :, last - held :]).sum(dim=2).t())
         return torch.stack(outputs, dim=1).to(key_states.dtype)
 
     def get_seq_length(self) -> int:

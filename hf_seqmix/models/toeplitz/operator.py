@@ -73,7 +73,7 @@ class ToeplitzOperator(nn.Module):
         decodes = getattr(layers[self.layer_idx], "decodes", None) if self.layer_idx < len(layers) else None
         if decodes is not None and not layout.realign and decodes(values.shape[1]):
             inputs = layout.zero_pads(values).unsqueeze(1)
-            mixed, _ = past_key_values.update(inputs, inputs[..., :0], self.layer_idx, kernel=self.decoder_kernel)
+            mixed, _ = past_key_values.update(inputs, inputs[..., :0], self.layer_idx, decoder=self)
             return mixed[:, 0]
         history, positions = append_history(past_key_values, self.layer_idx, values, layout)
         taps = cached_taps(
