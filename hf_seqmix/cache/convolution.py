@@ -1,8 +1,7 @@
 """Cache layers for causal convolutions, which decode a token in O(log^2 n) from the state of an `OnlineConvolution`.
 
-A prompt is kept as a plain history (`history.py`). Single tokens after the prompt multiply that history while the
-history is short, and then turn the history into a state. The state is exact: what it has read can be read back, so
-that all other calls of the library find the history in `keys` as before.
+A prompt is kept as a plain history (`history.py`), which the first single token after the prompt turns into a state.
+The state is exact, and its inputs can be read back: all other calls of the library find the history in `keys`.
 """
 
 from collections.abc import Sequence
@@ -26,19 +25,13 @@ CONVOLUTION = "seqmix_convolution"
 FEW_STEPS = 12
 """Tokens after a history up to which single steps beat a product over all: 6 tokens after 1024 in half the time."""
 
-PLAIN_TOKENS = 256
-"""Tokens of history up to which a CPU multiplies the plain history, and taps that are made at once for that."""
-
 PLAIN_ELEMENTS = 2**25
-"""Elements of history up to which an accelerator does so. By the bytes of both ways and the launches of a step; not
-measured."""
+"""Elements of history up to which an accelerator multiplies the plain history. Counted from the bytes of both ways and
+the launches of a step, not measured; a CPU never does."""
 
 
 class Decoder(Protocol):
     """What makes the kernel of a layer."""
-
-    def kernel(self, length: int, device: torch.device) -> Tensor:
-        """Return (channels, length) causal taps; earlier taps do not depend on the length."""
 
     def decoder_kernel(self, dtype: torch.dtype, device: torch.device) -> OnlineKernel:
         """Return the kernel as steps of decoding want it, for inputs of a dtype on a device."""
@@ -48,7 +41,7 @@ class ConvolutionLayer(HistoryLayer):
     """Growing history of a convolution's inputs, which long decoding replaces by the state of the convolution.
 
     Attributes:
-        state: what stands for the history since steps of decoding follow a long one; None before.
+        state: what stands for the history since steps of decoding followed a prompt; None before.
         kernel: taps, prepared for steps; kept with the cache, since weights do not change while a cache is in use.
         dropped: first positions whose inputs are gone, since the kernel ended before; `keys` has zeros there.
     """
@@ -62,7 +55,6 @@ class ConvolutionLayer(HistoryLayer):
 
     def _clear(self) -> None:
         self._plain: Tensor | None = None
-        self._flipped: Tensor | None = None  # (channels, 1, taps), of which the last belongs to the newest input
         self._unused = 0  # first positions of the state that are forgotten, since they are pads
         self.state: OnlineConvolution | None = None
         self.kernel: OnlineKernel | None = None
@@ -94,14 +86,17 @@ class ConvolutionLayer(HistoryLayer):
         pass
 
     def decodes(self, count: int) -> bool:
-        """Return whether `update` with a kernel mixes so many new tokens itself.
+        """Return whether `update` with a decoder mixes so many new tokens itself.
 
         Few tokens after a history are mixed so, where no derivatives are wanted, no graph is traced and the order of
         sums is free.
         """
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_batch_invariant():
             return False
-        return count <= FEW_STEPS and self.get_seq_length() > 0
+        if self.state is not None or self._plain is None:
+            return self.state is not None and count <= FEW_STEPS
+        short = self.device.type != "cpu" and self._plain.numel() <= PLAIN_ELEMENTS
+        return count <= FEW_STEPS and self._plain.numel() > 0 and not short
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Add new inputs after those held.
@@ -120,46 +115,21 @@ class ConvolutionLayer(HistoryLayer):
         if decoder is None:
             return super().update(key_states, value_states)
         x = key_states[:, 0]
-        if self.state is not None and self.state.dtype != x.dtype:
-            self.keys = self.keys  # in another dtype from here on
-        if self.state is None and self._is_long(x.shape[1]):
+        if self.state is None or self.state.dtype != x.dtype:
             self._begin(x.dtype, decoder)
-        y = self._steps(key_states, decoder) if self.state is None else self.state.step(x)
-        return y.unsqueeze(1), value_states
-
-    def _is_long(self, new: int) -> bool:
-        assert self._plain is not None
-        if self._plain.device.type == "cpu":
-            return self._plain.shape[2] + new > PLAIN_TOKENS
-        return self._plain.numel() > PLAIN_ELEMENTS
+        assert self.state is not None
+        return self.state.step(x).unsqueeze(1), value_states
 
     def _begin(self, dtype: torch.dtype, decoder: Decoder) -> None:
         """Make the state of the history."""
-        assert self._plain is not None
+        history = self.keys
+        assert history is not None
         if self.kernel is None or self.kernel.dtype != compute_dtype(dtype):
-            self.kernel = decoder.decoder_kernel(dtype, self._plain.device)
-        state = OnlineConvolution(self.kernel, len(self._plain), dtype)
-        state.load(self._plain[:, 0].to(dtype))
-        self.keys = self.taps = self.room = self._flipped = None
+            self.kernel = decoder.decoder_kernel(dtype, history.device)
+        state = OnlineConvolution(self.kernel, len(history), dtype)
+        state.load(history[:, 0].to(dtype))
+        self.keys = self.taps = self.room = None
         self.state = state
-
-    def _steps(self, key_states: Tensor, decoder: Decoder) -> Tensor:
-        """Return the outputs (batch, new, channels) of single steps over the plain history."""
-        history, _ = super().update(key_states, key_states[..., :0])
-        total, new = history.shape[2], key_states.shape[2]
-        taps = self.taps
-        if taps is None or taps.shape[1] < total:
-            count = PLAIN_TOKENS if taps is None else max(PLAIN_TOKENS, 2 * taps.shape[1])
-            self.taps = taps = decoder.kernel(max(count, total), history.device)
-        if self._flipped is None or self._flipped.shape[2] != taps.shape[1]:
-            self._flipped = taps.flip(1).unsqueeze(1)
-        flipped, last = self._flipped, taps.shape[1]
-        inputs = history[:, 0].permute(2, 0, 1)  # (channels, batch, total)
-        outputs = []
-        for held in range(total - new + 1, total + 1):
-            # Tokens of a channel side by side, where the room keeps them: one pass, and nothing copied.
-            outputs.append((inputs[:, :, :held] * flipped[:, :, last - held :]).sum(dim=2).t())
-        return torch.stack(outputs, dim=1).to(key_states.dtype)
 
     def get_seq_length(self) -> int:
         """Return the number of positions seen."""
@@ -241,7 +211,7 @@ class ConvolutionLayer(HistoryLayer):
     def __getstate__(self) -> dict[str, Any]:
         # A copy has the history alone, of which the next step makes the rest.
         history = self.keys
-        return {**super().__getstate__(), "_plain": history, "_flipped": None, "state": None, "kernel": None}
+        return {**super().__getstate__(), "_plain": history, "state": None, "kernel": None}
 
     def reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""

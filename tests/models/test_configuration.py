@@ -113,7 +113,7 @@ def test_derived_defaults():
     assert (causal.linear_init, masked.linear_init) == ("uniform", "normal")
     assert (causal.classifier_pooling, masked.classifier_pooling) == ("last", "mean")
     assert (causal.classifier_head, masked.classifier_head) == ("linear", "mlp")
-    assert causal.layer_types == ["seqmix_history"] * 7
+    assert causal.layer_types == ["seqmix_convolution"] * 7
     assert (causal.num_attention_heads, causal.head_dim) == (1, 1536)
 
 

@@ -148,10 +148,14 @@ class FrequencyKernel(nn.Module):
         return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
 
     @torch.no_grad()
-    def end(self, dtype: torch.dtype) -> int:
-        """Return how many first taps of a causal kernel count in sums of a dtype: see `lags_that_matter`."""
+    def finite_taps(self, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
+        """Return the taps of a causal kernel that count in sums of a dtype, (channels, taps): see `lags_that_matter`.
+
+        All taps take as long as a few.
+        """
         reach = self.max_length if self.max_lag is None else min(self.max_lag, self.max_length)
-        return lags_that_matter(self(reach + 1), resolution=torch.finfo(dtype).eps)
+        taps = self(reach + 1, device)
+        return taps[:, : lags_that_matter(taps, resolution=torch.finfo(dtype).eps)]
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""

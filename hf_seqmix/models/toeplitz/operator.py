@@ -90,12 +90,15 @@ class ToeplitzOperator(nn.Module):
     def decoder_kernel(self, dtype: torch.dtype, device: torch.device) -> OnlineKernel:
         """Return the causal kernel as steps of decoding want it, for inputs of a dtype on a device.
 
-        A kernel may have a method `end(dtype)` that returns how many taps count in sums of that dtype, or None for
-        all.
+        Where few taps count, a kernel may say so: by `finite_taps(dtype, device)`, which returns all that do, or by
+        `end(dtype)`, which returns their number, or None for all.
         """
-        find_end = getattr(self.kernel, "end", None)
-        end = None if find_end is None else find_end(compute_dtype(dtype))
-        return OnlineKernel(lambda length: self.kernel(length, device), dtype=dtype, length=end)
+        dtype = compute_dtype(dtype)
+        finite_taps, end = (getattr(self.kernel, name, None) for name in ("finite_taps", "end"))
+        if finite_taps is not None:
+            return OnlineKernel(finite_taps(dtype, device), dtype=dtype)
+        length = None if end is None else end(dtype)
+        return OnlineKernel(lambda count: self.kernel(count, device), dtype=dtype, length=length)
 
     def _response(self, longest: int, values: Tensor) -> Tensor | None:
         """Return the frequency response of a bidirectional kernel that is given by it, where that saves transforms."""

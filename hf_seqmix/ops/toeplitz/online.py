@@ -65,6 +65,7 @@ class OnlineConvolution:
         self._block = self._place = 0  # the next input is at this place of this block
         self._pieces: list[Any] = []  # work of the far part during this block
         self._done = 0  # how many of these pieces are computed
+        self._mark: tuple[int, Tensor] | None = None  # a position of this block, and the sums there
         self._view()
 
     def _view(self) -> None:
@@ -127,6 +128,10 @@ class OnlineConvolution:
             return self._step(x[:, 0]).unsqueeze(1)
         if tokens > 2 * self.kernel.block and self._limit is None:
             return self.prefill(x)
+        # Those who guess several tokens take some back.
+        if self._place == self.kernel.block:
+            self._next_block()
+        self._mark = (self._clock, self._sums.clone())
         outputs = [self._step(column) for column in x.unbind(1)]
         return torch.stack(outputs, dim=1) if outputs else x.clone()
 
@@ -244,10 +249,19 @@ class OnlineConvolution:
                 self._block = block
                 self._far.crop(block, before)
                 self._plan()
-            self._refresh()
+            if self._mark is None or not block * self.kernel.block <= self._mark[0] <= clock or block != before:
+                self._mark = None
+                self._refresh()
+                return
+            first, sums = self._mark
+            self._sums.copy_(sums)
+            for place in range(first - block * self.kernel.block, self._place):
+                inputs = self._recent_rows[place].to(self.kernel.dtype)
+                self._open_sums[place].addcmul_(inputs, self.kernel.near[place])
 
     def reorder(self, rows: Tensor) -> None:
         """Keep rows of the batch, (kept,) long, in that order; a row may be kept more than once."""
+        self._mark = None
         with torch.no_grad(), torch.inference_mode(False):
             rows = rows.clone()
             self._recent, self._sums = (tensor.index_select(1, rows) for tensor in (self._recent, self._sums))
@@ -265,7 +279,7 @@ class OnlineConvolution:
             device: to move to.
             non_blocking: do not wait for copies; as in `torch.Tensor.to`.
         """
-        device = torch.device(device)
+        device, self._mark = torch.device(device), None
         with torch.no_grad(), torch.inference_mode(False):
             self._recent = self._recent.to(device, non_blocking=non_blocking)
             self._sums = self._sums.to(device, non_blocking=non_blocking)
@@ -312,11 +326,12 @@ class OnlineConvolution:
     def _refresh(self) -> None:
         """Make the sums of this block and the next from the inputs held."""
         block = self.kernel.block
-        near = allocate((2, *self._sums.shape[1:], 2 * block), self._sums).zero_()
+        near = allocate((1 + min(1, self._block), *self._sums.shape[1:], 2 * block), self._sums).zero_()
         near[0, ..., : self._place] = self._recent[: self._place].permute(1, 2, 0)
         if self._block:
             near[1, ..., :block] = self._history.at(self._block - 1)
         y = toeplitz_matmul(near.flatten(0, 1), self.kernel.first(2 * block)).view(near.shape)
-        y[0, ..., :block] += y[1, ..., block:]
+        if self._block:
+            y[0, ..., :block] += y[1, ..., block:]
         self._sums.copy_(y[0].permute(2, 0, 1))
         self._add_far()
