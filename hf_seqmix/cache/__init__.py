@@ -1,6 +1,6 @@
 """Cache layers on the base classes of transformers ("the library"), and what mixers do with the layers."""
 
-from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer
+from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer, convolve_steps
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 from .pairs import PAIRS, PairsLayer, PairsStaticLayer, pairs_of
@@ -26,6 +26,7 @@ __all__ = [
     "append_history",
     "append_sums",
     "cached_taps",
+    "convolve_steps",
     "join_rows",
     "keep_rows",
     "pairs_of",

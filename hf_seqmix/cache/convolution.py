@@ -13,11 +13,12 @@ from torch import Tensor
 from .._compat import register_layer_type
 from ..ops.common.dispatch import compute_dtype
 from ..ops.common.invariance import is_batch_invariant
+from ..ops.masking import TokenLayout
 from ..ops.toeplitz.online import OnlineConvolution
 from ..ops.toeplitz.online_kernel import OnlineKernel
 from .history import HistoryLayer, HistoryStaticLayer
 
-__all__ = ["CONVOLUTION", "ConvolutionLayer", "ConvolutionStaticLayer"]
+__all__ = ["CONVOLUTION", "ConvolutionLayer", "ConvolutionStaticLayer", "convolve_steps"]
 
 CONVOLUTION = "seqmix_convolution"
 """The name by which a config's `layer_types` asks for such a layer."""
@@ -226,3 +227,29 @@ class ConvolutionStaticLayer(HistoryStaticLayer):
 
 
 register_layer_type(ConvolutionLayer, ConvolutionStaticLayer)
+
+
+def convolve_steps(
+    past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout, decoder: Decoder
+) -> Tensor | None:
+    """Add this call's inputs to a layer, and return the outputs at their positions, where the layer makes these.
+
+    Args:
+        past_key_values: a cache of the library.
+        layer_idx: number of the layer, which may be of any kind.
+        values: (batch, length, channels), inputs of this call, pads of any value.
+        layout: where the real tokens of this call lie.
+        decoder: what makes the kernel.
+
+    Returns:
+        (batch, length, channels); None where nothing was added, since the layer leaves this call to a product over
+        its history.
+    """
+    layers = past_key_values.layers
+    # By what the layer does, not by its class, of which exported model code may have brought a copy.
+    decodes = getattr(layers[layer_idx], "decodes", None) if layer_idx < len(layers) else None
+    if decodes is None or layout.realign or not decodes(values.shape[1]):
+        return None
+    inputs = layout.zero_pads(values).unsqueeze(1)
+    mixed, _ = past_key_values.update(inputs, inputs[..., :0], layer_idx, decoder=decoder)
+    return mixed[:, 0]

@@ -123,6 +123,7 @@ def test_what_no_class_reaches_is_left_out():
     ):
         assert f"def {name}(" not in text
     for name in (
+        "ConvolutionLayer",
         "HistoryLayer",
         "HistoryStaticLayer",
         "TNNForTokenClassification",
@@ -151,8 +152,8 @@ def test_global_names_carry_the_hash_of_the_code():
         text = "".join(code.files.values())
         operators = set(re.findall(r'"(\w+)::toeplitz_\w+"', text))
         assert operators == {f"hf_seqmix_{code.version}"}
-    assert f'HISTORY = "seqmix_history_{first.version}"' in first.files["modeling_fd_tnn.py"]
-    assert f'"seqmix_history_{first.version}"' in first.files["configuration_fd_tnn.py"]
+    assert f'CONVOLUTION = "seqmix_convolution_{first.version}"' in first.files["modeling_fd_tnn.py"]
+    assert f'"seqmix_convolution_{first.version}"' in first.files["configuration_fd_tnn.py"]
 
 
 def test_a_hybrid_brings_the_mixers_that_it_names():

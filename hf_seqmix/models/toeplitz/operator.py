@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...cache import append_history, cached_taps
+from ...cache import append_history, cached_taps, convolve_steps
 from ...modules.products import ToeplitzProduct
 from ...ops.common.dispatch import compute_dtype
 from ...ops.common.invariance import is_batch_invariant
@@ -69,12 +69,9 @@ class ToeplitzOperator(nn.Module):
         if layout.sequence_ids is not None:
             # Nothing can follow a row of packed sequences, so nothing of it is worth keeping.
             raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
-        layers = past_key_values.layers
-        decodes = getattr(layers[self.layer_idx], "decodes", None) if self.layer_idx < len(layers) else None
-        if decodes is not None and not layout.realign and decodes(values.shape[1]):
-            inputs = layout.zero_pads(values).unsqueeze(1)
-            mixed, _ = past_key_values.update(inputs, inputs[..., :0], self.layer_idx, decoder=self)
-            return mixed[:, 0]
+        mixed = convolve_steps(past_key_values, self.layer_idx, values, layout, self)
+        if mixed is not None:
+            return mixed
         history, positions = append_history(past_key_values, self.layer_idx, values, layout)
         taps = cached_taps(
             past_key_values, self.layer_idx, lambda length: self.kernel(length, values.device), history.shape[1]

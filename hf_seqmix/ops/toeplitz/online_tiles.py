@@ -11,16 +11,13 @@ inputs are known, and is computed in pieces, a few channels at a time, over thes
 transforms, which are the smaller part of the time.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..common.fft import step_sizes, stepped_product, stepped_spectrum
 from .online_history import BlockHistory, allocate
-
-if TYPE_CHECKING:
-    from .online_kernel import OnlineKernel
 
 __all__ = ["Tiles"]
 
@@ -36,13 +33,13 @@ class Tiles:
     """The far part of a kernel given by its taps.
 
     Args:
-        kernel: of which spectra are multiplied.
+        kernel: `OnlineKernel`, which makes this object; its spectra are multiplied.
         history: inputs, which the convolution writes.
         piece: samples that are transformed in a piece, unless one channel of all rows has more.
         limit: positions that follow at most; None if not known.
     """
 
-    def __init__(self, kernel: "OnlineKernel", history: BlockHistory, piece: int, limit: int | None) -> None:
+    def __init__(self, kernel: Any, history: BlockHistory, piece: int, limit: int | None) -> None:
         self._kernel, self._history, self._limit = kernel, history, limit
         self._batch = history.shape[0]
         self._tiles: list[Tensor] = []  # of each level, (2, blocks, batch, channels, block), outputs of two tiles

@@ -67,3 +67,29 @@ def test_three_values_with_the_masked_models_initialization():
 def test_decay_out_of_range(decay):
     with pytest.raises(ValueError, match=r"greater than 0 and at most 1"):
         make(decay=decay)
+
+
+@pytest.mark.parametrize("norm_type", ["simple_rms", "layer"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_taps_beyond_the_end_cannot_be_seen_in_a_sum(norm_type, dtype):
+    encoder = RelativePositionEncoder(5, 8, 2, "silu", norm_type)
+    kernel = ToeplitzKernel(encoder, 0.95).double()
+    with torch.no_grad():
+        for parameter in kernel.parameters():
+            parameter.add_(torch.randn_like(parameter))
+        kernel.encoder.out_proj.weight[2] = kernel.encoder.out_proj.bias[2] = 0  # a channel without taps
+    end = kernel.end(dtype)
+    weights = kernel(end + 2000).abs().detach()  # 0.95^2000 is below 1e-44
+    eps = torch.finfo(dtype).eps
+    assert (weights[:, end:].sum(dim=1) <= eps * weights.sum(dim=1)).all()
+    assert (weights[:, end // 2 :].sum(dim=1) > eps * weights.sum(dim=1)).any()
+    assert kernel.end(torch.float64) >= kernel.end(torch.float32) > 256
+
+
+def test_the_end_of_kernels_that_have_another_or_none():
+    assert make(decay=1.0).end(torch.float32) is None
+    assert make(decay=1.0, max_lag=7).end(torch.float32) == 8
+    assert make(decay=0.9, max_lag=7).end(torch.float32) == 8
+    assert make(decay=0.9, max_lag=10**6).end(torch.float32) < 2000
+    for unbounded in (RelativePositionEncoder(3, 8, 2, norm_type="none"), RelativePositionEncoder(3, 8, 2, "sigmoid")):
+        assert ToeplitzKernel(unbounded, 0.9).end(torch.float32) is None

@@ -73,3 +73,15 @@ def test_computes_in_float32_whatever_the_weights_and_autocast_say(dtype):
 def test_unknown_norm():
     with pytest.raises(ValueError, match="rpe_norm_type is 'batch'"):
         RelativePositionEncoder(2, norm_type="batch")
+
+
+@pytest.mark.parametrize("norm_type", ["simple_rms", "layer"])
+@pytest.mark.parametrize("activation", ["relu", "silu", "gelu", "tanh"])
+def test_no_output_exceeds_the_bound(norm_type, activation):
+    encoder = RelativePositionEncoder(5, 8, 2, activation, norm_type).double()
+    with torch.no_grad():
+        for parameter in encoder.parameters():
+            parameter.add_(torch.randn_like(parameter))
+        largest = encoder(torch.linspace(-1e4, 1e4, 2001)).abs().amax(dim=1)
+    assert (largest <= encoder.bound()).all()
+    assert encoder.bound()[0] < 1e3  # and says something
