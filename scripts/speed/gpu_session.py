@@ -77,9 +77,11 @@ PARTS = {
     ),
     "decoding": Part(
         "speed/decoding.py",
-        "--dtype bfloat16 --hidden-size 1024 --batch 8 --tokens 1024 --rounds 1",
-        "--tokens 140 --batch 1 --rounds 1 --checked 4 --models tnn llama",
-        minutes=4,
+        "--dtype bfloat16 --hidden-size 1024 --parts windows costs --batch 64 8 1 --marks 8192 2048 512 --window 64 "
+        "--counted 16 --models tnn tnn:static tnn:plain fd_tnn poly3 attention llama llama:static",
+        "--tokens 128 --turn 64 --marks 64 128 256 --window 16 --counted 4 --checked 4 --check-at 64 --batch 1 "
+        "--models tnn tnn:recompute llama",
+        minutes=6,
     ),
     "training": Part(
         "pretrain.py",

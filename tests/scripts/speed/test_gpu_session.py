@@ -23,7 +23,7 @@ WRITES = (
 def scripts() -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("gpu_session", "session_page", "check_kernels", "decoding", "protocol")
+        names = ("gpu_session", "session_page", "check_kernels", "protocol")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -120,26 +120,3 @@ def test_time_is_over_after_its_minutes(scripts: dict[str, Any]) -> None:
     made = scripts["protocol"].Time
     assert not made(None).is_over() and not made(1.0).is_over()
     assert made(0.0).is_over()
-
-
-def test_decoding_compares_texts_and_goes_on(
-    scripts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    decoding = scripts["decoding"]
-    command = ["--models", "tnn", "llama", "--tokens", "9", "--prompt", "3", "--checked", "3", "--hidden-size", "64"]
-    command += ["--layers", "2", "--batch", "2", "--rounds", "1", "--device", "cpu", "--output-dir", str(tmp_path)]
-    rows = decoding.main(command)
-    assert {(row["model"], row["history"]) for row in rows} == {("tnn", 9), ("llama", 9)}
-    sizes = [row["parameters"] for row in rows]
-    assert abs(sizes[0] - sizes[1]) < 0.02 * max(sizes)
-    assert all(0 < row["ms"] <= row["worst_ms"] for row in rows)
-    monkeypatch.setattr(decoding, "measure", lambda *_: pytest.fail("measured again"))
-    assert [row["ms"] for row in decoding.main(command)] == [row["ms"] for row in rows]
-
-
-def test_decoding_times_nothing_where_texts_differ(scripts: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    decoding = scripts["decoding"]
-    texts = iter([torch.tensor([1]), torch.tensor([2])])
-    monkeypatch.setattr(decoding, "generate", lambda *_: next(texts))
-    with pytest.raises(scripts["protocol"].WrongResultError, match="nothing was timed"):
-        decoding.check("tnn", torch.nn.Linear(1, 1), torch.zeros(2, 3, dtype=torch.long), 3)
