@@ -7,7 +7,8 @@
 Models have random weights, equal width and depth. The library's Llama has the feed-forward width that makes its
 parameters as many as those of TNN. All write greedily, through `generate()`, from a prompt of --prompt tokens. A model
 is FAMILY or FAMILY:WAY: `plain` multiplies the whole history at every token, `distilled` is after `distill_decoder`,
-`static` has a preallocated cache, with which `generate()` compiles on a GPU, and `recompute` has no cache.
+`static` has a preallocated cache, with which `generate()` compiles on a GPU, and `recompute` has no cache. Other
+caches are not told how many tokens will come.
 
   whole      texts of --tokens tokens, each token timed, for the batches of --whole-batch. Models take turns of --turn
              tokens, each with its own cache.
@@ -81,7 +82,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=int, default=8192, help="of whole texts")
     parser.add_argument("--turn", type=int, default=256, help="tokens; divides --tokens")
     parser.add_argument("--marks", type=int, nargs="+", default=MARKS, help="lengths of texts that tables show")
-    parser.add_argument("--window", type=int, default=128, help="tokens")
+    parser.add_argument("--window", type=int, default=64, help="tokens")
     parser.add_argument("--recomputed", type=int, default=2, help="tokens")
     parser.add_argument("--longest-token", type=float, default=8.0, help="seconds; beyond, nothing is recomputed")
     parser.add_argument("--counted", type=int, default=64, help="tokens")

@@ -1,5 +1,7 @@
 """Names of lines stand apart, within the panel, as near to their lines as that allows."""
 
+from itertools import pairwise
+
 import pytest
 from speed_plots import _apart
 
@@ -7,8 +9,8 @@ from speed_plots import _apart
 @pytest.mark.parametrize("heights", [[0.2, 0.5], [0.4, 0.41, 0.42], [0.95, 0.96, 0.97, 1.0], [0.0, 0.0, 0.01]])
 def test_names_stand_apart(heights):
     placed = _apart(heights, gap=0.1)
-    assert all(b - a > 0.0999 for a, b in zip(placed, placed[1:], strict=False))
-    assert -1e-9 <= placed[0] and placed[-1] <= 1 + 1e-9
+    assert all(b - a > 0.0999 for a, b in pairwise(placed))
+    assert placed[0] >= -1e-9 and placed[-1] <= 1 + 1e-9
 
 
 def test_names_with_room_stay_and_a_group_keeps_its_center():
