@@ -138,14 +138,18 @@ def _plain_forward(self: Any, values: Tensor, layout: Any, past_key_values: Any 
     if values.shape[1] > 1:  # a prompt, which begins the history
         return ToeplitzOperator.forward(self, values, layout)
     length = history.shape[1]
-    taps = cached_taps(past_key_values, self.layer_idx, lambda n: self.kernel(n, values.device).flip(-1), length)
+
+    def build(count: int) -> Tensor:
+        return self.kernel(count, values.device).flip(-1).to(values.dtype)
+
+    taps = cached_taps(past_key_values, self.layer_idx, build, length)
     taps = taps[:, taps.shape[1] - length :]  # (channels, length)
-    columns = history.permute(2, 0, 1).to(taps.dtype)  # (channels, batch, length)
+    columns = history.permute(2, 0, 1)  # (channels, batch, length)
     if len(history) < FEW_ROWS:
         product = torch.linalg.vecdot(columns, taps.unsqueeze(1))
     else:
         product = torch.bmm(columns, taps.unsqueeze(2)).squeeze(2)
-    return product.t().unsqueeze(1).to(values.dtype)
+    return product.t().unsqueeze(1)
 
 
 class TokenClock(StoppingCriteria):

@@ -8,7 +8,7 @@ from protocol import WrongResultError
 SIZES = Sizes(width=64, depth=1, longest=40, prompt=3)
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, "tnn:plain", "hybrid:plain", "tnn:static"])
+@pytest.mark.parametrize("name", [*FAMILIES, "tnn:plain", "hybrid:plain", "tnn:static", "llama:static"])
 def test_texts_with_a_cache_are_those_without(name):
     of = contender(name)
     model = ready(of, SIZES)
