@@ -126,9 +126,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if not rows:
         sys.exit("decoding.py: nothing was measured: give more --minutes.")
     on_gpu = torch.device(arguments.device).type == "cuda"
-    device = (
-        torch.cuda.get_device_name() if on_gpu else f"CPU, {arguments.threads} thread{'s'[: arguments.threads - 1]}"
-    )
+    device = torch.cuda.get_device_name() if on_gpu else f"CPU (threads: {arguments.threads})"
     clock = "wall time" if on_gpu or arguments.threads > 1 else "thread CPU time"
     where = f"width {arguments.hidden_size}, {arguments.layers} layers, {arguments.dtype}, {device}, {clock}, "
     where += f"torch {torch.__version__}"
