@@ -18,7 +18,7 @@ caches are not told how many tokens will come.
   costs      operations, bytes moved and memory of the last --counted tokens before each mark, counted by
              `decoding_costs.CostCounter`, not timed. A step of a batch is shared out over the rows.
 
-Before a model is timed, --checked tokens with its cache must be those without in float64, and float32 logits must
+Before a model is timed, --checked tokens with its cache must be those without in float64, and float32 logits may
 differ by at most 1e-4 after each of --check-at tokens. Whole texts in float32 are compared again at these lengths.
 
 Tables say what was measured in full and what was sampled; between samples the time of a token is taken to grow evenly.
@@ -86,7 +86,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--recomputed", type=int, default=2, help="tokens")
     parser.add_argument("--longest-token", type=float, default=8.0, help="seconds; beyond, nothing is recomputed")
     parser.add_argument("--counted", type=int, default=64, help="tokens")
-    parser.add_argument("--checked", type=int, default=48, help="tokens")
+    parser.add_argument("--checked", type=int, default=256, help="tokens")
     parser.add_argument("--check-at", type=int, nargs="*", default=[512, 2048], help="lengths of texts")
     parser.add_argument("--prompt", type=int, default=16, help="tokens")
     parser.add_argument("--hidden-size", type=int, default=256, help="a multiple of 64")

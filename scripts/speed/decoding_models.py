@@ -195,7 +195,7 @@ class Text:
         self._config = GenerationConfig(do_sample=False, pad_token_id=0, use_cache=cache is not None)
         self._config.return_dict_in_generate, self._config.disable_compile = True, not compiles
 
-    def turn(self, tokens: int, logits: bool = False) -> tuple[list[float], Tensor | None]:
+    def turn(self, tokens: int, logits: bool = False) -> tuple[list[float], Tensor]:
         """Continue the text.
 
         Args:
@@ -203,8 +203,8 @@ class Text:
             logits: whether the logits are kept.
 
         Returns:
-            The seconds of each token, and the logits (batch, tokens, vocabulary) or None. The first token of a later
-            turn, which pays for another call of `generate()`, counts as the median of the others.
+            The seconds of each token, and the logits (batch, tokens, vocabulary), or an empty tensor. The first token
+            of a later turn, which pays for another call of `generate()`, counts as the median of the others.
         """
         self._config.max_new_tokens, self._config.output_logits = tokens, logits
         cache = {} if self.cache is None else {"past_key_values": self.cache}
@@ -216,7 +216,7 @@ class Text:
         if self.new and tokens > 1:
             seconds[0] = statistics.median(seconds[1:])
         self.new += tokens
-        return seconds, torch.stack(found.logits, dim=1) if logits else None
+        return seconds, torch.stack(found.logits, dim=1) if logits else torch.empty(0)
 
 
 def empty_cache(model: Any, way: str, room: int) -> Any:
@@ -251,12 +251,14 @@ def text_after(model: Any, way: str, batch: int, start: int, sizes: Sizes, compi
 
 
 def check(of: Contender, model: Any, tokens: int, marks: Sequence[int], sizes: Sizes) -> None:
-    """Compare texts with and without a cache in float64, and logits in float32; leave the model in float32.
+    """Compare a text with calls without a cache, in float64, and logits in float32; leave the model in float32.
+
+    A text whose every token is the most likely one of a call without a cache is the text without a cache.
 
     Args:
         of: names the model.
         model: that writes.
-        tokens: of the texts, written in two turns.
+        tokens: of the texts, two rows written in two turns.
         marks: lengths of texts after which logits are compared.
         sizes: of models and texts.
 
@@ -266,21 +268,18 @@ def check(of: Contender, model: Any, tokens: int, marks: Sequence[int], sizes: S
     if of.way in ("recompute", "distilled"):
         return
     ids = torch.randint(3, VOCABULARY, (2, sizes.prompt), generator=torch.Generator().manual_seed(2)).to(model.device)
-    model.double()
-    with_cache = Text(model, ids, empty_cache(model, of.way, sizes.room), compiles=False)
-    without = Text(model, ids, None)
-    for part in filter(None, (tokens - tokens // 2, tokens // 2)):
-        _, found = with_cache.turn(part, logits=True)
-        _, exact = without.turn(part, logits=True)
-        assert found is not None and exact is not None
-        # generate() gives logits in float32.
-        if not torch.equal(with_cache.ids, without.ids) or not (found - exact).abs().max() <= 0.1 * BOUND:
-            raise WrongResultError(f"{of}: {tokens} tokens with a cache differ from those without; nothing was timed")
+    text = Text(model.double(), ids, empty_cache(model, of.way, sizes.room), compiles=False)
+    kept = [text.turn(part, logits=True)[1] for part in (tokens - tokens // 2, tokens // 2) if part]
+    with torch.no_grad():
+        exact = model(text.ids[:, :-1], use_cache=False, logits_to_keep=tokens).logits
+    same = torch.equal(exact.argmax(dim=-1), text.ids[:, sizes.prompt :])
+    # generate() gives logits in float32.
+    if not same or not (torch.cat(kept, dim=1) - exact).abs().max() <= 0.1 * BOUND:
+        raise WrongResultError(f"{of}: {tokens} tokens with a cache differ from those without; nothing was timed")
     model.float()
     for mark in marks:
         text = text_after(model, of.way, 1, mark, sizes, compiles=False)
         _, logits = text.turn(WARM, logits=True)
-        assert logits is not None
         logits_error(of, text, logits)
 
 

@@ -110,7 +110,7 @@ class Session:
                 print(f"{part}, batch {batch}, {stop} tokens: {', '.join(names)}", file=sys.stderr)
         print(f"{part}: {(time.monotonic() - begin) / 60:.1f} minutes", file=sys.stderr)
 
-    def _timed(self, text: Text, start: int, tokens: int, logits: bool = False) -> tuple[Figures, Any]:
+    def _timed(self, text: Text, start: int, tokens: int, logits: bool = False) -> tuple[Figures, torch.Tensor]:
         seconds, kept = text.turn(tokens, logits)
         # The first token of a text pays for the prompt: it is not the worst.
         worst = max(seconds[1:] if start == 0 and tokens > 1 else seconds)
