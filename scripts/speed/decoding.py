@@ -91,7 +91,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt", type=int, default=16, help="tokens")
     parser.add_argument("--hidden-size", type=int, default=256, help="a multiple of 64")
     parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--order", type=int, default=64, help="modes of a distilled kernel")
+    parser.add_argument("--order", type=int, help="modes of distilled kernels; by default as many as --tolerance asks")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="of distilled kernels")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

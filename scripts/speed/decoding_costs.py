@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-__all__ = ["CostCounter", "cache_bytes"]
+__all__ = ["CostCounter", "cache_bytes", "kernel_bytes"]
 
 aten = torch.ops.aten
 
@@ -135,6 +135,12 @@ def cache_bytes(cache: Any) -> int:
     """Return the bytes of all memory that tensors of a cache hold, each piece once; modules count as none of it."""
     held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _reachable(cache)}
     return sum(held.values())
+
+
+def kernel_bytes(cache: Any) -> int:
+    """Return the bytes of kernels that are kept with a cache, which all rows of a batch share."""
+    layers = [] if cache is None else cache.layers
+    return cache_bytes([getattr(layer, name, None) for layer in layers for name in ("kernel", "taps")])
 
 
 def _reachable(root: Any) -> Iterator[Tensor]:

@@ -54,8 +54,8 @@ class Sizes(NamedTuple):
     longest: int
     """New tokens of a text."""
     prompt: int
-    order: int = 64
-    """Modes of a distilled kernel."""
+    order: int | None = None
+    """Modes of distilled kernels; None for as many as the tolerance asks."""
     tolerance: float = 1e-3
 
     @property

@@ -33,20 +33,11 @@ COST_COLUMNS = {
     "mflop": "MFLOP a token:.2f",
     "mb": "MB moved a token:.2f",
     "cache_mib": "cache MiB:.1f",
+    "kernel_mib": "of which kernels MiB:.1f",
     "peak_mib": "beyond it in a step MiB:.1f",
 }
-METRICS = (
-    "seconds",
-    "tokens_per_s",
-    "mean_ms",
-    "median_ms",
-    "worst_ms",
-    "error",
-    "mflop",
-    "mb",
-    "cache_mib",
-    "peak_mib",
-)
+COSTS = ("mflop", "mb", "cache_mib", "kernel_mib", "peak_mib")
+METRICS = ("seconds", "tokens_per_s", "mean_ms", "median_ms", "worst_ms", "error", *COSTS)
 """Figures of a row, beside what `wins` shows."""
 
 Row = dict[str, Any]
@@ -133,7 +124,7 @@ def _row(own: dict[tuple[str, int, int], dict[str, Any]], mark: int) -> Row:
     row: Row = {"tokens": mark} | (first_tokens(_stretches(own), mark) or {})
     for (part, _, stop), figures in own.items():
         if stop == mark:
-            names = ("parameters", *(("mflop", "mb", "cache_mib", "peak_mib") if part == "costs" else ()))
+            names = ("parameters", *(COSTS if part == "costs" else ()))
             row |= {name: figures[name] for name in names}
     return row
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from decoding_costs import CostCounter, cache_bytes
+from decoding_costs import CostCounter, cache_bytes, kernel_bytes
 from decoding_models import Contender, Sizes, Text, check, logits_error, ready, text_after
 from layer_candidates import count
 from protocol import Time
@@ -149,7 +149,8 @@ class Session:
             print(f"{of}: kernels counted by their tensors: {', '.join(sorted(counter.others))}", file=sys.stderr)
         million = 1e6 * batch * (stop - start)
         figures = {"mflop": counter.flops / million, "mb": counter.bytes / million}
-        figures |= {"cache_mib": cache_bytes(text.cache) / 2**20, "parameters": count(text.model)}
+        figures |= {"cache_mib": cache_bytes(text.cache) / 2**20, "kernel_mib": kernel_bytes(text.cache) / 2**20}
+        figures["parameters"] = count(text.model)
         steps = 1 if of.way == "recompute" else PEAK_STEPS
         return figures | {"peak_mib": peak_bytes(lambda: text.turn(steps), text.ids.device) / 2**20}
 

@@ -1,8 +1,10 @@
 """Operations and bytes are those that the kernels have, and memory is counted once."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
-from decoding_costs import CostCounter, cache_bytes
+from decoding_costs import CostCounter, cache_bytes, kernel_bytes
 from torch.nn import functional as F
 
 X, Y = torch.randn(2, 6, 16), torch.randn(16, 5)
@@ -42,6 +44,8 @@ def test_memory_is_counted_once_and_without_modules():
         def __init__(self) -> None:
             self.keys = torch.zeros(4, 8)
             self.view, self.parts = self.keys[:, 1:], {"of": [torch.zeros(3), None]}
-            self.module, self.own = torch.nn.Linear(2, 2), self
+            self.module, self.own, self.taps = torch.nn.Linear(2, 2), self, torch.zeros(5)
 
-    assert cache_bytes([Layer(), Layer()]) == 2 * 4 * (32 + 3)
+    cache = SimpleNamespace(layers=[Layer(), Layer()])
+    assert cache_bytes(cache) == 2 * 4 * (32 + 3 + 5)
+    assert kernel_bytes(cache) == 2 * 4 * 5 and kernel_bytes(None) == 0
