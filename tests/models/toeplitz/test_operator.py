@@ -45,7 +45,7 @@ def states(cache: Any) -> list[Any]:
     return [layer.state for layer in cache.layers if hasattr(layer, "state")]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(actions=st.lists(st.tuples(st.integers(1, 90), st.integers(0, 80)), min_size=2, max_size=5))
 def test_a_cache_cropped_and_filled_again_is_a_fresh_one(hybrid: Any, actions: list[tuple[int, int]]):
     """Whatever comes after a crop, single tokens or many, has the logits of one call on the whole."""
@@ -70,10 +70,10 @@ def test_text_with_a_cache_is_the_text_without(hybrid: Any, ways: dict[str, Any]
     texts = []
     for cache in (True, False):
         set_seed(1)
-        options = {"attention_mask": mask, "max_new_tokens": 150, "pad_token_id": 0, "use_cache": cache}
+        options = {"attention_mask": mask, "max_new_tokens": 100, "pad_token_id": 0, "use_cache": cache}
         texts.append(hybrid.generate(ids, **options, return_dict_in_generate=True, **({"do_sample": False} | ways)))
     assert torch.equal(texts[0].sequences, texts[1].sequences)
-    assert all(state is not None and state.position == 160 for state in states(texts[0].past_key_values))
+    assert all(state is not None and state.position == 110 for state in states(texts[0].past_key_values))
 
 
 def test_memory_of_a_decaying_kernel_is_bounded():
