@@ -3,7 +3,7 @@ r"""Compares the text that a model writes with a cache and without: the same wor
     python scripts/studies/cached_text.py --output-dir runs/cached-text
     python scripts/studies/cached_text.py --models model_cards/{tnn,fd-tnn}-python-2m --output-dir runs/cached-text
 
-Models are small ones with random weights, or checkpoints. Three prompts of uneven length are padded on the left to
+Models are small ones with random weights, or checkpoints. Two prompts of uneven length are padded on the left to
 --prompt tokens, and --tokens are written.
 
 In float64, with the cache of `generate()` and no argument for it:
@@ -68,7 +68,7 @@ class TextDiffersError(AssertionError):
     """A text with a cache is not the text without."""
 
 
-def build(name: str, hidden_size: int = 16) -> Any:
+def build(name: str, hidden_size: int = 8) -> Any:
     """Return a causal language model with random weights, biases included."""
     model_type, fields = RANDOM[name]
     family = next(family for family in FAMILIES if family.config_class.model_type == model_type)
@@ -82,10 +82,10 @@ def build(name: str, hidden_size: int = 16) -> Any:
 
 
 def prompts_of(vocabulary: int, length: int) -> tuple[Tensor, Tensor]:
-    """Return three prompts of uneven length, (3, length), and their mask, pads on the left."""
-    ids = torch.randint(3, vocabulary, (3, length), generator=torch.Generator().manual_seed(0))
+    """Return two prompts of uneven length, (2, length), and their mask, pads on the left."""
+    ids = torch.randint(3, vocabulary, (2, length), generator=torch.Generator().manual_seed(0))
     mask = torch.ones_like(ids)
-    for row, pads in enumerate((0, length // 3, length - 1)):
+    for row, pads in enumerate((0, length // 3)):
         ids[row, :pads] = mask[row, :pads] = 0
     return ids, mask
 
@@ -156,7 +156,7 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     beams = arguments.beam_tokens if checkpoint else tokens
     found = [write(model, ids, mask, beams, num_beams=2, use_cache=cache) for cache in (True, False)]
     row["beams"] = compare(name, "beams", *found)
-    assistant = (AUTO_CLASSES["ForCausalLM"].from_pretrained(name) if checkpoint else build(name, 8)).double().eval()
+    assistant = (AUTO_CLASSES["ForCausalLM"].from_pretrained(name) if checkpoint else build(name, 4)).double().eval()
     assistant.generation_config.num_assistant_tokens = 7
     for way, options in (("lookup", {"prompt_lookup_num_tokens": 9}), ("assisted", {"assistant_model": assistant})):
         for number in range(len(ids)):
@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         parser.error("--tokens, --beam-tokens and --prompt must be at least 3.")
     torch.set_num_threads(arguments.threads)
     rows = [measure(arguments, name) for name in arguments.models]
-    title = f"Text with a cache against text without, 3 prompts, torch {torch.__version__}"
+    title = f"Text with a cache against text without, 2 prompts, torch {torch.__version__}"
     write_report(arguments, "cached_text", [(title, rows, COLUMNS)], row_results(rows, "cached text", "case"))
     return rows
 
