@@ -34,8 +34,8 @@ the launches of a step, not measured; a CPU never does."""
 class Decoder(Protocol):
     """What makes the kernel of a layer."""
 
-    def decoder_kernel(self, dtype: torch.dtype, device: torch.device) -> OnlineKernel:
-        """Return the kernel as steps of decoding want it, for inputs of a dtype on a device."""
+    def decoder_kernel(self, dtype: torch.dtype, device: torch.device, known: Tensor | None = None) -> OnlineKernel:
+        """Return the kernel as steps of decoding want it, for inputs of a dtype on a device; some taps are known."""
 
 
 class ConvolutionLayer(HistoryLayer):
@@ -126,7 +126,7 @@ class ConvolutionLayer(HistoryLayer):
         history = self.keys
         assert history is not None
         if self.kernel is None or self.kernel.dtype != compute_dtype(dtype):
-            self.kernel = decoder.decoder_kernel(dtype, history.device)
+            self.kernel = decoder.decoder_kernel(dtype, history.device, self.taps)
         state = OnlineConvolution(self.kernel, len(history), dtype)
         state.load(history[:, 0].to(dtype))
         self.keys = self.taps = self.room = None

@@ -72,8 +72,13 @@ def build(name: str, hidden_size: int = 8) -> Any:
     """Return a causal language model with random weights, biases included."""
     model_type, fields = RANDOM[name]
     family = next(family for family in FAMILIES if family.config_class.model_type == model_type)
-    layers = {} if "mixer_types" in fields else {"num_hidden_layers": 2}
-    common = {"vocab_size": VOCABULARY, "hidden_size": hidden_size, "bos_token_id": None, "eos_token_id": None}
+    layers: dict[str, Any] = {} if "mixer_types" in fields else {"num_hidden_layers": 2}
+    common: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": hidden_size,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
     model = family.classes["ForCausalLM"](family.config_class(**common, **layers, **fields))
     with torch.no_grad():
         for parameter in model.parameters():

@@ -28,7 +28,7 @@ class Decoder:
         lags = torch.arange(length, dtype=torch.float64)
         return self.signs[:, :length] * self.decay**lags * (lags < (length if self.end is None else self.end))
 
-    def decoder_kernel(self, dtype: torch.dtype, device: torch.device) -> OnlineKernel:
+    def decoder_kernel(self, dtype: torch.dtype, device: torch.device, known: Tensor | None = None) -> OnlineKernel:
         return OnlineKernel(lambda length: self.taps(length).to(device), block=4, dtype=dtype, length=self.end)
 
 

@@ -9,7 +9,6 @@ from ...modules.sharding import own_part
 from ...ops.common.crossovers import implementation
 from ...ops.common.dispatch import dispatch
 from ...ops.toeplitz.hilbert import causal_taps, two_sided_taps
-from ...ops.toeplitz.online_kernel import lags_that_matter
 from ...ops.toeplitz.response import response_suits
 from ..toeplitz.encoder import RelativePositionEncoder
 
@@ -147,15 +146,10 @@ class FrequencyKernel(nn.Module):
         taps = taps[:, origin - (0 if self.is_causal else reach) : origin + reach + 1]
         return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
 
-    @torch.no_grad()
-    def finite_taps(self, dtype: torch.dtype, device: torch.device | None = None) -> Tensor:
-        """Return the taps of a causal kernel that count in sums of a dtype, (channels, taps): see `lags_that_matter`.
-
-        All taps take as long as a few.
-        """
-        reach = self.max_length if self.max_lag is None else min(self.max_lag, self.max_length)
-        taps = self(reach + 1, device)
-        return taps[:, : lags_that_matter(taps, resolution=torch.finfo(dtype).eps)]
+    @property
+    def at_once(self) -> int:
+        """Number of taps that may not be zero, of a causal kernel: all of them take as long as a few."""
+        return 1 + (self.max_length if self.max_lag is None else min(self.max_lag, self.max_length))
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""

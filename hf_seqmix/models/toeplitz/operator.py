@@ -12,7 +12,7 @@ from ...ops.common.dispatch import compute_dtype
 from ...ops.common.invariance import is_batch_invariant
 from ...ops.masking import TokenLayout
 from ...ops.rows import RowOperation
-from ...ops.toeplitz.online_kernel import OnlineKernel
+from ...ops.toeplitz.online_kernel import OnlineKernel, lags_that_matter
 from ...ops.toeplitz.product import toeplitz_matmul, toeplitz_step
 from ...ops.toeplitz.response import response_matmul
 
@@ -73,29 +73,43 @@ class ToeplitzOperator(nn.Module):
         if mixed is not None:
             return mixed
         history, positions = append_history(past_key_values, self.layer_idx, values, layout)
+        grows = not past_key_values.layers[self.layer_idx].is_compileable
+        at_once = getattr(self.kernel, "at_once", 1) if grows and not torch.compiler.is_compiling() else 1
         taps = cached_taps(
-            past_key_values, self.layer_idx, lambda length: self.kernel(length, values.device), history.shape[1]
+            past_key_values,
+            self.layer_idx,
+            lambda length: self.kernel(max(length, at_once), values.device),
+            history.shape[1],
         )
         if values.shape[1] == 1 and not layout.realign:
-            holds_more = past_key_values.layers[self.layer_idx].is_compileable
-            return toeplitz_step(history, taps, positions if holds_more else None)
+            return toeplitz_step(history, taps, None if grows else positions)
         mixed = _multiply(history, [taps], [1], self.product)
         if positions.ndim == 1:
             return mixed.index_select(1, positions)
         return mixed.gather(1, positions.unsqueeze(-1).expand(-1, -1, mixed.shape[-1]))
 
-    def decoder_kernel(self, dtype: torch.dtype, device: torch.device) -> OnlineKernel:
+    def decoder_kernel(self, dtype: torch.dtype, device: torch.device, known: Tensor | None = None) -> OnlineKernel:
         """Return the causal kernel as steps of decoding want it, for inputs of a dtype on a device.
 
-        Where few taps count, a kernel may say so: by `finite_taps(dtype, device)`, which returns all that do, or by
-        `end(dtype)`, which returns their number, or None for all.
+        A kernel that builds all its taps at once says how many there are by `at_once`. Of another, `end(dtype)` may
+        say how many taps count, or None for all.
+
+        Args:
+            dtype: of the inputs.
+            device: of the inputs.
+            known: (channels, taps), the first taps, if they have been built.
         """
         dtype = compute_dtype(dtype)
-        finite_taps, end = (getattr(self.kernel, name, None) for name in ("finite_taps", "end"))
-        if finite_taps is not None:
-            return OnlineKernel(finite_taps(dtype, device), dtype=dtype)
-        length = None if end is None else end(dtype)
-        return OnlineKernel(lambda count: self.kernel(count, device), dtype=dtype, length=length)
+
+        def build(count: int) -> Tensor:
+            return self.kernel(count, device) if known is None or known.shape[1] < count else known[:, :count]
+
+        at_once = getattr(self.kernel, "at_once", None)
+        if at_once is not None:
+            taps = build(at_once)
+            return OnlineKernel(taps[:, : lags_that_matter(taps, resolution=torch.finfo(dtype).eps)], dtype=dtype)
+        end = getattr(self.kernel, "end", None)
+        return OnlineKernel(build, dtype=dtype, length=None if end is None else end(dtype))
 
     def _response(self, longest: int, values: Tensor) -> Tensor | None:
         """Return the frequency response of a bidirectional kernel that is given by it, where that saves transforms."""

@@ -157,14 +157,9 @@ def test_the_table_of_crossovers_chooses_between_response_and_taps():
     torch.testing.assert_close(response_matmul(values.mT, response), by_taps)
 
 
-def test_taps_that_count_are_all_but_the_last():
-    kernel = make(last=200, frequency_input="cosine", activation="silu")
-    whole = kernel(1000).detach()
-    for dtype in (torch.float32, torch.float64):
-        taps = kernel.finite_taps(dtype)
-        kept = taps.shape[1]
-        assert torch.equal(taps, whole[:, :kept])
-        beyond = whole[:, kept:].abs().sum(dim=1)
-        assert (beyond <= torch.finfo(dtype).eps * whole.abs().sum(dim=1)).all()
-    assert kernel.finite_taps(torch.float32).shape[1] < 201
-    assert make(last=200, max_lag=4).finite_taps(torch.float32).shape == (3, 5)
+def test_all_taps_are_known_at_once():
+    for kernel in (make(last=20), make(last=20, max_lag=4)):
+        count = kernel.at_once
+        whole = kernel(50)
+        assert not whole[:, count:].any() and whole[:, count - 1].any()
+        assert torch.equal(kernel(count), whole[:, :count])
