@@ -204,8 +204,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             raise ValueError("past_key_values is given, but the model is bidirectional (is_causal=False).")
         if inputs_embeds is None:
             assert input_ids is not None
-            self._check_token_ids(input_ids)
-            inputs_embeds = self.embed_tokens(input_ids)
+            inputs_embeds = self._embed_tokens(input_ids)
         if inputs_embeds.ndim != 3:
             raise ValueError(f"inputs must be (batch, length), got shape {tuple(inputs_embeds.shape[:-1])}.")
         batch, length, _ = inputs_embeds.shape
@@ -237,12 +236,15 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
         hidden_states = inputs_embeds * self.embedding_scale
         hidden_states = self._add_positions(hidden_states, position_ids)
-        hidden_states = self.dropout(self.embed_norm(hidden_states, layout.mask))
-        for layer_idx in range(self.config.num_hidden_layers):
+        hidden_states = self.embed_norm(hidden_states, layout.mask)
+        if self.dropout.training:
+            hidden_states = self.dropout(hidden_states)
+        blocks, depth = list(self.layers), self.config.num_hidden_layers
+        for layer_idx in range(depth):
             prepared = None if masks is None else masks.get(self.layer_types[layer_idx])
             # A block that is several layers is told which of them it is.
-            repeated = {} if len(self.layers) == self.config.num_hidden_layers else {"layer_idx": layer_idx}
-            hidden_states = self.layers[layer_idx % len(self.layers)](
+            repeated = {} if len(blocks) == depth else {"layer_idx": layer_idx}
+            hidden_states = blocks[layer_idx % len(blocks)](
                 hidden_states,
                 attention_mask=prepared if prepared is not None and prepared.ndim == 4 else layout,
                 past_key_values=past_key_values,
@@ -286,17 +288,19 @@ class SeqMixModel(SeqMixPreTrainedModel):
             )
         return self.embed_patches(pixel_values), grid_size
 
-    def _check_token_ids(self, input_ids: Tensor) -> None:
-        """Refuse ids outside the vocabulary where looking costs nothing; elsewhere the embedding fails by itself."""
-        if torch.compiler.is_compiling() or input_ids.device.type != "cpu" or input_ids.numel() == 0:
-            return
-        low, high = torch.aminmax(input_ids)
-        size = self.embed_tokens.weight.shape[0]  # adapters wrap the module
-        if low < 0 or high >= size:
+    def _embed_tokens(self, input_ids: Tensor) -> Tensor:
+        """Embed (batch, length) ids; for ids outside the vocabulary, say on a CPU what the embedding does not."""
+        if torch.compiler.is_compiling():
+            return self.embed_tokens(input_ids)
+        try:
+            return self.embed_tokens(input_ids)
+        except IndexError as error:
+            low, high = (int(end) for end in torch.aminmax(input_ids))
+            size = self.embed_tokens.weight.shape[0]  # adapters wrap the module
             raise ValueError(
-                f"input_ids run from {int(low)} to {int(high)}, but the vocabulary has ids 0 to {size - 1}: is this "
+                f"input_ids run from {low} to {high}, but the vocabulary has ids 0 to {size - 1}: is this "
                 "the tokenizer that belongs to the model, or were embeddings to be resized (resize_token_embeddings)?"
-            )
+            ) from error
 
     def _check_mask_covers_cache(self, mask: Tensor, length: int, past: int | Tensor) -> None:
         """Refuse a mask of the new tokens alone where the answer depends on how many cached tokens are pads."""

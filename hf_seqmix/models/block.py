@@ -71,7 +71,8 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
         return hidden_states if self.pre_norm else self.mlp_norm(hidden_states, real_mask)
 
     def _join(self, hidden_states: Tensor, branch: Tensor) -> Tensor:
-        branch = self.dropout(branch)
+        if self.dropout.training:  # a call that changes nothing costs as much as a small sum
+            branch = self.dropout(branch)
         return hidden_states + branch if self.use_residual else branch
 
 

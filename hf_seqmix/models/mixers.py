@@ -1,12 +1,15 @@
 """The tables of mixers and feed-forwards: how a name in `config.layer_mixers` becomes a module."""
 
 from collections.abc import Callable
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from ..cache import past_length
+from ..ops.masking import TokenLayout, token_layout
 from .configuration import MIXER_CONFIGS, SeqMixConfig
 
-__all__ = ["FEED_FORWARDS", "MIXERS", "build_mixer", "register_feed_forward", "register_mixer"]
+__all__ = ["FEED_FORWARDS", "MIXERS", "build_mixer", "layout_of_call", "register_feed_forward", "register_mixer"]
 
 MIXERS: dict[str, Callable[..., nn.Module]] = {}
 """Name of a mixer -> how it is built for a layer. Its configuration is in `MIXER_CONFIGS`, which needs no models."""
@@ -49,3 +52,26 @@ def register_feed_forward(model_type: str, build: Callable[..., nn.Module | None
             position alone, or None for blocks without a feed-forward.
     """
     FEED_FORWARDS[model_type] = build
+
+
+def layout_of_call(
+    attention_mask: Tensor | TokenLayout | None,
+    hidden_states: Tensor,
+    past_key_values: Any,
+    layer_idx: int,
+    **kwargs: Any,
+) -> TokenLayout:
+    """Return where the tokens of a mixer's call lie: what a backbone found for all layers, or, alone, what masks say.
+
+    Args:
+        attention_mask: as a mixer takes it, but for 4D masks.
+        hidden_states: (batch, length, hidden_size).
+        past_key_values: cache of the library, or None.
+        layer_idx: which layer of the cache is the mixer's.
+        **kwargs: boundaries of packed sequences, see `token_layout`.
+    """
+    if isinstance(attention_mask, TokenLayout):
+        return attention_mask
+    batch, length = hidden_states.shape[:2]
+    past, has_cache = past_length(past_key_values, layer_idx), past_key_values is not None
+    return token_layout(attention_mask, batch, length, past_length=past, has_cache=has_cache, **kwargs)

@@ -50,7 +50,9 @@ class SeqMixLayerNorm(nn.LayerNorm):
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Normalize (..., channels) over the channels; `mask` is not needed."""
-        weight, bias = self.weight.to(hidden_states.dtype), self.bias.to(hidden_states.dtype)
+        weight, bias, dtype = self.weight, self.bias, hidden_states.dtype
+        if weight.dtype != dtype or bias.dtype != dtype:
+            weight, bias = weight.to(dtype), bias.to(dtype)
         return nn.functional.layer_norm(hidden_states, self.normalized_shape, weight, bias, self.eps)
 
 

@@ -207,9 +207,11 @@ def token_layout(
             layout.left_padded,
             grid_size,
         )
-    key_mask = None if attention_mask is None else _key_mask(attention_mask, batch, length, past_length)
-    mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
     tracing = torch.compiler.is_compiling()
+    key_mask = None if attention_mask is None else _key_mask(attention_mask, batch, length, past_length)
+    if key_mask is not None and not tracing and bool(key_mask.all()):
+        key_mask = None
+    mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
 
     sequence_ids = None
     if tracing and has_cache and cu_seq_lens_q is None and seq_idx is None:
@@ -227,8 +229,7 @@ def token_layout(
         lay_out = row_of_each_sequence if tracing else group_by_length
         return TokenLayout(mask, key_mask, sequence_ids, *lay_out(mask, sequence_ids))
     if mask is None or (not tracing and bool(mask.all())):
-        past_is_real = key_mask is None or (not tracing and bool(key_mask.all()))
-        return TokenLayout(key_mask=None if past_is_real else key_mask)
+        return TokenLayout(key_mask=key_mask)
 
     if length == 1 and tracing:
         # A compiled decoding step: a token or a left pad; a scan over the history for more would cost more than the

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from ...cache import past_length
 from ...modules.sharding import split_heads
-from ...ops.masking import TokenLayout, attention_bias, real_positions, token_layout
+from ...ops.masking import TokenLayout, attention_bias, real_positions
+from ..mixers import layout_of_call
 
 __all__ = ["SoftmaxAttention", "rotate"]
 
@@ -95,14 +96,8 @@ class SoftmaxAttention(nn.Module):
         if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
             bias, layout = attention_mask, TokenLayout()
         else:
-            layout = token_layout(
-                attention_mask,
-                batch,
-                length,
-                past_length=past,
-                position_ids=position_ids,
-                has_cache=past_key_values is not None,
-                **kwargs,
+            layout = layout_of_call(
+                attention_mask, hidden_states, past_key_values, self.layer_idx, position_ids=position_ids, **kwargs
             )
             bias = None
             # A key of weight zero still adds 0 times its value, and 0 times NaN is NaN.

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from ...cache import past_length, previous_inputs
-from ...ops.masking import TokenLayout, attention_bias, token_layout
+from ...ops.masking import TokenLayout, attention_bias
+from ..mixers import layout_of_call
 from .column import IPAColumn
 
 __all__ = ["IPAMixer"]
@@ -92,20 +93,15 @@ class IPAMixer(IPAColumn):
             visible = attention_mask[:, 0] if attention_mask.dtype == torch.bool else attention_mask[:, 0] >= 0
             layout = TokenLayout()
         else:
-            layout = token_layout(
-                attention_mask,
-                batch,
-                length,
-                past_length=past,
-                position_ids=position_ids,
-                has_cache=past_key_values is not None,
-                **kwargs,
+            layout = layout_of_call(
+                attention_mask, hidden_states, past_key_values, layer_idx, position_ids=position_ids, **kwargs
             )
             # A kernel of zero still adds 0 times its value, and 0 times NaN is NaN.
             hidden_states = layout.zero_pads(hidden_states)
         self._check_cache(past_key_values, layout)
-        places = torch.arange(length, device=hidden_states.device) + past  # of this call's tokens in the cache
-        real = layout.mask if visible is None else visible[:, -1].index_select(1, places).expand(batch, -1)
+        real = layout.mask
+        if visible is not None:
+            real = visible[:, -1].index_select(1, _places(hidden_states, past)).expand(batch, -1)
         key_inputs = self._shift(hidden_states, layout, real, past_key_values, layer_idx)
         query, key, value = self._project(hidden_states, key_inputs)
         # (batch, length, centers, width) each, for the cache and the operation (batch, centers, length, width)
@@ -124,6 +120,7 @@ class IPAMixer(IPAColumn):
         elif by_place and key.shape[2] == past + length and layout.key_mask is None:
             merged = self._column(query.transpose(1, 2), key, value)
         else:
+            places = _places(hidden_states, past)
             merged = self._mix_placed(layout, visible, places, query.transpose(1, 2), key, value, past)
         return self.o_proj(merged if self.output_norm is None else self.output_norm(merged))
 
@@ -207,6 +204,11 @@ class IPAMixer(IPAColumn):
             key_positions=key_positions,
             visible=visible,
         )
+
+
+def _places(hidden_states: Tensor, past: int | Tensor) -> Tensor:
+    """Return where the tokens of a call, (batch, length, channels), stand in a cache that held `past`, (length,)."""
+    return torch.arange(hidden_states.shape[1], device=hidden_states.device) + past
 
 
 def _key_positions(visible: Tensor) -> Tensor:

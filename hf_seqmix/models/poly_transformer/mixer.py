@@ -8,12 +8,13 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ...cache import append_sums, past_length, read_sums
+from ...cache import append_sums, read_sums
 from ...modules.norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
 from ...modules.sharding import split_heads, whole_values
-from ...ops.masking import TokenLayout, token_layout
+from ...ops.masking import TokenLayout
 from ...ops.polynomial.product import DEGREE_FORMS, Product, polynomial_product
 from ...ops.rows import RowOperation
+from ..mixers import layout_of_call
 from .factor_linear import FactorLinear
 from .group import PolynomialGroup
 from .static_mixing import STATIC_MIXINGS, build_static_operator
@@ -165,10 +166,7 @@ class PolynomialMixer(nn.Module):
         Raises:
             ValueError: for a cache given to a bidirectional mixer, or together with packed sequences.
         """
-        batch, length = hidden_states.shape[:2]
-        past = past_length(past_key_values, self.layer_idx)
-        cached = past_key_values is not None
-        layout = token_layout(attention_mask, batch, length, past_length=past, has_cache=cached, **kwargs)
+        layout = layout_of_call(attention_mask, hidden_states, past_key_values, self.layer_idx, **kwargs)
         if past_key_values is not None:
             self._check_cache(layout)
         factors = [layout.zero_pads(factor) for group in self.groups for factor in group.project(hidden_states)]

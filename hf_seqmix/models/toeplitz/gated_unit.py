@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from ...cache import past_length
 from ...modules.glu import activate_and_gate
-from ...ops.masking import TokenLayout, token_layout
+from ...ops.masking import TokenLayout
+from ..mixers import layout_of_call
 
 __all__ = ["GatedToeplitzUnit"]
 
@@ -56,10 +56,7 @@ class GatedToeplitzUnit(nn.Module):
         Returns:
             (batch, length, hidden_size); pad positions are undefined.
         """
-        batch, length = hidden_states.shape[:2]
-        past = past_length(past_key_values, self.layer_idx)
-        cached = past_key_values is not None
-        layout = token_layout(attention_mask, batch, length, past_length=past, has_cache=cached, **kwargs)
+        layout = layout_of_call(attention_mask, hidden_states, past_key_values, self.layer_idx, **kwargs)
         gate = self.u_proj(hidden_states)
         values = self.activation(self.v_proj(hidden_states))
         mixed = self.operator(values, layout, past_key_values)

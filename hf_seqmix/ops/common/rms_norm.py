@@ -25,7 +25,10 @@ def rms_normalize(x: Tensor, eps: float) -> Tensor:
     """
     route, dtype = dispatch(x)
     if route == "eager":
-        return (_RMSNormalize.apply if torch.is_grad_enabled() else _normalize)(x, eps, dtype)[0]
+        if torch.is_grad_enabled():
+            return _RMSNormalize.apply(x, eps, dtype)[0]
+        # The same numbers in one call. The order of a mean may depend on how channels lie in memory.
+        return torch.rms_norm(x.contiguous(), x.shape[-1:], None, eps).to(x.dtype)
     values = x.to(dtype)
     square = values.square().mean(dim=-1, keepdim=True)
     if eps > 0 and route == "real":
@@ -34,19 +37,14 @@ def rms_normalize(x: Tensor, eps: float) -> Tensor:
     return (values * torch.rsqrt(square + eps)).to(x.dtype)
 
 
-def _normalize(x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return y and r = 1 / sqrt(mean(x^2) + eps), (..., 1), computed in `dtype`."""
-    values = x.to(dtype)
-    inverse = values.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()
-    return (values * inverse).to(x.dtype), inverse
-
-
 class _RMSNormalize(torch.autograd.Function):
     """x -> (y, r). Since r is a result, the derivative is a formula in results alone, to be differentiated again."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, eps: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        y, inverse = _normalize(x, eps, dtype)
+        values = x.to(dtype)
+        inverse = values.square().mean(dim=-1, keepdim=True).add_(eps).rsqrt_()  # (..., 1)
+        y = (values * inverse).to(x.dtype)
         ctx.save_for_backward(y, inverse)
         ctx.set_materialize_grads(False)
         return y, inverse

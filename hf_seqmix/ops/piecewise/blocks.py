@@ -7,12 +7,14 @@ memory.
 import torch
 from torch import Tensor
 
-from .problem import Block, ColumnProblem
+from .problem import Block, ColumnProblem, SingleQuery
 
-__all__ = ["column_gradients", "column_product"]
+__all__ = ["column_gradients", "column_product", "column_step"]
+
+_WHOLE = Block(slice(None), slice(None), 0)
 
 
-def _over_keys(problem: ColumnProblem, block: Block, logits: Tensor) -> tuple[Tensor, Tensor]:
+def _over_keys(problem: ColumnProblem | SingleQuery, block: Block, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return exp(logits - max) over visible keys, in place, and its sum, which is 0 where nothing is visible."""
     problem.hide(block, logits, float("-inf"))
     top = logits.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
@@ -20,7 +22,7 @@ def _over_keys(problem: ColumnProblem, block: Block, logits: Tensor) -> tuple[Te
     return weights, weights.sum(dim=-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).tiny)
 
 
-def _weights(problem: ColumnProblem, block: Block) -> tuple[Tensor, Tensor | None]:
+def _weights(problem: ColumnProblem | SingleQuery, block: Block) -> tuple[Tensor, Tensor | None]:
     """Return the weights of the values, and the divisor of the product, (rows or 1, centers or 1, queries, 1)."""
     logits = problem.logits(block)
     divisor: Tensor | None = None
@@ -63,6 +65,20 @@ def column_product(problem: ColumnProblem) -> Tensor:
             product = product.to(problem.dtype).div_(divisor)
         out[block.rows, :, block.queries] = product
     return out.flip(2)
+
+
+def column_step(problem: SingleQuery) -> Tensor:
+    """Compute the column operation for one query a row.
+
+    Returns:
+        (batch, centers, 1, k) in the dtype of the values.
+    """
+    weights, divisor = _weights(problem, _WHOLE)
+    value = problem.value.to(problem.dtype) if problem.value.dtype == torch.float16 else problem.value
+    product = weights.to(value.dtype) @ value
+    if divisor is not None:
+        product = product.to(problem.dtype).div_(divisor)
+    return product.to(problem.value.dtype)
 
 
 def column_gradients(

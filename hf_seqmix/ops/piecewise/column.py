@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..common.dispatch import dispatch
 from ..common.operator import define_operator, differentiable_operator
-from .blocks import column_gradients, column_product
-from .problem import ColumnProblem
+from .blocks import column_gradients, column_product, column_step
+from .problem import ColumnProblem, SingleQuery
 
 __all__ = ["KERNEL_NORMS", "piecewise_column", "piecewise_column_dense"]
 
@@ -264,7 +264,8 @@ def _column(*args: Any) -> Tensor:
         return _empty_column(*args).zero_()
     # Autocast would take the logits down to half precision.
     with torch.autocast(query.device.type, enabled=False):
-        return column_product(ColumnProblem(*args))
+        # In decoding, what blocks need would cost more than the operation.
+        return column_step(SingleQuery(*args)) if query.shape[2] == 1 else column_product(ColumnProblem(*args))
 
 
 def _empty_gradients(upstream: Tensor, *args: Any) -> tuple[Tensor, ...]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Block", "ColumnProblem"]
+__all__ = ["Block", "ColumnProblem", "SingleQuery"]
 
 # Bytes of logits of a block. Measured on CPU for 8 centers of width 64 and 2048 keys: 64 queries, or 4 MiB.
 _CPU_BYTES = 4 * 2**20
@@ -68,7 +68,7 @@ class ColumnProblem:
         causal: bool,
         block_bytes: int | None = None,
     ) -> None:
-        dtype = torch.promote_types(query.dtype, torch.float32)
+        dtype = _logit_dtype(query)
         self.dtype, self.norm, self.scale, self.causal = dtype, norm, scale, causal
         self.batch, self.centers, self.n, _ = query.shape
         self.total = key.shape[2]
@@ -104,14 +104,7 @@ class ColumnProblem:
     def window_index(self, table: Tensor) -> Tensor:
         """Return where the entry of each falling offset stands in a table."""
         offsets = self.total - 1 - torch.arange(self.total + self.n - 1, device=table.device)
-        return self.relative_index(offsets, table.shape[1])
-
-    def relative_index(self, offsets: Tensor, entries: int) -> Tensor:
-        """Return where the entry of an offset stands in a table, the outermost for those beyond it."""
-        if self.causal:
-            return offsets.clamp(0, entries - 1)
-        reach = (entries - 1) // 2
-        return offsets.clamp(-reach, reach) + reach
+        return _relative_index(offsets, table.shape[1], self.causal)
 
     def _counts(self) -> Tensor:
         device = self.query.device
@@ -173,7 +166,7 @@ class ColumnProblem:
         assert self.query_positions is not None and self.key_positions is not None
         queries = _rows(self.query_positions, block.rows).flip(1)[:, block.queries, None]
         keys = _rows(self.key_positions, block.rows)[:, None]
-        return self.relative_index(queries - keys, table.shape[1])
+        return _relative_index(queries - keys, table.shape[1], self.causal)
 
     def table_gradient(self, block: Block, table: Tensor, gradient: Tensor, pairs: Tensor, relative: bool) -> None:
         """Add what the pairs of a block contribute to the gradient of a table.
@@ -217,6 +210,81 @@ class ColumnProblem:
     def count(self, block: Block) -> Tensor:
         """Return how many keys each query sees, (rows or 1, 1, queries, 1)."""
         return _rows(self.counts, block.rows)[:, :, block.queries]
+
+
+class SingleQuery:
+    """The arguments of one call with one query a row, as in decoding: a single block, and memory that torch finds.
+
+    Logits and kernels are (batch, centers, 1, keys), and blocks, which methods take as `ColumnProblem`'s do, say
+    nothing. Arguments are those of `ColumnProblem`.
+    """
+
+    coupling_window = None
+
+    def __init__(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        coupling: Tensor | None,
+        mix: Tensor | None,
+        query_positions: Tensor | None,
+        key_positions: Tensor | None,
+        visible: Tensor | None,
+        key_mask: Tensor | None,
+        norm: str,
+        scale: float,
+        causal: bool,
+        block_bytes: int | None = None,
+    ) -> None:
+        self.dtype, self.norm, self.scale, self.causal = _logit_dtype(query), norm, scale, causal
+        self.query, self.key, self.value = query.to(self.dtype), key.to(self.dtype), value
+        self.bias, self.coupling = bias, coupling
+        self.mix = None if mix is None else mix.to(self.dtype)
+        if query_positions is None or key_positions is None or visible is None:
+            self.seen = None if key_mask is None else key_mask[:, None, None]
+            # The query stands beside the last key.
+            self.offsets = torch.arange(key.shape[2] - 1, -1, -1, device=key.device)  # (keys,) or (batch or 1, keys)
+        else:
+            self.seen = visible.unsqueeze(1)  # (batch or 1, 1, 1, keys)
+            self.offsets = query_positions - key_positions
+
+    def scratch(self, block: Block, which: int) -> None:
+        """Return no memory."""
+
+    def logits(self, block: Block) -> Tensor:
+        """Compute scale query . key + bias."""
+        logits = (self.query * self.scale) @ self.key.transpose(-1, -2)
+        return logits if self.bias is None else logits.add_(self.entries(block, self.bias, None))
+
+    def entries(self, block: Block, table: Tensor, window: None) -> Tensor:
+        """Return a table's entry for each key, (batch or 1, centers, 1, keys)."""
+        index = _relative_index(self.offsets, table.shape[1], self.causal)
+        chosen = table.to(self.dtype).index_select(1, index.flatten())
+        return chosen.view(len(table), -1, 1, index.shape[-1]).transpose(0, 1)
+
+    def hide(self, block: Block, x: Tensor, fill: float) -> Tensor:
+        """Fill the places of hidden keys, in place."""
+        return x if self.seen is None else x.masked_fill_(~self.seen, fill)
+
+    def count(self, block: Block) -> Tensor:
+        """Return how many keys the query sees, at least 1, broadcastable to (batch, centers, 1, 1)."""
+        if self.seen is None:
+            return self.query.new_full((), self.key.shape[2])
+        return self.seen.sum(dim=-1, keepdim=True).clamp(min=1)
+
+
+def _logit_dtype(query: Tensor) -> torch.dtype:
+    return torch.promote_types(query.dtype, torch.float32)
+
+
+def _relative_index(offsets: Tensor, entries: int, causal: bool) -> Tensor:
+    """Return where the entry of an offset stands in a table, the outermost for those beyond it."""
+    if causal:
+        return offsets.clamp(0, entries - 1)
+    reach = (entries - 1) // 2
+    return offsets.clamp(-reach, reach) + reach
 
 
 def _rows(x: Tensor, rows: slice) -> Tensor:
