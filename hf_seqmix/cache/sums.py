@@ -178,7 +178,7 @@ def read_sums(past_key_values: Any, layer_idx: int) -> tuple[Tensor | None, Tens
     return layer.sums, None if layer.keys is None else layer.keys[:, 0]
 
 
-def append_sums(past_key_values: Any, layer_idx: int, rows: Tensor, fold: Fold) -> None:
+def append_sums(past_key_values: Any, layer_idx: int, rows: Tensor, fold: Fold) -> Tensor:
     """Add the rows of this call to a layer of running sums.
 
     Args:
@@ -186,6 +186,10 @@ def append_sums(past_key_values: Any, layer_idx: int, rows: Tensor, fold: Fold) 
         layer_idx: number of the layer.
         rows: (batch, new, width), zeros at pads.
         fold: maps rows, (batch, steps, width), to what they add to the sums, (batch, state) in float32 (float64).
+
+    Returns:
+        (batch, steps + new, width), the rows that `read_sums` gave before, and these.
     """
     keys = rows.unsqueeze(1)
-    past_key_values.update(keys, keys[..., :0], layer_idx, fold=fold)
+    held: Tensor = past_key_values.update(keys, keys[..., :0], layer_idx, fold=fold)[0]
+    return held[:, 0]

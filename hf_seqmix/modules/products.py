@@ -55,11 +55,12 @@ class PolynomialProduct(nn.Module):
         causal: bool = True,
         sums: Sequence[Tensor] | None = None,
         recent: Sequence[tuple[Tensor, ...]] | None = None,
+        held: Sequence[tuple[Tensor, ...]] | None = None,
         weights: Tensor | None = None,
     ) -> Product:
         """Multiply projections (batch, length, heads, width) into one of their number's degree."""
         return polynomial_product(
-            factors, degree_form, real=real, causal=causal, sums=sums, recent=recent, weights=weights
+            factors, degree_form, real=real, causal=causal, sums=sums, recent=recent, held=held, weights=weights
         )
 
 

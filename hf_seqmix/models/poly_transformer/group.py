@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ...modules.products import PolynomialProduct
 from ...modules.sharding import split_heads
-from ...ops.polynomial.product import row_kinds, row_widths, sum_rows, sum_widths
+from ...ops.polynomial.product import row_factors, row_kinds, row_widths, sum_rows, sum_widths
 from ...ops.polynomial.stages import signed_power
 from .factor_linear import FactorLinear
 
@@ -80,14 +80,18 @@ class PolynomialGroup(nn.Module):
             else:
                 self.factors.append(FactorLinear(hidden_size, channels, bias=use_bias))
         self.kinds = row_kinds(number, degree_form)
+        self.row_factors = row_factors(number, degree_form)
+        # The first kind is one number, whatever the heads.
+        self.row_parts = sum(len(row_widths(kind, head_dim)) for kind in self.kinds[1:])
+        self.sums_of_head = sum(sum_widths(kind, 1, head_dim) for kind in self.kinds[1:])
 
     def row_width(self, heads: int) -> int:
         """Return how many numbers a token has in packed rows of so many heads."""
-        return sum(width for kind in self.kinds for width in row_widths(kind, heads * self.head_dim))
+        return 1 + self.row_parts * heads * self.head_dim
 
     def sum_width(self, heads: int) -> int:
         """Return how many numbers the packed sums of so many heads have."""
-        return sum(sum_widths(kind, heads, self.head_dim) for kind in self.kinds)
+        return 1 + self.sums_of_head * heads
 
     def project(self, hidden_states: Tensor) -> list[Tensor]:
         """Return the factors, each (batch, length, num_heads * head_dim), for (batch, length, hidden_size)."""
@@ -104,6 +108,7 @@ class PolynomialGroup(nn.Module):
         weights: Tensor | None = None,
         sums: Tensor | None = None,
         recent: Tensor | None = None,
+        held: Tensor | None = None,
     ) -> tuple[Tensor, list[Rows]]:
         """Multiply the factors.
 
@@ -114,6 +119,7 @@ class PolynomialGroup(nn.Module):
             weights: (3,), of the degrees of a soft one.
             sums: (batch, sum_width(heads)), what `fold` returned for the tokens before; None for none.
             recent: (batch, steps, row_width(heads)), rows of further tokens before; None for none.
+            held: `recent` with the rows of these tokens, where they are `given_rows`, instead of `recent`.
 
         Returns:
             (batch, length, heads, head_dim) in float32 (float64), with as many heads as the factors have channels for
@@ -126,9 +132,19 @@ class PolynomialGroup(nn.Module):
             causal=causal,
             sums=None if sums is None else self._unpack_sums(sums),
             recent=None if recent is None else self._unpack_rows(recent),
+            held=None if held is None else self._unpack_rows(held),
             weights=weights,
         )
         return product.y, product.rows
+
+    def given_rows(self, factors: list[Tensor], real: Tensor | None) -> Tensor | None:
+        """Return what `pack_rows` would, where all stages add up factors as they are; None elsewhere."""
+        if self.row_factors is None:
+            return None
+        like = factors[0]
+        dtype = torch.promote_types(like.dtype, torch.float32)
+        flag = like.new_ones((*like.shape[:2], 1), dtype=dtype) if real is None else real.unsqueeze(-1).to(dtype)
+        return torch.cat([flag, *(factors[index].to(dtype) for index in self.row_factors)], dim=-1)
 
     def pack_rows(self, rows: list[Rows]) -> Tensor:
         """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
@@ -141,8 +157,7 @@ class PolynomialGroup(nn.Module):
         return torch.cat([total.reshape(len(rows), -1) for total in sum_rows(self._unpack_rows(rows))], dim=-1)
 
     def _unpack_rows(self, rows: Tensor) -> list[Rows]:
-        number = sum(len(row_widths(kind, self.head_dim)) for kind in self.kinds[1:])
-        parts = [rows[..., 0], *rows[..., 1:].unflatten(-1, (number, -1, self.head_dim)).unbind(-3)]
+        parts = [rows[..., 0], *rows[..., 1:].unflatten(-1, (self.row_parts, -1, self.head_dim)).unbind(-3)]
         ends = [0]
         for kind in self.kinds:
             ends.append(ends[-1] + (2 if kind == "pair" else 1))
@@ -150,7 +165,7 @@ class PolynomialGroup(nn.Module):
 
     def _unpack_sums(self, sums: Tensor) -> list[Tensor]:
         a_head = [sum_widths(kind, 1, self.head_dim) for kind in self.kinds[1:]]
-        heads = (sums.shape[-1] - 1) // sum(a_head)
+        heads = (sums.shape[-1] - 1) // self.sums_of_head
         rest = sums[:, 1:].split([heads * width for width in a_head], dim=-1)
         shape = (heads, self.head_dim)
         shapes = [shape if kind == "mean" else (*shape, self.head_dim) for kind in self.kinds[1:]]

@@ -210,7 +210,7 @@ class PolynomialMixer(nn.Module):
             group.mix(own, real, self.is_causal, weights)[0]
             for group, own in zip(self.groups, self._of_groups(factors), strict=True)
         ]
-        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
+        return _beside(parts, dim=2)
 
     def _mix_packed(self, factors: list[Tensor], layout: TokenLayout) -> Tensor:
         """Return (batch, length, heads, width) for packed rows."""
@@ -227,28 +227,34 @@ class PolynomialMixer(nn.Module):
     def _continue(self, factors: list[Tensor], layout: TokenLayout, past_key_values: Any) -> Tensor:
         """Mix tokens that continue those of a cache, which holds sums and last rows, and add them to the cache."""
         sums, recent = read_sums(past_key_values, self.layer_idx)
-        own = self._of_groups(factors)
+        own, weights = self._of_groups(factors), self.degree_weights
         heads = [of_group[0].shape[-1] // group.head_dim for group, of_group in zip(self.groups, own, strict=True)]
         row_widths = [group.row_width(number) for group, number in zip(self.groups, heads, strict=True)]
-        sum_widths = [group.sum_width(number) for group, number in zip(self.groups, heads, strict=True)]
-        own_sums: Sequence[Tensor | None] = (
-            [None] * len(row_widths) if sums is None else sums.split(sum_widths, dim=-1)
-        )
-        own_recent: Sequence[Tensor | None] = (
-            [None] * len(row_widths) if recent is None else recent.split(row_widths, dim=-1)
-        )
-        parts, rows = [], []
-        for group, of_group, before, last in zip(self.groups, own, own_sums, own_recent, strict=True):
-            y, new = group.mix(of_group, layout.mask, True, self.degree_weights, before, last)
-            parts.append(y)
-            rows.append(group.pack_rows(new))
+        own_sums = _dealt(sums, [group.sum_width(number) for group, number in zip(self.groups, heads, strict=True)])
 
         def fold(held: Tensor) -> Tensor:
-            split = held.split(row_widths, dim=-1)
-            return torch.cat([group.fold(x) for group, x in zip(self.groups, split, strict=True)], dim=-1)
+            dealt = _dealt(held, row_widths)
+            return _beside([group.fold(x) for group, x in zip(self.groups, dealt, strict=True) if x is not None])
 
-        append_sums(past_key_values, self.layer_idx, torch.cat(rows, dim=-1), fold)
-        return torch.cat(parts, dim=2)
+        given = [group.given_rows(of_group, layout.mask) for group, of_group in zip(self.groups, own, strict=True)]
+        rows = [of_group for of_group in given if of_group is not None]
+        if recent is not None and len(rows) == len(given):
+            # The cache lays old and new rows side by side in any case.
+            held = append_sums(past_key_values, self.layer_idx, _beside(rows), fold)
+            parts = [
+                group.mix(of_group, layout.mask, True, weights, before, held=of_cache)[0]
+                for group, of_group, before, of_cache in zip(
+                    self.groups, own, own_sums, _dealt(held, row_widths), strict=True
+                )
+            ]
+            return _beside(parts, dim=2)
+        parts, rows = [], []
+        for group, of_group, before, last in zip(self.groups, own, own_sums, _dealt(recent, row_widths), strict=True):
+            y, new = group.mix(of_group, layout.mask, True, weights, before, last)
+            parts.append(y)
+            rows.append(group.pack_rows(new))
+        append_sums(past_key_values, self.layer_idx, _beside(rows), fold)
+        return _beside(parts, dim=2)
 
 
 def _mix_rows(
@@ -280,7 +286,19 @@ def _mix_rows(
         ).y
         for (number, _), product in zip(shapes, products or [polynomial_product] * len(shapes), strict=True)
     ]
-    return (parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)).flatten(2)
+    return _beside(parts, dim=2).flatten(2)
+
+
+def _beside(parts: Sequence[Tensor], dim: int = -1) -> Tensor:
+    """Lay tensors side by side; one alone is returned as it is."""
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=dim)
+
+
+def _dealt(x: Tensor | None, widths: list[int]) -> Sequence[Tensor | None]:
+    """Split the last dimension into the parts of groups; None for each where there is nothing."""
+    if x is None or len(widths) == 1:
+        return [x] * len(widths)
+    return x.split(widths, dim=-1)
 
 
 def _mixed_shape(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) -> tuple[int, torch.dtype]:

@@ -18,14 +18,14 @@ chooses among them when the operation runs.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["Route", "compute_dtype", "dispatch", "real_route", "real_valued", "traced_route"]
+__all__ = ["Route", "compute_dtype", "dispatch", "real_route", "real_valued", "traced_route", "without_autocast"]
 
 Route = Literal["eager", "functorch", "forward_mode", "operator", "real"]
 """How a call is computed.
@@ -83,6 +83,13 @@ def real_route() -> Route:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which numbers of `dtype` are computed: float64 for float64, float32 for everything else."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def without_autocast(device_type: str) -> AbstractContextManager[Any]:
+    """Return a context in which autocast is off; a graph always holds it, an eager call where autocast is on."""
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled(device_type):
+        return torch.autocast(device_type, enabled=False)
+    return nullcontext()
 
 
 @contextmanager

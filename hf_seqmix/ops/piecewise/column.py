@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.dispatch import dispatch
+from ..common.dispatch import dispatch, without_autocast
 from ..common.operator import define_operator, differentiable_operator
 from .blocks import column_gradients, column_product, column_step
 from .problem import ColumnProblem, SingleQuery
@@ -263,7 +263,7 @@ def _column(*args: Any) -> Tensor:
     if not (query.numel() and key.numel()):
         return _empty_column(*args).zero_()
     # Autocast would take the logits down to half precision.
-    with torch.autocast(query.device.type, enabled=False):
+    with without_autocast(query.device.type):
         # In decoding, what blocks need would cost more than the operation.
         return column_step(SingleQuery(*args)) if query.shape[2] == 1 else column_product(ColumnProblem(*args))
 

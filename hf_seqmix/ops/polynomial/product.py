@@ -11,7 +11,16 @@ from .linear_attention import multiplies_halves
 from .running_mean import running_product
 from .stages import attend, outer_sum, running_sum
 
-__all__ = ["DEGREE_FORMS", "Product", "polynomial_product", "row_kinds", "row_widths", "sum_rows", "sum_widths"]
+__all__ = [
+    "DEGREE_FORMS",
+    "Product",
+    "polynomial_product",
+    "row_factors",
+    "row_kinds",
+    "row_widths",
+    "sum_rows",
+    "sum_widths",
+]
 
 DEGREE_FORMS = ("cumsum", "gate", "soft")
 
@@ -37,6 +46,7 @@ def polynomial_product(
     form: str = "chunked",
     sums: Sequence[Tensor] | None = None,
     recent: Sequence[Rows] | None = None,
+    held: Sequence[Rows] | None = None,
     weights: Tensor | None = None,
 ) -> Product:
     """Multiply d projections P_1 ... P_d of the tokens into one of degree d, each head alone.
@@ -64,9 +74,10 @@ def polynomial_product(
         form: how linear attention is computed, see `linear_attention`.
         sums: what `sum_rows` returns for the tokens before; None for none.
         recent: rows of further tokens before these, that `sums` does not count; None for none.
+        held: `recent` with the rows of these tokens, for a caller who has them side by side; instead of `recent`.
         weights: (3,), w_2, w_3 and w_4 of "soft".
     """
-    stages = _Stages(factors, real, causal, form, sums, recent)
+    stages = _Stages(factors, real, causal, form, sums, recent, held)
     degree, y = len(factors), None
     if degree_form == "soft":
         assert weights is not None and degree == 4
@@ -101,6 +112,15 @@ def row_kinds(degree: int, degree_form: str = "cumsum") -> list[str]:
     return ["real", *pairs]
 
 
+def row_factors(degree: int, degree_form: str = "cumsum") -> list[int] | None:
+    """Return which factors the stages add up, in the order of their rows; None where a stage adds up another's."""
+    if degree_form == "soft":
+        return [1, 3, 1, 2]
+    if degree < 5:
+        return {2: [1], 3: [1, 2], 4: [1, 2] if degree_form == "gate" else [3, 1, 2]}[degree]
+    return None
+
+
 def row_widths(kind: str, channels: int) -> list[int]:
     """Return how many numbers a token has in each tensor of a stage's rows."""
     return {"real": [1], "mean": [channels], "pair": [channels, channels]}[kind]
@@ -127,44 +147,45 @@ class _Stages:
         form: str,
         sums: Sequence[Tensor] | None,
         recent: Sequence[Rows] | None,
+        held: Sequence[Rows] | None,
     ) -> None:
         # The whole product goes one route.
         self.route, self.dtype = dispatch(*factors)
-        self.causal, self.form, self.sums, self.recent = causal, form, sums, recent
+        self.causal, self.form, self.sums, self.recent, self.held = causal, form, sums, recent, held
         like = factors[0]
         self.length = like.shape[1]
         self.rows: list[Rows] = []
         dtype = torch.promote_types(like.dtype, torch.float32)
         if real is None:
-            real = torch.ones(like.shape[:2], dtype=dtype, device=like.device)
-        real = real.to(dtype)
-        start, before = self._past((real,))
-        seen = real if before is None else torch.cat([before[0].to(dtype), real], dim=1)
+            real = like.new_ones(like.shape[:2], dtype=dtype)
+        start, (seen,) = self._past((real.to(dtype),))
         # (batch, length or 1)
         self.share = running_sum(seen, start, causal=causal, length=self.length).clamp(min=1).reciprocal()
 
     def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
         """Compute query * C(x), (batch, length, heads, width); if `narrow`, in bfloat16 where kernels round to it."""
-        start, before = self._past((x,))
-        if before is not None:
-            start = running_sum(before[0], start, causal=False)[:, 0]
-        if not self.causal:
-            return query * (running_sum(x, start, causal=False) * self.share[:, :, None, None])
+        start, (seen,) = self._past((x,))
         narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(self.route, query)
+        if not self.causal or self.length == 1:
+            y = query * (running_sum(seen, start, causal=False) * self.share[:, :, None, None])
+            return y.to(torch.bfloat16) if narrow and self.causal else y
+        if seen is not x:
+            start = running_sum(seen[:, : seen.shape[1] - self.length], start, causal=False)[:, 0]
         return running_product(self.route, query, x, start, self.share, torch.bfloat16 if narrow else None)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Compute A(query, key, value), (batch, length, heads, width)."""
-        state, recent = self._past((key, value))
-        if recent is not None:
-            key, value = (
-                torch.cat([old.to(new.dtype), new], dim=1) for old, new in zip(recent, (key, value), strict=True)
-            )
+        state, (key, value) = self._past((key, value))
         scale = self.share / query.shape[-1] ** 0.5
         return attend(self.route, self.dtype, query, key, value, state, self.causal, self.form, scale)
 
-    def _past(self, rows: Rows) -> tuple[Tensor | None, Rows | None]:
-        """Note what the next stage adds up; return its sum and its recent rows of the past."""
+    def _past(self, rows: Rows) -> tuple[Tensor | None, Rows]:
+        """Note what the next stage adds up; return its sum, and all rows that the sum does not count, these last."""
         stage = len(self.rows)
         self.rows.append(rows)
-        return None if self.sums is None else self.sums[stage], None if self.recent is None else self.recent[stage]
+        if self.held is not None:
+            rows = tuple(x.to(new.dtype) for x, new in zip(self.held[stage], rows, strict=True))
+        elif self.recent is not None:
+            pairs = zip(self.recent[stage], rows, strict=True)
+            rows = tuple(torch.cat([old.to(new.dtype), new], dim=1) for old, new in pairs)
+        return None if self.sums is None else self.sums[stage], rows

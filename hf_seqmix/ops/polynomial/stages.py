@@ -6,7 +6,7 @@ Both stages are linear in each of their inputs, so that the degree of a product 
 import torch
 from torch import Tensor
 
-from ..common.dispatch import Route, dispatch
+from ..common.dispatch import Route, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from .linear_attention import LOOP_CHUNK, causal_sum, causal_sum_vectorized
 
@@ -96,7 +96,7 @@ def attend(
     # A step of decoding is one query in compiled graphs, too; other lengths are not looked at there.
     # Where the order of sums is fixed, there are no chunks, whose sums would be terms of their own.
     short = is_batch_invariant() or q.shape[1] <= 1 or (route not in ("operator", "real") and q.shape[1] <= LOOP_CHUNK)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q.device.type):
         if scale is not None and (scale.requires_grad or not causal or form != "chunked" or short):
             q, scale = q * scale[:, :, None, None], None
         if not causal:
@@ -128,7 +128,7 @@ def outer_sum(k: Tensor, v: Tensor) -> Tensor:
         (batch, heads, width, values).
     """
     dtype = torch.promote_types(torch.promote_types(k.dtype, v.dtype), torch.float32)
-    with torch.autocast(k.device.type, enabled=False):
+    with without_autocast(k.device.type):
         return torch.einsum("bshc,bshd->bhcd", k.to(dtype), v.to(dtype))
 
 
@@ -187,9 +187,11 @@ def _plus(x: Tensor, state: Tensor | None) -> Tensor:
 
 def _parallel(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
     query, key, value = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    # Masked before it is multiplied: in a product of several such matrices the future would come in through the
-    # middle.
-    scores = torch.tril(query @ key.transpose(-1, -2), k.shape[1] - q.shape[1])  # (batch, heads, length, keys)
+    scores = query @ key.transpose(-1, -2)  # (batch, heads, length, keys)
+    if q.shape[1] != 1:
+        # Masked before it is multiplied: in a product of several such matrices the future would come in through the
+        # middle. A single query stands beside the last key.
+        scores = scores.tril(k.shape[1] - q.shape[1])
     y = scores @ value
     return (y if state is None else y + query @ state).transpose(1, 2)
 
