@@ -11,7 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast
 
-from .._compat import PicklableCapture, attends, capture_outputs, merge_with_config_defaults
+from .._compat import PicklableCapture, attends, capture_outputs
 from ..cache import past_length
 from ..modules.norms import MaskedBatchNorm, build_norm
 from ..modules.patch_embedding import PatchEmbedding
@@ -155,7 +155,6 @@ class SeqMixModel(SeqMixPreTrainedModel):
             self._keep_in_fp32_modules = [_SENSITIVE]
         self.post_init()
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
@@ -193,6 +192,10 @@ class SeqMixModel(SeqMixPreTrainedModel):
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache given to a
                 bidirectional model, images given to a model of text, or text to a model of images.
         """
+        if self.gradient_checkpointing and self.training:
+            use_cache = False
+        elif use_cache is None:
+            use_cache = self.config.use_cache
         grid_size = None
         if pixel_values is not None or self.embed_patches is not None:
             self._check_image_alone(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
