@@ -137,14 +137,13 @@ class PolynomialGroup(nn.Module):
         )
         return product.y, product.rows
 
-    def given_rows(self, factors: list[Tensor], real: Tensor | None) -> Tensor | None:
-        """Return what `pack_rows` would, where all stages add up factors as they are; None elsewhere."""
-        if self.row_factors is None:
-            return None
+    def given_rows(self, factors: list[Tensor], real: Tensor | None) -> Tensor:
+        """Return what `pack_rows` does of a product whose stages add up factors as they are (`row_factors`)."""
+        assert self.row_factors is not None
         like = factors[0]
         dtype = torch.promote_types(like.dtype, torch.float32)
         flag = like.new_ones((*like.shape[:2], 1), dtype=dtype) if real is None else real.unsqueeze(-1).to(dtype)
-        return torch.cat([flag, *(factors[index].to(dtype) for index in self.row_factors)], dim=-1)
+        return torch.cat([flag, *[factors[index].to(dtype) for index in self.row_factors]], dim=-1)
 
     def pack_rows(self, rows: list[Rows]) -> Tensor:
         """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""

@@ -227,30 +227,31 @@ class PolynomialMixer(nn.Module):
     def _continue(self, factors: list[Tensor], layout: TokenLayout, past_key_values: Any) -> Tensor:
         """Mix tokens that continue those of a cache, which holds sums and last rows, and add them to the cache."""
         sums, recent = read_sums(past_key_values, self.layer_idx)
-        own, weights = self._of_groups(factors), self.degree_weights
-        heads = [of_group[0].shape[-1] // group.head_dim for group, of_group in zip(self.groups, own, strict=True)]
-        row_widths = [group.row_width(number) for group, number in zip(self.groups, heads, strict=True)]
-        own_sums = _dealt(sums, [group.sum_width(number) for group, number in zip(self.groups, heads, strict=True)])
+        weights = self.degree_weights
+        dealt = list(zip(self.groups, self._of_groups(factors), strict=True))
+        row_widths, sum_widths = [], []
+        for group, own in dealt:
+            heads = own[0].shape[-1] // group.head_dim
+            row_widths.append(group.row_width(heads))
+            sum_widths.append(group.sum_width(heads))
+        own_sums = _dealt(sums, sum_widths)
 
         def fold(held: Tensor) -> Tensor:
-            dealt = _dealt(held, row_widths)
-            return _beside([group.fold(x) for group, x in zip(self.groups, dealt, strict=True) if x is not None])
+            split = held.split(row_widths, dim=-1)
+            return _beside([group.fold(x) for (group, _), x in zip(dealt, split, strict=True)])
 
-        given = [group.given_rows(of_group, layout.mask) for group, of_group in zip(self.groups, own, strict=True)]
-        rows = [of_group for of_group in given if of_group is not None]
-        if recent is not None and len(rows) == len(given):
+        if recent is not None and all([group.row_factors is not None for group, _ in dealt]):
             # The cache lays old and new rows side by side in any case.
-            held = append_sums(past_key_values, self.layer_idx, _beside(rows), fold)
+            rows = [group.given_rows(own, layout.mask) for group, own in dealt]
+            held = _dealt(append_sums(past_key_values, self.layer_idx, _beside(rows), fold), row_widths)
             parts = [
-                group.mix(of_group, layout.mask, True, weights, before, held=of_cache)[0]
-                for group, of_group, before, of_cache in zip(
-                    self.groups, own, own_sums, _dealt(held, row_widths), strict=True
-                )
+                group.mix(own, layout.mask, True, weights, before, held=of_cache)[0]
+                for (group, own), before, of_cache in zip(dealt, own_sums, held, strict=True)
             ]
             return _beside(parts, dim=2)
         parts, rows = [], []
-        for group, of_group, before, last in zip(self.groups, own, own_sums, _dealt(recent, row_widths), strict=True):
-            y, new = group.mix(of_group, layout.mask, True, weights, before, last)
+        for (group, own), before, last in zip(dealt, own_sums, _dealt(recent, row_widths), strict=True):
+            y, new = group.mix(own, layout.mask, True, weights, before, last)
             parts.append(y)
             rows.append(group.pack_rows(new))
         append_sums(past_key_values, self.layer_idx, _beside(rows), fold)

@@ -156,11 +156,14 @@ class _Stages:
         self.length = like.shape[1]
         self.rows: list[Rows] = []
         dtype = torch.promote_types(like.dtype, torch.float32)
-        if real is None:
-            real = like.new_ones(like.shape[:2], dtype=dtype)
-        start, (seen,) = self._past((real.to(dtype),))
-        # (batch, length or 1)
-        self.share = running_sum(seen, start, causal=causal, length=self.length).clamp(min=1).reciprocal()
+        if held is not None:
+            flags = held[0][0]  # with those of these tokens
+        else:
+            flags = like.new_ones(like.shape[:2], dtype=dtype) if real is None else real.to(dtype)
+        start, (seen,) = self._past((flags,))
+        count = running_sum(seen, start, causal=causal, length=self.length)
+        # (batch, length or 1); a real token sees itself
+        self.share = (count if real is None else count.clamp(min=1)).reciprocal()
 
     def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
         """Compute query * C(x), (batch, length, heads, width); if `narrow`, in bfloat16 where kernels round to it."""
@@ -184,8 +187,8 @@ class _Stages:
         stage = len(self.rows)
         self.rows.append(rows)
         if self.held is not None:
-            rows = tuple(x.to(new.dtype) for x, new in zip(self.held[stage], rows, strict=True))
+            rows = tuple([x.to(new.dtype) for x, new in zip(self.held[stage], rows, strict=True)])
         elif self.recent is not None:
             pairs = zip(self.recent[stage], rows, strict=True)
-            rows = tuple(torch.cat([old.to(new.dtype), new], dim=1) for old, new in pairs)
+            rows = tuple([torch.cat([old.to(new.dtype), new], dim=1) for old, new in pairs])
         return None if self.sums is None else self.sums[stage], rows

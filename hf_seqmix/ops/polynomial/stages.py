@@ -98,7 +98,7 @@ def attend(
     short = is_batch_invariant() or q.shape[1] <= 1 or (route not in ("operator", "real") and q.shape[1] <= LOOP_CHUNK)
     with without_autocast(q.device.type):
         if scale is not None and (scale.requires_grad or not causal or form != "chunked" or short):
-            q, scale = q * scale[:, :, None, None], None
+            q, scale = q * scale.reshape(*scale.shape, 1, 1), None
         if not causal:
             return torch.einsum("bthc,bhcd->bthd", q.to(dtype), _plus(outer_sum(k, v), state))
         if form == "parallel" or (form == "chunked" and short):
@@ -186,12 +186,17 @@ def _plus(x: Tensor, state: Tensor | None) -> Tensor:
 
 
 def _parallel(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
-    query, key, value = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    scores = query @ key.transpose(-1, -2)  # (batch, heads, length, keys)
-    if q.shape[1] != 1:
-        # Masked before it is multiplied: in a product of several such matrices the future would come in through the
-        # middle. A single query stands beside the last key.
-        scores = scores.tril(k.shape[1] - q.shape[1])
+    key, value = k.transpose(1, 2), v.transpose(1, 2)
+    if q.shape[1] == 1:  # stands beside the last key
+        rows, keys, values = q.reshape(-1, 1, q.shape[3]), key.flatten(0, 1), value.flatten(0, 1)
+        y = torch.bmm(torch.bmm(rows, keys.transpose(1, 2)), values)
+        if state is not None:
+            y = y + torch.bmm(rows, state.flatten(0, 1))
+        return y.view(q.shape[0], 1, q.shape[2], -1)
+    query = q.transpose(1, 2)
+    # Masked before it is multiplied: in a product of several such matrices the future would come in through the
+    # middle.
+    scores = torch.tril(query @ key.transpose(-1, -2), k.shape[1] - q.shape[1])  # (batch, heads, length, keys)
     y = scores @ value
     return (y if state is None else y + query @ state).transpose(1, 2)
 
