@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...modules.norms import SimpleRMSNorm
+from ...ops.common.rms_norm import rms_normalize
 
 __all__ = ["MergedNorm"]
 
@@ -30,7 +31,7 @@ class MergedNorm(SimpleRMSNorm):
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Normalize (..., channels) over the channels; `mask` is not needed."""
         wide = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        return (super().forward(wide) * self.weight.to(wide.dtype)).to(hidden_states.dtype)
+        return rms_normalize(wide, self.eps, self.weight.to(wide.dtype)).to(hidden_states.dtype)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""

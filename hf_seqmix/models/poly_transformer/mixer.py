@@ -240,7 +240,7 @@ class PolynomialMixer(nn.Module):
             split = held.split(row_widths, dim=-1)
             return _beside([group.fold(x) for (group, _), x in zip(dealt, split, strict=True)])
 
-        if recent is not None and all([group.row_factors is not None for group, _ in dealt]):
+        if recent is not None and all(group.row_factors is not None for group, _ in dealt):
             # The cache lays old and new rows side by side in any case.
             rows = [group.given_rows(own, layout.mask) for group, own in dealt]
             held = _dealt(append_sums(past_key_values, self.layer_idx, _beside(rows), fold), row_widths)

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dispatch import dispatch
+from .dispatch import Route, dispatch
 
 __all__ = ["rms_normalize"]
 
 
-def rms_normalize(x: Tensor, eps: float) -> Tensor:
-    """Compute y = x / sqrt(mean(x^2) + eps) over the last dimension.
+def rms_normalize(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor:
+    """Compute y = w x / sqrt(mean(x^2) + eps) over the last dimension.
 
     In float32 (float64 for float64 `x`). Backward needs y, which the linear layer that follows keeps in any case, and
     one number a row.
@@ -19,16 +19,20 @@ def rms_normalize(x: Tensor, eps: float) -> Tensor:
     Args:
         x: (..., channels) of any floating dtype.
         eps: added to the mean square.
+        weight: w, (channels,) in the dtype of `x`; None for ones.
 
     Returns:
         (..., channels) in the dtype of `x`.
     """
     route, dtype = dispatch(x)
-    if route == "eager":
-        if torch.is_grad_enabled():
-            return _RMSNormalize.apply(x, eps, dtype)[0]
+    if route == "eager" and not torch.is_grad_enabled():
         # The same numbers in one call. The order of a mean may depend on how channels lie in memory.
-        return torch.rms_norm(x.contiguous(), x.shape[-1:], None, eps).to(x.dtype)
+        return torch.rms_norm(x.contiguous(), x.shape[-1:], weight, eps).to(x.dtype)
+    y = _RMSNormalize.apply(x, eps, dtype)[0] if route == "eager" else _formula(x, eps, route, dtype)
+    return y if weight is None else y * weight
+
+
+def _formula(x: Tensor, eps: float, route: Route, dtype: torch.dtype) -> Tensor:
     values = x.to(dtype)
     square = values.square().mean(dim=-1, keepdim=True)
     if eps > 0 and route == "real":

@@ -171,17 +171,17 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -
         raise ValueError(f"kernel_norm is {kernel_norm!r}; it must be one of {', '.join(map(repr, KERNEL_NORMS))}.")
     if kernel_norm == "mix" and mix is None:
         raise ValueError("kernel_norm is 'mix', but its share `mix` is None: give a tensor of shape (1,).")
-    shapes = [tuple(x.shape) for x in (query, key, value)]
-    fits = all(x.ndim == 4 for x in (query, key, value)) and query.shape[:2] == key.shape[:2] == value.shape[:2]
+    fits = query.ndim == key.ndim == value.ndim == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
     if not fits or query.shape[3] != key.shape[3] or key.shape[2] != value.shape[2]:
+        shapes = [tuple(x.shape) for x in (query, key, value)]
         raise ValueError(
             "expected query (batch, centers, n, r), key (batch, centers, N, r) and value (batch, centers, N, k), got "
             f"{shapes[0]}, {shapes[1]} and {shapes[2]}."
         )
-    given = [x is not None for x in (query_positions, key_positions, visible)]
-    if any(given) and (not all(given) or key_mask is not None):
+    given = (query_positions is not None) + (key_positions is not None) + (visible is not None)
+    if given and (given < 3 or key_mask is not None):
         raise ValueError("query_positions, key_positions and visible go together, and without key_mask.")
-    if not any(given) and not torch.compiler.is_compiling() and not causal and query.shape[2] != key.shape[2]:
+    if not given and not torch.compiler.is_compiling() and not causal and query.shape[2] != key.shape[2]:
         raise ValueError(
             f"{query.shape[2]} queries and {key.shape[2]} keys: without positions, a bidirectional operation takes as "
             "many queries as keys."

@@ -258,7 +258,7 @@ class SingleQuery:
         logits = (self.query * self.scale) @ self.key.transpose(-1, -2)
         return logits if self.bias is None else logits.add_(self.entries(block, self.bias, None))
 
-    def entries(self, block: Block, table: Tensor, window: None) -> Tensor:
+    def entries(self, block: Block, table: Tensor, window: Tensor | None) -> Tensor:
         """Return a table's entry for each key, (batch or 1, centers, 1, keys)."""
         index = _relative_index(self.offsets, table.shape[1], self.causal)
         chosen = table.to(self.dtype).index_select(1, index.flatten())

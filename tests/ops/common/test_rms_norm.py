@@ -24,6 +24,9 @@ def test_value_and_gradient(dtype, sizes, scale):
     assert y.dtype == dtype
     with torch.no_grad():
         assert torch.equal(rms_normalize(x, 1e-6), y)
+        weight = torch.randn(x.shape[-1]).to(x.dtype)
+        weighted = rms_normalize(x, 1e-6, weight)
+    assert_close(weighted, rms_normalize(x, 1e-6, weight).double(), x.dtype)
     wide = x.detach().double().requires_grad_()
     expected = plain(wide)
     assert_close(y, expected, dtype)

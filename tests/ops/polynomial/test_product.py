@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.ops import polynomial_product
-from hf_seqmix.ops.polynomial.product import row_kinds, sum_rows
+from hf_seqmix.ops.polynomial.product import row_factors, row_kinds, sum_rows
 from hf_seqmix.ops.polynomial.stages import FORMS
 from tests.tolerances import assert_close
 
@@ -120,6 +120,21 @@ def test_going_on_from_sums_and_recent_rows(degree, degree_form, form):
             [f[:, seen:] for f in factors], degree_form, weights=WEIGHTS, form=form, sums=sums, recent=recent
         )
         assert_close(after.y, whole.y[:, seen:])
+        held = [tuple(x[:, summed:] for x in stage) for stage in whole.rows]
+        after = polynomial_product(
+            [f[:, seen:] for f in factors], degree_form, weights=WEIGHTS, form=form, sums=sums, held=held
+        )
+        assert_close(after.y, whole.y[:, seen:])
+
+
+@pytest.mark.parametrize(("degree", "degree_form"), KINDS)
+def test_rows_that_are_factors_are_named(degree, degree_form):
+    factors = make(degree, 3)
+    named = row_factors(degree, degree_form)
+    assert (named is None) == (degree > 4)
+    parts = [part for stage in polynomial_product(factors, degree_form, weights=WEIGHTS).rows[1:] for part in stage]
+    for part, index in zip(parts, named or [], strict=named is not None):
+        assert torch.equal(part, factors[index])
 
 
 @pytest.mark.parametrize("causal", [True, False])
