@@ -50,10 +50,11 @@ class SeqMixLayerNorm(nn.LayerNorm):
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Normalize (..., channels) over the channels; `mask` is not needed."""
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
         dtype = hidden_states.dtype
-        if self.weight.dtype == self.bias.dtype == dtype:
-            return super().forward(hidden_states)
-        weight, bias = self.weight.to(dtype), self.bias.to(dtype)
+        if weight.dtype != dtype or bias.dtype != dtype:
+            weight, bias = weight.to(dtype), bias.to(dtype)
         return nn.functional.layer_norm(hidden_states, self.normalized_shape, weight, bias, self.eps)
 
 

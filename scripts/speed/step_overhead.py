@@ -4,8 +4,8 @@
 
 Models are those of decoding.py, and polynomial ones of degree 2 and 3 with the parameters of TNN. Each generates
 --tokens tokens after a prompt of --prompt. The time of a step is the processor time of its thread, the median of a
-call's steps. Models take turns, and the ratio to Llama is the median over --rounds turns. Operations of torch and calls
-of Python functions are counted without the first step, which reads the prompt.
+call's steps. Models take turns, and the ratio to Llama is the median over --rounds turns. Operations of torch and
+calls of Python functions are counted without the first step, which reads the prompt.
 """
 
 import argparse

@@ -169,9 +169,10 @@ class PolynomialMixer(nn.Module):
         layout = layout_of_call(attention_mask, hidden_states, past_key_values, self.layer_idx, **kwargs)
         if past_key_values is not None:
             self._check_cache(layout)
-        factors = [layout.zero_pads(factor) for group in self.groups for factor in group.project(hidden_states)]
+        # Those of each group.
+        factors = [[layout.zero_pads(factor) for factor in group.project(hidden_states)] for group in self.groups]
         if self.operator is not None:
-            mixed = self.operator(torch.cat(factors, dim=-1), layout, past_key_values)
+            mixed = self.operator(torch.cat([x for own in factors for x in own], dim=-1), layout, past_key_values)
             products = [
                 _product(x, group) for x, group in zip(mixed.split(self._widths(), -1), self.groups, strict=True)
             ]
@@ -198,37 +199,31 @@ class PolynomialMixer(nn.Module):
     def _widths(self) -> list[int]:
         return [len(group.factors) * group.num_heads * group.head_dim for group in self.groups]
 
-    def _of_groups(self, factors: list[Tensor]) -> list[list[Tensor]]:
-        """Deal the factors to their groups."""
-        rest = iter(factors)
-        return [[next(rest) for _ in group.factors] for group in self.groups]
-
-    def _mix(self, factors: list[Tensor], real: Tensor | None) -> Tensor:
+    def _mix(self, factors: list[list[Tensor]], real: Tensor | None) -> Tensor:
         """Return (batch, length, heads, width) for factors (batch, length, channels), zero at pads."""
         weights = self.degree_weights
         parts = [
-            group.mix(own, real, self.is_causal, weights)[0]
-            for group, own in zip(self.groups, self._of_groups(factors), strict=True)
+            group.mix(own, real, self.is_causal, weights)[0] for group, own in zip(self.groups, factors, strict=True)
         ]
         return _beside(parts, dim=2)
 
-    def _mix_packed(self, factors: list[Tensor], layout: TokenLayout) -> Tensor:
+    def _mix_packed(self, factors: list[list[Tensor]], layout: TokenLayout) -> Tensor:
         """Return (batch, length, heads, width) for packed rows."""
         first, weights = self.groups[0], self.degree_weights
         settings = [int(self.is_causal), DEGREE_FORMS.index(first.degree_form), first.head_dim]
-        for own in self._of_groups(factors):
+        for own in factors:
             settings += [len(own), own[0].shape[-1]]
-        flag = torch.ones_like(factors[0][..., :1])  # of real tokens
-        rows = torch.cat([*factors, flag], dim=-1)
+        flag = torch.ones_like(factors[0][0][..., :1])  # of real tokens
+        rows = torch.cat([*(x for own in factors for x in own), flag], dim=-1)
         products = [group.product for group in self.groups]
         mixed = layout.mix(_ON_ROWS, rows, [] if weights is None else [weights], settings, *products)
         return mixed.unflatten(-1, (-1, first.head_dim))
 
-    def _continue(self, factors: list[Tensor], layout: TokenLayout, past_key_values: Any) -> Tensor:
+    def _continue(self, factors: list[list[Tensor]], layout: TokenLayout, past_key_values: Any) -> Tensor:
         """Mix tokens that continue those of a cache, which holds sums and last rows, and add them to the cache."""
         sums, recent = read_sums(past_key_values, self.layer_idx)
         weights = self.degree_weights
-        dealt = list(zip(self.groups, self._of_groups(factors), strict=True))
+        dealt = list(zip(self.groups, factors, strict=True))
         row_widths, sum_widths = [], []
         for group, own in dealt:
             heads = own[0].shape[-1] // group.head_dim
