@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
 )
-from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.generic import can_return_tuple
 from transformers.utils.output_capturing import capture_outputs
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "attends",
     "can_return_tuple",
     "capture_outputs",
-    "merge_with_config_defaults",
     "register_causal_lm_name",
     "register_export_patch",
     "register_image_classification_name",

@@ -188,11 +188,11 @@ def _plus(x: Tensor, state: Tensor | None) -> Tensor:
 def _parallel(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
     key, value = k.transpose(1, 2), v.transpose(1, 2)
     if q.shape[1] == 1:  # stands beside the last key
-        rows, keys, values = q.reshape(-1, 1, q.shape[3]), key.flatten(0, 1), value.flatten(0, 1)
+        rows, keys, values = q.flatten(0, 2).unsqueeze(1), key.flatten(0, 1), value.flatten(0, 1)
         y = torch.bmm(torch.bmm(rows, keys.transpose(1, 2)), values)
         if state is not None:
             y = y + torch.bmm(rows, state.flatten(0, 1))
-        return y.view(q.shape[0], 1, q.shape[2], -1)
+        return y.view(*q.shape[:3], v.shape[3])
     query = q.transpose(1, 2)
     # Masked before it is multiplied: in a product of several such matrices the future would come in through the
     # middle.
