@@ -2,30 +2,28 @@
 
     python scripts/speed/step_overhead.py --threads 1 --output-dir runs/step-overhead
 
-Models are those of decoding.py, and polynomial ones of degree 2 and 3 with the parameters of TNN. Each generates
---tokens tokens after a prompt of --prompt. The time of a step is the processor time of its thread, the median of a
-call's steps. Models take turns, and the ratio to Llama is the median over --rounds turns. Operations of torch and
-calls of Python functions are counted without the first step, which reads the prompt.
+Models are those of decoding.py, polynomial ones with the parameters of TNN. Each generates --tokens tokens after a
+prompt of --prompt. The time of a step is the median of a call's steps; with one thread, its processor time. Models
+take turns, and the ratio to Llama is the median over --rounds turns. Operations of torch and calls of Python functions
+are counted without the first step, which reads the prompt.
 """
 
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from decoding import MODELS, VOCABULARY, TokenClock, build, generate
+from decoding_models import FAMILIES, VOCABULARY, Sizes, TokenClock, build
 from layer_candidates import count
-from protocol import Time
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import AutoModelForCausalLM
+from transformers.generation import GenerationConfig, StoppingCriteriaList
 
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
-NAMES = (*(name for name in MODELS if name not in ("poly_transformer", "llama")), "poly2", "poly3", "llama")
 COLUMNS = {
     "model": "model",
     "parameters": "parameters:,",
@@ -34,15 +32,6 @@ COLUMNS = {
     "operations": "operations of torch:.0f",
     "calls": "calls of Python:.0f",
 }
-
-
-class StepClock(TokenClock):
-    """Takes the processor time of the thread after every token."""
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
-        """Return False for each row of (batch, length): nothing stops here."""
-        self.times.append(time.thread_time())
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
 
 
 class OperationCount(TorchDispatchMode):
@@ -56,27 +45,34 @@ class OperationCount(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def build_equal(name: str, width: int, depth: int, longest: int) -> PreTrainedModel:
-    """Return a model of decoding.py, or a polynomial one whose feed-forward gives it the parameters of TNN."""
-    if not name.startswith("poly"):
-        return build(name, width, depth, longest)
-    torch.manual_seed(0)
-    fields: dict[str, Any] = {"degree": int(name[4:]), "hidden_size": width, "vocab_size": VOCABULARY}
-    fields |= {"max_position_embeddings": longest, "bos_token_id": None, "tie_word_embeddings": True}
-    layer = count(build("tnn", width, 2, longest)) - count(build("tnn", width, 1, longest))
-    # Beside the feed-forward, d + 1 maps of width^2.
-    fields["intermediate_size"] = round((layer / width**2 - (fields["degree"] + 1)) * width / 3)
-    config = AutoConfig.for_model("poly_transformer", num_hidden_layers=depth, **fields)
-    model: PreTrainedModel = AutoModelForCausalLM.from_config(config)
-    return model.eval()
+def model_of(family: str, sizes: Sizes) -> Any:
+    """Return a model of decoding.py; a polynomial one gets the feed-forward that makes a layer as large as TNN's."""
+    model = build(family, sizes)
+    if family.startswith("poly"):
+        excess = [
+            count(build(name, sizes._replace(depth=2))) - count(build(name, sizes._replace(depth=1)))
+            for name in (family, "tnn")
+        ]
+        model.config.intermediate_size -= round((excess[0] - excess[1]) / (3 * sizes.width))
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(model.config).eval()
+    return model
 
 
-def counts(model: PreTrainedModel, prompt: torch.Tensor, tokens: int) -> tuple[float, float]:
+def generate(model: Any, prompt: torch.Tensor, tokens: int) -> list[float]:
+    """Generate greedily, and return the milliseconds of each step after the prompt."""
+    config = GenerationConfig(do_sample=False, max_new_tokens=tokens, pad_token_id=0)
+    clock = TokenClock(prompt.device)
+    model.generate(prompt, generation_config=config, stopping_criteria=StoppingCriteriaList([clock]))
+    return [1e3 * seconds for seconds in clock.seconds[1:]]
+
+
+def counts(model: Any, prompt: torch.Tensor, tokens: int) -> tuple[float, float]:
     """Return operations of torch and calls of Python functions in a step."""
     operations, calls = [], []
     for length in (2, tokens):
         with OperationCount() as mode:
-            generate(model, prompt, length, None, True)
+            generate(model, prompt, length)
         operations.append(mode.number)
         number = 0
 
@@ -86,7 +82,7 @@ def counts(model: PreTrainedModel, prompt: torch.Tensor, tokens: int) -> tuple[f
 
         sys.setprofile(note)
         try:
-            generate(model, prompt, length, None, True)
+            generate(model, prompt, length)
         finally:
             sys.setprofile(None)
         calls.append(number)
@@ -96,7 +92,7 @@ def counts(model: PreTrainedModel, prompt: torch.Tensor, tokens: int) -> tuple[f
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command and return its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--models", nargs="+", choices=FAMILIES, default=list(FAMILIES))
     parser.add_argument("--prompt", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=24, help="to generate in a call, at least 3")
     parser.add_argument("--hidden-size", type=int, default=256, help="a multiple of 64")
@@ -110,16 +106,13 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     torch.set_num_threads(arguments.threads)
     prompt = torch.randint(3, VOCABULARY, (1, arguments.prompt), generator=torch.Generator().manual_seed(1))
     names = ["llama", *(name for name in arguments.models if name != "llama")]
-    size = (arguments.hidden_size, arguments.layers, arguments.prompt + arguments.tokens)
-    models = {name: build_equal(name, *size) for name in names}
+    sizes = Sizes(arguments.hidden_size, arguments.layers, arguments.tokens, arguments.prompt)
+    models = {name: model_of(name, sizes) for name in names}
     times: dict[str, list[float]] = {name: [] for name in names}
     with torch.inference_mode():
         for _ in range(arguments.rounds + 1):
             for name, model in models.items():
-                clock = StepClock(torch.device("cpu"), Time(None))
-                generate(model, prompt, arguments.tokens, clock, True)
-                steps = [1e3 * (b - a) for a, b in zip(clock.times, clock.times[1:], strict=False)]
-                times[name].append(statistics.median(steps))
+                times[name].append(statistics.median(generate(model, prompt, arguments.tokens)))
         rows = []
         for name, model in models.items():
             found = times[name][1:]  # the first call allocates
@@ -134,8 +127,8 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         for row in rows
         for metric in metrics
     ]
-    title = f"One step of generate(): width {size[0]}, {size[1]} layers, {arguments.prompt} to {size[2]} tokens, "
-    title += f"CPU, {arguments.threads} threads, torch {torch.__version__}"
+    title = f"One step of generate(): width {sizes.width}, {sizes.depth} layers, tokens {sizes.prompt} to "
+    title += f"{sizes.prompt + sizes.longest}, CPU, {arguments.threads} threads, torch {torch.__version__}"
     write_report(arguments, "step_overhead", [(title, rows, COLUMNS)], results)
     return rows
 

@@ -280,7 +280,7 @@ def test_in_a_hybrid():
             mixer_configs={"poly_transformer": {"num_attention_heads": 2, **own}, "attention": {"num_heads": 2}},
             pad_token_id=0,
         )
-        assert config.layer_types == [kept, "full_attention", "seqmix_history", kept]
+        assert config.layer_types == [kept, "full_attention", "seqmix_convolution", kept]
         model = perturb(SeqMixHybridForCausalLM(config)).double().eval()
         ids = torch.randint(1, VOCAB, (2, 5))
         expected = model.generate(ids, max_new_tokens=8, use_cache=False)
