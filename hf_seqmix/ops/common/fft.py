@@ -23,7 +23,7 @@ __all__ = [
     "right_angle_twist",
     "spectrum",
     "step_sizes",
-    "stepped_product",
+    "stepped_inverse",
     "stepped_spectrum",
 ]
 
@@ -124,7 +124,7 @@ def stepped_spectrum(x: Tensor, scaled: bool = False) -> Tensor:
 
     Args:
         x: (..., rows, columns) in float32 or float64, sizes from `step_sizes`; fastest with rows side by side.
-        scaled: divide by the length, as `stepped_product` wants its kernels.
+        scaled: divide by the length, so that `stepped_inverse` of a product is a convolution.
 
     Returns:
         (..., rows / 2 + 1, columns), complex.
@@ -137,26 +137,21 @@ def stepped_spectrum(x: Tensor, scaled: bool = False) -> Tensor:
     return torch.fft.fft(first.mul_(_twiddles(rows, columns, x.dtype, x.device)[0]), dim=-1, norm=norm)
 
 
-def stepped_product(x_spectra: Tensor, kernel_spectra: Tensor, rows: int) -> Tensor:
-    """Return the sum of circular convolutions, of signals given by `stepped_spectrum`; overwrites `x_spectra`.
+def stepped_inverse(spectra: Tensor, rows: int) -> Tensor:
+    """Return signals given by their `stepped_spectrum`, times their length; overwrites `spectra`.
 
     Args:
-        x_spectra: (parts, ..., rows / 2 + 1, columns), destroyed; the sum is over the parts.
-        kernel_spectra: broadcastable to it, scaled spectra.
+        spectra: (..., rows / 2 + 1, columns), destroyed.
         rows: number of rows.
 
     Returns:
         (..., rows, columns).
     """
-    products = x_spectra.mul_(kernel_spectra)
-    total = products[0]
-    for part in products[1:]:
-        total.add_(part)
-    columns = total.shape[-1]
+    columns = spectra.shape[-1]
     if columns > 1:
-        real = total.real.dtype
-        total = torch.fft.ifft(total, dim=-1, norm="forward").mul_(_twiddles(rows, columns, real, total.device)[1])
-    return torch.fft.irfft(total, n=rows, dim=-2, norm="forward")
+        twiddles = _twiddles(rows, columns, spectra.real.dtype, spectra.device)[1]
+        spectra = torch.fft.ifft(spectra, dim=-1, norm="forward").mul_(twiddles)
+    return torch.fft.irfft(spectra, n=rows, dim=-2, norm="forward")
 
 
 def correlate(g_spectrum: Tensor, x_spectrum: Tensor, fft_length: int) -> Tensor:

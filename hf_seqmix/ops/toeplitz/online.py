@@ -69,9 +69,9 @@ class OnlineConvolution:
         self._view()
 
     def _view(self) -> None:
-        # Views take as long as the arithmetic of a step: made once.
-        self._recent_rows = list(self._recent)
-        self._open_sums = [self._sums[place:] for place in range(self.kernel.block)]
+        # Views take as long as the arithmetic of a step: made once. A token is (batch, 1, channels).
+        self._recent_rows = list(self._recent.unsqueeze(2))
+        self._open_sums = [self._sums.unsqueeze(2)[place:] for place in range(self.kernel.block)]
         self._sum_rows = [sums[0] for sums in self._open_sums]
 
     @property
@@ -114,7 +114,7 @@ class OnlineConvolution:
             with torch.no_grad():
                 return self.step(x)
         batch, tokens, channels = x.shape
-        if (batch, channels) != self._sum_rows[0].shape or x.dtype != self.dtype:
+        if (batch, channels) != self._sums.shape[1:] or x.dtype != self.dtype:
             raise ValueError(
                 f"x is {x.dtype} of shape {tuple(x.shape)}, but ({self._sums.shape[1]}, tokens, "
                 f"{self.kernel.channels}) of {self.dtype} is needed."
@@ -125,15 +125,15 @@ class OnlineConvolution:
                 "or nothing, which keeps the prompt."
             )
         if tokens == 1:
-            return self._step(x[:, 0]).unsqueeze(1)
+            return self._step(x)
         if tokens > 2 * self.kernel.block and self._limit is None:
             return self.prefill(x)
         # Those who guess several tokens take some back.
         if self._place == self.kernel.block:
             self._next_block()
         self._mark = (self._clock, self._sums.clone())
-        outputs = [self._step(column) for column in x.unbind(1)]
-        return torch.stack(outputs, dim=1) if outputs else x.clone()
+        outputs = [self._step(column) for column in x.split(1, dim=1)]
+        return torch.cat(outputs, dim=1) if outputs else x.clone()
 
     def _step(self, x: Tensor) -> Tensor:
         block, place = self.kernel.block, self._place
@@ -141,8 +141,11 @@ class OnlineConvolution:
             self._next_block()
             place = 0
         self._recent_rows[place].copy_(x)
-        self._open_sums[place].addcmul_(x.to(self.kernel.dtype), self.kernel.near[place])
-        y = self._sum_rows[place].to(self.dtype, copy=True)
+        # Conversions that convert nothing take as long as a sum.
+        x = x if self.dtype == self.kernel.dtype else x.to(self.kernel.dtype)
+        self._open_sums[place].addcmul_(x, self.kernel.near[place])
+        y = self._sum_rows[place]
+        y = y.clone() if self.dtype == self.kernel.dtype else y.to(self.dtype)
         self._place = place + 1
         if self._done < len(self._pieces):
             self._work()
@@ -229,8 +232,8 @@ class OnlineConvolution:
     def crop(self, length: int) -> None:
         """Forget the inputs from position `length` on.
 
-        Tiles that saw none of these inputs stay. The time depends on the number of inputs that are forgotten, but a
-        large tile that began with them is computed again.
+        What saw none of these inputs stays. The time depends on the number of inputs that are forgotten, but the far
+        part of a large span that began with them is computed again.
 
         Raises:
             ValueError: if inputs before that position, which are needed, are no longer held.
@@ -306,17 +309,21 @@ class OnlineConvolution:
         self._far.put(self._block, inputs)
         self._block += 1
         self._place = 0
-        self._sums[:block] = self._sums[block:]
+        far = self._far_outputs()
+        if far is None:
+            self._sums[:block] = self._sums[block:]
+        else:
+            torch.add(self._sums[block:], far, out=self._sums[:block])
         self._sums[block:] = 0
-        self._add_far()
         self._plan()
 
-    def _add_far(self) -> None:
-        """Add what far inputs and a forgotten prompt contribute to the outputs of this block."""
-        sums = self._sums[: self.kernel.block]
-        for part in (None if self._tail is None else self._tail[self._block], self._far.outputs(self._block)):
-            if part is not None:
-                sums += part.permute(2, 0, 1)
+    def _far_outputs(self) -> Tensor | None:
+        """Return what far inputs and a forgotten prompt add to the outputs of this block, (block, batch, channels)."""
+        far = self._far.outputs(self._block)
+        if self._tail is not None:
+            tail = self._tail[self._block]
+            far = tail if far is None else tail + far
+        return None if far is None else far.permute(2, 0, 1)
 
     def _plan(self) -> None:
         """Begin the work of the far part during this block, and do what is due."""
@@ -334,4 +341,6 @@ class OnlineConvolution:
         if self._block:
             y[0, ..., :block] += y[1, ..., block:]
         self._sums.copy_(y[0].permute(2, 0, 1))
-        self._add_far()
+        far = self._far_outputs()
+        if far is not None:
+            self._sums[:block] += far

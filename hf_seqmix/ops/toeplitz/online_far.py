@@ -35,8 +35,8 @@ class FarPart(Protocol):
     def outputs(self, block: int) -> Tensor | None:
         """Return what blocks up to `block` - 2 add to the outputs of a block, (batch, channels, block); None: zeros.
 
-        The result is read at once and not written to. It is asked for when the block begins, and again after `load`,
-        `crop` and `reorder` in the middle of the block.
+        The result is read at once and not written to. It is asked for when the block begins, and again after `load`
+        and `crop` in the middle of the block.
         """
 
     def pieces(self, block: int) -> list[Any]:

@@ -5,6 +5,9 @@ from torch import Tensor
 
 __all__ = ["BlockHistory", "allocate"]
 
+FIRST = 4
+"""Blocks of the first segment, a power of two."""
+
 
 def allocate(shape: tuple[int, ...], like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """Return memory on the device of `like`, with no value, to be written to in and outside of inference mode."""
@@ -26,7 +29,7 @@ class BlockHistory:
 
     Attributes:
         shape: (batch, channels, positions) of a block.
-        segments: tensors of (blocks, batch, channels, positions), of 1, 1, 2, 4, 8 and so on blocks.
+        segments: tensors of (blocks, batch, channels, positions), of 4, 4, 8, 16 and so on blocks.
         oldest: number of the oldest block that is held.
         most: blocks that are held; None for all.
     """
@@ -41,9 +44,9 @@ class BlockHistory:
     def at(self, index: int) -> Tensor:
         """Return block `index`, (batch, channels, positions), in place."""
         index = index if self.most is None else index % self.most
-        segment = index.bit_length()
+        segment = self._segment(index)
         while len(self.segments) <= segment:
-            self.segments.append(allocate((self._begin(len(self.segments)) or 1, *self.shape), self._like))
+            self.segments.append(allocate((self._begin(len(self.segments)) or FIRST, *self.shape), self._like))
         return self.segments[segment][index - self._begin(segment)]
 
     def put(self, index: int, inputs: Tensor) -> None:
@@ -66,38 +69,39 @@ class BlockHistory:
         while index < end:
             self.at(index)  # makes the segment
             place = index if self.most is None else index % self.most
-            segment = place.bit_length()
+            segment = self._segment(place)
             place -= self._begin(segment)
             count = min(end - index, len(self.segments[segment]) - place)
             self.segments[segment][place : place + count] = inputs[index - first : index - first + count]
             index += count
 
-    def read(self, first: int, parts: int, blocks: int, start: int, stop: int) -> Tensor:
-        """Return blocks from `first` on; their number, parts * blocks, is a power of two that divides `first`.
+    def read(self, first: int, blocks: int, start: int, stop: int) -> Tensor:
+        """Return blocks from `first` on, in place where the blocks are not the very first.
 
         Args:
             first: of the blocks.
-            parts: number of signals.
-            blocks: blocks of a signal.
+            blocks: number of blocks, a power of two that divides `first`.
             start: first channel.
             stop: the channel after the last.
 
         Returns:
-            (parts, batch, stop - start, blocks, positions), in place where the blocks are not the very first.
+            (batch, stop - start, blocks, positions).
         """
         first = first if self.most is None else first % self.most
-        segment = first.bit_length()
-        batch, channels, positions = self.shape
-        if first:
+        batch, width, positions = self.shape
+        size = batch * width * positions
+        parts = []
+        end = first + blocks
+        while first < end:
+            segment = self._segment(first)
+            begin = self._begin(segment)
+            count = min(end - first, (begin or FIRST))
             # One call for what slices and permutations do.
-            size = batch * channels * positions
-            strides = (blocks * size, channels * positions, positions, size, 1)
-            shape = (parts, batch, stop - start, blocks, positions)
-            offset = (first - self._begin(segment)) * size + start * positions
-            return self.segments[segment].as_strided(shape, strides, offset)
-        last = (parts * blocks - 1).bit_length()
-        whole = [each[:, :, start:stop].permute(1, 2, 0, 3) for each in self.segments[: last + 1]]
-        return torch.cat(whole, dim=2).view(batch, stop - start, parts, blocks, positions).permute(2, 0, 1, 3, 4)
+            shape, strides = (batch, stop - start, count, positions), (width * positions, positions, size, 1)
+            offset = (first - begin) * size + start * positions
+            parts.append(self.segments[segment].as_strided(shape, strides, offset))
+            first += count
+        return parts[0] if len(parts) == 1 else torch.cat(parts, dim=2)
 
     def reorder(self, rows: Tensor) -> None:
         """Keep rows of the batch."""
@@ -110,4 +114,7 @@ class BlockHistory:
         self._like = self._like.to(device)
 
     def _begin(self, segment: int) -> int:
-        return (1 << segment) >> 1
+        return (FIRST << segment) >> 1 if segment else 0
+
+    def _segment(self, index: int) -> int:
+        return (index // FIRST).bit_length()

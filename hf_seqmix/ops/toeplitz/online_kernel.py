@@ -15,7 +15,7 @@ from .online_tiles import Tiles
 __all__ = ["OnlineKernel", "lags_that_matter"]
 
 BLOCK = 64
-"""Positions of a block. Measured on a CPU (256 channels, one row): blocks of 16 to 64 differ by less than a tenth."""
+"""Positions of a block. Measured on a CPU (256 channels, one row): blocks of 32 to 128 differ by about a tenth."""
 
 RUN = 64
 """Lags whose weights are summed first, where the weight of all later lags is wanted."""
@@ -26,8 +26,8 @@ class OnlineKernel:
 
     One kernel serves any number of `OnlineConvolution`s; weights must not change meanwhile.
 
-    A tile of size U = block 2^level multiplies inputs by one or two segments of 2U taps each: lags U to 3U - 1, which
-    part a block of U positions from the second one after it, and lags 2U to 4U - 1, from the third one.
+    A span is U = block 4^level positions long. The outputs of a span see inputs at a distance of 2 to 7 spans by a
+    segment of 2U taps each: see `online_tiles.py`.
 
     Args:
         taps: (channels, taps), lags from 0; the kernel is zero beyond. Or, for a kernel without an end, a function
@@ -41,7 +41,7 @@ class OnlineKernel:
         block: positions of a block.
         channels: number of channels.
         length: number of taps; None for a kernel without an end.
-        near: for each place in a block, (taps, 1, channels), the taps that reach from there to the end of the next.
+        near: for each place in a block, (taps, 1, 1, channels), the taps that reach from there to the end of the next.
     """
 
     def __init__(
@@ -52,7 +52,9 @@ class OnlineKernel:
         length: int | None = None,
     ) -> None:
         if block < 1 or block & (block - 1):
-            raise ValueError(f"block is {block}, but tiles double in size: give a power of two, such as {BLOCK}.")
+            raise ValueError(
+                f"block is {block}, but spans are multiples of it that divide each other: give a power of two, such as {BLOCK}."
+            )
         self.block = block
         self.dtype = compute_dtype(dtype)
         self._build = None if isinstance(taps, Tensor) else taps
@@ -62,23 +64,38 @@ class OnlineKernel:
         self.taps = given.detach().to(self.dtype)
         self.channels = given.shape[0]
         self.length = given.shape[1] if self._build is None else length
-        near = self.first(2 * block).t().contiguous().unsqueeze(1)  # (2 block, 1, channels)
+        near = self.first(2 * block).t().contiguous()[:, None, None]  # (2 block, 1, 1, channels)
         self.near = [near[: 2 * block - place] for place in range(block)]
-        self._spectra: list[Tensor] = []
-        self._known: list[list[int]] = []
+        self._spectra: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by level and distance; channels made
+        self._views: dict[tuple[int, int, int, int], Tensor] = {}  # of these, by range of channels
 
     @property
     def levels(self) -> int | None:
-        """Number of sizes of tiles that have taps that are not zero; None for a kernel without an end."""
+        """Number of sizes of spans that have taps that are not zero; None for a kernel without an end."""
         if self.length is None:
             return None
-        # The nearest lag of a tile of size U is U + 1.
-        return max(0, (self.length - 2) // self.block).bit_length()
+        # The nearest lag of spans of U positions is U + 1.
+        return (max(0, (self.length - 2) // self.block).bit_length() + 1) // 2
+
+    @staticmethod
+    def blocks(level: int) -> int:
+        """Return the number of blocks of a span."""
+        return 4**level
+
+    def segments(self, level: int) -> int:
+        """Return the number of segments of taps for spans of a size: one each for distances of 2 to 7 spans."""
+        if self.length is None:
+            return 6
+        return min(6, (self.length - 2) // (self.block * self.blocks(level)))
 
     @property
     def blocks_held(self) -> int | None:
         """Number of blocks of inputs that a state holds, a power of two; None for all."""
-        return None if self.levels is None else 4 << max(0, self.levels - 1)
+        levels = self.levels
+        if not levels:
+            return None if levels is None else 4
+        # Those that the largest spans read, and one span more, so that what follows can be cropped.
+        return 1 << ((self.segments(levels - 1) + 3) * self.blocks(levels - 1) - 1).bit_length()
 
     def far_part(self, history: BlockHistory, piece: int, limit: int | None) -> FarPart:
         """Return what makes the far part of a new state: see `online_far.py`.
@@ -93,7 +110,8 @@ class OnlineKernel:
     @property
     def memory(self) -> int:
         """Bytes of taps and spectra."""
-        return sum(tensor.nbytes for tensor in (self.taps, *self.near[:1], *self._spectra))
+        spectra = (spectrum for spectrum, _ in self._spectra.values())
+        return sum(tensor.nbytes for tensor in (self.taps, *self.near[:1], *spectra))
 
     def first(self, length: int) -> Tensor:
         """Return the taps of lags 0 to length - 1, (channels, length), zeros where the kernel has ended."""
@@ -103,34 +121,40 @@ class OnlineKernel:
         taps = self.taps[:, :length]
         return F.pad(taps, (0, length - taps.shape[1])) if taps.shape[1] < length else taps
 
-    def spectra(self, level: int, count: int, start: int, stop: int) -> Tensor:
-        """Return spectra of the segments of one size, for a range of channels.
+    def spectrum(self, level: int, distance: int, start: int, stop: int) -> Tensor:
+        """Return the spectrum of the segment of taps between spans at a distance, for a range of channels.
+
+        The taps are those of lags (distance - 1) U to (distance + 1) U - 1. Only the channels asked for are
+        transformed, when they are first asked for, so that the work of a large size is shared out over many steps.
 
         Args:
-            level: U = block 2^level.
-            count: 1 for lags U to 3U - 1 alone; 2 for lags 2U to 4U - 1 before these.
+            level: U = block 4^level.
+            distance: 2 to 7, in spans.
             start: first channel.
             stop: the channel after the last.
 
         Returns:
-            (count, stop - start, rows / 2 + 1, columns), complex, scaled: see `stepped_spectrum`.
+            (stop - start, rows / 2 + 1, columns), complex, scaled: see `stepped_spectrum`.
         """
-        while len(self._spectra) <= level:
-            rows, columns = step_sizes(2 * self.block << len(self._spectra))
-            complex_dtype = torch.promote_types(self.dtype, torch.complex64)
-            shape = (2, self.channels, rows // 2 + 1, columns)
-            self._spectra.append(allocate(shape, self.taps, complex_dtype))
-            self._known.append([0, 0])
-        spectra, known = self._spectra[level], self._known[level]
-        for which in range(2 - count, 2):
-            if known[which] < stop:
-                size = self.block << level
-                # Only the channels asked for, so that the work of a large size is shared out over many steps.
-                begin, lag = known[which], (2 - which) * size
-                taps = self.first(lag + 2 * size)[begin:stop, lag:]
-                spectra[which, begin:stop] = stepped_spectrum(taps.unflatten(-1, step_sizes(2 * size)), scaled=True)
-                known[which] = stop
-        return spectra[2 - count :, start:stop]
+        key = (level, distance, start, stop)
+        if key not in self._views:
+            self._views[key] = self._spectrum(level, distance, start, stop)
+        return self._views[key]
+
+    def _spectrum(self, level: int, distance: int, start: int, stop: int) -> Tensor:
+        size = self.block * self.blocks(level)
+        rows, columns = step_sizes(2 * size)
+        if (level, distance) not in self._spectra:
+            dtype = torch.promote_types(self.dtype, torch.complex64)
+            whole = allocate((self.channels, rows // 2 + 1, columns), self.taps, dtype)
+            self._spectra[level, distance] = (whole, torch.zeros(self.channels, dtype=torch.bool))
+        whole, known = self._spectra[level, distance]
+        if not bool(known[start:stop].all()):
+            lag = (distance - 1) * size
+            taps = self.first(lag + 2 * size)[start:stop, lag:]
+            whole[start:stop] = stepped_spectrum(taps.unflatten(-1, (rows, columns)), scaled=True)
+            known[start:stop] = True
+        return whole[start:stop]
 
 
 def lags_that_matter(taps: Tensor, beyond: Tensor | float = 0.0, resolution: float | None = None) -> int:

@@ -90,7 +90,7 @@ def test_a_prompt_that_is_not_needed_again_is_forgotten(taps):
 def test_crop_and_extend_again_at_random_points(taps, seed):
     x, kernel, exact = problem(taps)
     draw, furthest = random.Random(seed), 0
-    state = OnlineConvolution(kernel, 2, x.dtype)
+    state = OnlineConvolution(kernel, 2, x.dtype, piece=[1, 40, 2**14][seed])
     for _ in range(60):
         start = state.position
         end = min(LENGTH, start + draw.choice([1, 2, 5, 30, 70]))
@@ -149,15 +149,23 @@ def test_a_state_is_copied_and_moved(taps):
     assert_close(run(copied, x, 0), exact[:, 70:])
 
 
-def test_a_state_stored_elsewhere_keeps_no_tensor_behind():
+def tensors_of(value):
+    """Yield the tensors of a state, without those of its kernel."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from tensors_of(each)
+    elif type(value).__module__.startswith("hf_seqmix") and not isinstance(value, OnlineKernel):
+        yield from tensors_of(vars(value))
+
+
+def test_a_state_stored_elsewhere_leaves_no_tensor_behind():
     x, kernel, _ = problem()
     state = OnlineConvolution(kernel, 2, x.dtype)
-    state.prefill(x[:, :70])
-    state.to("meta")
-    parts = (state, state._history, state._far)
-    held = [value for part in parts for value in vars(part).values()]
-    tensors = [each for value in held for each in (value if isinstance(value, list) else [value])]
-    assert {each.device.type for each in tensors if isinstance(each, torch.Tensor)} == {"meta"}
+    run(state, x[:, :70], 20)
+    assert {each.device.type for each in tensors_of(state)} == {"cpu"}
+    assert {each.device.type for each in tensors_of(state.to("meta"))} == {"meta"}
 
 
 def test_a_decaying_kernel_keeps_bounded_memory():
@@ -175,24 +183,29 @@ def test_a_decaying_kernel_keeps_bounded_memory():
     assert state.inputs().shape[1] >= kept - 1
 
 
-def test_a_step_computes_a_bounded_part_of_a_tile():
-    # Samples transformed in a step: a count of work, since a timing is never an assertion.
-    work = []
-    piece = 2**13
-    state = OnlineConvolution(OnlineKernel(lambda n: torch.ones(64, n), 16), 1, piece=piece)
+def test_a_step_computes_a_bounded_part_of_a_span():
+    # Pieces, and samples that are transformed in one: a count of work, since a timing is never an assertion.
+    work, sizes = [], []
+    piece, block = 2**11, 64
+    state = OnlineConvolution(OnlineKernel(lambda n: torch.ones(16, n), block), 1, piece=piece)
     compute = state._far.compute
 
     def counted(piece):
-        level, tile, start, stop = piece
-        work[-1] += (1 + tile % 2) * (stop - start) * (32 << level)
+        level, _, part, stage = piece
+        work[-1] += 1
+        if stage < 5:
+            start, stop = state._far._levels[level]._range(part)
+            sizes.append((stop - start) * 2 * block * 4**level)
         compute(piece)
 
     state._far.compute = counted
     for _ in range(4096):
         work.append(0)
-        state.step(torch.ones(1, 1, 64))
-    assert sum(work[2048:]) > 2048 * 64 * 4  # there is work to be shared out
-    assert max(work) <= 2 * piece
+        state.step(torch.ones(1, 1, 16))
+    assert sum(sizes) >= 3000 * 16 * 2 * 3 * 5  # there is work to be shared out: three levels, in five stages
+    assert max(sizes) <= piece
+    assert max(work) <= 2
+    assert not any(work[::block])  # when a block begins there is other work
 
 
 def test_states_made_in_inference_mode_go_on_outside():

@@ -22,15 +22,9 @@ def test_a_kernel_without_an_end_asks_for_twice_the_taps_or_more():
 def test_a_finite_kernel_is_zero_beyond_its_taps():
     kernel = OnlineKernel(torch.ones(1, 3), block=8)
     assert kernel.first(5).tolist() == [[1, 1, 1, 0, 0]]
-    assert [OnlineKernel(torch.ones(1, n), block=8).levels for n in (1, 9, 10, 17, 18, 33, 34)] == [
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-        3,
-    ]
+    levels = {n: OnlineKernel(torch.ones(1, n), block=8).levels for n in (1, 9, 10, 33, 34, 129, 130)}
+    assert levels == {1: 0, 9: 0, 10: 1, 33: 1, 34: 2, 129: 2, 130: 3}
+    assert [OnlineKernel(torch.ones(1, n), block=8).segments(0) for n in (10, 17, 18, 300)] == [1, 1, 2, 6]
 
 
 @pytest.mark.parametrize("decay", [0.5, 0.9, 0.99])
