@@ -40,6 +40,7 @@ class BlockHistory:
         self.segments: list[Tensor] = []
         self.oldest, self.most, self.shape = 0, most, shape
         self._like = torch.empty(0, dtype=dtype, device=device)
+        self.at(0)  # makes the first segment
 
     def at(self, index: int) -> Tensor:
         """Return block `index`, (batch, channels, positions), in place."""

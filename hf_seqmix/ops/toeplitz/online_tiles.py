@@ -54,6 +54,7 @@ class Tiles:
         self._kernel, self._history, self._samples, self._limit = kernel, history, piece, limit
         self._levels: list[_Level] = []
         self._sums: Tensor | None = None  # (2, block, batch, channels), outputs of even and of odd blocks
+        self._add_levels(1)  # here, since the step that begins a block has other work
 
     @property
     def memory(self) -> int:
@@ -167,7 +168,7 @@ class _Level:
     """Spans of one size: spectra of the last inputs, and outputs of the span that is read and of the next.
 
     Args:
-        kernel: of which spectra are multiplied.
+        kernel: `OnlineKernel`, of which spectra are multiplied.
         number: of the level; spans have 4^number blocks.
         shape: (batch, channels, positions) of a block.
         samples: that are transformed in a part.
