@@ -181,7 +181,7 @@ class _Level:
         outputs: (2, blocks, batch, channels, positions), of even and of odd spans.
     """
 
-    STAGES = 5
+    STAGES = 6
 
     def __init__(self, kernel: Any, number: int, shape: tuple[int, int, int], samples: int) -> None:
         batch, channels, self._block = shape
@@ -221,7 +221,7 @@ class _Level:
             self.read(history, span - 2, part)
         elif stage == 1:
             self.transform(span - 2, part)
-        elif stage < 4:
+        elif stage < 5:
             self.multiply(span, part, stage - 2)
         else:
             self.write(span, part)
@@ -238,12 +238,12 @@ class _Level:
         self._spectra[span % self._kept][part] = stepped_spectrum(self._room_of(stop - start)[0])
         self._held[span % self._kept] = span
 
-    def multiply(self, span: int, part: int, half: int) -> None:
-        """Add half of the products of taps and the inputs that a span of outputs sees; half 0 comes first."""
+    def multiply(self, span: int, part: int, third: int) -> None:
+        """Add a third of the products of taps and the inputs that a span of outputs sees; thirds come in order."""
         start, stop = self._range(part)
         first, total = self.first(span), self._room_of(stop - start)[2]
-        middle = (first + span) // 2
-        for index in range(first, middle) if half == 0 else range(middle, span - 1):
+        begin, end = (first + (span - 1 - first) * each // 3 for each in (third, third + 1))
+        for index in range(begin, end):
             spectrum = self._spectra[index % self._kept][part]
             taps = self._kernel.spectrum(self.number, span - index, start, stop)
             if index == first:
