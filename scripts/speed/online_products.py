@@ -11,7 +11,8 @@ by one call of torch. `attention` writes keys and values of heads of 64 channels
 The outputs of all are compared with a product in float64 before anything is timed. The mean for n tokens is over all
 tokens for `online`, and over --samples tokens between any two of --lengths for the others, whose cost grows evenly.
 The time of a token is the median over --rounds, in which all take turns. The worst token is the one with the largest
-median. A row of goals follows the rows that they are for. Taps and the spectra of the kernel, which a layer makes once, are made before.
+median. Taps and the spectra of the kernel, which a layer makes once, are made before. A row of goals follows the rows
+that they are for.
 """
 
 import argparse

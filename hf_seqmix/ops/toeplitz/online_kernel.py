@@ -53,7 +53,7 @@ class OnlineKernel:
     ) -> None:
         if block < 1 or block & (block - 1):
             raise ValueError(
-                f"block is {block}, but spans are multiples of it that divide each other: give a power of two, such as {BLOCK}."
+                f"block is {block}, but spans grow by powers of two: give a power of two, such as {BLOCK}."
             )
         self.block = block
         self.dtype = compute_dtype(dtype)

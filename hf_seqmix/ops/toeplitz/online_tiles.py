@@ -18,14 +18,13 @@ steps after the last of its inputs are known, and are computed in pieces over th
 each in stages.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..common.fft import step_sizes, stepped_inverse, stepped_spectrum
 from .online_history import BlockHistory, allocate
+from .online_spans import Spans
 
 __all__ = ["PIECE", "Tiles"]
 
@@ -52,7 +51,7 @@ class Tiles:
 
     def __init__(self, kernel: Any, history: BlockHistory, piece: int, limit: int | None) -> None:
         self._kernel, self._history, self._samples, self._limit = kernel, history, piece, limit
-        self._levels: list[_Level] = []
+        self._levels: list[Spans] = []
         self._sums: Tensor | None = None  # (2, block, batch, channels), outputs of even and of odd blocks
         self._add_levels(1)  # here, since the step that begins a block has other work
 
@@ -72,12 +71,12 @@ class Tiles:
         """Return the pieces that are to be computed during a block: the same share of each span in every block."""
         self._add_levels(block)
         pieces = [piece for level in self._levels for piece in self._share(level, block, block + 1)]
-        return [*pieces, (0, block + 1, 0, _Level.STAGES)] if pieces else pieces
+        return [*pieces, (0, block + 1, 0, Spans.STAGES)] if pieces else pieces
 
     def compute(self, piece: tuple[int, int, int, int]) -> None:
         """Do a stage of a span, or add levels."""
         level, span, part, stage = piece
-        if stage < _Level.STAGES:
+        if stage < Spans.STAGES:
             self._levels[level].compute(self._history, span, part, stage)
         else:
             self._add(span)
@@ -128,9 +127,9 @@ class Tiles:
             blocks = self._kernel.blocks(level)
             if block < blocks or (self._limit is not None and 2 * blocks * self._kernel.block >= self._limit):
                 break
-            self._levels.append(_Level(self._kernel, level, self._history.shape, self._samples))
+            self._levels.append(Spans(self._kernel, level, self._history.shape, self._samples))
 
-    def _share(self, level: "_Level", start: int, stop: int) -> list[tuple[int, int, int, int]]:
+    def _share(self, level: Spans, start: int, stop: int) -> list[tuple[int, int, int, int]]:
         """Return the pieces that are computed from block `start` up to `stop`, both of the span before the outputs."""
         span = start // level.blocks + 1
         if span < 2 or self._beyond(level, span):
@@ -139,9 +138,9 @@ class Tiles:
         # Levels take turns: (sqrt(5) - 1) / 2 spreads multiples over the circle.
         turn = int((level.number * 0.618034) % 1 * level.blocks)
         begin, end = ((level.parts * (block - first) + turn) // level.blocks for block in (start, stop))
-        return [(level.number, span, part, stage) for part in range(begin, end) for stage in range(_Level.STAGES)]
+        return [(level.number, span, part, stage) for part in range(begin, end) for stage in range(Spans.STAGES)]
 
-    def _beyond(self, level: "_Level", span: int) -> bool:
+    def _beyond(self, level: Spans, span: int) -> bool:
         return self._limit is not None and span * level.blocks * self._kernel.block >= self._limit
 
     def _rebuild(self, block: int, before: int | None) -> None:
@@ -157,156 +156,8 @@ class Tiles:
                     for index in missing:
                         level.read(self._history, index, part)
                         level.transform(index, part)
-                    for stage in range(2, _Level.STAGES):
+                    for stage in range(2, Spans.STAGES):
                         level.compute(self._history, span, part, stage)
             for piece in self._share(level, span * level.blocks, block):
                 self.compute(piece)
         self._add(block)
-
-
-class _Level:
-    """Spans of one size: spectra of the last inputs, and outputs of the span that is read and of the next.
-
-    Args:
-        kernel: `OnlineKernel`, of which spectra are multiplied.
-        number: of the level; spans have 4^number blocks.
-        shape: (batch, channels, positions) of a block.
-        samples: that are transformed in a part.
-
-    Attributes:
-        STAGES: what the outputs of a span in a part of the channels are made in, one after the other.
-        number: of the level.
-        blocks: of a span.
-        parts: number of parts of the channels.
-        outputs: (2, blocks, batch, channels, positions), of even and of odd spans.
-    """
-
-    STAGES = 6
-
-    def __init__(self, kernel: Any, number: int, shape: tuple[int, int, int], samples: int) -> None:
-        batch, channels, self._block = shape
-        self._kernel, self.number, self.blocks = kernel, number, kernel.blocks(number)
-        self._kept = kernel.segments(number)
-        self._size = 2 * self._block * self.blocks
-        self._rows, self._columns = step_sizes(self._size)
-        rows, columns = max(1, self._block // self._columns), max(1, self._columns // self._block)
-        self._shape = (self._rows // 2 // rows, rows, columns, self._columns // columns)
-        # A transform in two steps takes about twice as long.
-        samples = samples if self._columns == 1 else samples // 2
-        self._channels, self._width = channels, min(channels, max(1, samples // (self._size * max(1, batch))))
-        self.parts = -(-channels // self._width)
-        # Written before it is read, so that pages of memory are asked for a few at a time.
-        self.outputs = allocate((2, self.blocks, batch, channels, self._block), kernel.taps)
-        self._spectra: list[dict[int, Tensor]] = [{} for _ in range(self._kept)]  # a ring of spans, by part
-        self._held = [-1] * self._kept  # numbers of these spans
-        self._room: list[Tensor] = []  # see `_room_of`
-        self._views: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
-
-    @property
-    def memory(self) -> int:
-        """Bytes of the state."""
-        return self.outputs.nbytes + sum(each.nbytes for parts in self._spectra for each in parts.values())
-
-    def first(self, span: int) -> int:
-        """Return the first span of inputs that the outputs of a span see."""
-        return max(0, 4 * (span // 4 - 1), span - 1 - self._kept)
-
-    def holds(self, span: int) -> bool:
-        """Return whether the spectra of a span of inputs are held: some parts of them for the last span."""
-        return self._held[span % self._kept] == span
-
-    def compute(self, history: BlockHistory, span: int, part: int, stage: int) -> None:
-        """Do a stage of the outputs of a span in a part of the channels."""
-        if stage == 0:
-            self.read(history, span - 2, part)
-        elif stage == 1:
-            self.transform(span - 2, part)
-        elif stage < 5:
-            self.multiply(span, part, stage - 2)
-        else:
-            self.write(span, part)
-
-    def read(self, history: BlockHistory, span: int, part: int) -> None:
-        """Read a span of inputs in a part of the channels."""
-        start, stop = self._range(part)
-        inputs = history.read(span * self.blocks, self.blocks, start, stop)  # (batch, channels, blocks, positions)
-        self._room_of(stop - start)[1].copy_(self._by_blocks(inputs))
-
-    def transform(self, span: int, part: int) -> None:
-        """Make the spectra of the inputs that were read last."""
-        start, stop = self._range(part)
-        self._spectra[span % self._kept][part] = stepped_spectrum(self._room_of(stop - start)[0])
-        self._held[span % self._kept] = span
-
-    def multiply(self, span: int, part: int, third: int) -> None:
-        """Add a third of the products of taps and the inputs that a span of outputs sees; thirds come in order."""
-        start, stop = self._range(part)
-        first, total = self.first(span), self._room_of(stop - start)[2]
-        begin, end = (first + (span - 1 - first) * each // 3 for each in (third, third + 1))
-        for index in range(begin, end):
-            spectrum = self._spectra[index % self._kept][part]
-            taps = self._kernel.spectrum(self.number, span - index, start, stop)
-            if index == first:
-                torch.mul(spectrum, taps, out=total)
-            else:
-                total.addcmul_(spectrum, taps)
-
-    def write(self, span: int, part: int) -> None:
-        """Write the outputs of a span in the part of the channels that was multiplied last."""
-        start, stop = self._range(part)
-        y = stepped_inverse(self._room_of(stop - start)[2], self._rows)
-        outputs = self.outputs[span % 2].narrow(2, start, stop - start).permute(1, 2, 0, 3)
-        # What wraps around falls on the first half.
-        self._by_blocks(outputs).copy_(self._by_rows(y, self._rows // 2))
-
-    def _range(self, part: int) -> tuple[int, int]:
-        """Return the first channel of a part, and the channel after the last."""
-        return part * self._width, min(self._channels, (part + 1) * self._width)
-
-    def _room_of(self, width: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Return memory for a part of so many channels: views take as long as small products, and are made once.
-
-        Returns:
-            The inputs, (batch, channels, rows, columns), with zeros in their last half; their first half as
-            `_by_blocks`; and the spectra of the outputs.
-        """
-        if not self._room:  # made with the first piece, since a step that begins a block has other work
-            batch, dtype = self.outputs.shape[2], torch.promote_types(self.outputs.dtype, torch.complex64)
-            # Rows of a signal lie side by side, where the first step of the transform wants them.
-            inputs = allocate((batch, self._width, self._columns, self._rows), self.outputs).zero_()
-            spectra = allocate((batch, self._width, self._rows // 2 + 1, self._columns), self.outputs, dtype)
-            self._room = [inputs, spectra]
-        if width not in self._views:
-            inputs = self._room[0][:, :width].transpose(2, 3)
-            self._views[width] = (inputs, self._by_rows(inputs, 0), self._room[1][:, :width])
-        return self._views[width]
-
-    def _by_rows(self, signals: Tensor, first: int) -> Tensor:
-        """Return half of the rows of signals (batch, channels, rows, columns), in the order of `_by_blocks`."""
-        batch, channels, row, column = signals.stride()
-        strides = (batch, channels, self._shape[1] * row, row, self._shape[3] * column, column)
-        return signals.as_strided((*signals.shape[:2], *self._shape), strides, signals.storage_offset() + first * row)
-
-    def _by_blocks(self, signals: Tensor) -> Tensor:
-        """Return signals (batch, channels, blocks, positions) with four dimensions of time.
-
-        Time is row * columns + column, and block * positions + position. A block is some rows, or a row some blocks:
-        the dimensions are groups of rows, rows of a block, blocks of a row, and columns of a block.
-        """
-        batch, channels, block, place = signals.stride()
-        strides = (batch, channels, self._shape[2] * block, self._shape[3] * place, block, place)
-        return signals.as_strided((*signals.shape[:2], *self._shape), strides, signals.storage_offset())
-
-    def reorder(self, rows: Tensor) -> None:
-        """Keep rows of the batch."""
-        self.outputs = self.outputs.index_select(2, rows)
-        self._map(lambda rows_first: rows_first.index_select(0, rows))
-
-    def to(self, device: torch.device, non_blocking: bool) -> None:
-        """Move the state to a device."""
-        self.outputs = self.outputs.to(device, non_blocking=non_blocking)
-        self._map(lambda each: each.to(device, non_blocking=non_blocking))
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> None:
-        self._room, self._views = [function(each) for each in self._room], {}
-        self._spectra = [{part: function(each) for part, each in parts.items()} for parts in self._spectra]
