@@ -167,7 +167,13 @@ class ConvolutionLayer(HistoryLayer):
 
     def join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
-        super().join(others)
+        longest = max(layer.get_seq_length() for layer in others)
+        if self.state is None or longest > self.get_seq_length():
+            super().join(others)
+        else:
+            for layer in others:
+                # What is held is not made again.
+                self.state.join(layer.keys[:, 0].to(self.state.dtype))
         self.dropped = max(layer.dropped for layer in (self, *others))
 
     def forget_first(self, count: int) -> None:

@@ -126,7 +126,7 @@ def measure(arguments: argparse.Namespace, batch: int) -> list[dict[str, Any]]:
     for name, (step, _) in steps.items():
         if name != "attention":
             errors[name] = max(largest_error(step(t), exact[..., t]) for t in points[:: arguments.samples])
-    kernels = {block: OnlineKernel(lambda length: taps[:, :length], block) for block in arguments.blocks}
+    kernels = {block: OnlineKernel(lambda first, last: taps[:, first:last], block) for block in arguments.blocks}
     memory: dict[int, int] = {}
     for block, kernel in kernels.items():
         state = OnlineConvolution(kernel, batch, piece=arguments.piece)

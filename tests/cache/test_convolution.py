@@ -29,7 +29,10 @@ class Decoder:
         return self.signs[:, :length] * self.decay**lags * (lags < (length if self.end is None else self.end))
 
     def decoder_kernel(self, dtype: torch.dtype, device: torch.device, known: Tensor | None = None) -> OnlineKernel:
-        return OnlineKernel(lambda length: self.taps(length).to(device), block=4, dtype=dtype, length=self.end)
+        def between(first: int, last: int) -> Tensor:
+            return self.taps(last)[:, first:].to(device)
+
+        return OnlineKernel(between, block=4, dtype=dtype, length=self.end)
 
 
 def rows_of(batch: int, length: int, seed: int) -> Tensor:
@@ -68,7 +71,7 @@ class Checked:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["step", "step", "few", "chunk", "crop", "select", "repeat", "copy", "move"]),
+            st.sampled_from(["step", "step", "few", "chunk", "crop", "select", "repeat", "join", "copy", "move"]),
             st.integers(1, 40),
         ),
         min_size=4,
@@ -95,6 +98,16 @@ def test_whatever_is_done_to_a_layer_steps_are_those_of_the_inputs(actions: list
         elif action == "repeat" and len(checked.inputs) < 3:
             layer.batch_repeat_interleave(2)
             checked.inputs = checked.inputs.repeat_interleave(2, dim=0)
+        elif action == "join" and len(checked.inputs) < 4:
+            other = Checked(checked.decoder, 1)
+            other.seed = 100 + held
+            other.add(number)
+            layer.join([other.layer])
+            longest = max(held, number)
+            padded = [
+                torch.nn.functional.pad(x, (0, 0, longest - x.shape[1], 0)) for x in (checked.inputs, other.inputs)
+            ]
+            checked.inputs = torch.cat(padded)
         elif action == "copy":
             checked.layer = copy.deepcopy(layer)
         elif action == "move":
@@ -125,7 +138,9 @@ def test_rows_join_states():
     a.add(30), b.add(11)
     for each in (a, b):
         each.add(1)
+    state = a.layer.state
     a.layer.join([b.layer])
+    assert a.layer.state is state  # the rows that were there are not made again
     short = torch.nn.functional.pad(b.inputs, (0, 0, 19, 0))
     a.inputs = torch.cat([a.inputs, short])
     a.add(1)

@@ -54,14 +54,16 @@ class ToeplitzKernel(nn.Module):
             (channels, length) when causal, else (channels, 2 length - 1).
         """
         reach = length - 1 if self.max_lag is None else min(length - 1, self.max_lag)
-        first = 0 if self.is_causal else -reach
-        device = self.encoder.out_proj.weight.device if device is None else device
-        lags = torch.arange(first, reach + 1, device=device, dtype=self.encoder.dtype)
-        taps = self.encoder(lags)  # (channels, lags)
-        if self.decay < 1:
-            taps = taps * torch.exp(lags.abs() * math.log(self.decay))
+        taps = self.between(0 if self.is_causal else -reach, reach + 1, device)
         beyond = length - 1 - reach
         return nn.functional.pad(taps, (0 if self.is_causal else beyond, beyond)) if beyond else taps
+
+    def between(self, first: int, last: int, device: torch.device | None = None) -> Tensor:
+        """Build the taps of lags first to last - 1, none of them beyond `max_lag`: (channels, last - first)."""
+        device = self.encoder.out_proj.weight.device if device is None else device
+        lags = torch.arange(first, last, device=device, dtype=self.encoder.dtype)
+        taps = self.encoder(lags)
+        return taps * torch.exp(lags.abs() * math.log(self.decay)) if self.decay < 1 else taps
 
     @torch.no_grad()
     def end(self, dtype: torch.dtype) -> int | None:

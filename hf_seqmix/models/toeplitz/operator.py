@@ -91,8 +91,8 @@ class ToeplitzOperator(nn.Module):
     def decoder_kernel(self, dtype: torch.dtype, device: torch.device, known: Tensor | None = None) -> OnlineKernel:
         """Return the causal kernel as steps of decoding want it, for inputs of a dtype on a device.
 
-        A kernel that builds all its taps at once says how many there are by `at_once`. Of another, `end(dtype)` may
-        say how many taps count, or None for all.
+        A kernel that builds all its taps at once says how many there are by `at_once`. Another may build taps of some
+        lags by `between(first, last, device)`, and may say by `end(dtype)` how many count, or None for all.
 
         Args:
             dtype: of the inputs.
@@ -101,13 +101,17 @@ class ToeplitzOperator(nn.Module):
         """
         dtype = compute_dtype(dtype)
 
-        def build(count: int) -> Tensor:
-            return self.kernel(count, device) if known is None or known.shape[1] < count else known[:, :count]
+        between = getattr(self.kernel, "between", None)
+
+        def build(first: int, last: int) -> Tensor:
+            if known is not None and last <= known.shape[1]:
+                return known[:, first:last]
+            return self.kernel(last, device)[:, first:] if between is None else between(first, last, device)
 
         at_once = getattr(self.kernel, "at_once", None)
         if at_once is not None:
-            taps = build(at_once)
-            return OnlineKernel(taps[:, : lags_that_matter(taps, resolution=torch.finfo(dtype).eps)], dtype=dtype)
+            taps = build(0, at_once)
+            return OnlineKernel(taps[:, : lags_that_matter(taps, torch.finfo(dtype).eps)], dtype=dtype)
         end = getattr(self.kernel, "end", None)
         return OnlineKernel(build, dtype=dtype, length=None if end is None else end(dtype))
 

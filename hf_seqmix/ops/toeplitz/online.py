@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .online_far import FarPart
 from .online_history import BlockHistory, allocate
 from .online_kernel import OnlineKernel
 from .online_tiles import PIECE
@@ -55,10 +56,10 @@ class OnlineConvolution:
     def _clear(self, batch: int, limit: int | None = None) -> None:
         block, channels = self.kernel.block, self.kernel.channels
         shape = (batch, channels, block)
-        self._history = BlockHistory(shape, self.kernel.taps.device, self.dtype, self.kernel.blocks_held)
+        self._history = BlockHistory(shape, self.kernel.near[0].device, self.dtype, self.kernel.blocks_held)
         self._far = self.kernel.far_part(self._history, self._piece, limit)
-        self._recent = allocate((block, batch, channels), self.kernel.taps, self.dtype)
-        self._sums = allocate((2 * block, batch, channels), self.kernel.taps).zero_()
+        self._recent = allocate((block, batch, channels), self.kernel.near[0], self.dtype)
+        self._sums = allocate((2 * block, batch, channels), self.kernel.near[0]).zero_()
         self._tail: Tensor | None = None  # (blocks, batch, channels, block), what a forgotten prompt adds to outputs
         self._forgotten = 0  # positions of that prompt
         self._limit = limit  # positions that can follow it
@@ -215,11 +216,13 @@ class OnlineConvolution:
         with torch.no_grad():
             self._load(inputs, 0)
 
-    def _load(self, inputs: Tensor, first: int) -> None:
-        """Make the state after inputs that begin with block `first`."""
+    def _load(self, inputs: Tensor, first: int, like: FarPart | None = None) -> None:
+        """Make the state after inputs that begin with block `first`, with a far part like another."""
         batch, tokens, _ = inputs.shape
         block = self.kernel.block
         self._clear(batch)
+        if like is not None:
+            self._far = like.alike(self._history)
         blocks = max(0, tokens - 1) // block
         self._block, self._place = first + blocks, tokens - blocks * block
         self._recent[: self._place] = inputs[:, blocks * block :].transpose(0, 1)
@@ -271,6 +274,33 @@ class OnlineConvolution:
             self._tail = None if self._tail is None else self._tail.index_select(1, rows)
             self._history.reorder(rows)
             self._far.reorder(rows)
+        self._view()
+
+    def join(self, inputs: Tensor) -> None:
+        """Add rows whose last inputs are these, (rows, tokens, channels); zeros stand before them.
+
+        The time depends on the number of rows that are added, but what is held is copied.
+
+        Raises:
+            ValueError: for more tokens than there are positions, and after a forgotten prompt.
+        """
+        tokens = inputs.shape[1]
+        if self._limit is not None or tokens > self._clock:
+            raise ValueError(
+                f"rows of {tokens} tokens cannot join {self._clock} positions"
+                f"{'' if self._limit is None else ' after a prompt that is forgotten'}: load all rows together."
+            )
+        with torch.no_grad(), torch.inference_mode(False):
+            # Only what is held of other rows counts.
+            first = self._history.oldest
+            inputs = F.pad(inputs.clone(), (0, 0, self._clock - tokens, 0))[:, first * self.kernel.block :]
+            other = OnlineConvolution(self.kernel, len(inputs), self.dtype, self._piece)
+            other._load(inputs.to(self.dtype), first, self._far)
+            self._mark = None
+            self._recent = torch.cat([self._recent, other._recent], dim=1)
+            self._sums = torch.cat([self._sums, other._sums], dim=1)
+            self._history.join(other._history)
+            self._far.join(other._far)
         self._view()
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> "OnlineConvolution":

@@ -68,5 +68,11 @@ class FarPart(Protocol):
     def reorder(self, rows: Tensor) -> None:
         """Keep rows of the batch, (kept,) long, in that order; those of the history are already kept."""
 
+    def alike(self, history: Any) -> "FarPart":
+        """Return an empty far part that does the same pieces for other rows, whose history is given."""
+
+    def join(self, other: Any) -> None:
+        """Add the rows of a far part from `alike` in the same state; those of the history have been added."""
+
     def to(self, device: torch.device, non_blocking: bool) -> None:
         """Move the state to a device; the history is already there."""

@@ -109,6 +109,16 @@ class BlockHistory:
         self.segments = [segment.index_select(1, rows) for segment in self.segments]
         self.shape = (len(rows), *self.shape[1:])
 
+    def join(self, other: "BlockHistory") -> None:
+        """Add the rows of a history of the same blocks."""
+        self.shape = (self.shape[0] + other.shape[0], *self.shape[1:])
+        for number, segment in enumerate(self.segments):
+            if number < len(other.segments):
+                added = other.segments[number]
+            else:  # of blocks that are held no more
+                added = segment.new_zeros((len(segment), *other.shape))
+            self.segments[number] = torch.cat([segment, added], dim=1)
+
     def to(self, device: torch.device, non_blocking: bool) -> None:
         """Move the blocks to a device."""
         self.segments = [segment.to(device, non_blocking=non_blocking) for segment in self.segments]

@@ -10,6 +10,7 @@ from ..common.dispatch import compute_dtype
 from ..common.fft import step_sizes, stepped_spectrum
 from .online_far import FarPart
 from .online_history import BlockHistory, allocate
+from .online_taps import GrowingTaps
 from .online_tiles import Tiles
 
 __all__ = ["OnlineKernel", "lags_that_matter"]
@@ -30,9 +31,9 @@ class OnlineKernel:
     segment of 2U taps each: see `online_tiles.py`.
 
     Args:
-        taps: (channels, taps), lags from 0; the kernel is zero beyond. Or, for a kernel without an end, a function
-            that makes the taps of lags 0 to length - 1 for a length. Earlier taps must not depend on that length. The
-            function is called with twice the length or more each time, up to four times the tokens so far.
+        taps: (channels, taps), lags from 0; the kernel is zero beyond. Or a function that makes the taps of lags first
+            to last - 1, (channels, last - first), when called with (first, last). The function is asked for each lag
+            once, up to about three times the tokens so far.
         block: positions of a block, a power of two.
         dtype: that of inputs; the kernel is kept in float64 for float64, else in float32.
         length: taps of a function that count; the kernel is zero beyond. None for a kernel without an end.
@@ -46,7 +47,7 @@ class OnlineKernel:
 
     def __init__(
         self,
-        taps: Tensor | Callable[[int], Tensor],
+        taps: Tensor | Callable[[int, int], Tensor],
         block: int = BLOCK,
         dtype: torch.dtype = torch.float32,
         length: int | None = None,
@@ -57,13 +58,15 @@ class OnlineKernel:
             )
         self.block = block
         self.dtype = compute_dtype(dtype)
-        self._build = None if isinstance(taps, Tensor) else taps
-        given = taps if isinstance(taps, Tensor) else taps(2 * block if length is None else min(2 * block, length))
+        if isinstance(taps, Tensor):
+            given, length = taps, taps.shape[-1]
+            self.taps = GrowingTaps(lambda first, last: given[:, first:last], self.dtype, length)
+        else:
+            given = taps(0, 1)
+            self.taps = GrowingTaps(taps, self.dtype, length)
         if given.ndim != 2 or given.shape[1] < 1 or not given.is_floating_point():
             raise ValueError(f"taps are {given.dtype} of shape {tuple(given.shape)}: give real (channels, taps).")
-        self.taps = given.detach().to(self.dtype)
-        self.channels = given.shape[0]
-        self.length = given.shape[1] if self._build is None else length
+        self.channels, self.length = given.shape[0], length
         near = self.first(2 * block).t().contiguous()[:, None, None]  # (2 block, 1, 1, channels)
         self.near = [near[: 2 * block - place] for place in range(block)]
         self._spectra: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by level and distance; channels made
@@ -111,15 +114,11 @@ class OnlineKernel:
     def memory(self) -> int:
         """Bytes of taps and spectra."""
         spectra = (spectrum for spectrum, _ in self._spectra.values())
-        return sum(tensor.nbytes for tensor in (self.taps, *self.near[:1], *spectra))
+        return self.taps.memory + sum(tensor.nbytes for tensor in (*self.near[:1], *spectra))
 
     def first(self, length: int) -> Tensor:
         """Return the taps of lags 0 to length - 1, (channels, length), zeros where the kernel has ended."""
-        if self._build is not None and self.taps.shape[1] < length and self.taps.shape[1] != self.length:
-            count = max(length, 2 * self.taps.shape[1])
-            self.taps = self._build(count if self.length is None else min(count, self.length)).detach().to(self.dtype)
-        taps = self.taps[:, :length]
-        return F.pad(taps, (0, length - taps.shape[1])) if taps.shape[1] < length else taps
+        return self.taps.read(0, length)
 
     def spectrum(self, level: int, distance: int, start: int, stop: int) -> Tensor:
         """Return the spectrum of the segment of taps between spans at a distance, for a range of channels.
@@ -146,49 +145,37 @@ class OnlineKernel:
         rows, columns = step_sizes(2 * size)
         if (level, distance) not in self._spectra:
             dtype = torch.promote_types(self.dtype, torch.complex64)
-            whole = allocate((self.channels, rows // 2 + 1, columns), self.taps, dtype)
+            whole = allocate((self.channels, rows // 2 + 1, columns), self.near[0], dtype)
             self._spectra[level, distance] = (whole, torch.zeros(self.channels, dtype=torch.bool))
         whole, known = self._spectra[level, distance]
         if not bool(known[start:stop].all()):
             lag = (distance - 1) * size
-            taps = self.first(lag + 2 * size)[start:stop, lag:]
+            taps = self.taps.read(lag, lag + 2 * size, start, stop)
             whole[start:stop] = stepped_spectrum(taps.unflatten(-1, (rows, columns)), scaled=True)
             known[start:stop] = True
         return whole[start:stop]
 
 
-def lags_that_matter(taps: Tensor, beyond: Tensor | float = 0.0, resolution: float | None = None) -> int:
+def lags_that_matter(taps: Tensor, resolution: float | None = None) -> int:
     """Return how many taps are to be kept, so that dropping the rest cannot be seen in the resolution of the sum.
 
     For |x| <= 1, the outputs of a channel change by at most r = sum_(lag >= kept) |k[lag]|. A sum of the products of
     k and x is known to about e s, s = sum_lag |k[lag]| and e the spacing of floating-point numbers at 1. The smallest
-    number of taps with r <= e s in every channel is returned. For a kernel below C g^lag, `beyond` is at most
-    C g^taps / (1 - g).
+    number of taps with r <= e s in every channel is returned.
 
     Args:
-        taps: (channels, taps), lags from 0.
-        beyond: bound on sum |k[lag]| over the lags that `taps` lacks, a number or (channels,).
+        taps: (channels, taps), lags from 0; the kernel is zero beyond.
         resolution: e; by default that of float32, and of float64 for float64 taps.
 
     Returns:
         A number from 1 to the number of taps.
-
-    Raises:
-        ValueError: if what lies beyond the taps matters.
     """
     resolution = torch.finfo(compute_dtype(taps.dtype)).eps if resolution is None else resolution
-    beyond = torch.as_tensor(beyond, dtype=torch.float64, device=taps.device).expand(len(taps))
     weights = taps.detach().abs()
     weights = F.pad(weights, (0, -weights.shape[1] % RUN)).unflatten(1, (-1, RUN))  # (channels, runs, RUN)
-    runs = weights.sum(dim=2, dtype=torch.float64)
-    rest = torch.cat([runs, beyond.unsqueeze(1)], dim=1).flip(1).cumsum(dim=1).flip(1)  # from each run on
+    rest = weights.sum(dim=2, dtype=torch.float64)
+    rest = F.pad(rest.flip(1).cumsum(dim=1).flip(1), (0, 1))  # from each run on
     allowed = resolution * rest[:, :1]
-    if bool((beyond > allowed[:, 0]).any()):
-        worst = float((beyond / rest[:, 0]).max())
-        raise ValueError(
-            f"lags beyond the {taps.shape[1]} given may have a share of {worst:.2g} of a sum, more than "
-            f"{resolution:.2g}: give more taps, or keep a kernel without an end."
-        )
     whole = ((rest > allowed).sum(dim=1, keepdim=True) - 1).clamp(min=0)  # runs of which all lags are kept
     last = weights.gather(1, whole.unsqueeze(2).expand(-1, -1, RUN))[:, 0].double()
     last = last.flip(1).cumsum(dim=1).flip(1) + rest.gather(1, whole + 1)

@@ -1,5 +1,6 @@
 """Spans of one size of `online_tiles.py`: their transforms, products and outputs, a part of the channels at a time."""
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -44,7 +45,7 @@ class Spans:
         self._channels, self._width = channels, min(channels, max(1, samples // (self._size * max(1, batch))))
         self.parts = -(-channels // self._width)
         # Written before it is read, so that pages of memory are asked for a few at a time.
-        self.outputs = allocate((2, self.blocks, batch, channels, self._block), kernel.taps)
+        self.outputs = allocate((2, self.blocks, batch, channels, self._block), kernel.near[0])
         self._spectra: list[dict[int, Tensor]] = [{} for _ in range(self._kept)]  # a ring of spans, by part
         self._held = [-1] * self._kept  # numbers of these spans
         self._room: list[Tensor] = []  # see `_room_of`
@@ -149,6 +150,25 @@ class Spans:
         """Keep rows of the batch."""
         self.outputs = self.outputs.index_select(2, rows)
         self._map(lambda rows_first: rows_first.index_select(0, rows))
+
+    def alike(self, batch: int) -> "Spans":
+        """Return empty spans of other rows, with the channels in the same parts."""
+        other = copy.copy(self)
+        shape = (*self.outputs.shape[:2], batch, *self.outputs.shape[3:])
+        other.outputs = allocate(shape, self.outputs).zero_()
+        other._spectra, other._held = [{} for _ in self._spectra], [-1] * len(self._held)
+        other._room, other._views = [], {}
+        return other
+
+    def join(self, other: "Spans") -> None:
+        """Add the rows of other spans. Spectra that the other ones have no use for are let go."""
+        self.outputs = torch.cat([self.outputs, other.outputs], dim=2)
+        for place, (parts, added) in enumerate(zip(self._spectra, other._spectra, strict=True)):
+            both = parts.keys() & added.keys() if self._held[place] == other._held[place] else set()
+            self._spectra[place] = {part: torch.cat([parts[part], added[part]]) for part in both}
+            self._held[place] = self._held[place] if both else -1
+        pairs = zip(self._room, other._room, strict=True) if len(self._room) == len(other._room) else []
+        self._room, self._views = [torch.cat(pair) for pair in pairs], {}
 
     def to(self, device: torch.device, non_blocking: bool) -> None:
         """Move the state to a device."""

@@ -35,12 +35,16 @@ Measured on a busy CPU (256 channels, one row, 8,192 tokens): half as many take 
 worst token the same, which is one that begins a block.
 """
 
+TAPS = Spans.STAGES + 1
+"""The stage of a piece that makes taps which later blocks need."""
+
 
 class Tiles:
     """The far part of a kernel given by its taps.
 
     A piece of work is (level, span, part, stage): a stage of what makes the outputs of a span in one of the parts of
-    the channels. The stages of a part follow each other in one block. The last piece of a block adds the levels.
+    the channels. The stages of a part follow each other in one block. The first piece of a block makes taps, and the
+    last one adds the levels.
 
     Args:
         kernel: `OnlineKernel`, which makes this object; its spectra are multiplied.
@@ -71,12 +75,17 @@ class Tiles:
         """Return the pieces that are to be computed during a block: the same share of each span in every block."""
         self._add_levels(block)
         pieces = [piece for level in self._levels for piece in self._share(level, block, block + 1)]
-        return [*pieces, (0, block + 1, 0, Spans.STAGES)] if pieces else pieces
+        if pieces:
+            pieces.append((0, block + 1, 0, Spans.STAGES))
+        return [(0, block, 0, TAPS), *pieces]
 
     def compute(self, piece: tuple[int, int, int, int]) -> None:
-        """Do a stage of a span, or add levels."""
+        """Do a stage of a span, add levels, or make taps."""
         level, span, part, stage = piece
-        if stage < Spans.STAGES:
+        if stage == TAPS:
+            # Spans of b blocks are first needed at block b, with lags of up to three spans.
+            self._kernel.taps.prepare(3 * (span + 2) * self._kernel.block)
+        elif stage < Spans.STAGES:
             self._levels[level].compute(self._history, span, part, stage)
         else:
             self._add(span)
@@ -113,6 +122,19 @@ class Tiles:
         for level in self._levels:
             level.reorder(rows)
         self._sums = None if self._sums is None else self._sums.index_select(2, rows)
+
+    def alike(self, history: BlockHistory) -> "Tiles":
+        """Return an empty far part that does the same pieces for other rows."""
+        other = Tiles(self._kernel, history, self._samples, self._limit)
+        other._levels = [level.alike(history.shape[0]) for level in self._levels]
+        return other
+
+    def join(self, other: "Tiles") -> None:
+        """Add the rows of another far part."""
+        for level, added in zip(self._levels, other._levels, strict=True):
+            level.join(added)
+        if self._sums is not None and other._sums is not None:
+            self._sums = torch.cat([self._sums, other._sums], dim=2)
 
     def to(self, device: torch.device, non_blocking: bool) -> None:
         """Move the state to a device."""

@@ -6,17 +6,21 @@ import torch
 from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel, lags_that_matter
 
 
-def test_a_kernel_without_an_end_asks_for_twice_the_taps_or_more():
+def test_each_tap_is_made_once():
     asked = []
 
-    def build(length):
-        asked.append(length)
-        return torch.ones(2, length)
+    def build(first, last):
+        asked.append((first, last))
+        return torch.arange(first, last, dtype=torch.float64).repeat(2, 1)
 
-    kernel = OnlineKernel(build, block=8)
-    for length in range(1, 200):
-        assert kernel.first(length).shape == (2, length)
-    assert asked == [16, 32, 64, 128, 256]
+    kernel = OnlineKernel(build, block=8, dtype=torch.float64)
+    assert asked == [(0, 1), (0, 16)]  # one to look at
+    for first, last in ((3, 9), (10, 300), (0, 700), (513, 1100), (255, 257), (7, 7)):
+        expected = torch.arange(first, last, dtype=torch.float64).repeat(2, 1)
+        assert torch.equal(kernel.taps.read(first, last), expected)
+        assert torch.equal(kernel.taps.read(first, last, 1, 2), expected[1:])
+    assert asked[2:] == [(16, 300), (300, 700), (700, 1100)]
+    assert kernel.taps.memory == 2 * 8 * 1100
 
 
 def test_a_finite_kernel_is_zero_beyond_its_taps():
@@ -32,20 +36,14 @@ def test_dropped_taps_are_below_the_resolution_of_the_sum(decay):
     length = 4000
     signs = torch.randn(2, length, dtype=torch.float64).clamp(-1, 1)
     taps = signs * decay ** torch.arange(length)
-    beyond = decay**length / (1 - decay)
-    kept = lags_that_matter(taps, beyond, torch.finfo(torch.float32).eps)
+    kept = lags_that_matter(taps, torch.finfo(torch.float32).eps)
     assert kept < length
     last = torch.sign(taps).flip(-1)  # the inputs for which dropping taps changes the last output most
     short = torch.where(torch.arange(length) < kept, taps, 0.0)
     dropped = ((taps - short).flip(-1) * last).sum(dim=1).abs()
-    bound = torch.finfo(torch.float32).eps * (taps.abs().sum(dim=1) + beyond)
+    bound = torch.finfo(torch.float32).eps * taps.abs().sum(dim=1)
     assert bool((dropped <= bound).all())
-    assert bool((taps[:, kept - 1 :].abs().sum(dim=1) + beyond > bound).any())  # one tap fewer would be too few
-
-
-def test_lags_beyond_the_taps_that_matter_are_refused():
-    with pytest.raises(ValueError, match="beyond the 10 given"):
-        lags_that_matter(torch.ones(1, 10), beyond=1e-3)
+    assert bool((taps[:, kept - 1 :].abs().sum(dim=1) > bound).any())  # one tap fewer would be too few
 
 
 @pytest.mark.parametrize(

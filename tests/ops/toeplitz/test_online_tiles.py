@@ -12,7 +12,7 @@ from tests.tolerances import assert_close
 def test_long_transforms_are_done_in_two_steps(block):
     length, start = 4300, 4230
     taps, x = torch.randn(3, 2 * length), torch.randn(1, length, 3)
-    state = OnlineConvolution(OnlineKernel(lambda count: torch.cat([taps] * 2, dim=1)[:, :count], block), 1)
+    state = OnlineConvolution(OnlineKernel(lambda first, last: torch.cat([taps] * 2, dim=1)[:, first:last], block), 1)
     before = state.prefill(x[:, :start])[0, -1:]
     y = torch.cat([before, *(state.step(x[:, t : t + 1])[0] for t in range(start, length))])
     reversed_x = x[0].double().flip(0).t()  # (channels, length)
@@ -24,7 +24,7 @@ def test_a_step_computes_a_bounded_part_of_a_span():
     # Pieces, and samples that are transformed in one: a count of work, since a timing is never an assertion.
     work, sizes = [], []
     piece, block = 2**11, 64
-    state = OnlineConvolution(OnlineKernel(lambda n: torch.ones(16, n), block), 1, piece=piece)
+    state = OnlineConvolution(OnlineKernel(lambda first, last: torch.ones(16, last - first), block), 1, piece=piece)
     compute = state._far.compute
 
     def counted(piece):
