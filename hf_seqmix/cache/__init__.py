@@ -3,6 +3,7 @@
 from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer, convolve_steps
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
+from .modes import MODES, ModesLayer, ModesStaticLayer
 from .pairs import PAIRS, PairsLayer, PairsStaticLayer, pairs_of
 from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
@@ -11,6 +12,7 @@ __all__ = [
     "CONVOLUTION",
     "HISTORY",
     "KEY_INPUTS",
+    "MODES",
     "PAIRS",
     "SUMS",
     "ConvolutionLayer",
@@ -19,6 +21,8 @@ __all__ = [
     "HistoryStaticLayer",
     "KeyInputsLayer",
     "KeyInputsStaticLayer",
+    "ModesLayer",
+    "ModesStaticLayer",
     "PairsLayer",
     "PairsStaticLayer",
     "SumsLayer",

@@ -86,13 +86,13 @@ class ConvolutionLayer(HistoryLayer):
     def values(self, nothing: Tensor | None) -> None:
         pass
 
-    def decodes(self, count: int) -> bool:
+    def decodes(self, decoder: Decoder, count: int, layout: TokenLayout) -> bool:
         """Return whether `update` with a decoder mixes so many new tokens itself.
 
         Few tokens after a history are mixed so, where no derivatives are wanted, no graph is traced and the order of
         sums is free.
         """
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_batch_invariant():
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_batch_invariant() or layout.realign:
             return False
         if self.state is not None or self._plain is None:
             return self.state is not None and count <= FEW_STEPS
@@ -106,7 +106,7 @@ class ConvolutionLayer(HistoryLayer):
             key_states: (batch, 1, new, channels), the inputs, zeros at pads.
             value_states: of width 0.
             *args: ignored.
-            **kwargs: `decoder`, what makes the kernel.
+            **kwargs: `decoder`, what makes the kernel; others are ignored.
 
         Returns:
             All inputs and empty values; or, with a `decoder`, the outputs of the new positions, (batch, 1, new,
@@ -236,7 +236,7 @@ register_layer_type(ConvolutionLayer, ConvolutionStaticLayer)
 
 
 def convolve_steps(
-    past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout, decoder: Decoder
+    past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout, decoder: Any
 ) -> Tensor | None:
     """Add this call's inputs to a layer, and return the outputs at their positions, where the layer makes these.
 
@@ -245,7 +245,7 @@ def convolve_steps(
         layer_idx: number of the layer, which may be of any kind.
         values: (batch, length, channels), inputs of this call, pads of any value.
         layout: where the real tokens of this call lie.
-        decoder: what makes the kernel.
+        decoder: what makes the kernel that the layer asks for.
 
     Returns:
         (batch, length, channels); None where nothing was added, since the layer leaves this call to a product over
@@ -254,8 +254,8 @@ def convolve_steps(
     layers = past_key_values.layers
     # By what the layer does, not by its class, of which exported model code may have brought a copy.
     decodes = getattr(layers[layer_idx], "decodes", None) if layer_idx < len(layers) else None
-    if decodes is None or layout.realign or not decodes(values.shape[1]):
+    if decodes is None or not decodes(decoder, values.shape[1], layout):
         return None
     inputs = layout.zero_pads(values).unsqueeze(1)
-    mixed, _ = past_key_values.update(inputs, inputs[..., :0], layer_idx, decoder=decoder)
+    mixed, _ = past_key_values.update(inputs, inputs[..., :0], layer_idx, decoder=decoder, layout=layout)
     return mixed[:, 0]

@@ -10,6 +10,8 @@ from ..classification import (
 )
 from ..family import Family
 from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..toeplitz.distilled import DistillableDecoder
+from ..toeplitz.tail import attach_tail
 from ..vision import SeqMixForImageClassification
 from .configuration_fd_tnn import FDTNNConfig
 from .mixer import FDTNNMixer
@@ -30,7 +32,7 @@ __all__ = [
 
 def build_fd_tnn_mixer(config: FDTNNConfig, layer_idx: int) -> FDTNNMixer:
     """Build the mixer of one layer from a configuration."""
-    return FDTNNMixer(
+    mixer = FDTNNMixer(
         config.hidden_size,
         config.max_position_embeddings,
         config.mixer_size,
@@ -38,6 +40,8 @@ def build_fd_tnn_mixer(config: FDTNNConfig, layer_idx: int) -> FDTNNMixer:
         layer_idx=layer_idx,
         **config.mixer_arguments,
     )
+    attach_tail(mixer.operator, config, layer_idx)
+    return mixer
 
 
 class FDTNNPreTrainedModel(SeqMixPreTrainedModel):
@@ -51,7 +55,7 @@ class FDTNNModel(SeqMixModel, FDTNNPreTrainedModel):
     """Backbone of FD-TNN, without a head; see `FDTNNConfig`."""
 
 
-class FDTNNForCausalLM(SeqMixForCausalLM, FDTNNPreTrainedModel, GenerationMixin):
+class FDTNNForCausalLM(DistillableDecoder, SeqMixForCausalLM, FDTNNPreTrainedModel, GenerationMixin):
     """Causal language model of FD-TNN: the logits at each position are for the next token."""
 
     base_model_class = FDTNNModel

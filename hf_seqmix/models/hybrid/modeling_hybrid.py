@@ -11,6 +11,7 @@ from ..classification import (
 from ..family import Family
 from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..mixers import register_mixer
+from ..toeplitz.distilled import DistillableDecoder
 from ..vision import SeqMixForImageClassification
 from .attention import SoftmaxAttention
 from .configuration_hybrid import AttentionConfig, SeqMixHybridConfig
@@ -45,7 +46,7 @@ class SeqMixHybridModel(SeqMixModel, SeqMixHybridPreTrainedModel):
     """Backbone of hybrids, without a head; see `SeqMixHybridConfig`."""
 
 
-class SeqMixHybridForCausalLM(SeqMixForCausalLM, SeqMixHybridPreTrainedModel, GenerationMixin):
+class SeqMixHybridForCausalLM(DistillableDecoder, SeqMixForCausalLM, SeqMixHybridPreTrainedModel, GenerationMixin):
     """Causal language model of hybrids: the logits at each position are for the next token."""
 
     base_model_class = SeqMixHybridModel

@@ -10,6 +10,8 @@ from ..classification import (
 )
 from ..family import Family
 from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..toeplitz.distilled import DistillableDecoder
+from ..toeplitz.tail import attach_tail
 from ..vision import SeqMixForImageClassification
 from .configuration_tnn import TNNConfig
 from .mixer import TNNMixer
@@ -30,9 +32,11 @@ __all__ = [
 
 def build_tnn_mixer(config: TNNConfig, layer_idx: int) -> TNNMixer:
     """Build the mixer of one layer from a configuration."""
-    return TNNMixer(
+    mixer = TNNMixer(
         config.hidden_size, config.mixer_size, decay=config.decay, layer_idx=layer_idx, **config.mixer_arguments
     )
+    attach_tail(mixer.operator, config, layer_idx)
+    return mixer
 
 
 class TNNPreTrainedModel(SeqMixPreTrainedModel):
@@ -46,7 +50,7 @@ class TNNModel(SeqMixModel, TNNPreTrainedModel):
     """Backbone of TNN, without a head; see `TNNConfig`."""
 
 
-class TNNForCausalLM(SeqMixForCausalLM, TNNPreTrainedModel, GenerationMixin):
+class TNNForCausalLM(DistillableDecoder, SeqMixForCausalLM, TNNPreTrainedModel, GenerationMixin):
     """Causal language model of TNN: the logits at each position are for the next token."""
 
     base_model_class = TNNModel

@@ -85,6 +85,9 @@ class EncodedToeplitzConfig(ToeplitzConfig):
         rpe_activation: its activation.
         rpe_norm_type: its norm, "simple_rms", "layer" or "none" (see `RelativePositionEncoder`).
         kernel_max_lag: taps at greater lags are zero; None for no limit.
+        decoder_modes: for each layer of the model, how many modes stand for the tail of its kernel in decoding, 0 for
+            layers of other mixers; `distill_decoder` sets it. None for a model that is not distilled.
+        decoder_taps: number of taps before that tail.
     """
 
     rpe_hidden_size: int = 64
@@ -92,6 +95,18 @@ class EncodedToeplitzConfig(ToeplitzConfig):
     rpe_activation: str = "relu"
     rpe_norm_type: str = "simple_rms"
     kernel_max_lag: int | None = None
+    decoder_modes: list[int] | None = None
+    decoder_taps: int = 64
+
+    @classmethod
+    def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
+        """Return what a layer keeps: a window and modes where the model is distilled."""
+        return "seqmix_modes" if fields.get("decoder_modes") else cls.cache_layer_type
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What the cache keeps for each layer."""
+        return [self.cache_layer_type_of(vars(self))] * self.num_hidden_layers
 
     @property
     def mixer_arguments(self) -> dict[str, Any]:
@@ -120,3 +135,12 @@ class EncodedToeplitzConfig(ToeplitzConfig):
         check_activation("rpe_activation", self.rpe_activation)
         check_choice("rpe_norm_type", self.rpe_norm_type, RPE_NORM_TYPES)
         check_range("kernel_max_lag", self.kernel_max_lag, low=0)
+        check_range("decoder_taps", self.decoder_taps, low=1)
+        if self.decoder_modes is not None:
+            for modes in self.decoder_modes:
+                check_range("decoder_modes", modes, low=0, high=64)
+            if len(self.decoder_modes) != self.num_hidden_layers or not self.is_causal:
+                raise ValueError(
+                    f"decoder_modes has {len(self.decoder_modes)} entries, is_causal is {self.is_causal} and "
+                    f"num_hidden_layers {self.num_hidden_layers}: give a causal model one entry a layer, or None."
+                )

@@ -12,9 +12,11 @@ from ...ops.common.dispatch import compute_dtype
 from ...ops.common.invariance import is_batch_invariant
 from ...ops.masking import TokenLayout
 from ...ops.rows import RowOperation
+from ...ops.toeplitz.modal import ModalKernel
 from ...ops.toeplitz.online_kernel import OnlineKernel, lags_that_matter
 from ...ops.toeplitz.product import toeplitz_matmul, toeplitz_step
 from ...ops.toeplitz.response import response_matmul
+from .tail import DistilledTail
 
 __all__ = ["ToeplitzOperator"]
 
@@ -39,6 +41,7 @@ class ToeplitzOperator(nn.Module):
         self.product = ToeplitzProduct()
         self.is_causal = is_causal
         self.layer_idx = layer_idx
+        self.tail: DistilledTail | None = None  # modes, where the kernel is distilled for decoding
 
     def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
         """Mix positions.
@@ -114,6 +117,19 @@ class ToeplitzOperator(nn.Module):
             return OnlineKernel(taps[:, : lags_that_matter(taps, torch.finfo(dtype).eps)], dtype=dtype)
         end = getattr(self.kernel, "end", None)
         return OnlineKernel(build, dtype=dtype, length=None if end is None else end(dtype))
+
+    @property
+    def has_modes(self) -> bool:
+        """Whether calls with a cache mix by exact taps and modes: for a distilled kernel, but not in training."""
+        return self.tail is not None and not self.training
+
+    def modal_kernel(self, dtype: torch.dtype, device: torch.device) -> ModalKernel:
+        """Return the distilled kernel for inputs of a dtype on a device."""
+        if self.tail is None:
+            raise ValueError(
+                "the cache was filled by a distilled model, which this is no more: start from an empty one."
+            )
+        return self.tail.kernel(self.kernel(self.tail.reach, device), dtype)
 
     def _response(self, longest: int, values: Tensor) -> Tensor | None:
         """Return the frequency response of a bidirectional kernel that is given by it, where that saves transforms."""

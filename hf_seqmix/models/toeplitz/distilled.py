@@ -1,0 +1,198 @@
+"""Decoding in constant time and memory on request: the tails of a model's kernels, fitted by decaying modes."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from ...ops.toeplitz.distillation import ModalFit, fit_modes
+from .operator import ToeplitzOperator
+from .tail import DistilledTail
+
+__all__ = ["DistillableDecoder", "DistillationReport"]
+
+
+@dataclass(frozen=True)
+class DistillationReport:
+    """What the fits of a model's layers cost; prints as a table.
+
+    Attributes:
+        fits: of each distilled layer, by its number; see `ModalFit`.
+        exact_taps: number of taps before the modes.
+        model: that was distilled.
+    """
+
+    fits: dict[int, ModalFit]
+    exact_taps: int
+    model: Any = field(repr=False)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return what the table says, a row a layer; errors and bounds are relative to the l1 norms of kernels."""
+        return [
+            {
+                "layer": layer,
+                "order": fit.order,
+                "error": fit.error,
+                "tap_error": fit.tap_error,
+                "tap_bound": fit.bound,
+                "slowest_pole": float(fit.poles.abs().max()),
+            }
+            for layer, fit in self.fits.items()
+        ]
+
+    def __str__(self) -> str:
+        lines = ["layer  order  l1 error  tap error  bound on taps  slowest pole"]
+        lines += [
+            f"{row['layer']:5}  {row['order']:5}  {row['error']:8.1e}  {row['tap_error']:9.1e}  "
+            f"{row['tap_bound']:13.1e}  {row['slowest_pole']:12.6f}"
+            for row in self.rows()
+        ]
+        return "\n".join([*lines, f"{self.exact_taps} exact taps; errors relative to the l1 norm of each kernel"])
+
+    @torch.no_grad()
+    def measure(self, input_ids: Tensor, **inputs: Any) -> dict[str, float]:
+        """Return the largest error of a logit, with each layer distilled alone and with all.
+
+        Args:
+            input_ids: (batch, length) token ids.
+            **inputs: of the model's forward, such as `attention_mask`.
+
+        Returns:
+            "layer 0" and so on, and "all": largest |logit - exact logit|.
+        """
+        tails = _operators(self.model)
+        kept = {layer: operator.tail for layer, operator in tails.items()}
+        was_training = self.model.training
+        self.model.eval()
+
+        def logits(layers: set[int]) -> Tensor:
+            for layer, operator in tails.items():
+                operator.tail = kept[layer] if layer in layers else None
+            cache = DynamicCache(config=self.model.config)
+            return self.model(input_ids, past_key_values=cache, **inputs).logits.double()
+
+        try:
+            exact = logits(set())
+            alone = {f"layer {layer}": {layer} for layer in self.fits}
+            return {name: float((logits(on) - exact).abs().max()) for name, on in {**alone, "all": set(kept)}.items()}
+        finally:
+            for layer, operator in tails.items():
+                operator.tail = kept[layer]
+            self.model.train(was_training)
+
+
+class DistillableDecoder:
+    """What causal language models with Toeplitz layers add: `distill_decoder` and the way back.
+
+    A forward pass with a cache, and so `generate`, then mixes by exact taps and modes; without a cache and in training
+    the exact kernel is used. Modes are saved with the model. Modes do not follow weights that change: distill again.
+    """
+
+    def distill_decoder(
+        self, order: int | None = None, tolerance: float = 1e-3, exact_taps: int = 64
+    ) -> DistillationReport:
+        """Replace the tail of each kernel, in decoding, by decaying modes: a token then costs the same at any length.
+
+        Args:
+            order: number of poles of every layer; None for the smallest in each layer that meets the tolerance.
+            tolerance: on |k - k'|_1 / |k|_1 of every channel, by which outputs of the layer change at most for inputs
+                of at most 1 and a kernel of norm 1. Not used with `order`.
+            exact_taps: number of taps that stay as they are. More of them need fewer modes.
+
+        Returns:
+            Orders, singular values, bounds and errors of all layers, see `DistillationReport`.
+
+        Raises:
+            ValueError: for a model without causal Toeplitz layers, a kernel without an end (decay 1 and no
+                `kernel_max_lag`), and a tolerance that no order meets; the model then stays as it was.
+        """
+        model: Any = self
+        operators = _operators(model)
+        if not operators:
+            raise ValueError(f"{type(self).__name__} has no causal Toeplitz layer, so there is no kernel to distill.")
+        fits = {}
+        for layer, operator in operators.items():
+            try:
+                fits[layer] = fit_modes(_all_taps(operator), exact_taps, order, tolerance)
+            except ValueError as error:
+                raise ValueError(f"layer {layer}: {error}") from error
+        modes = [len(fits[layer].poles) if layer in fits else 0 for layer in range(model.config.num_hidden_layers)]
+        for layer, fit in fits.items():
+            tail = DistilledTail(len(fit.weights), len(fit.poles), exact_taps)
+            tail.set(fit)
+            operators[layer].tail = tail.to(model.model.layers[layer].mixer.o_proj.weight.device)
+        _configure(model, modes, exact_taps)
+        return DistillationReport(fits, exact_taps, self)
+
+    def undo_distillation(self) -> None:
+        """Decode by exact kernels again. Caches that the distilled model filled are of no use any more."""
+        model: Any = self
+        for operator in _operators(model).values():
+            operator.tail = None
+        _configure(model, None, None)
+
+    def set_context_length(self, length: int) -> None:
+        """Prepare the model for sequences of up to `length` tokens: see `SeqMixPreTrainedModel.set_context_length`.
+
+        Raises:
+            ValueError: for a distilled model, whose modes are those of the kernels that change.
+        """
+        if any(operator.tail is not None for operator in _operators(self).values()):
+            raise ValueError(
+                "the context length of a distilled model cannot change: call undo_distillation() first, and "
+                "distill_decoder() afterwards."
+            )
+        library: Any = super()
+        library.set_context_length(length)
+
+
+def _operators(model: Any) -> dict[int, ToeplitzOperator]:
+    """Return the causal Toeplitz operators of a model by the number of their layer."""
+
+    def found() -> Iterator[tuple[int, ToeplitzOperator]]:
+        for layer, block in enumerate(model.model.layers):
+            operator = getattr(block.mixer, "operator", None)
+            if isinstance(operator, ToeplitzOperator) and operator.is_causal:
+                yield layer, operator
+
+    return dict(found())
+
+
+def _all_taps(operator: ToeplitzOperator) -> Tensor:
+    """Return all taps of a kernel that count in float32, computed in float64."""
+    kernel: Any = copy.deepcopy(operator.kernel).double()
+    import math
+
+    if hasattr(kernel, "max_length"):
+        n = kernel.max_length + 1
+    else:
+        n = None if kernel.decay == 1 else int(math.log(1e-9) / math.log(kernel.decay))
+    if kernel.max_lag is not None:
+        n = kernel.max_lag + 1 if n is None else min(n, kernel.max_lag + 1)
+    taps = None if n is None else kernel(n).detach()
+    if taps is None:
+        raise ValueError(
+            "the kernel has no end, so it is no sum of decaying modes: choose a decay below 1, or a kernel_max_lag."
+        )
+    return taps
+
+
+def _configure(model: Any, modes: list[int] | None, exact_taps: int | None) -> None:
+    """Say in the configuration which layers have modes."""
+    for name in set(model.config.layer_mixers):
+        config = model.config.mixer_config(name)
+        if "decoder_modes" not in type(config).__dataclass_fields__:
+            continue
+        taps = type(config).decoder_taps if exact_taps is None else exact_taps
+        if config is model.config:
+            config.decoder_modes, config.decoder_taps = modes, taps
+            continue
+        own = {key: value for key, value in model.config.mixer_configs.get(name, {}).items() if key[:8] != "decoder_"}
+        if modes is not None:
+            own |= {"decoder_modes": modes, "decoder_taps": taps}
+        model.config.mixer_configs = {**model.config.mixer_configs, name: own}
+    model.model.layer_types = model.config.layer_types
