@@ -87,7 +87,7 @@ class EncodedToeplitzConfig(ToeplitzConfig):
         kernel_max_lag: taps at greater lags are zero; None for no limit.
         decoder_modes: for each layer of the model, how many modes stand for the tail of its kernel in decoding, 0 for
             layers of other mixers; `distill_decoder` sets it. None for a model that is not distilled.
-        decoder_taps: number of taps before that tail.
+        decoder_taps: number of taps before that tail; given with `decoder_modes`.
     """
 
     rpe_hidden_size: int = 64
@@ -96,7 +96,7 @@ class EncodedToeplitzConfig(ToeplitzConfig):
     rpe_norm_type: str = "simple_rms"
     kernel_max_lag: int | None = None
     decoder_modes: list[int] | None = None
-    decoder_taps: int = 64
+    decoder_taps: int | None = None
 
     @classmethod
     def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
@@ -139,8 +139,9 @@ class EncodedToeplitzConfig(ToeplitzConfig):
         if self.decoder_modes is not None:
             for modes in self.decoder_modes:
                 check_range("decoder_modes", modes, low=0, high=64)
-            if len(self.decoder_modes) != self.num_hidden_layers or not self.is_causal:
+            if len(self.decoder_modes) != self.num_hidden_layers or not self.is_causal or self.decoder_taps is None:
                 raise ValueError(
-                    f"decoder_modes has {len(self.decoder_modes)} entries, is_causal is {self.is_causal} and "
-                    f"num_hidden_layers {self.num_hidden_layers}: give a causal model one entry a layer, or None."
+                    f"decoder_modes has {len(self.decoder_modes)} entries, but is_causal is {self.is_causal}, "
+                    f"num_hidden_layers {self.num_hidden_layers} and decoder_taps {self.decoder_taps}: give a causal "
+                    "model one entry a layer and decoder_taps, or None."
                 )

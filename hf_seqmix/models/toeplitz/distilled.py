@@ -187,12 +187,11 @@ def _configure(model: Any, modes: list[int] | None, exact_taps: int | None) -> N
         config = model.config.mixer_config(name)
         if "decoder_modes" not in type(config).__dataclass_fields__:
             continue
-        taps = type(config).decoder_taps if exact_taps is None else exact_taps
         if config is model.config:
-            config.decoder_modes, config.decoder_taps = modes, taps
+            config.decoder_modes, config.decoder_taps = modes, exact_taps
             continue
         own = {key: value for key, value in model.config.mixer_configs.get(name, {}).items() if key[:8] != "decoder_"}
         if modes is not None:
-            own |= {"decoder_modes": modes, "decoder_taps": taps}
+            own |= {"decoder_modes": modes, "decoder_taps": exact_taps}
         model.config.mixer_configs = {**model.config.mixer_configs, name: own}
     model.model.layer_types = model.config.layer_types

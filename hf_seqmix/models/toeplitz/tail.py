@@ -58,6 +58,5 @@ class DistilledTail(nn.Module):
 
 def attach_tail(operator: nn.Module, config: EncodedToeplitzConfig, layer_idx: int) -> None:
     """Give the operator of a layer room for the modes that the configuration names, if any."""
-    modes = 0 if config.decoder_modes is None else config.decoder_modes[layer_idx]
-    if modes:
-        operator.tail = DistilledTail(config.mixer_size, modes, config.decoder_taps)
+    if config.decoder_modes is not None and config.decoder_taps is not None:
+        operator.tail = DistilledTail(config.mixer_size, config.decoder_modes[layer_idx], config.decoder_taps)
