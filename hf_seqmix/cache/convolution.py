@@ -86,13 +86,15 @@ class ConvolutionLayer(HistoryLayer):
     def values(self, nothing: Tensor | None) -> None:
         pass
 
-    def decodes(self, decoder: Decoder, count: int, layout: TokenLayout) -> bool:
+    def decodes(self, count: int, layout: TokenLayout | None = None, decoder: Any = None) -> bool:
         """Return whether `update` with a decoder mixes so many new tokens itself.
 
         Few tokens after a history are mixed so, where no derivatives are wanted, no graph is traced and the order of
         sums is free.
         """
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_batch_invariant() or layout.realign:
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_batch_invariant():
+            return False
+        if layout is not None and layout.realign:
             return False
         if self.state is not None or self._plain is None:
             return self.state is not None and count <= FEW_STEPS
@@ -254,7 +256,7 @@ def convolve_steps(
     layers = past_key_values.layers
     # By what the layer does, not by its class, of which exported model code may have brought a copy.
     decodes = getattr(layers[layer_idx], "decodes", None) if layer_idx < len(layers) else None
-    if decodes is None or not decodes(decoder, values.shape[1], layout):
+    if decodes is None or not decodes(values.shape[1], layout, decoder):
         return None
     inputs = layout.zero_pads(values).unsqueeze(1)
     mixed, _ = past_key_values.update(inputs, inputs[..., :0], layer_idx, decoder=decoder, layout=layout)

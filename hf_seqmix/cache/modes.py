@@ -62,7 +62,7 @@ class ModesLayer(HistoryLayer):
         """Keep all inputs of the first call, as assisted decoding asks: there the call is a prompt with candidates."""
         self.record_past = True
 
-    def decodes(self, decoder: ModalDecoder, count: int, layout: TokenLayout) -> bool:
+    def decodes(self, count: int, layout: TokenLayout, decoder: ModalDecoder) -> bool:
         """Return whether `update` mixes new tokens itself: any number of tokens, wherever pads are.
 
         Where a graph is traced or the order of sums is fixed, a layer without a state goes on as a history.

@@ -1,7 +1,7 @@
 """Measures what a trained model loses where the tails of its kernels are decaying modes (`distill_decoder`).
 
     python scripts/studies/distilled_decoding.py --threads 1 --output-dir runs/distilled
-    python scripts/studies/distilled_decoding.py --models runs/tnn --tolerances 1e-3 --rounds 50 --output-dir runs/distilled
+    python scripts/studies/distilled_decoding.py --models runs/tnn --tolerances 1e-3 --rounds 50 --output-dir runs/tail
 
 For each checkpoint, number of exact taps and tolerance: the order that each layer needs, bounds and errors of taps,
 logits with each layer distilled alone and with all, and the perplexity of held-out text beside that of the exact
@@ -123,7 +123,7 @@ def fits_of(
                     "orders": ", ".join(map(str, orders)),
                     "seconds": seconds,
                     "logit_error": errors["all"],
-                    "largest_logit": float(model(ids, use_cache=False).logits.abs().max()),
+                    "largest_logit": float(model(ids, use_cache=False).logits.detach().abs().max()),
                     "step_error": step_error(model, ids),
                     "exact_perplexity": exact,
                     "perplexity": known[key],
@@ -152,7 +152,7 @@ def costs_of(path: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         # The window between two foldings, and a complex product a mode to read the state, and one to fill it.
         window = [layer.keys.shape[2] for layer in caches["distilled"].layers]
         modes = [4 * len(fit.poles) for fit in report.fits.values()]
-        products = {"exact": float(length), "distilled": float(np.mean(window) + np.mean(modes))}
+        products = {"distilled": float(np.mean(window) + np.mean(modes))}
         times = {}
         if arguments.rounds:
             steps = {name: timed(model, caches[name]) for name, model in (("exact", exact), ("distilled", distilled))}
@@ -160,7 +160,7 @@ def costs_of(path: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             times = {name: medians_ms(seconds)[0] for name, seconds in measured.items()}
         for decoder in caches:
             row = {"model": Path(path).name, "decoder": decoder, "length": length, "cache_bytes": sizes[decoder]}
-            rows.append(row | {"products": products[decoder], "step_ms": times.get(decoder)})
+            rows.append(row | {"products": products.get(decoder), "step_ms": times.get(decoder)})
     return rows
 
 

@@ -45,7 +45,7 @@ def convolved(decoder, x):
 
 
 def feed(cache, decoder, x, layout=ALL_REAL):
-    assert not cache.layers[0].is_initialized or cache.layers[0].decodes(decoder, x.shape[1], layout)
+    assert not cache.layers[0].is_initialized or cache.layers[0].decodes(x.shape[1], layout, decoder)
     keys = x.unsqueeze(1)
     with torch.no_grad():
         return cache.update(keys, keys[..., :0], 0, decoder=decoder, layout=layout)[0][:, 0]
@@ -151,8 +151,8 @@ def test_a_layer_without_a_state_is_a_history():
     cache = DynamicCache(config=CONFIG)
     keys = x.unsqueeze(1)
     with batch_invariant():
-        assert not cache.layers[0].decodes(decoder, 1, ALL_REAL)
-    assert not cache.layers[0].decodes(SimpleNamespace(has_modes=False), 1, ALL_REAL)
+        assert not cache.layers[0].decodes(1, ALL_REAL, decoder)
+    assert not cache.layers[0].decodes(1, ALL_REAL, SimpleNamespace(has_modes=False))
     history, _ = cache.update(keys[:, :, :200], keys[:, :, :200, :0], 0)
     assert torch.equal(history, keys[:, :, :200])
     assert_close(feed(cache, decoder, x[:, 200:201]), exact[:, 200:201])

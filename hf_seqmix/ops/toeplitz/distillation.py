@@ -26,6 +26,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..common.fft import circular_product, fast_length, spectrum
+
 __all__ = ["MOST_MODES", "ModalFit", "fit_modes", "modal_taps", "mode_powers"]
 
 MOST_MODES = 64
@@ -150,24 +152,25 @@ def _hankel_svd(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
     By subspace iteration, with products by FFT: H is never formed.
     """
     lags = parts.shape[1]
-    size = 2 * lags
-    spectra = torch.fft.rfft(parts, size).unsqueeze(2)  # (parts, frequencies, 1)
+    size = fast_length(2 * lags)
+    spectra = spectrum(parts, size, torch.float64, scaled=True).unsqueeze(1)  # (parts, 1, frequencies)
 
-    def multiply(spectrum: Tensor, vectors: Tensor) -> Tensor:
-        # Hankel matrices are symmetric: y[i] = sum_j h[i + j] v[j].
-        return torch.fft.irfft(spectrum * torch.fft.rfft(vectors, size, dim=0).conj(), size, dim=0)[:lags]
+    def multiply(part: Tensor, vectors: Tensor) -> Tensor:
+        # y[i] = sum_j h[i + j] v[j] is a convolution with v reversed, from the last lag on. H is symmetric.
+        reversed_vectors = spectrum(vectors.t().flip(1), size, torch.float64)
+        return circular_product(reversed_vectors, part, size)[:, lags - 1 : 2 * lags - 1].t()
 
     seed = torch.Generator().manual_seed(0)
     start = torch.randn(lags, count, dtype=torch.float64, generator=seed).to(parts.device)
     vectors = torch.linalg.qr(start)[0]
     for _ in range(_ITERATIONS):
         image = torch.zeros_like(vectors)
-        for spectrum in spectra:
-            image += multiply(spectrum, multiply(spectrum, vectors))
+        for part in spectra:
+            image += multiply(part, multiply(part, vectors))
         vectors = torch.linalg.qr(image)[0]
     triangle = vectors.new_zeros(0, count)
-    for spectrum in spectra:  # H^T U, whose columns are orthogonal for singular vectors
-        triangle = torch.linalg.qr(torch.cat([triangle, multiply(spectrum, vectors)]), mode="r")[1]
+    for part in spectra:  # H^T U, whose columns are orthogonal for singular vectors
+        triangle = torch.linalg.qr(torch.cat([triangle, multiply(part, vectors)]), mode="r")[1]
     _, values, turn = torch.linalg.svd(triangle)
     return values, vectors @ turn.t()
 

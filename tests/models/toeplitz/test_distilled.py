@@ -75,7 +75,7 @@ def test_calls_with_a_cache_mix_by_modes_and_others_do_not(distilled):
         done += count
     assert_same(torch.cat(outputs, dim=1), modal)
     assert all(cache.layers[layer].keys.shape[2] < ids.shape[1] for layer in report.fits)
-    assert 1e-8 < (modal - exact).abs().max()
+    assert (modal - exact).abs().max() > 1e-8
     training = copy.deepcopy(model).train()
     assert_same(training(ids, past_key_values=DynamicCache(config=model.config)).logits, exact)
 
@@ -148,11 +148,11 @@ def test_what_cannot_be_distilled_is_refused():
     with pytest.raises(ValueError, match="no causal Toeplitz layer"):
         attention.distill_decoder()
     endless = TNNForCausalLM(TNNConfig(**SIZES, num_hidden_layers=1, decay=1.0))
-    with pytest.raises(ValueError, match="choose a decay below 1, or a kernel_max_lag"):
+    with pytest.raises(ValueError, match=r"has no end.*or a kernel_max_lag"):
         endless.distill_decoder()
     model = build("fd_tnn")
-    with pytest.raises(ValueError, match="layer 0: .*keep more exact taps"):
-        model.distill_decoder(tolerance=1e-15, exact_taps=1)
+    with pytest.raises(ValueError, match=r"layer 0: .*keep more exact taps"):
+        model.distill_decoder(tolerance=1e-8, exact_taps=1)
     assert model.config.decoder_modes is None
     model.distill_decoder(order=2)
     with pytest.raises(ValueError, match="undo_distillation"):

@@ -1,0 +1,47 @@
+"""The study of distilled decoders, on a small checkpoint."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import hf_seqmix
+from hf_seqmix.training.result_files import read_results
+
+ROOT = Path(hf_seqmix.__file__).parent.parent
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location(
+        "distilled_decoding", ROOT / "scripts" / "studies" / "distilled_decoding.py"
+    )
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["distilled_decoding"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_tables_results_and_a_plot(script, tmp_path, capsys):
+    settings = ["--documents", "1", "--context-length", "128", "--lengths", "64", "512", "--rounds", "1"]
+    settings += ["--tolerances", "1e-1", "1e-3", "--threads", str(torch.get_num_threads())]
+    models = script.main(
+        ["--models", str(ROOT / "model_cards" / "fd-tnn-python-2m"), *settings, "--output-dir", str(tmp_path)]
+    )
+    assert len(models) == 4 and all(abs(row["change"]) < 1e-2 for row in models)
+    results = read_results(tmp_path / "distilled.jsonl")
+    held = [result for result in results if result.metric == "cache_bytes" and "distilled" in str(result.setting)]
+    assert len(held) == 2 and {result.metric for result in results} >= {"order", "tap_bound", "perplexity", "step_ms"}
+    assert (tmp_path / "distilled.png").stat().st_size > 10_000
+    assert "| fd-tnn-python-2m |" in capsys.readouterr().out
+
+
+def test_a_tolerance_that_is_none_is_refused(script, tmp_path):
+    settings = ["--tolerances", "2", "--documents", "1", "--context-length", "16"]
+    with pytest.raises(SystemExit, match="a tolerance between 0 and 1"):
+        script.main(
+            ["--models", str(ROOT / "model_cards" / "tnn-python-2m"), *settings, "--output-dir", str(tmp_path)]
+        )
