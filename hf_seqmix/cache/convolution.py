@@ -16,15 +16,13 @@ from ..ops.common.invariance import is_batch_invariant
 from ..ops.masking import TokenLayout
 from ..ops.toeplitz.online import OnlineConvolution
 from ..ops.toeplitz.online_kernel import OnlineKernel
-from .history import HistoryLayer, HistoryStaticLayer
+from .history import FEW_STEPS, HistoryLayer, HistoryStaticLayer
+from .modes import ModalDecoder
 
 __all__ = ["CONVOLUTION", "ConvolutionLayer", "ConvolutionStaticLayer", "convolve_steps"]
 
 CONVOLUTION = "seqmix_convolution"
 """The name by which a config's `layer_types` asks for such a layer."""
-
-FEW_STEPS = 12
-"""Tokens after a history up to which single steps beat a product over all: 6 tokens after 1024 in half the time."""
 
 PLAIN_ELEMENTS = 2**25
 """Elements of history up to which an accelerator multiplies the plain history. Counted from the bytes of both ways and
@@ -238,7 +236,7 @@ register_layer_type(ConvolutionLayer, ConvolutionStaticLayer)
 
 
 def convolve_steps(
-    past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout, decoder: Any
+    past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout, decoder: Decoder | ModalDecoder
 ) -> Tensor | None:
     """Add this call's inputs to a layer, and return the outputs at their positions, where the layer makes these.
 

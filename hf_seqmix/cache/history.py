@@ -22,6 +22,9 @@ __all__ = ["HISTORY", "HistoryLayer", "HistoryStaticLayer", "append_history", "c
 HISTORY = "seqmix_history"
 """The name by which a config's `layer_types` asks for a history layer."""
 
+FEW_STEPS = 12
+"""Tokens after a history up to which single steps beat a product over all: 6 tokens after 1024 in half the time."""
+
 
 class HistoryLayer(HeldLayer):
     """Growing history of a mixer's inputs: `keys` of shape (batch, 1, tokens, channels), `values` of width 0."""

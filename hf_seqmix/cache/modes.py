@@ -13,11 +13,11 @@ from torch import Tensor
 from .._compat import register_layer_type
 from ..ops.common.dispatch import compute_dtype
 from ..ops.common.invariance import is_batch_invariant
+from ..ops.common.ordering import inverse_order
 from ..ops.masking import TokenLayout
 from ..ops.toeplitz.modal import ModalKernel
 from ..ops.toeplitz.product import toeplitz_matmul
-from .convolution import FEW_STEPS
-from .history import HistoryLayer, HistoryStaticLayer
+from .history import FEW_STEPS, HistoryLayer, HistoryStaticLayer
 
 __all__ = ["MODES", "ModesLayer", "ModesStaticLayer"]
 
@@ -140,10 +140,7 @@ class ModesLayer(HistoryLayer):
         """Move pads after real tokens to the front; then return the outputs, and how much later each row begins."""
         total = window.shape[1]
         places = layout.history_places(total - new, total)  # (batch, total)
-        order = torch.empty_like(places).scatter_(
-            1, places, torch.arange(total, device=places.device).expand_as(places)
-        )
-        window = window.gather(1, order.unsqueeze(-1).expand_as(window))
+        window = window.gather(1, inverse_order(places).unsqueeze(-1).expand_as(window))
         self.keys = window.unsqueeze(1)
         assert layout.mask is not None
         late = None if self.state is None else (~layout.mask).sum(dim=1)
@@ -155,7 +152,7 @@ class ModesLayer(HistoryLayer):
     def _fold(self, kernel: ModalKernel, kept: int, late: Tensor | None) -> None:
         """Let the first inputs of a long window go into the state; all rows begin together again.
 
-        Those stay that the modes do not give, and steps to take back. Many leave at once, so that a step copies none.
+        Those stay that the modes do not give, and steps to take back. Many leave at once, so that few steps copy.
         """
         assert self.keys is not None
         leaving = self.keys.shape[2] - (kernel.reach - 1 + kept)

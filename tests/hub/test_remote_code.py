@@ -124,6 +124,7 @@ def test_what_no_class_reaches_is_left_out():
         assert f"def {name}(" not in text
     for name in (
         "ConvolutionLayer",
+        "ModesLayer",
         "HistoryLayer",
         "HistoryStaticLayer",
         "TNNForTokenClassification",

@@ -35,6 +35,7 @@ MOST_MODES = 64
 
 _SPARE, _ITERATIONS = 16, 3  # vectors and steps of the subspace iteration, which the last singular values need
 _NOTHING = 1e-12  # of the l1 norm of a kernel; such tails are rounding errors
+_INDEPENDENT = 1e-10  # of the largest singular value of the eigenvectors; larger weights would be rounding errors
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class ModalFit:
         first: L, the first lag that the modes give.
         order: number of poles, conjugate ones counted twice.
         singular_values: sigma, those that were computed, largest first.
-        bound: 2 sum_(s > order) sigma_s, with a bound on those that were not computed.
+        bound: 2 sum_(s > order) sigma_s, with a bound on those that were not computed, and with what eigenvectors that
+            are not independent leave of a fit.
         errors: (channels,), |k - k'|_1 / |k|_1, all lags to infinity.
         tap_error: largest |k[t] - k'[t]| / |k|_1 of all channels and lags.
     """
@@ -188,9 +190,13 @@ def _fit(tails: Tensor, missing: Tensor, values: Tensor, vectors: Tensor, parts:
     gram, power = vectors[0].outer(vectors[0]), matrix
     for _ in range(64):
         gram, power = gram + power.t() @ gram @ power, power @ power
-    states = torch.linalg.solve(gram, observed.t() @ tails.t())  # (order, channels)
+    states = torch.linalg.pinv(gram, hermitian=True) @ observed.t() @ tails.t()  # (order, channels)
     poles, modes = torch.linalg.eig(matrix)
-    weights = (vectors[0].to(modes.dtype) @ modes).unsqueeze(1) * torch.linalg.solve(modes, states.to(modes.dtype))
+    # A kernel that ends soon has poles near 0 and hardly more than one eigenvector, which does not span the states.
+    shares = torch.linalg.pinv(modes, rtol=_INDEPENDENT) @ states.to(modes.dtype)
+    unspanned = states - modes @ shares
+    unspanned = (unspanned.conj() * (gram.to(modes.dtype) @ unspanned)).sum().real.clamp(min=0).sqrt()
+    weights = (vectors[0].to(modes.dtype) @ modes).unsqueeze(1) * shares
     # Of two conjugate poles one stands for both.
     kept = poles.imag >= 0
     weights = weights * (1 + (poles.imag > 0).double()).unsqueeze(1)
@@ -199,7 +205,7 @@ def _fit(tails: Tensor, missing: Tensor, values: Tensor, vectors: Tensor, parts:
     rest = (weights.abs() * poles.abs() ** (2 * lags) / (1 - poles.abs())).sum(dim=1)
     lost = (parts.square() @ torch.arange(1.0, lags + 1, dtype=torch.float64, device=parts.device)).sum()
     lost = (lost - values.square().sum()).clamp(min=0)  # sum of the squares of the values that were not computed
-    bound = 2 * (values[order:].sum() + (lost * (lags - len(values))).sqrt())
+    bound = 2 * (values[order:].sum() + (lost * (lags - len(values))).sqrt()) + unspanned
     return ModalFit(
         poles,
         weights,
