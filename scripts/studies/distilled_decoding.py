@@ -147,8 +147,8 @@ def costs_of(path: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         for decoder, model in (("exact", exact), ("distilled", distilled)):
             cache = caches[decoder] = DynamicCache(config=model.config)
             model(ids, past_key_values=cache, logits_to_keep=1)
-            held = [(layer.keys, getattr(layer, "state", None)) for layer in cache.layers]
-            sizes[decoder] = sum(x.nbytes for pair in held for x in pair if isinstance(x, Tensor))
+            model(ids[:, :1], past_key_values=cache)  # the first step makes the state
+            sizes[decoder] = sum(bytes_of(layer) for layer in cache.layers)
         # The window between two foldings, and a complex product a mode to read the state, and one to fill it.
         window = [layer.keys.shape[2] for layer in caches["distilled"].layers]
         modes = [4 * len(fit.poles) for fit in report.fits.values()]
@@ -162,6 +162,14 @@ def costs_of(path: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
             row = {"model": Path(path).name, "decoder": decoder, "length": length, "cache_bytes": sizes[decoder]}
             rows.append(row | {"products": products.get(decoder), "step_ms": times.get(decoder)})
     return rows
+
+
+def bytes_of(layer: Any) -> int:
+    """Return the bytes that a layer of a cache holds."""
+    state = getattr(layer, "state", None)
+    if state is None or isinstance(state, Tensor):
+        return sum(x.nbytes for x in (layer.keys, state) if x is not None)
+    return state.memory  # of an exact convolution, whose history is part of that
 
 
 def timed(model: Any, cache: Any) -> Callable[[Clock], tuple[float, ...]]:
