@@ -9,6 +9,7 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from ...ops.toeplitz.distillation import ModalFit, fit_modes
+from ...ops.toeplitz.online_kernel import lags_that_matter
 from .tail import DistilledTail
 
 __all__ = ["DistillableDecoder", "DistillationReport"]
@@ -166,9 +167,10 @@ def _operators(model: Any) -> dict[int, Any]:
 def _all_taps(operator: Any) -> Tensor:
     """Return all taps of a kernel that count in float32, computed in float64."""
     kernel: Any = copy.deepcopy(operator.kernel).double()
-    finite_taps = getattr(kernel, "finite_taps", None)
-    if finite_taps is not None:
-        return finite_taps(torch.float32)
+    at_once = getattr(kernel, "at_once", None)  # see `ToeplitzOperator.decoder_kernel`
+    if at_once is not None:
+        taps = kernel(at_once)
+        return taps[:, : lags_that_matter(taps, resolution=torch.finfo(torch.float32).eps)]
     end = kernel.end(torch.float32)
     if end is None or end > MOST_TAPS:
         raise ValueError(
