@@ -5,7 +5,7 @@
 
 `recompute` multiplies the whole prefix at each token. `history` is `toeplitz_step` on (batch, tokens, channels).
 `product` multiplies and sums a history whose tokens lie side by side, with taps flipped once; `vecdot` is the same
-by one call of torch. `attention` writes keys and values of heads of 64 channels and calls torch's attention.
+by one call of torch, and `bmm` is a batch of matrix products, for several rows. `attention` writes keys and values of heads of 64 channels and calls torch's attention.
 `online N` is `OnlineConvolution` with blocks of N positions, for a kernel without an end.
 
 The outputs of all are compared with a product in float64 before anything is timed. The mean for n tokens is over all
@@ -67,6 +67,7 @@ def steps_of(x: Tensor, taps: Tensor) -> dict[str, tuple[Step, int]]:
     batch, channels, tokens = x.shape
     rows = x.transpose(1, 2).contiguous()  # (batch, tokens, channels)
     columns, reversed_taps = x.clone(), taps.flip(1).contiguous()
+    matrices = x.transpose(0, 1).contiguous()  # (channels, batch, tokens)
     heads = rows.view(batch, tokens, channels // HEAD, HEAD).transpose(1, 2).contiguous()
     keys, values = heads.clone(), heads.clone()
 
@@ -85,6 +86,10 @@ def steps_of(x: Tensor, taps: Tensor) -> dict[str, tuple[Step, int]]:
         columns[..., t] = x[..., t]
         return torch.linalg.vecdot(columns[..., : t + 1], reversed_taps[:, tokens - 1 - t :])
 
+    def bmm(t: int) -> Tensor:
+        matrices[..., t] = x[..., t].t()
+        return torch.bmm(matrices[..., : t + 1], reversed_taps[:, tokens - 1 - t :].unsqueeze(2))[..., 0].t()
+
     def attention(t: int) -> Tensor:
         keys[:, :, t] = values[:, :, t] = heads[:, :, t]
         mixed = F.scaled_dot_product_attention(heads[:, :, t : t + 1], keys[:, :, : t + 1], values[:, :, : t + 1])
@@ -92,7 +97,12 @@ def steps_of(x: Tensor, taps: Tensor) -> dict[str, tuple[Step, int]]:
 
     size = x.nbytes
     steps: dict[str, tuple[Step, int]] = {"recompute": (recompute, size), "history": (history, size)}
-    return steps | {"product": (product, size), "vecdot": (vecdot, size), "attention": (attention, 2 * size)}
+    return steps | {
+        "product": (product, size),
+        "vecdot": (vecdot, size),
+        "bmm": (bmm, size),
+        "attention": (attention, 2 * size),
+    }
 
 
 def largest_error(found: Tensor, exact: Tensor) -> float:
@@ -177,7 +187,7 @@ def measure(arguments: argparse.Namespace, batch: int) -> list[dict[str, Any]]:
     first = {row["product"]: row["mean_us"] for row in rows if row["tokens"] == marks[0]}
     for row in rows:
         means = {other["product"]: other["mean_us"] for other in rows if other["tokens"] == row["tokens"]}
-        plain = min(means["product"], means["vecdot"])
+        plain = min(means[name] for name in ("product", "vecdot", "bmm"))
         row |= {"times": means["attention"] / row["mean_us"], "plain": plain / row["mean_us"]}
         row |= {"recompute": means["recompute"] / row["mean_us"], "growth": row["mean_us"] / first[row["product"]]}
         row |= {"error": errors.get(row["product"]), "spread": row["worst_us"] / row["mean_us"]}

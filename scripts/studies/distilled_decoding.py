@@ -143,7 +143,8 @@ def costs_of(path: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     rows = []
     for length in arguments.lengths:
         ids = torch.randint(exact.config.vocab_size, (1, length))
-        caches, sizes = {}, {}
+        caches: dict[str, Any] = {}
+        sizes = {}
         for decoder, model in (("exact", exact), ("distilled", distilled)):
             cache = caches[decoder] = DynamicCache(config=model.config)
             model(ids, past_key_values=cache, logits_to_keep=1)

@@ -10,7 +10,7 @@ ARGUMENTS = ["--channels", "64", "--batch", "2", "--lengths", "12", "40", "--blo
 
 def test_all_products_are_compared_and_timed(tmp_path):
     rows = main([*ARGUMENTS, "--rounds", "1", "--threads", "1", "--output-dir", str(tmp_path)])
-    names = {"recompute", "history", "product", "vecdot", "attention", "online 4"}
+    names = {"recompute", "history", "product", "vecdot", "bmm", "attention", "online 4"}
     assert [(row["tokens"], row["product"]) for row in rows] and {row["product"] for row in rows} == names
     assert {row["tokens"] for row in rows} == {12, 40}
     assert all(row["error"] < 1e-5 for row in rows if row["product"] != "attention")
