@@ -5,8 +5,9 @@
 
 `recompute` multiplies the whole prefix at each token. `history` is `toeplitz_step` on (batch, tokens, channels).
 `product` multiplies and sums a history whose tokens lie side by side, with taps flipped once; `vecdot` is the same
-by one call of torch, and `bmm` is a batch of matrix products, for several rows. `attention` writes keys and values of heads of 64 channels and calls torch's attention.
-`online N` is `OnlineConvolution` with blocks of N positions, for a kernel without an end.
+by one call of torch, and `bmm` is a batch of matrix products, for several rows. The fastest of these three is the
+plain product. `attention` writes keys and values of heads of 64 channels and calls torch's attention. `online N` is
+`OnlineConvolution` with blocks of N positions, for a kernel without an end.
 
 The outputs of all are compared with a product in float64 before anything is timed. The mean for n tokens is over all
 tokens for `online`, and over --samples tokens between any two of --lengths for the others, whose cost grows evenly.
