@@ -37,7 +37,7 @@ class Decoder(Protocol):
 
 
 class ConvolutionLayer(HistoryLayer):
-    """Growing history of a convolution's inputs, which long decoding replaces by the state of the convolution.
+    """Growing history of a convolution's inputs, which decoding replaces by the state of the convolution.
 
     Attributes:
         state: what stands for the history since steps of decoding followed a prompt; None before.

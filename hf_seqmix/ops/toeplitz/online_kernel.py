@@ -58,15 +58,11 @@ class OnlineKernel:
             )
         self.block = block
         self.dtype = compute_dtype(dtype)
-        if isinstance(taps, Tensor):
-            given, length = taps, taps.shape[-1]
-            self.taps = GrowingTaps(lambda first, last: given[:, first:last], self.dtype, length)
-        else:
-            given = taps(0, 1)
-            self.taps = GrowingTaps(taps, self.dtype, length)
+        given = taps if isinstance(taps, Tensor) else taps(0, 1)
         if given.ndim != 2 or given.shape[1] < 1 or not given.is_floating_point():
             raise ValueError(f"taps are {given.dtype} of shape {tuple(given.shape)}: give real (channels, taps).")
-        self.channels, self.length = given.shape[0], length
+        self.taps = GrowingTaps(taps, self.dtype, length)
+        self.channels, self.length = given.shape[0], self.taps.length
         near = self.first(2 * block).t().contiguous()[:, None, None]  # (2 block, 1, 1, channels)
         self.near = [near[: 2 * block - place] for place in range(block)]
         self._spectra: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}  # by level and distance; channels made

@@ -18,7 +18,8 @@ class GrowingTaps:
     """The first taps of a kernel; more of them when they are asked for.
 
     Args:
-        build: makes the taps of lags first to last - 1, (channels, last - first), when called with (first, last).
+        build: makes the taps of lags first to last - 1, (channels, last - first), when called with (first, last). Or
+            all taps, (channels, length).
         dtype: that taps are kept in.
         length: taps that count; the kernel is zero beyond. None for a kernel without an end.
 
@@ -27,20 +28,25 @@ class GrowingTaps:
         length: number of taps that count; None for a kernel without an end.
     """
 
-    def __init__(self, build: Callable[[int, int], Tensor], dtype: torch.dtype, length: int | None = None) -> None:
-        self.known, self.length = 0, length
+    def __init__(
+        self, build: Callable[[int, int], Tensor] | Tensor, dtype: torch.dtype, length: int | None = None
+    ) -> None:
+        self._whole = build.detach().to(dtype) if isinstance(build, Tensor) else None
+        self.known, self.length = (0, length) if self._whole is None else (self._whole.shape[1],) * 2
         self._build, self._dtype = build, dtype
         self._segments: list[Tensor] = []  # (channels, lags), of 256, 256, 512, 1024 and so on lags
 
     @property
     def memory(self) -> int:
         """Bytes of the taps that have been made."""
+        if self._whole is not None:
+            return self._whole.nbytes
         return self.known * sum(segment[:, :1].nbytes for segment in self._segments[:1])
 
     def prepare(self, length: int) -> None:
         """Make taps up to a number, as far as the kernel goes."""
         length = length if self.length is None else min(length, self.length)
-        if length <= self.known:
+        if length <= self.known or isinstance(self._build, Tensor):
             return
         taps = self._build(self.known, length).detach().to(self._dtype)
         for segment, place, count in self._parts(self.known, length):
@@ -55,13 +61,12 @@ class GrowingTaps:
         """Return the taps of lags first to last - 1 for a range of channels, zeros where the kernel has ended."""
         self.prepare(last)
         end = max(first, min(last, self.known))
-        parts = [
-            self._segments[segment][start:stop, place : place + count]
-            for segment, place, count in self._parts(first, end)
-        ]
-        if not parts:
-            parts = [self._segments[0][start:stop, :0]]
-        taps = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if self._whole is not None:
+            taps = self._whole[start:stop, first:end]
+        else:
+            places = self._parts(first, end) or [(0, 0, 0)]
+            parts = [self._segments[segment][start:stop, place : place + count] for segment, place, count in places]
+            taps = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         return F.pad(taps, (0, last - end)) if end < last else taps
 
     def _parts(self, first: int, last: int) -> list[tuple[int, int, int]]:
