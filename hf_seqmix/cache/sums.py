@@ -25,13 +25,13 @@ Fold = Callable[[Tensor], Tensor]
 class SumsLayer(HeldLayer):
     """Running sums over all but the last steps, and the rows of those: constant in size, and croppable within them.
 
-    `sums` is (batch, state) in float32 (float64 for float64 rows); `keys`, the rows, is (batch, 1, steps, width), and
-    `values` has width 0. Between `kept` and `2 * kept` rows are held, or as many as the last call added, if that is
-    more.
+    `sums` is (batch, state) in float32 (float64 for float64 rows); `keys`, the rows, is (batch, 1, steps, width).
+    `values` is a part of `keys`, of width 0. Between `kept` and `2 * kept` rows are held, or as many as the last call
+    added, if that is more.
     """
 
     _layer_type = SUMS
-    held = ("keys", "values", "sums")
+    held = ("keys", "sums")  # values follow
     kept = 64
     """Steps that can always be taken back, if there were as many."""
     sums: Tensor | None = None
@@ -44,21 +44,44 @@ class SumsLayer(HeldLayer):
         """Keep all rows of the first call, as assisted decoding asks: there the call is a prompt with candidates."""
         self.record_past = True
 
+    @property
+    def values(self) -> Tensor | None:  # type: ignore[override]
+        """Nothing, of the shape of the rows but for a width of 0."""
+        return None if self.keys is None else self.keys[..., :0]
+
+    @values.setter
+    def values(self, nothing: Tensor | None) -> None:
+        pass
+
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Add the rows of this call, (batch, 1, new, width); `fold` maps rows (batch, rows, width) to their sum."""
+        """Add the rows of this call.
+
+        Args:
+            key_states: (batch, 1, new, width).
+            value_states: not looked at.
+            *args: ignored.
+            **kwargs: `fold`, which maps rows (batch, rows, width) to their sum.
+
+        Returns:
+            All rows that the sums did not count before, and `value_states`.
+        """
         fold: Fold = kwargs["fold"]
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None
         empty = self.get_seq_length() == 0
-        rows, nothing = super().update(key_states, value_states)
+        rows = key_states if empty else torch.cat([self.keys, key_states], dim=2)
+        self.keys = rows
         held, new = rows.shape[2], key_states.shape[2]
         keep = self.kept if empty and not self.record_past else max(self.kept, new)
         # Where the order of sums is fixed, no part is summed ahead of the rest.
-        if not is_batch_invariant() and (held >= 2 * keep or (empty and held > keep)):
+        if (held >= 2 * keep or (empty and held > keep)) and not is_batch_invariant():
             contribution = fold(rows[:, 0, : held - keep])
             self.sums = contribution if self.sums is None else self.sums + contribution
             self.summed += held - keep
             # Copied, so that the rows that were summed are let go.
-            self.keys, self.values = rows[:, :, held - keep :].clone(), nothing[:, :, held - keep :]
-        return rows, nothing
+            self.keys = rows[:, :, held - keep :].clone()
+        return rows, value_states
 
     def get_seq_length(self) -> int:
         """Return the number of steps seen."""
@@ -84,7 +107,7 @@ class SumsLayer(HeldLayer):
                 "crop(-3)."
             )
         remove, seen = -tokens_to_remove, self.get_seq_length()
-        if remove == 0 or self.keys is None or self.values is None:
+        if remove == 0 or self.keys is None:
             return
         held = seen - self.summed
         if remove >= seen:
@@ -96,7 +119,7 @@ class SumsLayer(HeldLayer):
                 "back, or start from an empty cache, since other layers of this cache may have been cropped already."
             )
         else:
-            self.keys, self.values = self.keys[:, :, : held - remove], self.values[:, :, : held - remove]
+            self.keys = self.keys[:, :, : held - remove]
 
     def join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads, which add nothing."""
@@ -191,5 +214,5 @@ def append_sums(past_key_values: Any, layer_idx: int, rows: Tensor, fold: Fold) 
         (batch, steps + new, width), the rows that `read_sums` gave before, and these.
     """
     keys = rows.unsqueeze(1)
-    held: Tensor = past_key_values.update(keys, keys[..., :0], layer_idx, fold=fold)[0]
+    held: Tensor = past_key_values.update(keys, keys, layer_idx, fold=fold)[0]  # values are not looked at
     return held[:, 0]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from ..ops.common.dispatch import cast
 from ..ops.common.rms_norm import rms_normalize
 
 __all__ = [
@@ -53,9 +54,8 @@ class SeqMixLayerNorm(nn.LayerNorm):
         weight: Tensor = self.weight
         bias: Tensor = self.bias
         dtype = hidden_states.dtype
-        if weight.dtype != dtype or bias.dtype != dtype:
-            weight, bias = weight.to(dtype), bias.to(dtype)
-        return nn.functional.layer_norm(hidden_states, self.normalized_shape, weight, bias, self.eps)
+        # What `nn.functional.layer_norm` calls, too.
+        return torch.layer_norm(hidden_states, self.normalized_shape, cast(weight, dtype), cast(bias, dtype), self.eps)
 
 
 class MaskedBatchNorm(nn.Module):

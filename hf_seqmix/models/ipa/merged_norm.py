@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...modules.norms import SimpleRMSNorm
+from ...ops.common.dispatch import cast, compute_dtype
 from ...ops.common.rms_norm import rms_normalize
 
 __all__ = ["MergedNorm"]
@@ -30,8 +31,9 @@ class MergedNorm(SimpleRMSNorm):
 
     def forward(self, hidden_states: Tensor, mask: Tensor | None = None) -> Tensor:
         """Normalize (..., channels) over the channels; `mask` is not needed."""
-        wide = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
-        return rms_normalize(wide, self.eps, self.weight.to(wide.dtype)).to(hidden_states.dtype)
+        dtype = compute_dtype(hidden_states.dtype)
+        y = rms_normalize(cast(hidden_states, dtype), self.eps, cast(self.weight, dtype))
+        return cast(y, hidden_states.dtype)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...modules.sharding import number_of_devices, own_part
+from ...ops.common.dispatch import cast, compute_dtype
 
 __all__ = ["OutputLinear", "PiecewiseRow", "draw_linear"]
 
@@ -77,9 +78,9 @@ class PiecewiseRow(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Map (batch, length, hidden_size) to the same shape, each position alone."""
         logits = self.gate_proj(hidden_states)
-        gates = torch.softmax(logits, dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
+        gates = torch.softmax(logits, dim=-1, dtype=compute_dtype(logits.dtype))
         units = self.up_proj(hidden_states)
-        gates = (gates * self.num_centers).to(units.dtype)
+        gates = cast(gates * self.num_centers, units.dtype)
         weight = self.up_proj.weight
         if self.num_centers % number_of_devices(weight):
             # A device has parts of blocks, so that each unit has its own gate.

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from ...modules.products import PolynomialProduct
 from ...modules.sharding import split_heads
+from ...ops.common.dispatch import cast, compute_dtype
 from ...ops.polynomial.product import row_factors, row_kinds, row_widths, sum_rows, sum_widths
 from ...ops.polynomial.stages import signed_power
 from .factor_linear import FactorLinear
@@ -141,15 +142,15 @@ class PolynomialGroup(nn.Module):
         """Return what `pack_rows` does of a product whose stages add up factors as they are (`row_factors`)."""
         assert self.row_factors is not None
         like = factors[0]
-        dtype = torch.promote_types(like.dtype, torch.float32)
+        dtype = compute_dtype(like.dtype)
         flag = like.new_ones((*like.shape[:2], 1), dtype=dtype) if real is None else real.unsqueeze(-1).to(dtype)
-        return torch.cat([flag, *[factors[index].to(dtype) for index in self.row_factors]], dim=-1)
+        return torch.cat([flag, *[cast(factors[index], dtype) for index in self.row_factors]], dim=-1)
 
     def pack_rows(self, rows: list[Rows]) -> Tensor:
         """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
         parts = [part.flatten(2) if part.ndim > 2 else part.unsqueeze(-1) for stage in rows for part in stage]
-        dtype = torch.promote_types(parts[0].dtype, torch.float32)
-        return torch.cat([part.to(dtype) for part in parts], dim=-1)
+        dtype = compute_dtype(parts[0].dtype)
+        return torch.cat([cast(part, dtype) for part in parts], dim=-1)
 
     def fold(self, rows: Tensor) -> Tensor:
         """Sum packed rows, (batch, steps, row_width), into packed sums, (batch, sum_width), of as many heads."""

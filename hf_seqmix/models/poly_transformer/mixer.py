@@ -11,6 +11,7 @@ from transformers import initialization as init
 from ...cache import append_sums, read_sums
 from ...modules.norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
 from ...modules.sharding import split_heads, whole_values
+from ...ops.common.dispatch import cast
 from ...ops.masking import TokenLayout
 from ...ops.polynomial.product import DEGREE_FORMS, Product, polynomial_product
 from ...ops.rows import RowOperation
@@ -188,7 +189,7 @@ class PolynomialMixer(nn.Module):
             y = self.norm(y, layout.mask).flatten(2)
         else:
             y = self.norm(y.flatten(2), layout.mask)
-        return self.o_proj(y.to(hidden_states.dtype))
+        return self.o_proj(cast(y, hidden_states.dtype))
 
     def _check_cache(self, layout: TokenLayout) -> None:
         if not self.is_causal:

@@ -25,7 +25,16 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-__all__ = ["Route", "compute_dtype", "dispatch", "real_route", "real_valued", "traced_route", "without_autocast"]
+__all__ = [
+    "Route",
+    "cast",
+    "compute_dtype",
+    "dispatch",
+    "real_route",
+    "real_valued",
+    "traced_route",
+    "without_autocast",
+]
 
 Route = Literal["eager", "functorch", "forward_mode", "operator", "real"]
 """How a call is computed.
@@ -59,10 +68,8 @@ def dispatch(*tensors: Tensor) -> tuple[Route, torch.dtype]:
     if torch.compiler.is_compiling():
         return traced_route(), dtype
     for x in tensors:
-        sizes: Any = x.shape
-        for size in sizes:
-            if isinstance(size, torch.SymInt):
-                return traced_route(), dtype
+        if torch.SymInt in map(type, x.shape):  # no loop, which costs as much as a small sum
+            return traced_route(), dtype
     if forward_ad._current_level >= 0:
         return "forward_mode", dtype
     return "functorch" if torch._C._are_functorch_transforms_active() else "eager", dtype
@@ -83,6 +90,11 @@ def real_route() -> Route:
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype in which numbers of `dtype` are computed: float64 for float64, float32 for everything else."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def cast(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return x in a dtype; `to` alone costs as much as a small sum where it changes nothing."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def without_autocast(device_type: str) -> AbstractContextManager[Any]:

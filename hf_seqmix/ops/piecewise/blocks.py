@@ -7,6 +7,7 @@ memory.
 import torch
 from torch import Tensor
 
+from ..common.dispatch import cast
 from .problem import Block, ColumnProblem, SingleQuery
 
 __all__ = ["column_gradients", "column_product", "column_step"]
@@ -75,10 +76,10 @@ def column_step(problem: SingleQuery) -> Tensor:
     """
     weights, divisor = _weights(problem, _WHOLE)
     value = problem.value.to(problem.dtype) if problem.value.dtype == torch.float16 else problem.value
-    product = weights.to(value.dtype) @ value
+    product = cast(weights, value.dtype) @ value
     if divisor is not None:
-        product = product.to(problem.dtype).div_(divisor)
-    return product.to(problem.value.dtype)
+        product = cast(product, problem.dtype).div_(divisor)
+    return cast(product, problem.value.dtype)
 
 
 def column_gradients(

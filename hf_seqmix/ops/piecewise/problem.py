@@ -15,6 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from ..common.dispatch import cast, compute_dtype
+
 __all__ = ["Block", "ColumnProblem", "SingleQuery"]
 
 # Bytes of logits of a block. Measured on CPU for 8 centers of width 64 and 2048 keys: 64 queries, or 4 MiB.
@@ -239,29 +241,33 @@ class SingleQuery:
         block_bytes: int | None = None,
     ) -> None:
         self.dtype, self.norm, self.scale, self.causal = _logit_dtype(query), norm, scale, causal
-        self.query, self.key, self.value = query.to(self.dtype), key.to(self.dtype), value
+        self.query, self.key, self.value = cast(query, self.dtype), cast(key, self.dtype), value
         self.bias, self.coupling = bias, coupling
         self.mix = None if mix is None else mix.to(self.dtype)
         if query_positions is None or key_positions is None or visible is None:
             self.seen = None if key_mask is None else key_mask[:, None, None]
-            # The query stands beside the last key.
-            self.offsets = torch.arange(key.shape[2] - 1, -1, -1, device=key.device)  # (keys,) or (batch or 1, keys)
+            self.offsets = None  # the query stands beside the last key
         else:
             self.seen = visible.unsqueeze(1)  # (batch or 1, 1, 1, keys)
-            self.offsets = query_positions - key_positions
+            self.offsets = query_positions - key_positions  # (batch or 1, keys)
 
     def scratch(self, block: Block, which: int) -> None:
         """Return no memory."""
 
     def logits(self, block: Block) -> Tensor:
         """Compute scale query . key + bias."""
-        logits = (self.query * self.scale) @ self.key.transpose(-1, -2)
-        return logits if self.bias is None else logits.add_(self.entries(block, self.bias, None))
+        products = self.query @ self.key.mT
+        if self.bias is None:
+            return products.mul_(self.scale)
+        return torch.add(self.entries(block, self.bias, None), products, alpha=self.scale)
 
     def entries(self, block: Block, table: Tensor, window: Tensor | None) -> Tensor:
-        """Return a table's entry for each key, (batch or 1, centers, 1, keys)."""
+        """Return a table's entry for each key, (centers, 1, keys) or (batch or 1, centers, 1, keys)."""
+        table = cast(table, self.dtype)
+        if self.offsets is None:
+            return _last_entries(table, self.key.shape[2], self.causal).unsqueeze(1)
         index = _relative_index(self.offsets, table.shape[1], self.causal)
-        chosen = table.to(self.dtype).index_select(1, index.flatten())
+        chosen = table.index_select(1, index.flatten())
         return chosen.view(len(table), -1, 1, index.shape[-1]).transpose(0, 1)
 
     def hide(self, block: Block, x: Tensor, fill: float) -> Tensor:
@@ -276,7 +282,15 @@ class SingleQuery:
 
 
 def _logit_dtype(query: Tensor) -> torch.dtype:
-    return torch.promote_types(query.dtype, torch.float32)
+    return compute_dtype(query.dtype)
+
+
+def _last_entries(table: Tensor, keys: int, causal: bool) -> Tensor:
+    """Return the entries of the offsets keys - 1 to 0, the outermost for those beyond the table, (centers, keys)."""
+    first = 0 if causal else table.shape[1] // 2
+    entries = table[:, first : first + keys].flip(1)
+    beyond = keys - entries.shape[1]
+    return entries if beyond == 0 else torch.cat([entries[:, :1].expand(-1, beyond), entries], dim=1)
 
 
 def _relative_index(offsets: Tensor, entries: int, causal: bool) -> Tensor:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..common.dispatch import dispatch
+from ..common.dispatch import cast, dispatch
 from .linear_attention import multiplies_halves
 from .running_mean import running_product
 from .stages import attend, outer_sum, running_sum
@@ -155,11 +155,12 @@ class _Stages:
         like = factors[0]
         self.length = like.shape[1]
         self.rows: list[Rows] = []
-        dtype = torch.promote_types(like.dtype, torch.float32)
         if held is not None:
             flags = held[0][0]  # with those of these tokens
+        elif real is None:
+            flags = like.new_ones(like.shape[:2], dtype=self.dtype)
         else:
-            flags = like.new_ones(like.shape[:2], dtype=dtype) if real is None else real.to(dtype)
+            flags = real.to(self.dtype)
         start, (seen,) = self._past((flags,))
         count = running_sum(seen, start, causal=causal, length=self.length)
         # (batch, length or 1); a real token sees itself
@@ -170,7 +171,7 @@ class _Stages:
         start, (seen,) = self._past((x,))
         narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(self.route, query)
         if not self.causal or self.length == 1:
-            y = query * (running_sum(seen, start, causal=False) * self.share[:, :, None, None])
+            y = query * (running_sum(seen, start, causal=False) * self.share.reshape(*self.share.shape, 1, 1))
             return y.to(torch.bfloat16) if narrow and self.causal else y
         if seen is not x:
             start = running_sum(seen[:, : seen.shape[1] - self.length], start, causal=False)[:, 0]
@@ -187,8 +188,8 @@ class _Stages:
         stage = len(self.rows)
         self.rows.append(rows)
         if self.held is not None:
-            rows = tuple([x.to(new.dtype) for x, new in zip(self.held[stage], rows, strict=True)])
+            rows = tuple([cast(x, new.dtype) for x, new in zip(self.held[stage], rows, strict=True)])
         elif self.recent is not None:
             pairs = zip(self.recent[stage], rows, strict=True)
-            rows = tuple([torch.cat([old.to(new.dtype), new], dim=1) for old, new in pairs])
+            rows = tuple([torch.cat([cast(old, new.dtype), new], dim=1) for old, new in pairs])
         return None if self.sums is None else self.sums[stage], rows

@@ -6,7 +6,7 @@ Both stages are linear in each of their inputs, so that the degree of a product 
 import torch
 from torch import Tensor
 
-from ..common.dispatch import Route, dispatch, without_autocast
+from ..common.dispatch import Route, cast, compute_dtype, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from .linear_attention import LOOP_CHUNK, causal_sum, causal_sum_vectorized
 
@@ -91,18 +91,18 @@ def attend(
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, FORMS))}.")
     _check(q, k, v)
-    state = None if state is None else state.to(dtype)
-    scale = None if scale is None else scale.to(dtype)
+    state = None if state is None else cast(state, dtype)
+    scale = None if scale is None else cast(scale, dtype)
     # A step of decoding is one query in compiled graphs, too; other lengths are not looked at there.
     # Where the order of sums is fixed, there are no chunks, whose sums would be terms of their own.
-    short = is_batch_invariant() or q.shape[1] <= 1 or (route not in ("operator", "real") and q.shape[1] <= LOOP_CHUNK)
+    short = q.shape[1] <= 1 or (route not in ("operator", "real") and q.shape[1] <= LOOP_CHUNK) or is_batch_invariant()
     with without_autocast(q.device.type):
         if scale is not None and (scale.requires_grad or not causal or form != "chunked" or short):
             q, scale = q * scale.reshape(*scale.shape, 1, 1), None
         if not causal:
             return torch.einsum("bthc,bhcd->bthd", q.to(dtype), _plus(outer_sum(k, v), state))
         if form == "parallel" or (form == "chunked" and short):
-            return _parallel(q.to(dtype), k.to(dtype), v.to(dtype), state)
+            return _parallel(cast(q, dtype), cast(k, dtype), cast(v, dtype), state)
         earlier = k.shape[1] - q.shape[1]
         if earlier != 0:
             state = _plus(outer_sum(k[:, :earlier], v[:, :earlier]), state)
@@ -144,7 +144,7 @@ def running_sum(x: Tensor, start: Tensor | None = None, *, causal: bool = True, 
     Returns:
         (batch, length, ...); (batch, 1, ...), the same for all positions, unless causal.
     """
-    x = x.to(torch.promote_types(x.dtype, torch.float32))
+    x = cast(x, compute_dtype(x.dtype))
     if not causal or length == 1:
         total = x.sum(dim=1, keepdim=True)
     else:
