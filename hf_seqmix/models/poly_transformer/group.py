@@ -126,8 +126,10 @@ class PolynomialGroup(nn.Module):
             (batch, length, heads, head_dim) in float32 (float64), with as many heads as the factors have channels for
             (all, or those of this device), and the rows, as `pack_rows` takes them.
         """
+        # What stages add up, and nothing else is made of, is in `held`.
+        whole = () if held is None else self.row_factors or ()
         product = self.product(
-            [split_heads(factor, self.head_dim) for factor in factors],
+            [x if index in whole else split_heads(x, self.head_dim) for index, x in enumerate(factors)],
             self.degree_form,
             real=real,
             causal=causal,

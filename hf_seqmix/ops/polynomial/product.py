@@ -67,7 +67,8 @@ def polynomial_product(
     reading of it.
 
     Args:
-        factors: d tensors (batch, length, heads, width), zero at pads.
+        factors: d tensors (batch, length, heads, width), zero at pads. Of those of `row_factors`, which are in `held`
+            where that is given, only the dtype then counts.
         degree_form: "cumsum", "gate" (even d from 4 on), or "soft" (four factors).
         real: (batch, length), 1 at real tokens and 0 at pads; None when all are real.
         causal: whether a token sees no later ones.
@@ -173,9 +174,11 @@ class _Stages:
         if not self.causal or self.length == 1:
             y = query * (running_sum(seen, start, causal=False) * self.share.reshape(*self.share.shape, 1, 1))
             return y.to(torch.bfloat16) if narrow and self.causal else y
+        earlier = seen.shape[1] - self.length
         if seen is not x:
-            start = running_sum(seen[:, : seen.shape[1] - self.length], start, causal=False)[:, 0]
-        return running_product(self.route, query, x, start, self.share, torch.bfloat16 if narrow else None)
+            start = running_sum(seen[:, :earlier], start, causal=False)[:, 0]
+            seen = seen[:, earlier:]
+        return running_product(self.route, query, seen, start, self.share, torch.bfloat16 if narrow else None)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Compute A(query, key, value), (batch, length, heads, width)."""

@@ -171,8 +171,9 @@ def signed_power(z: Tensor, exponent: float) -> Tensor:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
-    fits = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[3] == k.shape[3]
-    if not fits or q.shape[0] != k.shape[0] or q.shape[2] != k.shape[2]:
+    queries, keys, values = q.shape, k.shape, v.shape
+    fits = len(queries) == len(keys) == len(values) == 4 and keys[:3] == values[:3] and queries[2:] == keys[2:]
+    if not fits or queries[0] != keys[0]:
         raise ValueError(
             "q and k must be (batch, length, heads, width) and v (batch, length, heads, values), with as many keys as "
             f"values; got {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}."
@@ -188,8 +189,8 @@ def _plus(x: Tensor, state: Tensor | None) -> Tensor:
 def _parallel(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None) -> Tensor:
     key, value = k.transpose(1, 2), v.transpose(1, 2)
     if q.shape[1] == 1:  # stands beside the last key
-        rows, keys, values = q.flatten(0, 2).unsqueeze(1), key.flatten(0, 1), value.flatten(0, 1)
-        y = torch.bmm(torch.bmm(rows, keys.transpose(1, 2)), values)
+        rows, keys, values = q.transpose(1, 2).flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)
+        y = torch.bmm(torch.bmm(rows, keys.mT), values)
         if state is not None:
             y = y + torch.bmm(rows, state.flatten(0, 1))
         return y.view(*q.shape[:3], v.shape[3])
