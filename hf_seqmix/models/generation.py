@@ -14,9 +14,9 @@ class RightPaddedPrompts:
     """Generation in which a pad takes no time: a padded prompt is continued as the same prompt alone.
 
     The backbone gives pads the state of the last real token before them in the call. Two things are left to do here:
-    positions go on from that token, and a cache is filled with pads first. So the last chunk of a prompt has the last
-    token of each row, and caches do not depend on the side of the pads. Both override private methods of
-    `GenerationMixin`, which are there in 5.16 and 5.23.
+    positions go on from that token, and a prompt that ends in pads and is read in chunks is read pads first, so that
+    the last chunk has the last token of each row. Both override private methods of `GenerationMixin`, which are there
+    in 5.16 and 5.23.
     """
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
@@ -32,7 +32,9 @@ class RightPaddedPrompts:
         self, input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
     ) -> Any:
         mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
-        if mask is not None and cache is not None:
+        # Only where needed: a mask of a later turn has the order of the text, and layers that attend keep it, too.
+        in_chunks = generation_config.prefill_chunk_size is not None
+        if mask is not None and cache is not None and in_chunks and not bool((mask[:, -1] != 0).all()):
             past = int(cache.get_seq_length())
             start = mask.shape[1] - input_ids.shape[1]
             if start in (0, past):  # the library takes the whole prompt, or what follows the cached part

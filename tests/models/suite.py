@@ -548,6 +548,18 @@ class ModelSuite:
         more = generator.generate(first.sequences, past_key_values=first.past_key_values, max_new_tokens=5)
         assert torch.equal(more, generator.generate(ids, max_new_tokens=9))
 
+    def test_turns_of_uneven_lengths_continue_a_cache(self, generator):
+        mask, text, cache = torch.zeros(2, 0, dtype=torch.long), torch.zeros(2, 0, dtype=torch.long), None
+        for turn in map(torch.tensor, PADS.values()):
+            text = torch.cat([text, torch.randint(1, VOCAB, turn.shape) * turn], dim=1)
+            mask = torch.cat([mask, turn], dim=1)
+            settings = {"max_new_tokens": 2, "output_logits": True, "return_dict_in_generate": True}
+            expected = generator.generate(text, attention_mask=mask, use_cache=False, **settings)
+            out = generator.generate(text, attention_mask=mask, past_key_values=cache, **settings)
+            assert_close(torch.stack(out.logits), torch.stack(expected.logits))
+            text, cache = out.sequences, out.past_key_values
+            mask = torch.cat([mask, mask.new_ones(2, 2)], dim=1)
+
     def test_generation_from_embeddings(self, generator):
         ids = torch.randint(1, VOCAB, (1, 5))
         embeds = generator.get_input_embeddings()(ids)
