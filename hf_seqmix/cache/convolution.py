@@ -56,6 +56,7 @@ class ConvolutionLayer(HistoryLayer):
         self._plain: Tensor | None = None
         self._unused = 0  # first positions of the state that are forgotten, since they are pads
         self.state: OnlineConvolution | None = None
+        self._place: torch.device | None = None  # where the state is
         self.kernel: OnlineKernel | None = None
         self.dropped = 0
 
@@ -130,7 +131,7 @@ class ConvolutionLayer(HistoryLayer):
         state = OnlineConvolution(self.kernel, len(history), dtype)
         state.load(history[:, 0].to(dtype))
         self.keys = self.taps = self.room = None
-        self.state = state
+        self.state, self._place = state, history.device
 
     def get_seq_length(self) -> int:
         """Return the number of positions seen."""
@@ -192,28 +193,33 @@ class ConvolutionLayer(HistoryLayer):
         if self.state is None:
             super().batch_repeat_interleave(repeats)
         else:
-            self.state.reorder(torch.arange(self.state.batch).repeat_interleave(repeats))
+            rows = torch.arange(self.state.batch, device=self._place)
+            self.state.reorder(rows.repeat_interleave(repeats))
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep rows of the batch."""
         if self.state is None:
             super().batch_select_indices(indices)
         else:
-            self.state.reorder(indices)
+            # Any index of rows, on any device, as of a tensor: a mask, numbers from the end.
+            rows = torch.arange(self.state.batch, device=self._place)
+            self.state.reorder(rows[indices.to(rows.device)])
 
     def offload(self) -> None:
         """Move what is held to the CPU; the taps stay, and room for further tokens is let go."""
         if self.state is None:
             super().offload()
         else:
-            self.state.to("cpu", non_blocking=True)
+            self._place = torch.device("cpu")
+            self.state.to(self._place, non_blocking=True)
 
     def prefetch(self) -> None:
         """Move what is held back to the device."""
         if self.state is None:
             super().prefetch()
         else:
-            self.state.to(self.device, non_blocking=True)
+            self._place = self.device
+            self.state.to(self._place, non_blocking=True)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy has the history alone, of which the next step makes the rest.

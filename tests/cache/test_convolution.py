@@ -174,6 +174,19 @@ def test_inputs_beyond_the_end_of_a_kernel_are_let_go():
     assert_close(y[:, 0], expected(torch.cat([checked.inputs, keys[:, 0]], dim=1), checked.decoder, 1))
 
 
+@pytest.mark.parametrize("rows", [[True, False, True], [-1, 0, 0], [2]])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_rows_of_a_state_are_named_as_those_of_a_tensor(rows, dtype):
+    checked = Checked(Decoder(), 3)
+    checked.add(9)
+    checked.add(1)
+    indices = torch.tensor(rows) if rows[0] is True else torch.tensor(rows, dtype=dtype)
+    checked.layer.batch_select_indices(indices)
+    assert checked.layer.state is not None
+    checked.inputs = checked.inputs[indices]
+    checked.add(1)
+
+
 def test_a_change_of_dtype_is_followed():
     checked = Checked(Decoder())
     checked.add(20)
