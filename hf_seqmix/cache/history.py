@@ -159,8 +159,11 @@ def cached_taps(past_key_values: Any, layer_idx: int, build: Callable[[int], Ten
     if torch.compiler.is_exporting() and not layer.is_compileable:
         return build(length)  # one graph for all lengths cannot keep what only some calls rebuild
     taps = getattr(layer, "taps", None)
+    wanted = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    if wanted and not getattr(layer, "taps_with_graph", True):
+        taps = None  # a kernel without derivatives does not serve a call that wants them
     if taps is None or taps.shape[1] < length:
         # Twice as many at each rebuild, so that decoding n tokens rebuilds log n times.
         taps = build(length if taps is None else max(length, 2 * taps.shape[1]))
-        layer.taps = taps
+        layer.taps, layer.taps_with_graph = taps, torch.is_grad_enabled()
     return taps

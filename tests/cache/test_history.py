@@ -29,6 +29,15 @@ def test_taps_are_no_part_of_a_copied_history():
     assert copy.deepcopy(cache).layers[0].keys.shape == (1, 1, 4, 3)
 
 
+def test_taps_of_a_prompt_without_derivatives_do_not_serve_a_call_that_wants_them():
+    cache, weights = filled(DynamicCache(config=CONFIG)), torch.ones(3, 8, requires_grad=True)
+    with torch.inference_mode():
+        before = cached_taps(cache, 0, lambda length: 2 * weights[:, :length], 8)
+        assert cached_taps(cache, 0, lambda length: 2 * weights[:, :length], 5) is before
+    taps = cached_taps(cache, 0, lambda length: 2 * weights[:, :length], 5)
+    assert taps.requires_grad and cached_taps(cache, 0, ones, 5) is taps
+
+
 def test_a_graph_for_all_lengths_builds_its_taps():
     class Step(torch.nn.Module):
         def forward(self, history: Tensor) -> Tensor:
