@@ -120,6 +120,7 @@ class ConvolutionLayer(HistoryLayer):
         if self.state is None or self.state.dtype != x.dtype:
             self._begin(x.dtype, decoder)
         assert self.state is not None
+        self._check_rows(self.state.batch, key_states)
         return self.state.step(x).unsqueeze(1), value_states
 
     def _begin(self, dtype: torch.dtype, decoder: Decoder) -> None:

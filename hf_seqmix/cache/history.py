@@ -42,6 +42,7 @@ class HistoryLayer(HeldLayer):
         if by_copying or keys is None or not keys.numel() or keys.dtype != key_states.dtype:
             return super().update(key_states, value_states)
         batch, _, held, channels = keys.shape
+        self._check_rows(batch, key_states)
         total = held + key_states.shape[2]
         room = self.room
         if room is None or not self._in_room(keys) or room.shape[2] < total:
@@ -52,6 +53,13 @@ class HistoryLayer(HeldLayer):
         self.keys = room[:, :, :total].permute(1, 2, 0).unsqueeze(1)
         self.values = self.keys[..., :0]
         return self.keys, self.values
+
+    def _check_rows(self, batch: int, key_states: Tensor) -> None:
+        if len(key_states) != batch:
+            raise ValueError(
+                f"{len(key_states)} rows cannot continue a cache of {batch} rows: give as many rows, change those of "
+                "the cache (batch_select_indices, batch_repeat_interleave), or start from an empty cache."
+            )
 
     def _in_room(self, keys: Tensor) -> bool:
         """Return whether the history is where the last call put it, cropped or not, and may be written to."""

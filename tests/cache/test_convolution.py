@@ -187,6 +187,16 @@ def test_rows_of_a_state_are_named_as_those_of_a_tensor(rows, dtype):
     checked.add(1)
 
 
+@pytest.mark.parametrize("new", [1, 20])
+def test_other_numbers_of_rows_are_refused(new):
+    checked = Checked(Decoder())
+    checked.add(9)
+    checked.add(1)
+    checked.inputs = checked.inputs[:1]
+    with pytest.raises(ValueError, match="1 rows cannot continue a cache of 2 rows: give as many rows"):
+        checked.add(new)
+
+
 def test_a_change_of_dtype_is_followed():
     checked = Checked(Decoder())
     checked.add(20)
