@@ -66,18 +66,22 @@ class ToeplitzKernel(nn.Module):
         return taps * torch.exp(lags.abs() * math.log(self.decay)) if self.decay < 1 else taps
 
     @torch.no_grad()
-    def end(self, dtype: torch.dtype) -> int | None:
+    def end(self, dtype: torch.dtype, device: torch.device | None = None) -> int | None:
         """Return how many first taps of a causal kernel count in sums of a dtype; None where all may.
 
         With |RPE(t)| <= C (see `RelativePositionEncoder.bound`), |k(t)| at lags from L on sums up to at most
         C decay^L / (1 - decay). L is the least at which this is below the dtype's resolution of the sum of |k(t)| at
         lags before `NEAR`, in each channel: for |x| <= 1, no output can tell.
+
+        Args:
+            dtype: of the sums.
+            device: where to build taps, as in `forward`.
         """
         limit = None if self.max_lag is None else self.max_lag + 1
-        bound = self.encoder.bound() if self.decay < 1 else None
+        bound = self.encoder.bound(device) if self.decay < 1 else None
         if bound is None:
             return limit
-        seen = self(NEAR).double().abs().sum(dim=1) * (torch.finfo(dtype).eps * (1 - self.decay))
+        seen = self(NEAR, device).double().abs().sum(dim=1) * (torch.finfo(dtype).eps * (1 - self.decay))
         counts = bound > 0
         lags = (seen[counts].log() - bound[counts].log()) / math.log(self.decay)
         last = float(lags.max()) if len(lags) else 0.0

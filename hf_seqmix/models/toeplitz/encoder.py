@@ -1,5 +1,7 @@
 """The relative-position encoder: a small network from a coordinate to one number a channel."""
 
+import math
+
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
@@ -13,6 +15,9 @@ __all__ = ["Float32Linear", "RelativePositionEncoder"]
 
 SHRINKING = ("relu", "relu6", "leaky_relu", "silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh", "mish", "tanh")
 """Activations with |act(x)| <= |x|."""
+
+LARGE = 1e3
+"""Times a unit vector: so large that the epsilon of a norm does not count."""
 
 
 class Float32Linear(nn.Linear):
@@ -89,16 +94,28 @@ class RelativePositionEncoder(nn.Module):
             return transposed(self.out_proj(self.activation(self.out_norm(z))))
 
     @torch.no_grad()
-    def bound(self) -> Tensor | None:
+    def bound(self, device: torch.device | None = None) -> Tensor | None:
         """Return numbers, (channels,), that no output exceeds in size at any coordinate; None where none is known.
 
         The last norm puts out vectors of length at most sqrt(p), or max|g| sqrt(p) + |c| with its gain g and bias c,
         and the activation makes none longer: |out| <= |W_out| times that, plus |b_out|, for each channel.
+
+        Numbers are read off what layers put out: weights may be split, or elsewhere until a layer is called, or
+        changed by adapters.
+
+        Args:
+            device: where to compute, by default where the weights are.
         """
         if isinstance(self.out_norm, nn.Identity) or not self.shrinks:
             return None
-        weight, bias = self.out_proj.weight.double(), self.out_proj.bias.double()
-        length = torch.tensor(weight.shape[1], dtype=weight.dtype, device=weight.device).sqrt()
-        if isinstance(self.out_norm, SeqMixLayerNorm):
-            length = self.out_norm.weight.double().abs().max() * length + self.out_norm.bias.double().norm()
-        return weight.norm(dim=1) * length + bias.abs()
+        width = self.out_proj.in_features
+        device = self.out_proj.weight.device if device is None else device
+        units = torch.eye(width, dtype=self.dtype, device=device)
+        probes = torch.cat([torch.zeros_like(units[:1]), units])
+        with torch.autocast(units.device.type, enabled=False):
+            put_out, normed = self.out_proj(probes).double(), self.out_norm(LARGE * probes).double()
+        # What the norm makes of a large multiple of a unit vector, there.
+        spread = math.sqrt(width if isinstance(self.out_norm, SimpleRMSNorm) else max(1, width - 1))
+        gain = (normed[1:] - normed[0]).diagonal().abs().max() / spread
+        length = gain * math.sqrt(width) + normed[0].norm()
+        return (put_out[1:] - put_out[0]).norm(dim=0) * length + put_out[0].abs()

@@ -95,7 +95,7 @@ class ToeplitzOperator(nn.Module):
         """Return the causal kernel as steps of decoding want it, for inputs of a dtype on a device.
 
         A kernel that builds all its taps at once says how many there are by `at_once`. Another may build taps of some
-        lags by `between(first, last, device)`, and may say by `end(dtype)` how many count, or None for all.
+        lags by `between(first, last, device)`, and may say by `end(dtype, device)` how many count, or None for all.
 
         Args:
             dtype: of the inputs.
@@ -116,7 +116,7 @@ class ToeplitzOperator(nn.Module):
             taps = build(0, at_once)
             return OnlineKernel(taps[:, : lags_that_matter(taps, torch.finfo(dtype).eps)], dtype=dtype)
         end = getattr(self.kernel, "end", None)
-        return OnlineKernel(build, dtype=dtype, length=None if end is None else end(dtype))
+        return OnlineKernel(build, dtype=dtype, length=None if end is None else end(dtype, device))
 
     @property
     def has_modes(self) -> bool:

@@ -85,3 +85,13 @@ def test_no_output_exceeds_the_bound(norm_type, activation):
         largest = encoder(torch.linspace(-1e4, 1e4, 2001)).abs().amax(dim=1)
     assert (largest <= encoder.bound()).all()
     assert encoder.bound()[0] < 1e3  # and says something
+
+
+@pytest.mark.parametrize(("name", "change"), [("out_proj", lambda y: 3 * y), ("out_norm", lambda y: 3 * y + 1)])
+def test_the_bound_is_that_of_layers_as_they_are_called(name, change):
+    """Adapters, split weights and weights that are fetched for a call change what a layer does, not its parameters."""
+    encoder = RelativePositionEncoder(5, 8, 2, "silu", "layer").double()
+    encoder.get_submodule(name).register_forward_hook(lambda layer, x, y: change(y))
+    with torch.no_grad():
+        largest = encoder(torch.linspace(-1e4, 1e4, 2001)).abs().amax(dim=1)
+    assert (largest <= encoder.bound()).all()
