@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.utils import logging
 
 from .._compat import PicklableCapture, attends, capture_outputs
 from ..cache import past_length
@@ -23,6 +24,8 @@ from .configuration import SeqMixConfig
 from .loading import CheckedLoading
 
 __all__ = ["SeqMixModel", "SeqMixPreTrainedModel"]
+
+logger = logging.get_logger(__name__)
 
 _SENSITIVE = r".+\.kernel\.encoder"
 """Small networks of a lag or a frequency, in which rounded weights move every tap; quantization leaves them out."""
@@ -193,6 +196,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
                 bidirectional model, images given to a model of text, or text to a model of images.
         """
         if self.gradient_checkpointing and self.training:
+            if use_cache and not torch.compiler.is_compiling():
+                logger.warning_once("use_cache=True is ignored: blocks are computed again (gradient checkpointing).")
             use_cache = False
         elif use_cache is None:
             use_cache = self.config.use_cache

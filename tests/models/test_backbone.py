@@ -107,3 +107,14 @@ def test_static_norms_stand_wherever_norms_do():
     ids = torch.randint(VOCAB, (4, 12))
     calibrate_static_norms(model, ids)
     assert_close(model(ids)[0].square().mean(dim=(0, 1)), torch.ones(16, dtype=torch.float64))
+
+
+def test_a_cache_that_checkpointing_excludes_is_refused_aloud(caplog):
+    model = make().train()
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    ids = torch.arange(6)[None]
+    assert model(ids).past_key_values is None and not caplog.records
+    out = model(ids, use_cache=True)
+    assert out.past_key_values is None and "use_cache=True is ignored" in caplog.text
+    out.last_hidden_state.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
