@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._compat import attends
 from ..ops.masking import real_positions
 
 __all__ = ["RightPaddedPrompts"]
@@ -32,10 +33,13 @@ class RightPaddedPrompts:
         self, input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
     ) -> Any:
         mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
+        if mask is not None and cache is not None:
+            self._check_order(mask, cache)
         # Only where needed: a mask of a later turn has the order of the text, and layers that attend keep it, too.
         in_chunks = generation_config.prefill_chunk_size is not None
         if mask is not None and cache is not None and in_chunks and not bool((mask[:, -1] != 0).all()):
             past = int(cache.get_seq_length())
+            cache.pads_first = True
             start = mask.shape[1] - input_ids.shape[1]
             if start in (0, past):  # the library takes the whole prompt, or what follows the cached part
                 order = _pads_first(mask, past)
@@ -47,6 +51,20 @@ class RightPaddedPrompts:
                 input_ids = input_ids.gather(1, order[:, start:] - start)
         library: Any = super()
         return library._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=is_first_iteration)
+
+    def _check_order(self, mask: Tensor, cache: Any) -> None:
+        """Refuse a mask in the order of a text whose pads were read first, where layers attend by the mask."""
+        model: Any = self
+        past = int(cache.get_seq_length())
+        cache.pads_first = past > 0 and getattr(cache, "pads_first", False)
+        if not cache.pads_first or not any(map(attends, model.config.layer_types)):
+            return
+        real = mask[:, :past] != 0
+        if bool((real[:, :-1] & ~real[:, 1:]).any()):
+            raise ValueError(
+                "the cache holds a prompt that ended in pads and was read in chunks, pads first, but attention_mask "
+                "has pads after tokens there: pad prompts on the left, or read them without prefill_chunk_size."
+            )
 
 
 def _pads_first(mask: Tensor, past: int) -> Tensor:

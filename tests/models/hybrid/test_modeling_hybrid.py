@@ -3,10 +3,11 @@
 from typing import Any, ClassVar
 
 import pytest
+import torch
 
 from hf_seqmix import SeqMixHybridConfig
 from hf_seqmix.models.hybrid.modeling_hybrid import HYBRID_FAMILY
-from tests.models.suite import VOCAB, CompiledModelSuite, ModelSuite
+from tests.models.suite import PADS, VOCAB, CompiledModelSuite, ModelSuite
 
 
 class HybridConfigurations:
@@ -29,6 +30,18 @@ class TestAttention(HybridConfigurations, ModelSuite):
 
 class TestAttentionLast(HybridConfigurations, CompiledModelSuite):
     mixer_types = ("tnn", "attention")
+
+    def test_a_later_mask_must_have_the_order_of_the_cache(self, generator):
+        """A prompt that ends in pads and is read in chunks is read pads first."""
+        right = torch.tensor(PADS["right"])
+        settings = {"max_new_tokens": 2, "prefill_chunk_size": 4, "return_dict_in_generate": True}
+        ids = torch.randint(1, VOCAB, right.shape)
+        first = generator.generate(ids, attention_mask=right, **settings)
+        text = torch.cat([first.sequences, ids], dim=1)
+        settings["past_key_values"] = first.past_key_values
+        turn = torch.ones(2, 11, dtype=torch.long)
+        with pytest.raises(ValueError, match=r"read in chunks, pads first.*pad prompts on the left"):
+            generator.generate(text, attention_mask=torch.cat([right, turn], dim=1), **settings)
 
 
 class TestAttentionFirst(HybridConfigurations, ModelSuite):
