@@ -171,7 +171,7 @@ def _all_taps(operator: Any) -> Tensor:
     if at_once is not None:
         taps = kernel(at_once)
         return taps[:, : lags_that_matter(taps, resolution=torch.finfo(torch.float32).eps)]
-    end = kernel.end(torch.float32)
+    end = kernel.end(torch.float32, kernel.encoder.out_proj.weight.device)
     if end is None or end > MOST_TAPS:
         raise ValueError(
             f"the kernel {'has no end' if end is None else f'ends after {end} taps'}, and at most {MOST_TAPS} taps "

@@ -23,7 +23,9 @@ DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 @pytest.fixture(autouse=True)
 def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is full of NaN before it is written."""
-    empty = torch.empty
+    with torch.device("cpu"):
+        empty = torch.empty
+        empty(0)  # torch remembers, from the first time on, which functions take a device from a context
 
     def poisoned(*args: Any, **kwargs: Any) -> Tensor:
         made = empty(*args, **kwargs)

@@ -24,7 +24,9 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 @pytest.fixture(autouse=True)
 def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = torch.empty
+    with torch.device("cpu"):
+        empty = torch.empty
+        empty(0)  # torch remembers, from the first time on, which functions take a device from a context
     monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(float("nan")))
 
 
