@@ -792,7 +792,7 @@ class CompiledModelSuite(ModelSuite):
             assert_close(actual[real], model(ids, attention_mask=mask, use_cache=False)[0][real])
         assert counter.frame_count <= 2
 
-    @pytest.mark.parametrize("masked", [False, True])
+    @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
     def test_exports_with_any_length(self, is_causal, masked):
         model = self.make("Model", is_causal)
 
