@@ -207,10 +207,12 @@ class Text:
             of a later turn, which pays for another call of `generate()`, counts as the median of the others.
         """
         self._config.max_new_tokens, self._config.output_logits = tokens, logits
-        cache = {} if self.cache is None else {"past_key_values": self.cache}
+        # A mask, or tokens that a model has written would be taken for pads.
+        given = {"attention_mask": torch.ones_like(self.ids)}
+        given |= {} if self.cache is None else {"past_key_values": self.cache}
         clock = TokenClock(self.ids.device)
         found = self.model.generate(
-            self.ids, generation_config=self._config, stopping_criteria=StoppingCriteriaList([clock]), **cache
+            self.ids, generation_config=self._config, stopping_criteria=StoppingCriteriaList([clock]), **given
         )
         self.ids, seconds = found.sequences, clock.seconds
         if self.new and tokens > 1:

@@ -43,8 +43,8 @@ class Tiles:
     """The far part of a kernel given by its taps.
 
     A piece of work is (level, span, part, stage): a stage of what makes the outputs of a span in one of the parts of
-    the channels. The stages of a part follow each other in one block. The first piece of a block makes taps, and the
-    last one adds the levels.
+    the channels. The stages of a part follow each other in one block. The first piece of a block makes taps and
+    a level for the next block, and the last one adds the levels.
 
     Args:
         kernel: `OnlineKernel`, which makes this object; its spectra are multiplied.
@@ -80,11 +80,13 @@ class Tiles:
         return [(0, block, 0, TAPS), *pieces]
 
     def compute(self, piece: tuple[int, int, int, int]) -> None:
-        """Do a stage of a span, add levels, or make taps."""
+        """Do a stage of a span, add the outputs of levels, or make what the next block needs."""
         level, span, part, stage = piece
         if stage == TAPS:
-            # Spans of b blocks are first needed at block b, with lags of up to three spans.
+            # Spans of b blocks are first needed at block b, with lags of up to three spans. A level is made one block
+            # before, since the step that begins a block has other work.
             self._kernel.taps.prepare(3 * (span + 2) * self._kernel.block)
+            self._add_levels(span + 1)
         elif stage < Spans.STAGES:
             self._levels[level].compute(self._history, span, part, stage)
         else:
