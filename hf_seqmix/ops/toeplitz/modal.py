@@ -18,6 +18,9 @@ from .distillation import modal_taps, mode_powers
 
 __all__ = ["ModalKernel"]
 
+MOST_KEPT = 1024
+"""Taps that are kept for further calls, as those of chunks and of windows."""
+
 
 class ModalKernel:
     """Taps, and powers of the poles, in the dtype that sums are computed in; never changed, so that copies share it.
@@ -61,11 +64,13 @@ class ModalKernel:
 
     def first(self, length: int) -> Tensor:
         """Return the taps of lags 0 to length - 1, (channels, length), the modes' from L on."""
-        if self._taps.shape[1] < length:
-            # Twice as many, so that n calls with growing lengths make log n times.
-            tail = modal_taps(self._poles, self._modes, max(length, 2 * self._taps.shape[1]) - self.reach)
-            self._taps = torch.cat([self.exact, tail.to(self.dtype)], dim=1)
-        return self._taps[:, :length]
+        if self._taps.shape[1] >= length:
+            return self._taps[:, :length]
+        tail = modal_taps(self._poles, self._modes, length - self.reach)
+        taps = torch.cat([self.exact, tail.to(self.dtype)], dim=1)
+        if length <= MOST_KEPT:  # those of a long prompt are wanted once, and memory is to be flat
+            self._taps = taps
+        return taps
 
     def advance(self, state: Tensor | None, inputs: Tensor, steps: Tensor | None = None) -> Tensor:
         """Take inputs, which leave the window, into the state.

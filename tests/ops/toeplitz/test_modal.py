@@ -58,3 +58,11 @@ def test_channels_must_agree():
     modal, _ = kernel()
     with pytest.raises(ValueError, match="undo_distillation"):
         ModalKernel(modal.exact[:2], POLES, torch.zeros(CHANNELS, 3, dtype=torch.complex128))
+
+
+def test_taps_of_long_prompts_are_not_kept():
+    modal, _ = kernel()
+    modal.first(50)
+    before = sum(value.nbytes for value in vars(modal).values() if isinstance(value, torch.Tensor))
+    assert modal.first(5000).shape == (CHANNELS, 5000)
+    assert sum(value.nbytes for value in vars(modal).values() if isinstance(value, torch.Tensor)) == before
