@@ -124,11 +124,11 @@ def plain_history(model: Any) -> None:
     The tokens of a channel lie side by side, and taps are flipped when they are made, once in a doubling of the
     length.
     """
-    operators = [module for module in model.modules() if isinstance(module, ToeplitzOperator)]
+    operators: list[Any] = [module for module in model.modules() if isinstance(module, ToeplitzOperator)]
     if not operators:
         raise ValueError(f"{type(model).__name__} has no Toeplitz layer, whose history could be multiplied.")
     for operator in operators:
-        operator.forward = MethodType(_plain_forward, operator)  # type: ignore[method-assign]
+        operator.forward = MethodType(_plain_forward, operator)
 
 
 def _plain_forward(self: Any, values: Tensor, layout: Any, past_key_values: Any = None) -> Tensor:
