@@ -56,6 +56,7 @@ from hf_seqmix.training import (
 )
 from hf_seqmix.training.arguments import run_script
 from hf_seqmix.training.environment import run_environment
+from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.streaming import EndlessStream
 
@@ -329,6 +330,9 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         logger.warning("The stream has no validation split: nothing is evaluated. Name one with --validation-file.")
         training.eval_strategy = IntervalStrategy.NO
     model = build_model(arguments, build_config(arguments, tokenizer))
+    rows = training.train_batch_size * arguments.data.block_size
+    width = getattr(model.config, "hidden_size", 256)
+    settle_precision(training, arguments.folder, resumes=arguments.resume is not None, width=width, rows=rows)
     causal = arguments.model.objective == "causal"
     return ResumableTrainer(
         model=model,
@@ -367,6 +371,7 @@ def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) 
         **trainer.clock.measured(),
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
+        "precision": arguments.training.precision,
         "arguments": arguments.to_json(),
         "environment": run_environment(),
     }

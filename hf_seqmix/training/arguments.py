@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
+from .precision import AutoPrecisionArguments
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
 from .run_folder import INTERRUPTED, explain_write_error
@@ -55,7 +56,7 @@ class Arguments(Generic[Model, Data, Own]):
     model: Model
     data: Data
     run: Own
-    training: TrainingArguments
+    training: AutoPrecisionArguments
 
     @property
     def folder(self) -> Path:
@@ -86,7 +87,7 @@ def arguments_parser(
         description: what --help says then, its lines kept.
         defaults: of arguments, in place of their own.
     """
-    every: list[Any] = [*kinds, TrainingArguments]
+    every: list[Any] = [*kinds, AutoPrecisionArguments]
     parser = HfArgumentParser(
         every,
         usage=usage,
