@@ -216,6 +216,7 @@ def prepare(arguments: Arguments) -> Run:
         callbacks=callbacks,
         schedule_steps=arguments.run.schedule_steps,
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
+        batch_norm_batches=arguments.run.batch_norm_batches,
     )
     if not isinstance(model, SeqMixPreTrainedModel):
         # Classifiers of transformers accept the number of items in a whole update and ignore it, and the Trainer then

@@ -348,6 +348,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         preprocess_logits_for_metrics=lambda logits, labels: block_scores(logits, labels, causal=causal),
         compute_metrics=corpus_metrics(num_bytes),
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
+        batch_norm_batches=arguments.run.batch_norm_batches,
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from transformers import HfArgumentParser, TrainingArguments
 
+from .batch_averages import BATCH_NORM_BATCHES
 from .precision import AutoPrecisionArguments
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
@@ -35,6 +36,13 @@ class RunArguments:
 
     weight_decay_on_all_parameters: bool = field(
         default=False, metadata={"help": "Decay biases and norms too, as fairseq and torch's optimizers do."}
+    )
+    batch_norm_batches: int = field(
+        default=BATCH_NORM_BATCHES,
+        metadata={
+            "help": "Training batches over which batch norms are averaged before each evaluation and checkpoint; 0 "
+            "leaves the running averages."
+        },
     )
     resume: str | None = field(
         default=None,

@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import IntervalStrategy, TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, IntervalStrategy, TrainOutput
 
 from .._files import whole_files, write_json
+from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
 from .checkpoints import (
     choose_checkpoint,
     fault_of,
@@ -44,6 +45,8 @@ class ResumableTrainer(Trainer):
     Args:
         schedule_steps: updates of the learning rate's whole schedule; None for those of the run.
         weight_decay_on_all_parameters: whether biases and norms decay, too, as in published settings.
+        batch_norm_batches: over how many training batches the averages of batch norms are made anew before they are
+            used, see `BatchAverages`; 0 leaves the running averages.
         *args, **kwargs: as for `Trainer`.
     """
 
@@ -52,6 +55,7 @@ class ResumableTrainer(Trainer):
         *args: Any,
         schedule_steps: int | None = None,
         weight_decay_on_all_parameters: bool = False,
+        batch_norm_batches: int = BATCH_NORM_BATCHES,
         **kwargs: Any,
     ) -> None:
         model = kwargs.get("model", args[0] if args else None)
@@ -59,6 +63,7 @@ class ResumableTrainer(Trainer):
         self.schedule_steps = schedule_steps
         self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
         super().__init__(*args, **kwargs)
+        self.averages = BatchAverages(self, batch_norm_batches)
         self.first_step = 0
         """Updates of the run before this call."""
         self._checkpoint: Path | None = None
@@ -158,8 +163,19 @@ class ResumableTrainer(Trainer):
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
         """Train as `Trainer.train` does, and log the same losses as a run that was not interrupted."""
+        self.averages.forget()
         self._checkpoint = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
         return super().train(resume_from_checkpoint, *args, **kwargs)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate or predict as the library does, with averages of batch norms that fit the weights."""
+        self.averages.refresh()
+        return super().evaluation_loop(*args, **kwargs)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save as the library does, checkpoints too, with averages of batch norms that fit the weights."""
+        self.averages.refresh()
+        super().save_model(*args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         run_folder = Path(self._get_output_dir(trial=trial))
