@@ -217,6 +217,7 @@ def prepare(arguments: Arguments) -> Run:
         schedule_steps=arguments.run.schedule_steps,
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
         batch_norm_batches=arguments.run.batch_norm_batches,
+        divergence=arguments.run.watch(),
     )
     if not isinstance(model, SeqMixPreTrainedModel):
         # Classifiers of transformers accept the number of items in a whole update and ignore it, and the Trainer then
@@ -350,6 +351,7 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
         "precision": arguments.training.precision,
+        "back_offs": trainer.divergence.back_offs,
         "arguments": arguments.to_json(),
         "environment": run_environment(),
     }

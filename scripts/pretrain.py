@@ -349,6 +349,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         compute_metrics=corpus_metrics(num_bytes),
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
         batch_norm_batches=arguments.run.batch_norm_batches,
+        divergence=arguments.run.watch(),
     )
 
 
@@ -373,6 +374,7 @@ def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) 
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
         "precision": arguments.training.precision,
+        "back_offs": trainer.divergence.back_offs,
         "arguments": arguments.to_json(),
         "environment": run_environment(),
     }

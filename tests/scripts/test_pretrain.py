@@ -88,6 +88,27 @@ def test_bf16_auto_is_settled_once_a_run(
     assert not (folder / "precision.json").exists()
 
 
+def test_a_run_that_diverges_stops_or_goes_back(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    """A rate of 1e30: the good model of an earlier run stays, unless the rate comes down."""
+    folder = tmp_path / "run"
+    pretrain.main(command(text, folder, "--max-steps", "2"))
+    good = (folder / "model.safetensors").read_bytes()
+    again = command(text, folder, "--max-steps", "4", "--optim", "sgd", "--overwrite-output-dir")
+    again += ["--learning-rate", "1e30", "--lr-scheduler-type", "constant"]
+    with pytest.raises(SystemExit) as stopped:
+        pretrain.main(again)
+    assert str(stopped.value).startswith(
+        "pretrain.py: the run diverged at update 2: the training loss is nan (loss nan"
+    )
+    assert (folder / "model.safetensors").read_bytes() == good and not (folder / "results.json").exists()
+    with pytest.raises(SystemExit, match=r"--back-off-factor is 2\.0; it must lie between 0 and 1"):
+        pretrain.main([*again, "--back-off-factor", "2"])
+    results = pretrain.main([*again, "--on-divergence", "back-off", "--back-off-factor", "1e-32"])
+    assert [(entry["step"], entry["back_to"], entry["loss"]) for entry in results["back_offs"]] == [(2, 0, None)]
+    assert len(losses(results)) == 4 and all(map(math.isfinite, losses(results)))
+    assert (folder / "model.safetensors").read_bytes() != good
+
+
 def test_a_causal_run_writes_all_it_promises(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     results = pretrain.main(command(text, folder, "--max-steps", "4", "--tokenizer", "bpe:270"))
