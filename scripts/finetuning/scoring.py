@@ -1,6 +1,6 @@
 """How finetune.py scores predictions, beside predictions that know nothing of the inputs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -95,7 +95,7 @@ def _by_words(
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return the predictions of each rule for each split; a rule is fitted once."""
     labels = task.references(examples["train"], "train")
-    rules = {"bag of words": bag_of_words}
+    rules: dict[str, Callable[..., np.ndarray]] = {"bag of words": bag_of_words}
     if len(task.text_columns) == 2 and task.problem_type != "multi_label_classification":
         rules["shared words"] = word_overlap
     together = [[text for split in splits for text in columns[split][i]] for i in range(len(task.text_columns))]
