@@ -66,7 +66,7 @@ STREAMED_TOKENIZER_DOCUMENTS = 10_000
 ALTERNATIVES = (
     {"model_type", "config_file"},
     {"dataset", "train_file"},
-    {"max_tokens", "max_steps", "num_train_epochs"},
+    {"max_tokens", "max_steps", "num_train_epochs", "max_seconds"},
     {"global_batch_size", "gradient_accumulation_steps"},
 )
 
@@ -166,8 +166,13 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("give either --dataset or --train-file, and not both.")
     if run.max_tokens is not None and training.max_steps > 0:
         raise ValueError("--max-tokens and --max-steps both say how long to train; give one of them.")
-    if data.streaming and run.max_tokens is None and training.max_steps <= 0:
-        raise ValueError("a stream has no known length: with --streaming give --max-tokens or --max-steps.")
+    if run.max_tokens is not None and run.max_seconds is not None:
+        raise ValueError("--max-tokens and --max-seconds both say how long to train; give one of them.")
+    arguments.check_length()
+    if data.streaming and run.max_tokens is None and run.max_seconds is None and training.max_steps <= 0:
+        raise ValueError(
+            "a stream has no known length: with --streaming give --max-tokens, --max-steps or --max-seconds."
+        )
 
 
 def load_documents(data: DataArguments) -> tuple[Any, Any]:
@@ -302,6 +307,8 @@ def set_length(arguments: Arguments) -> None:
                 f"--max-tokens is {run.max_tokens}, but one update takes {tokens} tokens; give at least that."
             )
         training.max_steps = run.max_tokens // tokens
+    elif arguments.data.streaming and run.max_seconds is not None:
+        training.max_steps = 1  # until the trial; the library asks for a number where data has no length
 
 
 def tokens_per_update(arguments: Arguments) -> int:

@@ -94,7 +94,10 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
         """Draw the parameters that `module` itself owns; a mixer with bare ones does so in `init_weights(config)`."""
         config = self.config
         draw = None if isinstance(module, PreTrainedModel) else getattr(module, "init_weights", None)
-        if callable(draw):
+        if getattr(module, "begins_as_zeros", False):
+            for parameter in module.parameters(recurse=False):
+                init.zeros_(parameter)
+        elif callable(draw):
             draw(config)
         elif isinstance(module, nn.Linear):
             if config.linear_init == "uniform":

@@ -33,6 +33,21 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
         if self.mlp is not None:
             self.mlp_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout)
+        if config.zero_init_outputs:
+            self._end_in_zeros()
+
+    def _end_in_zeros(self) -> None:
+        """Mark the layers that end the branches: `_init_weights` of the model then draws zeros."""
+        for branch, name in ((self.mixer, "o_proj"), (self.mlp, "down_proj")):
+            if branch is None:
+                continue
+            end = getattr(branch, name, None)
+            if not isinstance(end, nn.Linear):
+                raise ValueError(
+                    f"zero_init_outputs is True, but {type(branch).__name__} ends in no linear layer {name}, which "
+                    "would begin as zeros: leave zero_init_outputs out, or give the last layer that name."
+                )
+            end.begins_as_zeros = True  # type: ignore[assignment]
 
     def forward(
         self,

@@ -60,6 +60,8 @@ class SeqMixConfig(PreTrainedConfig):
             `is_causal` says.
         initializer_range: standard deviation of normal initialization. A scaled embedding is drawn with
             1 / embedding_scale instead, so that it has unit variance.
+        zero_init_outputs: whether the layers that end the branches of a block begin as zeros, weights and biases. Each
+            block is then the identity at first (after Zhang et al. 2019, arXiv 1901.09321). Needs `use_residual`.
         tie_word_embeddings: whether the output projection is the embedding.
         is_causal: whether a token sees the past and itself only.
         use_cache: whether a causal model returns its cache.
@@ -104,6 +106,7 @@ class SeqMixConfig(PreTrainedConfig):
     embedding_scale: float | int | None = None
     linear_init: str | None = None
     initializer_range: float | int = 0.02
+    zero_init_outputs: bool = False
     tie_word_embeddings: bool = True
     is_causal: bool = True
     use_cache: bool = True
@@ -282,6 +285,11 @@ class SeqMixConfig(PreTrainedConfig):
         check_choice("classifier_pooling", self.classifier_pooling, ("mean", "last", "first"))
         check_choice("classifier_head", self.classifier_head, ("linear", "mlp"))
         check_choice("num_segments", self.num_segments, (1, 2))
+        if self.zero_init_outputs and not self.use_residual:
+            raise ValueError(
+                "zero_init_outputs is True, but use_residual is False: every block would put out zeros, and learn "
+                "nothing. Set one of the two otherwise."
+            )
         check_image_fields(self.num_channels, self.image_size, self.patch_size)
         if self.image_shape is not None:
             self.image_shape.check_model(self.num_segments, self.max_position_embeddings)

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
-from transformers import HfArgumentParser, TrainingArguments
+from transformers import HfArgumentParser
 
+from .budget import updates_of, updates_within
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
 from .run_folder import INTERRUPTED, explain_write_error
+from .training_arguments import SeqMixTrainingArguments
 
 __all__ = ["Arguments", "RunArguments", "arguments_parser", "read_arguments", "run_script"]
 
@@ -34,6 +36,13 @@ class RunArguments:
 
     weight_decay_on_all_parameters: bool = field(
         default=False, metadata={"help": "Decay biases and norms too, as fairseq and torch's optimizers do."}
+    )
+    max_seconds: float | None = field(
+        default=None,
+        metadata={
+            "help": "Train for about so many seconds: of CPU time on one thread, else of the wall. A trial says how "
+            "many updates that is."
+        },
     )
     resume: str | None = field(
         default=None,
@@ -55,7 +64,21 @@ class Arguments(Generic[Model, Data, Own]):
     model: Model
     data: Data
     run: Own
-    training: TrainingArguments
+    training: SeqMixTrainingArguments
+
+    def check_length(self) -> None:
+        """Check that one argument says how long to train.
+
+        Raises:
+            ValueError: for a budget that is not positive, or that comes with a number of updates.
+        """
+        seconds = self.run.max_seconds
+        if seconds is None:
+            return
+        if not seconds > 0:
+            raise ValueError(f"--max-seconds is {seconds}; it must be positive.")
+        if self.training.max_steps > 0:
+            raise ValueError("--max-seconds and --max-steps both say how long to train; give one of them.")
 
     @property
     def folder(self) -> Path:
@@ -81,12 +104,12 @@ def arguments_parser(
     """Return the parser of a training script.
 
     Args:
-        kinds: dataclasses of the model's, the data's and the run's arguments; `TrainingArguments` follow.
+        kinds: dataclasses of the model's, the data's and the run's arguments; `SeqMixTrainingArguments` follow.
         usage: what --help says first.
         description: what --help says then, its lines kept.
         defaults: of arguments, in place of their own.
     """
-    every: list[Any] = [*kinds, TrainingArguments]
+    every: list[Any] = [*kinds, SeqMixTrainingArguments]
     parser = HfArgumentParser(
         every,
         usage=usage,
@@ -132,14 +155,14 @@ def read_arguments(
     typed = list(argv)
     if recipe is not None:
         of_model, of_data, of_run = kinds
-        sections = {"model": (of_model,), "data": (of_data,), "training": (of_run, TrainingArguments)}
+        sections = {"model": (of_model,), "data": (of_data,), "training": (of_run, SeqMixTrainingArguments)}
         allowed = {
             section: {entry.name for kind in parts for entry in dataclasses.fields(kind) if entry.init}
             for section, parts in sections.items()
         }
         typed = recipe_arguments(without_replaced(read_recipe(recipe, allowed, family), argv, replaces)) + typed
     parsed = tuple(parser.parse_args_into_dataclasses(args=typed)[: len(kinds) + 1])
-    training: TrainingArguments = parsed[-1]
+    training: SeqMixTrainingArguments = parsed[-1]
     if training.run_name is None:
         # A tracker that is started again after training, for the last evaluation, finds the run by its name.
         training.run_name = training.output_dir
@@ -176,6 +199,12 @@ def run_script(
             sys.exit(f"{name}: {error}")
         if line is not None and trainer.is_world_process_zero():
             logger.warning(line)
+        if (seconds := arguments.run.max_seconds) is not None:
+            # A resumed run goes on to where it was to end.
+            steps = updates_within(trainer, seconds) if checkpoint is None else updates_of(checkpoint)
+            trainer.args.max_steps = steps
+            if trainer.is_world_process_zero():
+                logger.warning(f"{steps:,} updates in {seconds:,.0f} seconds")
         return finish(arguments, prepared, checkpoint)
     except KeyboardInterrupt:
         logger.error(f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one.")

@@ -23,6 +23,7 @@ from .checkpoints import (
     written_by,
 )
 from .step_clock import StepClock
+from .training_arguments import SeqMixTrainingArguments
 
 __all__ = ["LAST", "ResumableTrainer"]
 
@@ -59,6 +60,8 @@ class ResumableTrainer(Trainer):
         self.schedule_steps = schedule_steps
         self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
         super().__init__(*args, **kwargs)
+        if self.optimizer_cls_and_kwargs is None and isinstance(self.args, SeqMixTrainingArguments):
+            self.optimizer_cls_and_kwargs = self.args.optimizer_factory(self.get_decay_parameter_names)
         self.first_step = 0
         """Updates of the run before this call."""
         self._checkpoint: Path | None = None

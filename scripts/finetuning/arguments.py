@@ -17,8 +17,9 @@ REPLACES = {
     "dataset": {"train_file", "validation_file", "test_file", "glue_task"},
     "train_file": {"dataset", "glue_task"},
     "glue_task": {"dataset", "train_file", "validation_file", "test_file"},
-    "max_steps": {"num_train_epochs", "schedule_steps", "warmup_steps"},
-    "num_train_epochs": {"max_steps", "schedule_steps", "warmup_steps"},
+    "max_steps": {"num_train_epochs", "max_seconds", "schedule_steps", "warmup_steps"},
+    "num_train_epochs": {"max_steps", "max_seconds", "schedule_steps", "warmup_steps"},
+    "max_seconds": {"max_steps", "num_train_epochs", "schedule_steps", "warmup_steps"},
 }
 
 
@@ -208,6 +209,9 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("--tokenizer, --text-columns and --max-length are for text, not for image-classification.")
     if not arguments.reads_images and (data.image_column or data.image_mean or data.image_std):
         raise ValueError("--image-column, --image-mean and --image-std belong to --task image-classification.")
+    arguments.check_length()
+    if run.schedule_steps is not None and run.max_seconds is not None:
+        raise ValueError("--schedule-steps lays out a number of updates, which --max-seconds leaves open; give one.")
     if run.schedule_steps is not None and run.schedule_steps < 1:
         raise ValueError(f"--schedule-steps must be positive; given {run.schedule_steps}.")
     sources = [data.glue_task, data.dataset, data.train_file]

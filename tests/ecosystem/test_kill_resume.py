@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.ecosystem
 
@@ -59,6 +60,7 @@ FINETUNE = [
 VARIANTS = {
     "causal": ("pretrain", PRETRAIN),
     "masked": ("pretrain", [*PRETRAIN, "--objective", "masked"]),
+    **({"muon": ("pretrain", [*PRETRAIN, "--optim", "muon"])} if hasattr(torch.optim, "Muon") else {}),
     "documents": ("pretrain", [*PRETRAIN, "--respect-documents", "--dataloader-num-workers", "1"]),
     "classifier": (
         "finetune",

@@ -382,3 +382,48 @@ def test_an_interrupted_run_says_how_it_goes_on(
     with pytest.raises(SystemExit) as error:
         pretrain.main(command(text, tmp_path / "run"))
     assert error.value.code == 130 and "--resume continues" in caplog.messages[-1]
+
+
+def test_a_budget_of_seconds(
+    pretrain: ModuleType, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The length is kept by a resumed run, which makes no trial."""
+    from hf_seqmix.training import arguments
+
+    monkeypatch.setattr(arguments, "updates_within", lambda trainer, seconds: int(3 * seconds))
+    results = pretrain.main(command(text, tmp_path / "run", "--max-seconds", "2", "--save-steps", "4"))
+    assert results["num_updates"] == 6
+    assert "6 updates in 2 seconds" in caplog.text
+    shutil.rmtree(tmp_path / "run" / "checkpoint-6")
+    monkeypatch.setattr(arguments, "updates_within", None)
+    again = pretrain.main(command(text, tmp_path / "run", "--max-seconds", "2", "--save-steps", "4", "--resume"))
+    assert losses(again) == losses(results)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--max-seconds", "0"], "--max-seconds is 0.0; it must be positive"),
+        (["--max-seconds", "9", "--max-steps", "4"], "--max-seconds and --max-steps both say"),
+        (["--max-seconds", "9", "--max-tokens", "400"], "--max-tokens and --max-seconds both say"),
+        (["--optim", "moun"], "moun"),
+    ],
+)
+def test_wrong_lengths_and_optimizers(
+    pretrain: ModuleType, text: Path, tmp_path: Path, more: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        pretrain.main(command(text, tmp_path / "run", *more))
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
+def test_muon_by_its_name(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    options = ["--max-steps", "4", "--optim", "muon", "--muon-learning-rate", "3e-2", "--kernel-learning-rate", "1e-3"]
+    results = pretrain.main(command(text, tmp_path / "run", *options))
+    assert losses(results)[-1] < losses(results)[0]
+    training = results["arguments"]["training"]
+    assert (training["optim"], training["muon_learning_rate"], training["kernel_learning_rate"]) == (
+        "muon",
+        0.03,
+        1e-3,
+    )

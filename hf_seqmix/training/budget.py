@@ -1,0 +1,93 @@
+"""A budget of seconds as a number of updates."""
+
+import copy
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate.utils import broadcast_object_list
+from transformers import Trainer, TrainerCallback, TrainerState
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+__all__ = ["training_clock", "updates_of", "updates_within"]
+
+WARM_UP, TIMED = 5, 20
+"""Updates of a trial: those that allocate and plan, and those that count."""
+
+
+def training_clock() -> Callable[[], float]:
+    """Return the clock of budgets: CPU time of the process on one thread, so that other work does not count.
+
+    On an accelerator or several threads the clock is the wall's.
+    """
+    if torch.get_num_threads() == 1 and not torch.accelerator.is_available():
+        return time.process_time
+    return time.perf_counter
+
+
+class _Marks(TrainerCallback):
+    def __init__(self) -> None:
+        self.clock = training_clock()
+        self.marks: list[float] = []
+
+    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+        if torch.accelerator.is_available():
+            torch.accelerator.synchronize()
+        self.marks.append(self.clock())
+
+
+def updates_within(trainer: Trainer, seconds: float) -> int:
+    """Return how many updates a `Trainer` makes in so many seconds; at least 1.
+
+    A copy of the model is trained for a few updates, and the median of their seconds counts, the loading of data with
+    them, but neither evaluations nor checkpoints. The number is a prediction: the run itself takes a little more or
+    less. Weights, random numbers and data of the run are as if there had been no trial. All processes get the number
+    of the first.
+
+    Args:
+        trainer: before its training.
+        seconds: as `training_clock` counts them.
+    """
+    arguments = copy.copy(trainer.args)
+    arguments.max_steps = WARM_UP + TIMED
+    arguments.save_strategy, arguments.eval_strategy = SaveStrategy.NO, IntervalStrategy.NO
+    arguments.logging_strategy, arguments.report_to = IntervalStrategy.NO, []
+    arguments.load_best_model_at_end = arguments.push_to_hub = False
+    arguments.disable_tqdm = True
+    marks = _Marks()
+    with _random_numbers_kept(), tempfile.TemporaryDirectory() as folder:
+        arguments.output_dir = folder
+        trial = type(trainer)(
+            model=copy.deepcopy(trainer.model),
+            args=arguments,
+            train_dataset=trainer.train_dataset,
+            processing_class=trainer.processing_class,
+            data_collator=trainer.data_collator,
+            callbacks=[marks],
+        )
+        trial.model_accepts_loss_kwargs = trainer.model_accepts_loss_kwargs
+        trial.train()
+    each = [after - before for before, after in zip(marks.marks[WARM_UP - 1 :], marks.marks[WARM_UP:], strict=False)]
+    answer = [max(1, round(seconds / statistics.median(each)))]
+    broadcast_object_list(answer)
+    return answer[0]
+
+
+def updates_of(checkpoint: str) -> int:
+    """Return how many updates the run of a checkpoint was to make."""
+    return TrainerState.load_from_json(f"{checkpoint}/trainer_state.json").max_steps
+
+
+@contextmanager
+def _random_numbers_kept() -> Iterator[None]:
+    python, numpy = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng():
+        yield
+    random.setstate(python)
+    np.random.set_state(numpy)

@@ -1,0 +1,87 @@
+"""The library's training arguments, and what ours add: Muon, and a rate of their own for kernel networks."""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+from transformers import TrainingArguments
+from transformers.training_args import OptimizerNames
+
+from .optimizers import MUON, RoleOptimizers, check_muon
+
+__all__ = ["SeqMixTrainingArguments"]
+
+_ADAMW = (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED)
+
+
+@dataclass
+class SeqMixTrainingArguments(TrainingArguments):
+    """The arguments of the library's `Trainer`, with `optim="muon"` among its optimizers.
+
+    Args:
+        muon_learning_rate: of the hidden matrices under Muon; `learning_rate` is then that of all else, by AdamW. Both
+            follow the same schedule.
+        kernel_learning_rate: of kernel networks; None for `learning_rate`.
+
+    Raises:
+        ValueError: Muon asked for where PyTorch or the strategy of training does not admit it, a rate that is not
+            positive, or a rate of kernel networks for an optimizer other than AdamW and Muon.
+    """
+
+    # Not the library's names too, of which the parser would make the only choices.
+    optim: str = field(
+        default=TrainingArguments.optim, metadata={"help": "The optimizer: muon, or any of the library."}
+    )
+    muon_learning_rate: float = field(
+        default=0.02, metadata={"help": "Of hidden matrices with --optim muon; --learning-rate is of all else."}
+    )
+    kernel_learning_rate: float | None = field(
+        default=None,
+        metadata={"help": "Of kernel networks (tnn, fd_tnn, ski_tnn); by default as of the rest."},
+    )
+
+    def __post_init__(self) -> None:
+        by_muon = self.optim == MUON
+        if by_muon:
+            check_muon()
+            if self.deepspeed:
+                raise ValueError(
+                    "--optim muon takes matrices, and DeepSpeed flattens parameters: take FSDP of version 2, or "
+                    "another optimizer."
+                )
+            self.optim = OptimizerNames.ADAMW_TORCH  # the library knows no Muon
+        super().__post_init__()
+        for name in ("muon_learning_rate", "kernel_learning_rate"):
+            if (rate := getattr(self, name)) is not None and rate <= 0:
+                raise ValueError(f"--{name.replace('_', '-')} is {rate}; it must be positive.")
+        if self.kernel_learning_rate is not None and self.optim not in _ADAMW:
+            raise ValueError(
+                f"--kernel-learning-rate goes with --optim muon, adamw_torch or adamw_torch_fused, not with "
+                f"{OptimizerNames(self.optim).value}."
+            )
+        if by_muon:
+            self.optim = MUON
+
+    def optimizer_factory(self, decays: Callable[[nn.Module], Collection[str]]) -> Any:
+        """Return what the `Trainer` takes as `optimizer_cls_and_kwargs`; None where the library's own way serves.
+
+        Args:
+            decays: called with the model, gives the names of the parameters that decay.
+        """
+        by_muon = self.optim == MUON
+        if not by_muon and self.kernel_learning_rate is None:
+            return None
+        adamw = {
+            "lr": self.learning_rate,
+            "betas": (self.adam_beta1, self.adam_beta2),
+            "eps": self.adam_epsilon,
+            "fused": by_muon or self.optim == OptimizerNames.ADAMW_TORCH_FUSED,
+        }
+        return RoleOptimizers, {
+            "decays": decays,
+            "adamw": adamw,
+            "weight_decay": self.weight_decay,
+            "kernel_learning_rate": self.kernel_learning_rate,
+            "muon": {"lr": self.muon_learning_rate} if by_muon else None,
+        }

@@ -1,0 +1,51 @@
+"""A budget of seconds: how many updates it is, and that the trial leaves no trace."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hf_seqmix.training import budget
+from hf_seqmix.training.budget import updates_of, updates_within
+from tests.training.test_resumable import losses, trainer
+
+
+class Ticking:
+    """A clock that moves by a known time at each look."""
+
+    def __init__(self, seconds: list[float]) -> None:
+        self.seconds, self.now = iter(seconds), 0.0
+
+    def __call__(self) -> float:
+        self.now += next(self.seconds)
+        return self.now
+
+
+def test_the_median_of_the_updates_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slow first updates and an interruption do not."""
+    looks = [9.0] * budget.WARM_UP + [0.5] * (budget.TIMED - 1) + [30.0]
+    monkeypatch.setattr(budget, "training_clock", lambda: Ticking(looks))
+    assert updates_within(trainer(tmp_path), 60) == 120
+    monkeypatch.setattr(budget, "training_clock", lambda: Ticking(looks))
+    assert updates_within(trainer(tmp_path), 1e-9) == 1
+
+
+def test_the_trial_leaves_no_trace(tmp_path: Path) -> None:
+    options = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    plain = trainer(tmp_path / "plain", **options)
+    plain.train()
+    run: Any = trainer(tmp_path / "run", **options)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    weights = {name: weight.clone() for name, weight in run.model.state_dict().items()}
+    updates_within(run, 1.0)
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
+    assert all(torch.equal(weight, weights[name]) for name, weight in run.model.state_dict().items())
+    assert run.args.max_steps == 6 and run.args.eval_strategy == "steps" and run.args.load_best_model_at_end
+    assert run.state.global_step == 0 and not any(tmp_path.glob("run/*"))
+    run.train()
+    assert losses(run) == losses(plain)
+    assert updates_of(str(tmp_path / "run" / "checkpoint-6")) == 6

@@ -1,0 +1,158 @@
+"""Muon with AdamW, and rates of kernel networks: the same as the optimizers alone, saved, resumed, refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import TrainingArguments
+
+from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix.models.parameter_roles import hidden_matrices, kernel_parameters
+from hf_seqmix.training.optimizers import MuonWithAdamW, RoleOptimizers
+from hf_seqmix.training.resumable import ResumableTrainer
+from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
+
+ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
+has_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
+
+
+def model(**fields: Any) -> TNNForCausalLM:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "rpe_hidden_size": 8}
+    return TNNForCausalLM(TNNConfig(**{**sizes, "hidden_dropout": 0.2, **fields}))
+
+
+def arguments(folder: Path, **options: Any) -> SeqMixTrainingArguments:
+    steps = {"max_steps": 6, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2}
+    fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
+    return SeqMixTrainingArguments(output_dir=str(folder), **{**steps, **fixed, **options})
+
+
+def trainer(folder: Path, **options: Any) -> ResumableTrainer:
+    return ResumableTrainer(model=model(), args=arguments(folder, **options), train_dataset=ROWS)
+
+
+def losses(run: ResumableTrainer) -> list[float]:
+    return [entry["loss"] for entry in run.state.log_history if "loss" in entry]
+
+
+@has_muon
+def test_each_part_is_the_optimizer_of_torch(tmp_path: Path) -> None:
+    run = trainer(tmp_path, optim="muon", learning_rate=3e-3, muon_learning_rate=5e-2, weight_decay=0.1)
+    ours: Any = run.create_optimizer()
+    twin = model()
+    names, decays = hidden_matrices(twin), set(run.get_decay_parameter_names(twin))
+    parts: dict[str, list[Tensor]] = {"matrices": [], "decaying": [], "plain": []}
+    for name, parameter in twin.named_parameters():
+        parts["matrices" if name in names else "decaying" if name in decays else "plain"].append(parameter)
+    adamw = [{"params": parts["decaying"], "weight_decay": 0.1}, {"params": parts["plain"], "weight_decay": 0.0}]
+    theirs = [
+        torch.optim.Muon(parts["matrices"], lr=5e-2, weight_decay=0.1),
+        torch.optim.AdamW(adamw, lr=3e-3, fused=True),
+    ]
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(4):
+        for own, other in zip(run.model.parameters(), twin.parameters(), strict=True):
+            own.grad = torch.randn(own.shape, generator=generator)
+            other.grad = own.grad.clone()
+        ours.step()
+        for each in theirs:
+            each.step()
+    for (name, own), other in zip(run.model.named_parameters(), twin.parameters(), strict=True):
+        assert torch.equal(own, other), name
+    assert {group["lr"] for group in ours.param_groups} == {3e-3, 5e-2}
+
+
+@has_muon
+def test_a_resumed_run_is_the_run_bit_for_bit(tmp_path: Path) -> None:
+    options = {"optim": "muon", "kernel_learning_rate": 1e-2, "lr_scheduler_type": "cosine", "warmup_steps": 1}
+    whole = trainer(tmp_path / "whole", **options)
+    whole.train()
+    resumed = trainer(tmp_path / "whole", **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-4"))
+    assert resumed.first_step == 4
+    assert losses(resumed) == losses(whole) and len(losses(whole)) == 6
+    for name, weight in whole.model.state_dict().items():
+        assert torch.equal(weight, resumed.model.state_dict()[name]), name
+    states = [run.optimizer.state_dict()["state"] for run in (whole, resumed)]
+    assert states[0].keys() == states[1].keys() and len(states[0]) == len(list(whole.model.parameters()))
+    for index, state in states[0].items():
+        assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(states[1][index][k])) for k, v in state.items())
+
+
+@has_muon
+def test_both_rates_follow_the_schedule(tmp_path: Path) -> None:
+    run = trainer(tmp_path, optim="muon", muon_learning_rate=0.04, learning_rate=2e-3, lr_scheduler_type="linear")
+    run.create_optimizer_and_scheduler(4)
+    run.optimizer.step()
+    run.lr_scheduler.step()
+    assert {group["lr"] for group in run.optimizer.param_groups} == {0.03, 1.5e-3}
+
+
+def test_kernel_networks_have_a_rate_of_their_own(tmp_path: Path) -> None:
+    run = trainer(tmp_path, optim="adamw_torch", learning_rate=1e-3, kernel_learning_rate=7e-3)
+    optimizer = run.create_optimizer()
+    assert type(optimizer) is torch.optim.AdamW
+    rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
+    kernels = kernel_parameters(run.model)
+    for name, parameter in run.model.named_parameters():
+        assert rates[id(parameter)] == (7e-3 if name in kernels else 1e-3), name
+    decays = {id(p) for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    assert not decays  # as `weight_decay` is 0
+    plain = trainer(tmp_path, optim="adamw_torch", learning_rate=1e-3)
+    assert plain.optimizer_cls_and_kwargs is None
+
+
+@has_muon
+def test_frozen_parameters_have_no_group(tmp_path: Path) -> None:
+    run = trainer(tmp_path, optim="muon")
+    frozen = dict(run.model.named_parameters())["model.layers.0.mixer.o_proj.weight"].requires_grad_(False)
+    optimizer = run.create_optimizer()
+    assert all(parameter is not frozen for group in optimizer.param_groups for parameter in group["params"])
+
+
+@has_muon
+def test_a_closure_is_called_once_with_gradients() -> None:
+    weight, bias = torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3))
+    optimizer = MuonWithAdamW([{"params": [weight]}], [{"params": [bias]}])
+    calls = []
+
+    def closure() -> float:
+        calls.append(torch.is_grad_enabled())
+        (weight.sum() + bias.sum()).backward()
+        return 2.5
+
+    assert optimizer.step(closure) == 2.5 and calls == [True]
+    assert not torch.equal(weight, torch.ones(3, 3)) and not torch.equal(bias, torch.ones(3))
+
+
+@has_muon
+def test_what_muon_cannot_do_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"shape \(6,\).*FSDP of version 2"):
+        MuonWithAdamW([{"params": [torch.nn.Parameter(torch.ones(6))]}], [])
+    with pytest.raises(ValueError, match="DeepSpeed flattens"):
+        arguments(tmp_path, optim="muon", deepspeed={"zero_optimization": {"stage": 2}})
+    with pytest.raises(ValueError, match="--muon-learning-rate is -1"):
+        arguments(tmp_path, optim="muon", muon_learning_rate=-1.0)
+
+
+def test_muon_without_muon_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.optim, "Muon", raising=False)
+    with pytest.raises(ValueError, match=r"--optim muon needs torch\.optim\.Muon.*install torch 2\.9"):
+        arguments(tmp_path, optim="muon")
+
+
+def test_rates_that_nothing_takes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not with sgd"):
+        arguments(tmp_path, optim="sgd", kernel_learning_rate=1e-3)
+    plain = {"decays": lambda model: (), "adamw": {"lr": 1e-3}, "weight_decay": 0.0}
+    with pytest.raises(ValueError, match="has no kernel networks"):
+        RoleOptimizers()(torch.nn.Linear(2, 2), kernel_learning_rate=1e-3, **plain)
+
+
+def test_other_arguments_are_the_librarys(tmp_path: Path) -> None:
+    ours, theirs = arguments(tmp_path), TrainingArguments(output_dir=str(tmp_path))
+    assert ours.optim == theirs.optim
+    assert set(ours.to_dict()) - set(theirs.to_dict()) == {"muon_learning_rate", "kernel_learning_rate"}
