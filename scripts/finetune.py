@@ -44,6 +44,7 @@ from transformers import (
 from hf_seqmix._files import write_json
 from hf_seqmix.analysis.plots import plot_loss
 from hf_seqmix.data.labelled import (
+    TEXTS_READ,
     ImageClassification,
     ImageCollator,
     QuestionAnswering,
@@ -81,6 +82,8 @@ class Run:
     encoded: datasets.DatasetDict
     model: PreTrainedModel
     trainer: ResumableTrainer
+    texts: dict[str, list[list[str]]] | None = None
+    """What the model reads of each text, by split, where a bag of words is to read the same."""
 
     @property
     def folder(self) -> Path:
@@ -171,7 +174,8 @@ def prepare_inputs(
         if task.num_segments > 1:
             collator = SegmentCollator(tokenizer)
     max_length = longest_input(arguments, model, tokenizer)
-    encoded = {split: task.encode(rows, tokenizer, max_length, split) for split, rows in examples.items()}
+    options = {"keep_texts": True} if arguments.data.baseline == "bag-of-words" else {}
+    encoded = {split: task.encode(rows, tokenizer, max_length, split, **options) for split, rows in examples.items()}
     return task, model, datasets.DatasetDict(encoded), tokenizer, collator
 
 
@@ -196,6 +200,10 @@ def prepare(arguments: Arguments) -> Run:
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, resumes=arguments.resume is not None, width=width)
+    texts = None
+    if arguments.data.baseline == "bag-of-words":
+        texts = {split: rows[TEXTS_READ][:] for split, rows in encoded.items()}
+        encoded = encoded.remove_columns(TEXTS_READ)
     callbacks: list[TrainerCallback] = []
     if arguments.run.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(arguments.run.early_stopping_patience))
@@ -223,7 +231,7 @@ def prepare(arguments: Arguments) -> Run:
         # Classifiers of transformers accept the number of items in a whole update and ignore it, and the Trainer then
         # leaves the gradients of an accumulated update too large by the number of its parts (transformers#47688).
         trainer.model_accepts_loss_kwargs = False
-    run = Run(arguments, task, metrics, examples, encoded, model, trainer)
+    run = Run(arguments, task, metrics, examples, encoded, model, trainer, texts)
     trainer.compute_metrics = scorer(run, "validation")
     return run
 
@@ -265,7 +273,7 @@ def scorer(run: Run, split: str) -> Callable[[EvalPrediction], dict[str, float]]
 
 
 def evaluate_split(run: Run, split: str) -> dict[str, Any]:
-    """Return the model's figures on a split beside the baselines', and write its predictions if asked for."""
+    """Return the model's figures on a split, and write its predictions if asked for."""
     labeled = run.task.has_labels(run.examples[split])
     run.trainer.compute_metrics = scorer(run, split)
     output = run.trainer.predict(run.encoded[split], metric_key_prefix=split)
@@ -281,10 +289,14 @@ def evaluate_split(run: Run, split: str) -> dict[str, Any]:
         "examples": len(run.examples[split]),
         **{key: value for key, value in measured.items() if key not in speed},
         **by_length(run, split, output.predictions),
-        "baselines": baselines(
-            run.task, run.metrics, run.examples, split, words=run.arguments.data.baseline == "bag-of-words"
-        ),
     }
+
+
+def add_baselines(run: Run, evaluations: dict[str, dict[str, Any]]) -> None:
+    """Add the scores of rules to those of the model, for each split with labels."""
+    splits = [split for split in evaluations if run.task.has_labels(run.examples[split])]
+    for split, found in baselines(run.task, run.metrics, run.examples, splits, run.texts).items():
+        evaluations[split]["baselines"] = found
 
 
 def by_length(run: Run, split: str, output: Any) -> dict[str, Any]:
@@ -328,6 +340,8 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
     trainer.save_model()
     history = list(trainer.state.log_history)
     evaluations = {split: evaluate_split(run, split) for split in EVALUATED if split in run.encoded}
+    if trainer.is_world_process_zero():
+        add_baselines(run, evaluations)
     results = {
         "task": arguments.data.task,
         "model": arguments.model.model or arguments.model.model_type,

@@ -25,6 +25,7 @@ __all__ = [
     "resonance",
     "resonance_taps",
     "some_channels",
+    "spread_channels",
     "tail_agreement",
 ]
 
@@ -59,12 +60,17 @@ def random_encoders(
     return made
 
 
+def spread_channels(channels: int, count: int) -> Tensor:
+    """Return the numbers of `count` evenly spread channels, at most those that there are: (count,)."""
+    return torch.linspace(0, channels - 1, min(count, channels)).round().long()
+
+
 def some_channels(encoder: RelativePositionEncoder, count: int, is_causal: bool = True) -> RelativePositionEncoder:
     """Return a copy of an encoder in float64 with `count` evenly spread channels, at most those that there are."""
     thin = copy.deepcopy(encoder).double()
     rows = thin.out_proj.weight.shape[0]
     channels = rows if is_causal else rows // 2
-    kept = torch.linspace(0, channels - 1, min(count, channels)).round().long()
+    kept = spread_channels(channels, count)
     if not is_causal:
         kept = torch.cat([kept, kept + channels])  # real parts first, then imaginary ones
     projection = thin.out_proj

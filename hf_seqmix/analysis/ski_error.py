@@ -11,10 +11,11 @@ from torch import Tensor
 from ..models.ski_tnn.kernel import InverseTimeWarpKernel
 from ..models.ski_tnn.operator import SKIOperator
 from ..models.tnn.kernel import ToeplitzKernel
+from ..models.toeplitz.channel_decays import decay_of_each_channel
 from ..models.toeplitz.operator import ToeplitzOperator
 from ..ops.ski.interpolation import InducingGrid, interpolation_matrix
 from .figures import COLORS, MARKERS, PathLike, draw_grid, legend_below
-from .kernel_decay import some_channels
+from .kernel_decay import some_channels, spread_channels
 
 __all__ = [
     "SKI_COLUMNS",
@@ -186,20 +187,23 @@ def learned_ski_errors(
     """
     kernel = operator.kernel
     if isinstance(kernel, InverseTimeWarpKernel):
-        total = len(kernel.past_knots)
-        chosen = torch.linspace(0, total - 1, min(channels, total)).round().long()
+        decays = decay_of_each_channel(kernel.decay, len(kernel.past_knots))
+        chosen = spread_channels(len(decays), channels)
         thin = copy.deepcopy(kernel).double()
         thin.past_knots = torch.nn.Parameter(thin.past_knots.detach()[chosen])
         thin.future_knots = torch.nn.Parameter(thin.future_knots.detach()[chosen])
+        thin.decay = tuple(decays[channel] for channel in chosen.tolist())
         evaluate: Kernel = thin
         count = len(chosen)
     elif isinstance(kernel, ToeplitzKernel):
         encoder = some_channels(kernel.encoder, channels)
-        decay, is_causal = kernel.decay, kernel.is_causal
-        count = len(encoder.out_proj.weight)
+        decays = decay_of_each_channel(kernel.decay, kernel.channels)
+        chosen = spread_channels(len(decays), channels)
+        rates = torch.tensor(decays, dtype=torch.float64)[chosen, None].log()
+        is_causal, count = kernel.is_causal, len(chosen)
 
         def evaluate(lags: Tensor) -> Tensor:
-            taps = encoder(lags) * torch.exp(lags.abs() * math.log(decay))
+            taps = encoder(lags) * torch.exp(lags.abs() * rates)
             return taps * (lags >= 0) if is_causal else taps
 
     else:

@@ -17,7 +17,7 @@ from transformers import (
 
 from .lra.listops_tokenizer import listops_tokenizer
 
-__all__ = ["build_tokenizer", "count_bytes", "token_bytes", "train_bpe"]
+__all__ = ["build_tokenizer", "count_bytes", "covered_text", "token_bytes", "train_bpe"]
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -125,6 +125,23 @@ def token_bytes(text: str, num_tokens: int, offsets: list[tuple[int, int]] | Non
         ends = last_characters if text.isascii() else _byte_positions(text)[last_characters]
         ends[-1] = total
     return np.diff(ends, prepend=0).astype(np.int32)
+
+
+def covered_text(text: str, num_tokens: int, kept: int, offsets: list[tuple[int, int]] | None = None) -> str:
+    """Return the beginning of `text` that its first `kept` tokens stand for.
+
+    A character whose bytes are in several tokens, some of them cut off, belongs to it where the offsets say so.
+
+    Args:
+        text: the raw text.
+        num_tokens: how many tokens the text has, special tokens not counted.
+        kept: how many of them are kept.
+        offsets: as for [`token_bytes`], which says what each token stands for.
+    """
+    if kept >= num_tokens:
+        return text
+    size = int(token_bytes(text, num_tokens, offsets)[:kept].sum())
+    return text.encode("utf-8")[:size].decode("utf-8", errors="ignore")
 
 
 def _byte_positions(text: str) -> np.ndarray:

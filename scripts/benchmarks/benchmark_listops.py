@@ -3,16 +3,17 @@
 import argparse
 import logging
 import re
-from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import datasets
 import torch
-from transformers import AutoModelForSequenceClassification, DataCollatorWithPadding
+from transformers import AutoModelForSequenceClassification
 
 from hf_seqmix import __version__
+from hf_seqmix.analysis.baselines import most_frequent
 from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import listops
 from hf_seqmix.metrics import load_metric
@@ -22,11 +23,18 @@ from hf_seqmix.training.tables import results_table
 
 from .benchmark_inputs import common_arguments, default_device, fingerprint, open_model, short_names
 from .benchmark_training import LOG, Report, origin, select, write_report
-from .lra_data import outermost_operator
+from .listops_operators import (
+    PLACES,
+    ROWS_TO_COUNT,
+    by_operator,
+    most_frequent_values,
+    one_operator,
+    operator_results,
+    predict,
+)
 
 TRAINING_SEED = 0  # of the expressions that `lra` trains on
-ROWS_TO_COUNT = 5000  # of each range, that the simple rules learn from
-TOKENS_PER_BATCH = 32_768
+SINGLE = "one operator"  # in place of a range
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -40,7 +48,8 @@ def add_listops(benchmarks: Any) -> None:
         help="accuracy of saved ListOps classifiers on expressions of several lengths",
         description="Accuracy of saved ListOps classifiers on fresh expressions of several lengths, drawn as the Long "
         "Range Arena draws them. Beside it stand the most frequent value, and the value that is most frequent for the "
-        "outermost operator, both counted on expressions of the same lengths.",
+        "outermost operator, both counted on expressions of the same lengths. All are scored for each outermost "
+        "operator as well, and on short expressions of one operator: a model may know MIN, MAX and MED and guess SM.",
     )
     parser.add_argument(
         "--lengths",
@@ -65,7 +74,7 @@ def run_listops(arguments: argparse.Namespace) -> Report:
         raise ValueError(
             f"--seed {arguments.seed} draws the expressions that the benchmark lra trains on; give another one."
         )
-    ranges = {text: parse_range(text) for text in arguments.lengths}
+    ranges = {SINGLE: None, **{text: parse_range(text) for text in arguments.lengths}}
     names = short_names(arguments.models)
     title = f"ListOps, generated with seed {arguments.seed}, {arguments.rows:,} expressions each"
     log = ResultFile(arguments.output_dir / LOG)
@@ -73,31 +82,43 @@ def run_listops(arguments: argparse.Namespace) -> Report:
     for text, bounds in ranges.items():
         keys = {model: result_key(arguments, model, bounds) for model in arguments.models}
         missing = [m for m in arguments.models if arguments.overwrite or log.get(keys[m]) is None]
-        shared: dict[str, Any] = {"task": "listops", "metric": "accuracy", "setting": {"data": title, "lengths": text}}
+        shared: dict[str, Any] = {"task": "listops", "setting": {"data": title, "lengths": text}}
         shared |= origin(arguments.benchmark)
+        place = PLACES[text == SINGLE]
         if missing:
             splits = draw(bounds, arguments.rows, arguments.seed)
-            rules = [
-                Result(model=name, value=value, kind="baseline", **shared)
-                for name, value in simple_rules(splits).items()
-            ]
+            rows, targets = splits["test"], list(splits["test"]["Target"])
+            rules = []
+            for name, guesses in simple_rules(splits).items():
+                rules.append(
+                    Result(metric="accuracy", model=name, value=share(guesses, targets), kind="baseline", **shared)
+                )
+                scores = by_operator(guesses, rows)
+                rules += operator_results(scores, place, model=name, kind="baseline", **shared)
         for model, name in zip(arguments.models, names, strict=True):
             if model in missing:
                 try:
-                    accuracy, parameters = score(arguments, model, splits["test"])
+                    digits, parameters = score(arguments, model, rows)
                 except ValueError as error:
                     report.failures[name] = str(error)
                     logger.error(f"{name}: {error}")
                     continue
-                own = Result(model=name, value=accuracy, **shared)
-                log.append(keys[model], [own, replace(own, metric="num_parameters", value=parameters), *rules])
+                own = Result(metric="accuracy", model=name, value=share(digits, targets), **shared)
+                own_operators = operator_results(by_operator(digits, rows), place, model=name, **shared)
+                size = replace(own, metric="num_parameters", value=parameters)
+                log.append(keys[model], [own, size, *own_operators, *rules])
             report.results += log.get(keys[model]) or []
     parts = []
     if report.results:
         report.results = list({result.key: result for result in report.results}.values())  # rules are every model's
-        parts = [f"{title}\n\n{results_table(select(report.results, metric='accuracy'), over='lengths')}"]
+        operators = select(report.results, metric="operator_accuracy")
+        parts = [
+            f"{title}\n\n{results_table(select(report.results, metric='accuracy'), over='lengths')}",
+            "By the outermost operator (SM: sum modulo ten)\n\n"
+            + results_table(operators, ("model", "lengths"), over="operator"),
+        ]
         plot_results(
-            report.results,
+            [result for result in report.results if result.get("lengths") != SINGLE],
             arguments.output_dir / "lengths.png",
             x="lengths",
             y="accuracy",
@@ -120,55 +141,51 @@ def parse_range(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def draw(bounds: tuple[int, int], rows: int, seed: int) -> datasets.DatasetDict:
-    """Return expressions to score, and others of the same lengths for the rules to count."""
+def draw(bounds: tuple[int, int] | None, rows: int, seed: int) -> datasets.DatasetDict:
+    """Return expressions to score, and others of the same lengths for the rules to count; None: of one operator."""
+    if bounds is None:
+        return one_operator(rows, seed)
     low, high = bounds
     return listops({"train": ROWS_TO_COUNT, "test": rows}, min_length=low - 1, max_length=high + 1, seed=seed)
 
 
-def simple_rules(splits: datasets.DatasetDict) -> dict[str, float]:
-    """Return accuracies that need no model."""
-    value = Counter(splits["train"]["Target"]).most_common(1)[0][0]
-    right = sum(target == value for target in splits["test"]["Target"])
-    return {"majority class": right / len(splits["test"]), "outermost operator": outermost_operator(splits)}
+def simple_rules(splits: datasets.DatasetDict) -> dict[str, list[int]]:
+    """Return what is said of each expression without a model."""
+    value = most_frequent(splits["train"]["Target"])
+    return {
+        "majority class": [value] * len(splits["test"]),
+        "outermost operator": most_frequent_values(splits),
+    }
 
 
-def result_key(arguments: argparse.Namespace, model: str, bounds: tuple[int, int]) -> dict[str, Any]:
+def share(digits: Sequence[int], targets: Sequence[int]) -> float:
+    """Return the accuracy of predictions."""
+    return load_metric("accuracy").compute(predictions=list(digits), references=list(targets))["accuracy"]
+
+
+def result_key(arguments: argparse.Namespace, model: str, bounds: tuple[int, int] | None) -> dict[str, Any]:
     """Return everything that a score depends on."""
     return {
         "benchmark": arguments.benchmark,
         "version": __version__,
         "model": model,
         "files": fingerprint(Path(model)),
-        "lengths": list(bounds),
+        "lengths": SINGLE if bounds is None else list(bounds),
+        "metrics": ["accuracy", "operator_accuracy"],
         "rows": arguments.rows,
         "seed": arguments.seed,
         "dtype": arguments.dtype,
     }
 
 
-@torch.inference_mode()
-def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> tuple[float, int]:
-    """Return a model's accuracy, and its number of parameters.
+def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> tuple[list[int], int]:
+    """Return what a model says of each expression, and its number of parameters.
 
     Raises:
         ValueError: it cannot be opened, or is no classifier of ten digits.
     """
     arguments.tokenizer = None  # the one saved with the model
     model, tokenizer = open_model(arguments, name, AutoModelForSequenceClassification.from_pretrained)
-    config: Any = model.config
-    names = [str(config.id2label[index]) for index in range(config.num_labels)]
-    if sorted(names) != [str(digit) for digit in range(10)]:
-        raise ValueError(f"its labels are called {', '.join(names)}; those of a ListOps classifier are 0 to 9.")
     device = torch.device(arguments.device or default_device())
-    model.eval().to(device)
-    collator: Any = DataCollatorWithPadding(tokenizer)
-    encoded = [tokenizer(source) for source in rows["Source"]]
-    size = arguments.batch_size or max(1, TOKENS_PER_BATCH // max(len(row["input_ids"]) for row in encoded))
-    predictions: list[int] = []
-    for start in range(0, len(encoded), size):
-        logits = model(**collator(encoded[start : start + size]).to(device)).logits
-        predictions += logits.argmax(dim=-1).tolist()
-    digits = [int(names[index]) for index in predictions]
-    found = load_metric("accuracy").compute(predictions=digits, references=list(rows["Target"]))
-    return found["accuracy"], model.num_parameters()
+    digits = predict(model, tokenizer, rows["Source"], device, arguments.batch_size)
+    return digits, model.num_parameters()

@@ -5,15 +5,22 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
 from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.data.labelled import load_labelled
 from hf_seqmix.training import read_recipe
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
 
+from .benchmark_inputs import default_device
 from .benchmark_training import SCRIPTS, Job, Report, make_run, select, train_all, training_arguments, write_report
+from .listops_operators import ONE_OPERATOR, PLACES, one_operator, operator_results, score_operators
 from .lra_data import TaskData, data_folders, prepare_task
 
 RECIPES = SCRIPTS / "recipes" / "lra"
@@ -117,6 +124,8 @@ SIZES: dict[str, dict[str, Size]] = {
         "full": Size({"rows": _rows(160_000, 20_000), "image_size": 128}),
     },
 }
+OPERATOR_SEED = 1
+"""Of the expressions of one operator; those that are trained on have seed 0."""
 FULL_UPDATES = {
     ("tnn", "listops"): 30_000,
     ("tnn", "text"): 22_500,
@@ -213,6 +222,9 @@ def make_job(arguments: argparse.Namespace, task: str, family: str, seed: int, d
     run = make_run(
         task, recipe, {"data": data.fields}, size.recipe, {"training": training}, arguments=arguments, seed=seed
     )
+    probe = None
+    if task == "listops":
+        probe = partial(probe_operators, fields=data.fields, use_cpu=bool(run.training.get("use_cpu")))
     return Job(
         f"{task}/{family}/seed-{seed}",
         "finetune.py",
@@ -220,7 +232,23 @@ def make_job(arguments: argparse.Namespace, task: str, family: str, seed: int, d
         {"task": task, "model": family, "size": arguments.size, "setting": {"data": data.source}},
         updates or FULL_UPDATES.get((family, task), 50_000),
         data.contents,
+        probe,
     )
+
+
+def probe_operators(folder: Path, fields: Mapping[str, Any], use_cpu: bool) -> dict[str, Any]:
+    """Score the ListOps classifier of a finished run by operator, on the test data and on single operators.
+
+    Args:
+        folder: of the run.
+        fields: of finetune.py's data arguments.
+        use_cpu: whether an accelerator is left alone.
+    """
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    rows = load_labelled({split: fields[f"{split}_file"] for split in ("train", "test")})
+    splits = dict(zip(PLACES, (rows, one_operator(ONE_OPERATOR, OPERATOR_SEED)), strict=True))
+    device = torch.device("cpu" if use_cpu else default_device())
+    return {"operators": score_operators(model, AutoTokenizer.from_pretrained(folder), splits, device)}
 
 
 def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
@@ -241,8 +269,14 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
     results = group_results(measured, **shared)
     results += group_results({"validation_accuracy": found["validation"]["accuracy"]}, **shared)
     results += group_results({"validation_accuracy": curve}, **shared)
+    operators = dict(found.get("operators", {}))
+    for place, scores in operators.pop("model", {}).items():
+        results += operator_results(scores, place, **shared)
     for name, scores in test["baselines"].items():
         results += group_results({"accuracy": scores["accuracy"]}, **{**shared, "model": name, "kind": "baseline"})
+    for name, of_rule in operators.items():
+        for place, scores in of_rule.items():
+            results += operator_results(scores, place, **{**shared, "model": name, "kind": "baseline"})
     return results
 
 
@@ -275,6 +309,12 @@ def describe(folder: Path, report: Report, tasks: Sequence[str]) -> list[str]:
         title = f"{task}, {measured[0].size}: {measured[0].setting['data']}"
         shown = [result for result in own if result.get("step") is None]
         parts.append(f"{title}\n\n{results_table(shown, {'model': 'family'}, TABLE)}")
+        operators = select(own, metric="operator_accuracy")
+        if operators:
+            parts.append(
+                "Accuracy by operator: the outermost of a test expression, or the only one of a short expression\n\n"
+                + results_table(operators, {"model": "family", "place": "operator is"}, over="operator")
+            )
         curves = [
             result for result in own if result.get("step") is not None and result.metric == "validation_accuracy"
         ]

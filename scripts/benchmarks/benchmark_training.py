@@ -77,6 +77,7 @@ class Job:
         labels: fields that all results of the job share, such as model, size and setting.
         updates: of the training, where the number is known beforehand.
         contents: what tells the files that the run names from others of the same name, where files may change.
+        probe: measures the finished run, whose folder it gets; what it returns is added to the run's results.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Job:
     labels: Mapping[str, Any] = field(default_factory=dict)
     updates: int | None = None
     contents: Mapping[str, str | None] = field(default_factory=dict)
+    probe: Callable[[Path], Mapping[str, Any]] | None = None
 
     def portable(self, output_dir: Path) -> Run:
         """Return the run without this machine's folders: what its results are known by."""
@@ -249,7 +251,8 @@ def train(job: Job, folder: Path) -> dict[str, Any] | str:
         done = subprocess.run(command, stdout=file, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"}, check=False)
     if done.returncode:
         return f"{job.script} ended with status {done.returncode}; its last words are above, its folder is {folder}"
-    return json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    return found if job.probe is None else {**found, **job.probe(folder)}
 
 
 def state_costs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -267,7 +270,7 @@ def state_costs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[dict
             logger.info(f"timing {TRIAL_UPDATES} updates of {job.name}")
             folder = arguments.output_dir / "costs" / job.name
             shutil.rmtree(folder, ignore_errors=True)
-            found = train(replace(job, run=_trial(job)), folder)
+            found = train(replace(job, run=_trial(job), probe=None), folder)
             shutil.rmtree(folder, ignore_errors=True)
             known[kind] = {} if isinstance(found, str) else found
         speed = known[kind].get("train", known[kind])

@@ -3,8 +3,6 @@
 import hashlib
 import io
 import json
-import re
-from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +18,8 @@ from hf_seqmix.analysis.plots import plot_pathfinder_examples
 from hf_seqmix.data import listops, load_documents, pathfinder, same_document_pairs
 from hf_seqmix.data.labelled import load_labelled
 from hf_seqmix.training.environment import file_digest
+
+from .listops_operators import accuracy_of_outermost
 
 SPLITS = ("train", "validation", "test")
 
@@ -78,14 +78,14 @@ def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Map
 def _listops(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _released(task, folder)
-        baselines = {"outermost operator": outermost_operator(load_labelled(files))}
+        baselines = {"outermost operator": accuracy_of_outermost(load_labelled(files))}
         return TaskData(_files(files), "the benchmark's files", baselines, _contents(files))
     options = dict(settings)
     rows = options.pop("rows")
     files = _generated(output_dir, task, settings, lambda: listops(rows, seed=0, **options))
     low, high = options.get("min_length", 500), options.get("max_length", 2000)
     source = f"generated, seed 0, lengths {low + 1} to {high - 1}, {rows['train']:,} rows to train on"
-    return TaskData(_files(files), source, {"outermost operator": outermost_operator(load_labelled(files))})
+    return TaskData(_files(files), source, {"outermost operator": accuracy_of_outermost(load_labelled(files))})
 
 
 def _text(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
@@ -209,23 +209,6 @@ def _generated(
             for split in SPLITS:
                 made[split].to_parquet(str(aside / f"{split}.parquet"))
     return files
-
-
-def outermost_operator(rows: datasets.DatasetDict) -> float:
-    """Return the accuracy on `test` of guessing a value from the outermost operator alone, counted on `train`."""
-    values: defaultdict[str, Counter[int]] = defaultdict(Counter)
-    for source, value in zip(rows["train"]["Source"], rows["train"]["Target"], strict=True):
-        values[_operator(source)][value] += 1
-    right = sum(
-        values[_operator(source)].most_common(1)[0][0] == value
-        for source, value in zip(rows["test"]["Source"], rows["test"]["Target"], strict=True)
-    )
-    return right / len(rows["test"])
-
-
-def _operator(source: str) -> str:
-    found = re.search(r"\[\w+", source)
-    return found[0] if found else ""
 
 
 def data_folders(pairs: list[str], tasks: list[str]) -> dict[str, Path]:

@@ -1,6 +1,6 @@
 """How finetune.py scores predictions, beside predictions that know nothing of the inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import datasets
@@ -56,17 +56,62 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
 
 
 def baselines(
-    task: Task, metrics: Sequence[str], examples: datasets.DatasetDict, split: str, words: bool = False
-) -> dict[str, dict[str, float]]:
-    """Score of predictions that know only the training labels, or only words.
+    task: Task,
+    metrics: Sequence[str],
+    examples: datasets.DatasetDict,
+    splits: Sequence[str],
+    texts: Mapping[str, Sequence[Sequence[str]]] | None = None,
+) -> dict[str, dict[str, dict[str, float]]]:
+    """Score predictions that know only the training labels, or only words.
 
     Args:
         task: what the data asks for.
         metrics: names for `load_metric`.
         examples: its splits, `train` among them.
-        split: which of them is scored.
-        words: whether to fit a bag of words to the training split, too, and for pairs the words that they share.
+        splits: which of them are scored.
+        texts: for a bag of words and, of pairs, the words that they share: what a model reads of each text, split ->
+            one or two texts a row. Where that is not all of each text, both are fitted to whole texts, too.
+
+    Returns:
+        For each split scores by the name of the rule.
     """
+    found = {split: _constant(task, metrics, examples, split) for split in splits}
+    if texts is not None and isinstance(task, SequenceClassification):
+        columns = {split: list(zip(*texts[split], strict=True)) for split in ("train", *splits)}
+        whole = {split: [tuple(examples[split][column]) for column in task.text_columns] for split in columns}
+        for of, name in ((columns, ""), (whole, ", whole texts"))[: 1 if columns == whole else 2]:
+            for rule, predictions in _by_words(task, examples, splits, of).items():
+                for split in splits:
+                    references = task.references(examples[split], split)
+                    found[split][f"{rule}{name}"] = score(task, metrics, predictions[split], references)
+    return found
+
+
+def _by_words(
+    task: SequenceClassification,
+    examples: datasets.DatasetDict,
+    splits: Sequence[str],
+    columns: Mapping[str, Sequence[Sequence[str]]],
+) -> dict[str, dict[str, np.ndarray]]:
+    """Return the predictions of each rule for each split; a rule is fitted once."""
+    labels = task.references(examples["train"], "train")
+    rules: dict[str, Callable[..., np.ndarray]] = {"bag of words": bag_of_words}
+    if len(task.text_columns) == 2 and task.problem_type != "multi_label_classification":
+        rules["shared words"] = word_overlap
+    together = [[text for split in splits for text in columns[split][i]] for i in range(len(task.text_columns))]
+    ends = np.cumsum([len(examples[split]) for split in splits])[:-1]
+    return {
+        name: dict(
+            zip(splits, np.split(rule(columns["train"], labels, together, task.problem_type), ends), strict=True)
+        )
+        for name, rule in rules.items()
+    }
+
+
+def _constant(
+    task: Task, metrics: Sequence[str], examples: datasets.DatasetDict, split: str
+) -> dict[str, dict[str, float]]:
+    """Return the scores of predictions that know only the training labels."""
     train, rows = examples["train"], examples[split]
     references = task.references(rows, split)
     if isinstance(task, QuestionAnswering):
@@ -79,15 +124,7 @@ def baselines(
         return {"majority class": score(task, metrics, constant, references)}
     labels = task.references(train, "train")
     name = "mean" if task.problem_type == "regression" else "majority class"
-    result = {name: score(task, metrics, constant_labels(labels, task.problem_type, len(rows)), references)}
-    if words and isinstance(task, SequenceClassification):
-        texts, held_out = ([list(part[column]) for column in task.text_columns] for part in (train, rows))
-        predictions = bag_of_words(texts, labels, held_out, task.problem_type)
-        result["bag of words"] = score(task, metrics, predictions, references)
-        if len(texts) == 2 and task.problem_type != "multi_label_classification":
-            predictions = word_overlap(texts, labels, held_out, task.problem_type)
-            result["shared words"] = score(task, metrics, predictions, references)
-    return result
+    return {name: score(task, metrics, constant_labels(labels, task.problem_type, len(rows)), references)}
 
 
 def results_table(model: str, evaluations: dict[str, dict[str, Any]]) -> str:

@@ -111,6 +111,15 @@ def test_learned_kernels():
     assert learned_ski_errors(tnn.operator, 48, 6, channels=99)["channels"] == 6
     causal = learned_ski_errors(TNNMixer(4, 6, rpe_hidden_size=8).operator, 48, 24, channels=3)
     assert causal["best"] > 0.01  # the edge at lag 0 has no low rank
+    for mixer in (
+        SKITNNMixer(4, 48, 6, num_inducing_points=12, conv_kernel_size=3, channel_decays=[0.8, 0.95]),
+        TNNMixer(4, 6, is_causal=False, rpe_hidden_size=8, channel_decays=[0.8, 0.95]),
+    ):
+        one = learned_ski_errors(mixer.operator, 48, 12, channels=1)["ski"]  # the first channel
+        mixer.operator.kernel.decay = 0.8
+        assert one == pytest.approx(learned_ski_errors(mixer.operator, 48, 12, channels=1)["ski"])
+        mixer.operator.kernel.decay = 0.95
+        assert one != pytest.approx(learned_ski_errors(mixer.operator, 48, 12, channels=1)["ski"])
     with pytest.raises(ValueError, match="FrequencyKernel has values at integer lags only"):
         learned_ski_errors(FDTNNMixer(4, 16).operator, 16, 4)
 

@@ -8,6 +8,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_seqmix.data import build_tokenizer, count_bytes, token_bytes, train_bpe
+from hf_seqmix.data.tokenization import covered_text
 
 TRAINING = ["def f(x):\n    return x + 1\n" * 20, "the cat sat on the mat, and the dog on the log\n" * 20]
 
@@ -55,6 +56,20 @@ def test_a_saved_bpe_comes_back_the_same(bpe, tmp_path: Path) -> None:
 
 def test_training_twice_gives_the_same_bpe(bpe) -> None:
     assert train_bpe(TRAINING, 290).get_vocab() == bpe.get_vocab()
+
+
+@pytest.mark.parametrize("text", ODD_TEXTS)
+def test_a_text_is_cut_where_its_tokens_end(bpe, text: str) -> None:
+    encoded = bpe(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
+    ids, raw = encoded["input_ids"], text.encode()
+    for kept in {0, 1, 2, len(ids) // 2, len(ids) - 1, len(ids), len(ids) + 3}:
+        part = covered_text(text, len(ids), kept, encoded["offset_mapping"])
+        assert text.startswith(part)
+        decoded = bpe.decode(ids[:kept]).rstrip("\ufffd")
+        assert part in (decoded, text[: len(decoded) + 1])  # the offsets give a whole character to its first byte
+        # Of bytes, each a token: the first bytes, without a part of a character.
+        assert covered_text(text, len(raw), kept) == raw[:kept].decode(errors="ignore")
+    assert covered_text(text, len(ids), len(ids), encoded["offset_mapping"]) == text
 
 
 def test_bytes_are_bytes() -> None:

@@ -38,6 +38,8 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "ForMaskedLM",
         {"norm_position": "post", "norm_type": "layer", "position_embedding_type": "learned"},
     ),
+    "tnn of short and long decays": ("tnn", "ForCausalLM", {"channel_decays": [0.5, 0.9, 0.99]}),
+    "ski_tnn of short and long decays": ("ski_tnn", "ForMaskedLM", {"channel_decays": [0.5, 0.8, 0.95]}),
     "tnn untied": ("tnn", "ForCausalLM", {"tie_word_embeddings": False}),
     "tnn on images": (
         "tnn",

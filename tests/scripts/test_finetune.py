@@ -141,6 +141,23 @@ def test_sequence_classification(finetune, tmp_path, model, capsys):
         assert json.loads(line) == {"prediction": str(logits.argmax().item()), "label": str(label)}
 
 
+def test_a_bag_of_words_reads_what_the_model_reads(finetune, tmp_path):
+    """The word that tells lies behind the cut of the odd half of the rows: without it half is a guess."""
+    texts = [("so " * 30 if i % 2 else "") + ("good" if i % 4 < 2 else "bad") for i in range(16)]
+    rows = {"text": texts, "label": [int(i % 4 < 2) for i in range(16)]}
+    options = ["--baseline", "bag-of-words", "--metrics", "accuracy", "--max-length", "20"]
+    found = finetune(rows, *options, validation=rows, test=rows)
+    for split in ("validation", "test"):
+        scores = {name: values["accuracy"] for name, values in found[split]["baselines"].items()}
+        assert scores == {"majority class": 0.5, "bag of words": 0.75, "bag of words, whole texts": 1.0}
+    uncut = finetune(rows, *options[:-1], "100", validation=rows, output="uncut")
+    assert list(uncut["validation"]["baselines"]) == ["majority class", "bag of words"]
+    pairs = {"text": texts, "other": texts[::-1], "label": rows["label"]}
+    found = finetune(pairs, "--text-columns", "text", "other", *options, validation=pairs, output="pairs")
+    names = ["bag of words", "shared words", "bag of words, whole texts", "shared words, whole texts"]
+    assert list(found["validation"]["baselines"]) == ["majority class", *names]
+
+
 def test_it_learns(finetune):
     results = finetune(TABLE, "--learning-rate", "1e-2", "--warmup-steps", "0", steps=60, validation=TABLE)
     assert results["validation"]["accuracy"] == 1.0

@@ -11,11 +11,12 @@ from .collation import ImageCollator, SegmentCollator
 from .image_classification import ImageClassification
 from .loading import GLUE_TASKS, GlueTask, load_glue, load_labelled
 from .question_answering import QuestionAnswering
-from .sequence_classification import SequenceClassification
+from .sequence_classification import TEXTS_READ, SequenceClassification
 from .token_classification import TokenClassification
 
 __all__ = [
     "GLUE_TASKS",
+    "TEXTS_READ",
     "Classification",
     "GlueTask",
     "ImageClassification",

@@ -9,11 +9,15 @@ from typing import Any, Self
 import datasets
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..tokenization import covered_text
 from .classification import Classification
 from .labels import require_columns
-from .special_tokens import SpecialTokens, to_columns, tokenize
+from .special_tokens import SpecialTokens, places, to_columns, tokenize
 
-__all__ = ["SequenceClassification"]
+__all__ = ["TEXTS_READ", "SequenceClassification"]
+
+TEXTS_READ = "texts_read"
+"""Column of the texts as far as inputs cover them, one or two texts a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,11 +74,23 @@ class SequenceClassification(Classification):
             yield from split[column]
 
     def encode(
-        self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
+        self,
+        split: datasets.Dataset,
+        tokenizer: PreTrainedTokenizerBase,
+        max_length: int,
+        name: str,
+        keep_texts: bool = False,
     ) -> datasets.Dataset:
         """Return the inputs, and `labels` if the split has labels.
 
         With two segments, `input_ids` and `attention_mask` hold two lists a row, and `max_length` bounds each list.
+
+        Args:
+            split: the examples.
+            tokenizer: of the model.
+            max_length: of the inputs, in tokens.
+            name: of the split.
+            keep_texts: whether a column `TEXTS_READ` holds the part of each text that the inputs cover, too.
         """
         require_columns(split, self.text_columns, name)
         encoded = split.map(
@@ -85,6 +101,7 @@ class SequenceClassification(Classification):
                 columns=self.text_columns,
                 max_length=max_length,
                 apart=self.num_segments > 1,
+                keep_texts=keep_texts,
             ),
             batched=True,
             remove_columns=split.column_names,
@@ -100,12 +117,25 @@ def _encode_texts(
     columns: Sequence[str],
     max_length: int,
     apart: bool,
+    keep_texts: bool,
 ) -> dict[str, list[Any]]:
     parts = [tokenize(tokenizer, batch[column]) for column in columns]
+    read: dict[str, list[Any]] = {}
+    if keep_texts:
+        rows = zip(*(batch[column] for column in columns), strict=True)
+        offsets = zip(*(places(tokenizer, batch[column]) for column in columns), strict=True)
+        read[TEXTS_READ] = []
+        for texts, ids, of_texts in zip(rows, zip(*parts, strict=True), offsets, strict=True):
+            sizes = [len(of_text) for of_text in ids]
+            if apart:
+                kept = [special.kept(size, max_length=max_length)[0] for size in sizes]
+            else:
+                kept = list(special.kept(*sizes, max_length=max_length))[: len(sizes)]
+            read[TEXTS_READ].append(list(map(covered_text, texts, sizes, kept, of_texts)))
     if apart:
         segments = [
             to_columns([special.join(ids, None, max_length) for ids in row]) for row in zip(*parts, strict=True)
         ]
-        return to_columns(segments)
+        return to_columns(segments) | read
     seconds = parts[1] if len(parts) == 2 else [None] * len(parts[0])
-    return to_columns([special.join(a, b, max_length) for a, b in zip(parts[0], seconds, strict=True)])
+    return to_columns([special.join(a, b, max_length) for a, b in zip(parts[0], seconds, strict=True)]) | read

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from transformers import PreTrainedTokenizerBase
 
-__all__ = ["Ids", "SpecialTokens", "to_columns", "tokenize"]
+__all__ = ["Ids", "SpecialTokens", "places", "to_columns", "tokenize"]
 
 Ids = list[int]
 
@@ -45,28 +45,41 @@ class SpecialTokens:
             type_ids="token_type_ids" in tokenizer.model_input_names,
         )
 
+    def kept(self, first: int, second: int | None = None, *, max_length: int | None) -> tuple[int, int]:
+        """Return how many tokens of one text (and 0) or of two texts fit: the longer text is cut at its end.
+
+        Args:
+            first: tokens of the first text.
+            second: tokens of the second text, if there is one.
+            max_length: of the inputs, special tokens included; None for no limit.
+
+        Raises:
+            ValueError: `max_length` leaves no room for text.
+        """
+        if max_length is None:
+            return first, second or 0
+        if second is None:
+            return min(first, self._room(max_length, len(self.single_before + self.single_after), 1)), 0
+        room = self._room(max_length, len(self.before + self.between + self.after), 2)
+        # the shorter text keeps up to half of the room, the longer text has the rest
+        of_first = min(first, max(room - second, (room + 1) // 2))
+        return of_first, min(second, room - of_first)
+
     def join(self, first: Ids, second: Ids | None, max_length: int | None = None) -> dict[str, Ids]:
         """Return the inputs of one example; where they are too long, the longer text is cut at its end.
 
         Raises:
             ValueError: `max_length` leaves no room for text.
         """
+        of_first, of_second = self.kept(len(first), None if second is None else len(second), max_length=max_length)
         if second is None:
-            room = (
-                None if max_length is None else self._room(max_length, len(self.single_before + self.single_after), 1)
-            )
-            ids = [*self.single_before, *first[:room], *self.single_after]
+            ids = [*self.single_before, *first[:of_first], *self.single_after]
             # a model cannot read a row of no tokens
             ids = ids or [*self.between[:1]] or [0]
             types = [0] * len(ids)
         else:
-            if max_length is not None:
-                room = self._room(max_length, len(self.before + self.between + self.after), 2)
-                # the shorter text keeps up to half of the room, the longer text has the rest
-                of_first = min(len(first), max(room - len(second), (room + 1) // 2))
-                first, second = first[:of_first], second[: room - of_first]
-            start = [*self.before, *first, *self.between]
-            ids = [*start, *second, *self.after]
+            start = [*self.before, *first[:of_first], *self.between]
+            ids = [*start, *second[:of_second], *self.after]
             types = [0] * len(start) + [1] * (len(ids) - len(start))
         inputs = {"input_ids": ids, "attention_mask": [1] * len(ids)}
         return {**inputs, "token_type_ids": types} if self.type_ids else inputs
@@ -83,6 +96,15 @@ class SpecialTokens:
 def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Ids]:
     """Return the token ids of each text, without special tokens."""
     return tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+
+
+def places(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Any]:
+    """Return where each token of each text starts and ends, in characters; None for texts of a slow tokenizer."""
+    if not tokenizer.is_fast:
+        return [None] * len(texts)
+    return tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
+        "offset_mapping"
+    ]
 
 
 def to_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

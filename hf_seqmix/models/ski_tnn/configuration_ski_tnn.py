@@ -5,6 +5,7 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 
 from ..checks import check_choice, check_per_axis, check_range
+from ..toeplitz.channel_decays import check_channel_decays
 from ..toeplitz.configuration import ToeplitzConfig
 
 __all__ = ["SKITNNConfig"]
@@ -27,6 +28,8 @@ class SKITNNConfig(ToeplitzConfig):
         interpolation: "linear" or "cubic", between the inducing points.
         decay: lambda of the inverse time warp, strictly between 0 and 1; by default exp(-5 / length), with the length
             `max_position_embeddings`, or, with `mixing_dimensions` 2, that of each axis. Pairs as above.
+        channel_decays: in place of `decay`, n numbers strictly between 0 and 1 for n equal blocks of channels: channel
+            c of the mixer's m has lambda_(floor(c n / m)), along each axis. None for one decay.
     """
 
     model_type: ClassVar[str] = "ski_tnn"
@@ -36,6 +39,7 @@ class SKITNNConfig(ToeplitzConfig):
     conv_kernel_size: int = 17
     interpolation: str = "linear"
     decay: float | int | list[float | int] | None = None
+    channel_decays: list[float | int] | None = None
 
     @property
     def kernel_tp_plan(self) -> dict[str, str]:
@@ -67,3 +71,4 @@ class SKITNNConfig(ToeplitzConfig):
         check_choice("interpolation", self.interpolation, ("linear", "cubic"))
         if self.decay is not None:
             check_per_axis("decay", self.decay, self.mixing_dimensions, above=0, below=1)
+        check_channel_decays(self.channel_decays, self.mixer_size, self.decay, None, above=0, below=1)

@@ -1,6 +1,7 @@
 """The kernel of SKI-TNN's smooth part: piecewise linear over an inverse time warp."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...modules.sharding import own_values
+from ...ops.common.invariance import is_batch_invariant
+from ..toeplitz.channel_decays import by_channel
 
 __all__ = ["InverseTimeWarpKernel"]
 
@@ -24,26 +27,34 @@ class InverseTimeWarpKernel(nn.Module):
     Args:
         channels: m.
         num_knots: r, knots on each side of zero.
-        decay: lambda, strictly between 0 and 1; at 1 the warp would be a sign and the kernel two constants.
+        decay: lambda, strictly between 0 and 1; at 1 the warp would be a sign and the kernel two constants. With n of
+            them, channel c has number floor(c n / m).
         length_scale: number of positions that outputs sum over at first, so that they begin on the scale of the
             inputs.
     """
 
-    def __init__(self, channels: int, num_knots: int, decay: float, length_scale: int) -> None:
+    def __init__(self, channels: int, num_knots: int, decay: float | Sequence[float], length_scale: int) -> None:
         super().__init__()
-        if not 0 < decay < 1:
+        self.decay = tuple(decay) if isinstance(decay, Sequence) else decay
+        if not 1 <= len(self._decays) <= channels:
+            raise ValueError(f"there are {len(self._decays)} decays, but {channels} channels: give each at least one.")
+        if not all(0 < number < 1 for number in self._decays):
             raise ValueError(
                 f"decay is {decay}; the inverse time warp needs a number strictly between 0 and 1, such as "
                 "exp(-5 / length): at 1 it maps every lag to its sign."
             )
         if num_knots < 1:
             raise ValueError(f"num_knots is {num_knots}; at least 1 is needed.")
-        self.decay = decay
         self.num_knots = num_knots
         self.length_scale = length_scale
         self.past_knots = nn.Parameter(torch.empty(channels, num_knots))  # x = 1/r, .., 1: lags from far to 0
         self.future_knots = nn.Parameter(torch.empty(channels, num_knots))  # x = -1/r, .., -1: lags from far to -1
         self.init_weights()
+
+    @property
+    def _decays(self) -> tuple[float, ...]:
+        """The decays of the blocks of channels."""
+        return self.decay if isinstance(self.decay, tuple) else (self.decay,)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -67,14 +78,31 @@ class InverseTimeWarpKernel(nn.Module):
         dtype = self.dtype
         with torch.autocast(lags.device.type, enabled=False):
             lags = lags.to(dtype)
-            knot = torch.exp(lags.abs() * math.log(self.decay)) * self.num_knots  # in (0, r]
             places = torch.arange(1, self.num_knots + 1, device=lags.device, dtype=dtype)
             # Hat functions: linear between neighboring knots, and from the first knot down to 0 at x = 0.
-            hats = (1 - (knot - places.unsqueeze(-1)).abs()).clamp(min=0)  # (r, points)
+            knots = [torch.exp(lags.abs() * math.log(decay)) * self.num_knots for decay in self._decays]  # in (0, r]
+            hats = torch.cat([(1 - (knot - places.unsqueeze(-1)).abs()).clamp(min=0) for knot in knots])
             past = (lags >= 0).to(dtype)
-            before, after = own_values(self.past_knots).to(dtype), own_values(self.future_knots).to(dtype)
-            return before @ (hats * past) + after @ (hats * (1 - past))
+            # (channels, decays x r) knots times (decays x r, points) hats
+            before, after = self._at_decays(self.past_knots, lags), self._at_decays(self.future_knots, lags)
+            return _product(before, hats * past) + _product(after, hats * (1 - past))
+
+    def _at_decays(self, weight: Tensor, lags: Tensor) -> Tensor:
+        """Return the knots of this device's channels, (channels, decays x r), zero at the decays of other channels."""
+        knots, count = own_values(weight).to(lags.dtype), len(self._decays)
+        if count == 1:
+            return knots
+        chosen = [[float(block == own) for block in range(count)] for own in range(count)]
+        is_own = torch.cat([by_channel(row, weight.shape[0], lags, weight) for row in chosen], dim=1)
+        return (knots.unsqueeze(1) * is_own.unsqueeze(2)).flatten(1)
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""
-        return f"channels={self.past_knots.shape[0]}, num_knots={self.num_knots}, decay={self.decay:.6g}"
+        decays = ", ".join(f"{decay:.6g}" for decay in self._decays)
+        return f"channels={self.past_knots.shape[0]}, num_knots={self.num_knots}, decay={decays}"
+
+
+def _product(knots: Tensor, hats: Tensor) -> Tensor:
+    """Return knots @ hats, (channels, points)."""
+    # A fixed order is one of rows, and how many points there are must not matter.
+    return (hats.T @ knots.T).T if is_batch_invariant() else knots @ hats

@@ -40,6 +40,7 @@ class SKITNNMixer(GatedToeplitzUnit):
         interpolation: "linear" or "cubic".
         decay: lambda of the inverse time warp, in (0, 1), `default_decay` of each axis' length by default. With a grid
             one number, or two.
+        channel_decays: one for each of equal blocks of channels (see `SKITNNConfig`); `decay` does not count then.
         activation: activation of both branches.
         layer_idx: number of the layer.
         grid_size: (height, width) of the grid of an image, mixed along rows and then columns, each axis with inducing
@@ -59,6 +60,7 @@ class SKITNNMixer(GatedToeplitzUnit):
         conv_kernel_size: int = 17,
         interpolation: str = "linear",
         decay: float | Sequence[float] | None = None,
+        channel_decays: Sequence[float] | None = None,
         activation: str = "silu",
         layer_idx: int = 0,
         grid_size: tuple[int, int] | None = None,
@@ -73,7 +75,8 @@ class SKITNNMixer(GatedToeplitzUnit):
                     f"num_inducing_points is {points}, but there are {length} positions: it must be from 2 to that."
                 )
             axis_decay = default_decay(length) if axis_decay is None else axis_decay
-            kernel = InverseTimeWarpKernel(mixer_size, points, axis_decay, length_scale=length)
+            decays = axis_decay if channel_decays is None else channel_decays
+            kernel = InverseTimeWarpKernel(mixer_size, points, decays, length_scale=length)
             return SKIOperator(kernel, InducingGrid(length, points, DEGREES[interpolation]), conv_kernel_size)
 
         lengths = max_length if grid_size is None else grid_size[::-1]  # a row is as long as the grid is wide

@@ -35,6 +35,7 @@ def build_ski_tnn_mixer(config: SKITNNConfig, layer_idx: int) -> SKITNNMixer:
         conv_kernel_size=config.conv_kernel_size,
         interpolation=config.interpolation,
         decay=config.decay,
+        channel_decays=config.channel_decays,
         layer_idx=layer_idx,
         **config.mixer_arguments,
     )

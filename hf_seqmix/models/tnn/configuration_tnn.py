@@ -5,6 +5,7 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 
 from ..checks import check_per_axis
+from ..toeplitz.channel_decays import check_channel_decays
 from ..toeplitz.configuration import EncodedToeplitzConfig
 
 __all__ = ["TNNConfig"]
@@ -19,13 +20,20 @@ class TNNConfig(EncodedToeplitzConfig):
     Args:
         decay: lambda in (0, 1], the kernel at lag t is multiplied by lambda^|t|; 1 for none. With `mixing_dimensions`
             2 one number, or [along rows, along columns].
+        channel_decays: in place of `decay`, n numbers in (0, 1] for n equal blocks of channels: channel c of the
+            mixer's m has lambda_(floor(c n / m)), along each axis. [0.9, 0.999]: half of the kernels are short, half
+            are long; `decay` is then None or its default. None for one decay.
     """
 
     model_type: ClassVar[str] = "tnn"
 
-    decay: float | int | list[float | int] = 0.99
+    decay: float | int | list[float | int] | None = 0.99
+    channel_decays: list[float | int] | None = None
 
     def check_architecture(self) -> None:
-        """Check the shared fields and the decay."""
+        """Check the shared fields and the decays."""
         super().check_architecture()
         check_per_axis("decay", self.decay, self.mixing_dimensions, above=0, high=1)
+        if self.decay is None and self.channel_decays is None:
+            raise ValueError("decay is None, and so is channel_decays: give a number in (0, 1], or channel_decays.")
+        check_channel_decays(self.channel_decays, self.mixer_size, self.decay, type(self).decay, above=0, high=1)

@@ -1,10 +1,12 @@
 """The kernel of the Toeplitz neural network: an encoder of the lag, times a decay."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from ..toeplitz.channel_decays import log_decays
 from ..toeplitz.encoder import RelativePositionEncoder
 
 __all__ = ["ToeplitzKernel"]
@@ -14,15 +16,15 @@ NEAR = 256
 
 
 class ToeplitzKernel(nn.Module):
-    """Build taps k(t) = decay^|t| RPE(t) at integer lags.
+    """Build taps k(t) = decay^|t| RPE(t) at integer lags; of several decays, each is that of a block of channels.
 
-    The decay is a plain number, not a buffer; its powers are computed in float32 (float64) as exp(|t| ln decay). A tap
+    Decays are plain numbers, not buffers; their powers are computed in float32 (float64) as exp(|t| ln decay). A tap
     does not depend on how many taps are asked for. Taps are built at each call, so that no weight update can make them
     stale. Source: Qin et al. 2023 (arXiv 2305.04749), sections 3.2 and 3.3.
 
     Args:
         encoder: maps (points,) lags to (channels, points).
-        decay: in (0, 1]; 1 for none.
+        decay: in (0, 1]; 1 for none. With n of them, channel c of m has number floor(c n / m).
         is_causal: lags 0 to n - 1, or -(n - 1) to n - 1.
         max_lag: taps at greater lags are zero; None for no limit.
     """
@@ -30,15 +32,21 @@ class ToeplitzKernel(nn.Module):
     def __init__(
         self,
         encoder: RelativePositionEncoder,
-        decay: float = 0.99,
+        decay: float | Sequence[float] = 0.99,
         is_causal: bool = True,
         max_lag: int | None = None,
     ) -> None:
         super().__init__()
-        if not 0 < decay <= 1:
-            raise ValueError(f"decay is {decay}; it must be greater than 0 and at most 1.")
         self.encoder = encoder
-        self.decay = decay
+        self.channels = encoder.out_proj.out_features
+        self.decay = tuple(decay) if isinstance(decay, Sequence) else decay
+        decays = self.decay if isinstance(self.decay, tuple) else (self.decay,)
+        if not 1 <= len(decays) <= self.channels:
+            raise ValueError(f"there are {len(decays)} decays, but {self.channels} channels: give each at least one.")
+        for number in decays:
+            if not 0 < number <= 1:
+                raise ValueError(f"decay is {number}; it must be greater than 0 and at most 1.")
+        self.slowest_decay = max(decays)
         self.is_causal = is_causal
         self.max_lag = max_lag
 
@@ -63,7 +71,11 @@ class ToeplitzKernel(nn.Module):
         device = self.encoder.out_proj.weight.device if device is None else device
         lags = torch.arange(first, last, device=device, dtype=self.encoder.dtype)
         taps = self.encoder(lags)
-        return taps * torch.exp(lags.abs() * math.log(self.decay)) if self.decay < 1 else taps
+        return taps if self.decay == 1 else taps * torch.exp(lags.abs() * self._log_decays(lags))
+
+    def _log_decays(self, like: Tensor) -> float | Tensor:
+        """Return ln decay: a number, or (channels that this device has, 1) with the dtype and the device of `like`."""
+        return log_decays(self.decay, self.channels, like, self.encoder.out_proj.weight)
 
     @torch.no_grad()
     def end(self, dtype: torch.dtype, device: torch.device | None = None) -> int | None:
@@ -71,19 +83,21 @@ class ToeplitzKernel(nn.Module):
 
         With |RPE(t)| <= C (see `RelativePositionEncoder.bound`), |k(t)| at lags from L on sums up to at most
         C decay^L / (1 - decay). L is the least at which this is below the dtype's resolution of the sum of |k(t)| at
-        lags before `NEAR`, in each channel: for |x| <= 1, no output can tell.
+        lags before `NEAR`, in each channel, with that channel's decay: for |x| <= 1, no output can tell.
 
         Args:
             dtype: of the sums.
             device: where to build taps, as in `forward`.
         """
         limit = None if self.max_lag is None else self.max_lag + 1
-        bound = self.encoder.bound(device) if self.decay < 1 else None
+        bound = self.encoder.bound(device) if self.slowest_decay < 1 else None
         if bound is None:
             return limit
-        seen = self(NEAR, device).double().abs().sum(dim=1) * (torch.finfo(dtype).eps * (1 - self.decay))
+        total = self(NEAR, device).double().abs().sum(dim=1)
+        rates = (torch.zeros_like(total).unsqueeze(1) + self._log_decays(total)).squeeze(1)
+        seen = total * (torch.finfo(dtype).eps * -rates.expm1())
         counts = bound > 0
-        lags = (seen[counts].log() - bound[counts].log()) / math.log(self.decay)
+        lags = (seen[counts].log() - bound[counts].log()) / rates[counts]
         last = float(lags.max()) if len(lags) else 0.0
         if math.isinf(last) or math.isnan(last):
             return limit

@@ -25,6 +25,7 @@ class TNNMixer(GatedToeplitzUnit):
         mixer_size: channels mixed along the sequence; 3 hidden_size by default.
         decay: the kernel at lag t is multiplied by decay^|t|; 1 for none. In two dimensions one number, or two: along
             rows and along columns.
+        channel_decays: one for each of equal blocks of channels (see `TNNConfig`); `decay` does not count then.
         is_causal: whether a token sees the past and itself only.
         activation: activation of both branches.
         rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps: see `RelativePositionEncoder`.
@@ -41,7 +42,8 @@ class TNNMixer(GatedToeplitzUnit):
         hidden_size: int,
         mixer_size: int | None = None,
         *,
-        decay: float | Sequence[float] = 0.99,
+        decay: float | Sequence[float] | None = 0.99,
+        channel_decays: Sequence[float] | None = None,
         is_causal: bool = True,
         activation: str = "silu",
         rpe_hidden_size: int = 64,
@@ -55,11 +57,14 @@ class TNNMixer(GatedToeplitzUnit):
     ) -> None:
         mixer_size = 3 * hidden_size if mixer_size is None else mixer_size
 
-        def operator_for(axis_decay: float) -> ToeplitzOperator:
+        def operator_for(axis_decay: float | None) -> ToeplitzOperator:
             encoder = RelativePositionEncoder(
                 mixer_size, rpe_hidden_size, rpe_num_layers, rpe_activation, rpe_norm_type, norm_eps
             )
-            kernel = ToeplitzKernel(encoder, axis_decay, is_causal, kernel_max_lag)
+            decays = axis_decay if channel_decays is None else channel_decays
+            if decays is None:
+                raise ValueError("decay is None, and so is channel_decays: give one of both.")
+            kernel = ToeplitzKernel(encoder, decays, is_causal, kernel_max_lag)
             return ToeplitzOperator(kernel, is_causal, layer_idx)
 
         operator = operator_of_axes(operator_for, grid_size, is_causal, decay)

@@ -33,7 +33,12 @@ __all__ = [
 def build_tnn_mixer(config: TNNConfig, layer_idx: int) -> TNNMixer:
     """Build the mixer of one layer from a configuration."""
     mixer = TNNMixer(
-        config.hidden_size, config.mixer_size, decay=config.decay, layer_idx=layer_idx, **config.mixer_arguments
+        config.hidden_size,
+        config.mixer_size,
+        decay=config.decay,
+        channel_decays=config.channel_decays,
+        layer_idx=layer_idx,
+        **config.mixer_arguments,
     )
     attach_tail(mixer.operator, config, layer_idx)
     return mixer

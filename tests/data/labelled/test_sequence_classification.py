@@ -1,10 +1,12 @@
+import dataclasses
+
 import datasets
 import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_seqmix import TNNConfig
-from hf_seqmix.data.labelled import SequenceClassification
+from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification
 
 TEXTS = ["good", "bad", "so so"]
 
@@ -102,6 +104,37 @@ def test_pairs_as_two_segments(tokenizer):
     single = SequenceClassification.from_data(data, ["text"], ["label"])
     with pytest.raises(ValueError, match="num_segments is 2: the model reads pairs, so give two text columns"):
         single.read_by(TNNConfig(num_segments=2))
+
+
+LONG = ["The café is in Paris, France.", "so so", "x" * 40]
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("columns", [["text"], ["text", "second"]])
+def test_the_texts_that_inputs_cover(tokenizer, columns, apart):
+    """Token ids of what is said to be read are the ids that the model gets; whole texts stay as they are."""
+    data = Dataset.from_dict({"text": LONG, "second": ["where is the café", "a", LONG[0]], "label": [0, 1, 0]})
+    task = SequenceClassification.from_data(data, columns, ["label"])
+    task = dataclasses.replace(task, num_segments=len(columns) if apart else 1)
+    cut = task.encode(data, tokenizer, 14, "training", keep_texts=True)
+    again = data.remove_columns(columns)
+    for position, column in enumerate(columns):
+        read = [texts[position] for texts in cut[TEXTS_READ]]
+        assert all(text.startswith(part) for text, part in zip(data[column], read, strict=True))
+        assert any(text != part for text, part in zip(data[column], read, strict=True)) or column == "second"
+        again = again.add_column(column, read)
+    # A letter whose second byte was cut is in the ids, and perhaps in no text.
+    for row, expected in zip(task.encode(again, tokenizer, 14, "training"), cut, strict=True):
+        segments = (
+            zip(row["input_ids"], expected["input_ids"], strict=True)
+            if task.num_segments > 1
+            else [(row["input_ids"], expected["input_ids"])]
+        )
+        for ids, whole in segments:
+            assert ids == whole or len(whole) - 2 <= len(ids) < len(whole)
+    free = task.encode(data, tokenizer, 500, "training", keep_texts=True)
+    assert free[TEXTS_READ][:] == [[row[column] for column in columns] for row in data]
+    assert TEXTS_READ not in task.encode(data, tokenizer, 14, "training").column_names
 
 
 def test_hidden_labels():

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hf_seqmix import InverseTimeWarpKernel
+from hf_seqmix.ops import batch_invariant
 
 
 def make(knots: int = 5, decay: float = 0.9) -> InverseTimeWarpKernel:
@@ -65,6 +66,35 @@ def test_initial_scale_keeps_outputs_on_the_scale_of_inputs():
 def test_a_warp_that_is_none_is_refused(decay):
     with pytest.raises(ValueError, match=r"strictly between 0 and 1, such as exp\(-5 / length\)"):
         make(decay=decay)
+
+
+def test_each_channel_has_the_decay_of_its_block():
+    decays = [0.6, 0.9, 0.99]
+    kernel = InverseTimeWarpKernel(7, 5, decays, length_scale=16).double()
+    lags = torch.tensor([0.0, 1.0, 2.5, 40.0, -1.0, -7.5], dtype=torch.float64)
+    values = kernel(lags)
+    for channel, decay in enumerate([0.6, 0.6, 0.6, 0.9, 0.9, 0.99, 0.99]):
+        alone = InverseTimeWarpKernel(7, 5, decay, length_scale=16).double()
+        alone.load_state_dict(kernel.state_dict())
+        torch.testing.assert_close(values[channel], alone(lags)[channel])
+    values.square().sum().backward()
+    assert kernel.past_knots.grad.count_nonzero() > 0 and kernel.future_knots.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("decay", [0.9, [0.5, 0.9, 0.97]], ids=str)
+def test_in_a_fixed_order_the_number_of_points_does_not_matter(decay):
+    kernel = InverseTimeWarpKernel(24, 32, decay, length_scale=16)
+    with torch.no_grad(), batch_invariant():
+        whole = kernel(torch.arange(-31, 32) * 1.5)
+        for points in (1, 2, 3, 5, 6, 17):
+            assert torch.equal(kernel(torch.arange(1 - points, points) * 1.5), whole[:, 32 - points : 31 + points])
+
+
+def test_more_decays_than_channels_are_refused():
+    with pytest.raises(ValueError, match="there are 4 decays, but 3 channels"):
+        InverseTimeWarpKernel(3, 5, [0.9] * 4, length_scale=16)
+    with pytest.raises(ValueError, match="strictly between 0 and 1"):
+        InverseTimeWarpKernel(3, 5, [0.9, 1.0], length_scale=16)
 
 
 def test_knots_are_needed():

@@ -51,6 +51,8 @@ def test_the_decay_follows_the_context_length_by_default():
         ({"is_causal": True}, "For a causal model use FD-TNN"),
         ({"decay": 1.0}, "decay is 1.0; it must be greater than 0 and less than 1"),
         ({"decay": 0.0}, "decay is 0.0"),
+        ({"channel_decays": [0.9, 1.0]}, "channel_decays is 1.0; it must be greater than 0 and less than 1"),
+        ({"channel_decays": [0.9], "decay": 0.8}, "give one decay for all channels"),
         ({"conv_kernel_size": 16}, "conv_kernel_size is 16; it must be odd"),
         ({"conv_kernel_size": 0}, "conv_kernel_size is 0; it must be at least 1"),
         ({"num_inducing_points": 1}, "num_inducing_points is 1; it must be at least 2"),

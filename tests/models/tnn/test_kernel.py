@@ -86,6 +86,63 @@ def test_taps_beyond_the_end_cannot_be_seen_in_a_sum(norm_type, dtype):
     assert kernel.end(torch.float64) >= kernel.end(torch.float32) > 256
 
 
+DECAYS = [0.5, 0.9, 0.999]
+
+
+def several(decays: list[float], channels: int = 7, is_causal: bool = True) -> ToeplitzKernel:
+    kernel = ToeplitzKernel(RelativePositionEncoder(channels, 8, 2, "silu"), decays, is_causal).double()
+    with torch.no_grad():
+        for parameter in kernel.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return kernel
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_each_channel_has_the_decay_of_its_block(is_causal):
+    kernel = several(DECAYS, is_causal=is_causal)
+    taps = kernel(11)
+    for channel, decay in enumerate([0.5, 0.5, 0.5, 0.9, 0.9, 0.999, 0.999]):
+        alone = ToeplitzKernel(kernel.encoder, decay, is_causal)
+        torch.testing.assert_close(taps[channel], alone(11)[channel])
+    assert torch.equal(kernel.float()(11), kernel(11))
+
+
+def test_one_block_is_one_decay_to_the_last_bit():
+    one, block = make(0.9).float(), make(0.9).float()
+    block.decay = (0.9,)
+    block.load_state_dict(one.state_dict())
+    assert torch.equal(one(50), block(50))
+    assert one.end(torch.float32) == block.end(torch.float32)
+    assert dict(one.state_dict()).keys() == dict(several(DECAYS).state_dict()).keys()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_sum_of_any_channel_sees_taps_beyond_the_end(dtype):
+    kernel = several([0.5, 0.9, 0.97])
+    end = kernel.end(dtype)
+    weights, eps = kernel(end + 3000).abs().detach(), torch.finfo(dtype).eps
+    assert (weights[:, end:].sum(dim=1) <= eps * weights.sum(dim=1)).all()
+    assert (weights[-1, end // 2 :].sum() > eps * weights[-1].sum()).any()
+    each = [several([decay]) for decay in (0.5, 0.9, 0.97)]
+    for other in each:
+        other.load_state_dict(kernel.state_dict())
+    assert each[0].end(dtype) < each[1].end(dtype) < end <= each[2].end(dtype)
+    assert several([0.5, 1.0]).end(dtype) is None
+
+
+def test_half_of_the_channels_may_have_no_decay():
+    kernel = several([0.9, 1.0], channels=4)
+    lags = torch.arange(9)
+    assert torch.equal(kernel(9)[2:], kernel.encoder(lags)[2:])
+    torch.testing.assert_close(kernel(9)[:2], kernel.encoder(lags)[:2] * 0.9**lags)
+
+
+@pytest.mark.parametrize("decays", [[0.9, 0.0], [1.2], [], [0.5] * 8])
+def test_decays_of_blocks_that_make_no_sense(decays):
+    with pytest.raises(ValueError, match=r"must be greater than 0 and at most 1|decays, but 7 channels"):
+        several(decays)
+
+
 def test_the_end_of_kernels_that_have_another_or_none():
     assert make(decay=1.0).end(torch.float32) is None
     assert make(decay=1.0, max_lag=7).end(torch.float32) == 8

@@ -78,6 +78,8 @@ def test_rows_first_or_columns_first():
 def test_each_axis_has_its_own_kernel():
     mixer = TNNMixer(4, 6, is_causal=False, grid_size=(3, 5), decay=[0.9, 0.5])
     assert (mixer.operator.row_operator.kernel.decay, mixer.operator.column_operator.kernel.decay) == (0.9, 0.5)
+    both = TNNMixer(4, 6, is_causal=False, grid_size=(3, 5), channel_decays=[0.9, 0.5])
+    assert both.operator.row_operator.kernel.decay == both.operator.column_operator.kernel.decay == (0.9, 0.5)
     names = {name for name, _ in mixer.operator.named_parameters()}
     assert len(names) == 2 * len(list(mixer.operator.row_operator.parameters()))
     seen: list[tuple] = []

@@ -43,13 +43,23 @@ def test_accuracy_of_each_range_and_goes_on(main: Any, tmp_path: Path, monkeypat
     command = ["listops", "--model", str(nine), "--model", str(zero), "--lengths", "4-8", "9-20", "--rows", "150"]
     report = main([*command, "--output-dir", str(output)])
     found = {(r.model, r.get("lengths")): r.value for r in report.results if r.metric == "accuracy"}
-    assert len(found) == 4 + 4  # two models and two rules
+    assert len(found) == 6 + 6  # two models and two rules on two ranges, and on single operators
     for text, low, high in (("4-8", 3, 9), ("9-20", 8, 21)):
         rows = listops({"train": 5000, "test": 150}, min_length=low, max_length=high, seed=1)
         targets = list(rows["test"]["Target"])
         assert found["nine", text] == pytest.approx(targets.count(9) / 150)
         assert found["zero", text] == pytest.approx(targets.count(0) / 150)
         assert found["outermost operator", text] > found["majority class", text]
+        operators = {r.get("operator"): r for r in report.results if (r.model, r.get("lengths")) == ("nine", text)}
+        for operator in ("MIN", "MAX", "MED", "SM"):
+            own = [
+                t
+                for s, t in zip(rows["test"]["Source"], targets, strict=True)
+                if s.lstrip("( ").startswith(f"[{operator}")
+            ]
+            result = operators[operator]
+            assert (result.metric, result.get("examples")) == ("operator_accuracy", len(own))
+            assert result.value == pytest.approx(own.count(9) / len(own))
     assert (output / "lengths.png").stat().st_size > 10_000 and "outermost operator" in (
         output / "results.md"
     ).read_text()

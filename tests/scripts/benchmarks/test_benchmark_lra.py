@@ -92,8 +92,25 @@ def test_trains_for_real_and_goes_on(
     )
     assert (accuracy.task, accuracy.model, accuracy.size, accuracy.seed) == ("listops", "fd_tnn", "fast", 0)
     assert {r.model for r in report.results if r.kind == "baseline"} == {"majority class", "outermost operator"}
+    operators = [r for r in report.results if r.metric == "operator_accuracy"]
+    assert len(operators) == 2 * 2 * 4  # model and rule, the outermost operator and the only one, four operators
+    for model in ("fd_tnn", "outermost operator"):
+        of_test = [r for r in operators if (r.model, r.get("place")) == (model, "outermost")]
+        assert [r.get("operator") for r in of_test] == ["MIN", "MAX", "MED", "SM"]
+        # The parts make up the whole: the same model is scored on the same test data.
+        whole = next(
+            r.value
+            for r in report.results
+            if (r.model, r.metric) == (model, "accuracy") and r.get("step") is None and r.kind != "published"
+        )
+        assert sum(r.value * r.get("examples") for r in of_test) / 100 == pytest.approx(whole)
     table = capsys.readouterr().out
-    assert "0.5521" in table and "not its figures" in table and (tmp_path / "results.md").read_text() in table + "\n"
+    assert (
+        "Accuracy by operator" in table
+        and "0.5521" in table
+        and "not its figures" in table
+        and (tmp_path / "results.md").read_text() in table + "\n"
+    )
     assert (tmp_path / "listops.png").stat().st_size > 10_000
     # Nothing that is kept names a folder of this machine.
     for name in ("runs.jsonl", "results.jsonl", "results.md"):
