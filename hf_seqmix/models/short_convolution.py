@@ -29,7 +29,7 @@ def build_short_convolution(config: SeqMixConfig, layer_idx: int) -> nn.Module |
 
 
 def convolve_call(
-    convolution: nn.Module,
+    convolution: Any,
     name: str,
     hidden_states: Tensor,
     layout: TokenLayout,
