@@ -173,7 +173,8 @@ class DivergenceWatch(TrainerCallback):
         self._loss = None
         if self.trainer.args.world_size > 1:
             pair = self.trainer.accelerator.reduce(pair, "mean")
-        self._last = tuple(pair.tolist())
+        of_update, of_gradient = pair.tolist()
+        self._last = of_update, of_gradient
         return self._last
 
     def may_save(self) -> bool:
