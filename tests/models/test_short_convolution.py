@@ -3,9 +3,8 @@
 from typing import Any
 
 import pytest
-import torch
 
-from hf_seqmix import SeqMixConfig, SeqMixHybridConfig
+from hf_seqmix import SeqMixConfig
 from tests.models.fd_tnn import test_modeling_fd_tnn as fd_tnn
 from tests.models.hybrid import test_modeling_hybrid as hybrid
 from tests.models.ipa import test_modeling_ipa as ipa
