@@ -78,7 +78,7 @@ class DivergenceWatch(TrainerCallback):
         self.gradient_norm: Any = 0.0
         self._rate: float | None = None
         self._loss: Any = None
-        self._last: tuple[float, ...] = (0.0, 0.0)
+        self._last: tuple[float, float] = (0.0, 0.0)
 
     def attach(self, trainer: Any) -> None:
         """Take up the back-offs of an interrupted run."""
@@ -173,8 +173,8 @@ class DivergenceWatch(TrainerCallback):
         self._loss = None
         if self.trainer.args.world_size > 1:
             pair = self.trainer.accelerator.reduce(pair, "mean")
-        of_update, of_gradient = pair.tolist()
-        self._last = of_update, of_gradient
+        values = pair.tolist()
+        self._last = values[0], values[1]
         return self._last
 
     def may_save(self) -> bool:

@@ -77,7 +77,7 @@ def settle_precision(
             nothing was timed; `reason`.
         folder: of the run.
         resumes: whether the run goes on from what is in the folder.
-        width: channels of the model, for which linear layers are timed.
+        width: channels of the model, for which linear layers are timed, though at least 64 and at most 512.
         rows: tokens of a batch in one process.
     """
     if not training.auto_bf16:
@@ -110,6 +110,7 @@ def _choose(device: torch.device, width: int, rows: int) -> dict[str, Any]:
         has = _gpu_has_bfloat16()
         reason = f"the GPU {'has' if has else 'has no'} bfloat16"
         return {"dtype": "bfloat16" if has else "float32", "speedup": None, "reason": reason}
+    width = min(max(width, 64), 512)
     speedup = bfloat16_speedup(device, width=width, rows=rows)
     only, threads = "" if speedup >= CLEARLY else "only ", torch.get_num_threads()
     reason = (
@@ -129,12 +130,12 @@ def bfloat16_speedup(
 
     Args:
         device: where.
-        width: channels, of which at least 64 and at most 512 are taken.
+        width: channels.
         rows: tokens, of which at most 1024 are taken.
         seconds: after which no further turn begins; three turns are made in any case.
     """
     device = torch.device(device)
-    width, rows = min(max(width, 64), 512), min(max(rows, 1), 1024)
+    rows = min(max(rows, 1), 1024)
     own = torch.Generator().manual_seed(0)
     inputs = torch.randn(rows, width, generator=own).to(device).requires_grad_()
     weight = (torch.randn(3 * width, width, generator=own) / width**0.5).to(device).requires_grad_()
