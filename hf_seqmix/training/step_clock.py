@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from .budget import training_clock
+
 __all__ = ["StepClock"]
 
 
@@ -21,21 +23,25 @@ class StepClock(TrainerCallback):
 
     def __init__(self) -> None:
         self._seconds: list[float] = []
-        self._begin = 0.0
+        self._budget_clock = training_clock()
+        self._budget_seconds: list[float] = []
+        self._begin = self._budget_begin = 0.0
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         """Note when the update begins."""
-        self._begin = _now()
+        self._begin, self._budget_begin = _now(), self._budget_clock()
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """Note how long the update took."""
         self._seconds.append(_now() - self._begin)
+        self._budget_seconds.append(self._budget_clock() - self._budget_begin)
 
     def measured(self) -> dict[str, Any]:
         """Return what was measured in this process, JSON-ready.
 
         Returns:
             `steps_per_second`, one over the median seconds of an update, None where none was made;
+            `budget_seconds_per_update`, the median by `training_clock`, in whose seconds budgets are given;
             `peak_memory_bytes`, the most that was allocated on the accelerator, or else resident, since the process
             began, so that evaluations and (of a process) its data count, too; None where the system does not say;
             `memory_of`, "device" or "process".
@@ -43,6 +49,7 @@ class StepClock(TrainerCallback):
         on_device = torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
         return {
             "steps_per_second": 1 / statistics.median(self._seconds) if self._seconds else None,
+            "budget_seconds_per_update": statistics.median(self._budget_seconds) if self._seconds else None,
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_device else _peak_resident(),
             "memory_of": "device" if on_device else "process",
         }
