@@ -53,7 +53,6 @@ from .models.ipa.modeling_ipa import IPAForTokenClassification as IPAForTokenCla
 from .models.ipa.modeling_ipa import IPAModel as IPAModel
 from .models.ipa.modeling_ipa import IPAPreTrainedModel as IPAPreTrainedModel
 from .models.ipa.row import PiecewiseRow as PiecewiseRow
-from .models.ipa.token_shift import TokenShift as TokenShift
 from .models.mixers import register_mixer as register_mixer
 from .models.poly_transformer.configuration_poly_transformer import PolyTransformerConfig as PolyTransformerConfig
 from .models.poly_transformer.mixer import PolynomialMixer as PolynomialMixer
@@ -106,6 +105,7 @@ from .modules.norms import MaskedBatchNorm as MaskedBatchNorm
 from .modules.norms import SimpleRMSNorm as SimpleRMSNorm
 from .modules.norms import StaticNorm as StaticNorm
 from .modules.norms import calibrate_static_norms as calibrate_static_norms
+from .modules.short_convolution import ShortConvolution as ShortConvolution
 from .ops import InducingGrid as InducingGrid
 from .ops import causal_taps as causal_taps
 from .ops import linear_attention as linear_attention

@@ -61,6 +61,7 @@ from hf_seqmix.training.arguments import run_script
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.training.environment import run_environment
+from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.scoring import METRIC_KEYS
 
@@ -197,6 +198,8 @@ def prepare(arguments: Arguments) -> Run:
                 raise ValueError(f"the {split} data has no labels; they are needed to train and to evaluate.")
         check_schedule(arguments, len(examples["train"]))
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
+    width = getattr(model.config, "hidden_size", 256)
+    settle_precision(training, arguments.folder, resumes=arguments.resume is not None, width=width)
     texts = None
     if arguments.data.baseline == "bag-of-words":
         texts = {split: rows[TEXTS_READ][:] for split, rows in encoded.items()}
@@ -221,6 +224,8 @@ def prepare(arguments: Arguments) -> Run:
         callbacks=callbacks,
         schedule_steps=arguments.run.schedule_steps,
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
+        batch_norm_batches=arguments.run.batch_norm_batches,
+        divergence=arguments.run.watch(),
     )
     if not isinstance(model, SeqMixPreTrainedModel):
         # Classifiers of transformers accept the number of items in a whole update and ignore it, and the Trainer then
@@ -359,6 +364,8 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         "num_parameters": run.model.num_parameters(),
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
+        "precision": arguments.training.precision,
+        "back_offs": trainer.divergence.back_offs,
         "arguments": arguments.to_json(),
         "environment": run_environment(),
     }

@@ -56,6 +56,7 @@ from hf_seqmix.training import (
 )
 from hf_seqmix.training.arguments import run_script
 from hf_seqmix.training.environment import run_environment
+from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.streaming import EndlessStream
 
@@ -336,6 +337,9 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         logger.warning("The stream has no validation split: nothing is evaluated. Name one with --validation-file.")
         training.eval_strategy = IntervalStrategy.NO
     model = build_model(arguments, build_config(arguments, tokenizer))
+    rows = training.train_batch_size * arguments.data.block_size
+    width = getattr(model.config, "hidden_size", 256)
+    settle_precision(training, arguments.folder, resumes=arguments.resume is not None, width=width, rows=rows)
     causal = arguments.model.objective == "causal"
     return ResumableTrainer(
         model=model,
@@ -351,6 +355,8 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         preprocess_logits_for_metrics=lambda logits, labels: block_scores(logits, labels, causal=causal),
         compute_metrics=corpus_metrics(num_bytes),
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
+        batch_norm_batches=arguments.run.batch_norm_batches,
+        divergence=arguments.run.watch(),
     )
 
 
@@ -374,6 +380,8 @@ def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) 
         **trainer.clock.measured(),
         "num_processes": arguments.training.world_size,
         "seed": arguments.training.seed,
+        "precision": arguments.training.precision,
+        "back_offs": trainer.divergence.back_offs,
         "arguments": arguments.to_json(),
         "environment": run_environment(),
     }

@@ -8,6 +8,8 @@ r"""Evaluate models on benchmarks, beside baselines: results as JSON lines, a ta
     python scripts/run_benchmarks.py listops --model model_cards/tnn-listops --output-dir runs/listops
     python scripts/run_benchmarks.py corpora --corpus python-stdlib --fast --output-dir runs/corpora
     python scripts/run_benchmarks.py glue --model runs/masked --data-dir glue --random-init --output-dir runs/glue
+    python scripts/run_benchmarks.py recipes --recipe scripts/recipes/python-2m/tnn.yaml --variant muon optim=muon \
+        --output-dir runs/recipes
     python scripts/run_benchmarks.py trade-off --results runs/lra/results.jsonl --fast --output-dir runs/trade-off
     python scripts/run_benchmarks.py report runs/lra/results.jsonl runs/glue/results.jsonl --into REPORT.md
 
@@ -30,6 +32,7 @@ from benchmarks.benchmark_language import add_language_modeling
 from benchmarks.benchmark_listops import add_listops
 from benchmarks.benchmark_lra import add_lra
 from benchmarks.benchmark_masked import add_masked_language_modeling
+from benchmarks.benchmark_recipes import add_recipes
 from benchmarks.benchmark_report import add_report
 from benchmarks.benchmark_tradeoff import add_tradeoff
 from benchmarks.benchmark_training import Report
@@ -56,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_listops(benchmarks)
     add_corpora(benchmarks)
     add_glue(benchmarks)
+    add_recipes(benchmarks)
     add_tradeoff(benchmarks)
     add_report(benchmarks)
     return parser

@@ -2,15 +2,18 @@
 
 from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer, convolve_steps
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
-from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
+from .inputs import INPUTS, InputsLayer, InputsStaticLayer
+from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer
 from .modes import MODES, ModesLayer, ModesStaticLayer
 from .pairs import PAIRS, PairsLayer, PairsStaticLayer, pairs_of
+from .recent_inputs import previous_inputs
 from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
 __all__ = [
     "CONVOLUTION",
     "HISTORY",
+    "INPUTS",
     "KEY_INPUTS",
     "MODES",
     "PAIRS",
@@ -19,6 +22,8 @@ __all__ = [
     "ConvolutionStaticLayer",
     "HistoryLayer",
     "HistoryStaticLayer",
+    "InputsLayer",
+    "InputsStaticLayer",
     "KeyInputsLayer",
     "KeyInputsStaticLayer",
     "ModesLayer",

@@ -140,7 +140,7 @@ class ConvolutionLayer(HistoryLayer):
             return self.state.position - self._unused
         return 0 if self._plain is None or not self._plain.numel() else self._plain.shape[2]
 
-    def crop(self, tokens_to_remove: int) -> None:
+    def _crop(self, tokens_to_remove: int) -> None:
         """Take the last steps back.
 
         Args:
@@ -152,7 +152,7 @@ class ConvolutionLayer(HistoryLayer):
         total = self.get_seq_length()
         left = total + tokens_to_remove
         if tokens_to_remove >= 0 or total == 0:
-            super().crop(tokens_to_remove)  # which does nothing, or refuses
+            super()._crop(tokens_to_remove)  # which does nothing, or refuses
         elif left <= 0:
             self.reset()
         elif self.state is not None:
@@ -165,23 +165,23 @@ class ConvolutionLayer(HistoryLayer):
                     f"{total} tokens cannot be cropped to {left}: the kernel ends after {end} lags, so the inputs "
                     f"of the first {self.dropped} tokens were dropped. Start from an empty cache."
                 )
-            super().crop(tokens_to_remove)
+            super()._crop(tokens_to_remove)
 
-    def join(self, others: Sequence[Any]) -> None:
+    def _join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
         longest = max(layer.get_seq_length() for layer in others)
         if self.state is None or longest > self.get_seq_length():
-            super().join(others)
+            super()._join(others)
         else:
             for layer in others:
                 # What is held is not made again.
                 self.state.join(layer.keys[:, 0].to(self.state.dtype))
         self.dropped = max(layer.dropped for layer in (self, *others))
 
-    def forget_first(self, count: int) -> None:
+    def _forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row."""
         if self.state is None:
-            super().forget_first(count)
+            super()._forget_first(count)
         else:
             # Zeros at the front change nothing: they leave when they are most of the state.
             self._unused += count
@@ -189,35 +189,35 @@ class ConvolutionLayer(HistoryLayer):
                 self.keys = self.keys
         self.dropped = max(0, self.dropped - count)
 
-    def batch_repeat_interleave(self, repeats: int) -> None:
+    def _batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row of the batch."""
         if self.state is None:
-            super().batch_repeat_interleave(repeats)
+            super()._batch_repeat_interleave(repeats)
         else:
             rows = torch.arange(self.state.batch, device=self._place)
             self.state.reorder(rows.repeat_interleave(repeats))
 
-    def batch_select_indices(self, indices: Tensor) -> None:
+    def _batch_select_indices(self, indices: Tensor) -> None:
         """Keep rows of the batch."""
         if self.state is None:
-            super().batch_select_indices(indices)
+            super()._batch_select_indices(indices)
         else:
             # Any index of rows, on any device, as of a tensor: a mask, numbers from the end.
             rows = torch.arange(self.state.batch, device=self._place)
             self.state.reorder(rows[indices.to(rows.device)])
 
-    def offload(self) -> None:
+    def _offload(self) -> None:
         """Move what is held to the CPU; the taps stay, and room for further tokens is let go."""
         if self.state is None:
-            super().offload()
+            super()._offload()
         else:
             self._place = torch.device("cpu")
             self.state.to(self._place, non_blocking=True)
 
-    def prefetch(self) -> None:
+    def _prefetch(self) -> None:
         """Move what is held back to the device."""
         if self.state is None:
-            super().prefetch()
+            super()._prefetch()
         else:
             self._place = self.device
             self.state.to(self._place, non_blocking=True)
@@ -227,10 +227,10 @@ class ConvolutionLayer(HistoryLayer):
         history = self.keys
         return {**super().__getstate__(), "_plain": history, "state": None, "kernel": None}
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""
         self._clear()
-        super().reset()
+        super()._reset()
 
 
 class ConvolutionStaticLayer(HistoryStaticLayer):

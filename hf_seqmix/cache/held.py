@@ -1,60 +1,92 @@
-"""What growing cache layers share: a change of rows is done to all tensors, and rows of several layers are joined."""
+"""What the layers of this package share: whatever is done to one is done to all that it holds.
+
+Beside its own tensors a layer holds the last inputs of short convolutions (`recent_inputs.py`).
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from .._compat import DynamicLayer
+from .._compat import DynamicLayer, StaticLayer
+from .recent_inputs import RecentInputs, last_real, stack_rows
 
-__all__ = ["HeldLayer", "stack_rows"]
-
-
-def stack_rows(parts: Sequence[Tensor | None], rows: Sequence[int], fill: int = 0) -> Tensor | None:
-    """Lay tensors of several batches under each other; shorter ones begin with `fill`, and None is all `fill`.
-
-    Args:
-        parts: each (rows, ...), of equal sizes but for the number of rows and of positions; or None.
-        rows: number of rows of each.
-        fill: what stands before the positions of a shorter tensor.
-
-    Returns:
-        (all rows, ...), or None where every part is None.
-    """
-    known = [part for part in parts if part is not None]
-    if not known:
-        return None
-    sizes = [max(part.shape[dim] for part in known) for dim in range(1, known[0].ndim)]
-    stacked = known[0].new_full((sum(rows), *sizes), fill)
-    start = 0
-    for part, count in zip(parts, rows, strict=True):
-        if part is not None:
-            # At the end of every dimension: only positions differ in number.
-            ends = [slice(size - have, None) for size, have in zip(sizes, part.shape[1:], strict=True)]
-            stacked[(slice(start, start + count), *ends)] = part
-        start += count
-    return stacked
+__all__ = ["HeldLayer", "HeldStaticLayer"]
 
 
 class HeldLayer(DynamicLayer):
-    """A growing layer whose tensors, all with the batch first, are named by `held`; each may be None."""
+    """A growing layer whose tensors, all with the batch first, are named by `held`; each may be None.
+
+    A subclass does something else with its own tensors by a method of the same name after an underscore.
+
+    Attributes:
+        companions: what shares the layer's fate, by name: `RecentInputs`, or other layers.
+    """
 
     held: ClassVar[tuple[str, ...]] = ("keys", "values")
     fills: ClassVar[dict[str, int]] = {}
     """What a tensor has at pads, where that is not zero."""
+    record_past: bool = True
+    """Whether the first call, too, can be taken back as far as it goes."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        self.companions: dict[str, Any] = {}
+        super().__init__(**kwargs)
+
+    def activate_past_recording(self) -> None:
+        """Keep all that the first call adds, as assisted decoding asks: there that is a prompt with candidates."""
+        self.record_past = True
+
+    def push_inputs(self, name: str, inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
+        """Add the inputs of this call, and return the last real ones before it, see `last_real`.
+
+        Args:
+            name: of the convolution, one of those of this layer.
+            inputs: (batch, length, channels), zeros at pads.
+            real: (batch, length) bool, True at real tokens; None when all are.
+            count: how many to return, the same in every call.
+
+        Returns:
+            (batch, count, channels), zeros first where there were fewer.
+        """
+        recent: RecentInputs = self.companions.setdefault(name, RecentInputs())
+        return recent.push(inputs, real, count, self.record_past)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take the last steps back.
+
+        Args:
+            tokens_to_remove: minus the number of steps, as the library's own layers take it.
+
+        Raises:
+            ValueError: if what that many steps brought is no longer held, and for a positive number.
+        """
+        if tokens_to_remove < 0 and 0 < self.get_seq_length() <= -tokens_to_remove:
+            self.reset()
+            return
+        self.check_crop(tokens_to_remove)
+        self._crop(tokens_to_remove)
+        for companion in self.companions.values():
+            companion.crop(tokens_to_remove)
+
+    def check_crop(self, tokens_to_remove: int) -> None:
+        """Refuse what one of the companions cannot take back."""
+        for companion in self.companions.values():
+            companion.check_crop(tokens_to_remove)
 
     def join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
-        layers: list[HeldLayer] = [self, *others]
-        rows = [0 if layer.keys is None else len(layer.keys) for layer in layers]
-        for name in self.held:
-            parts = [getattr(layer, name) for layer in layers]
-            setattr(self, name, stack_rows(parts, rows, self.fills.get(name, 0)))
+        self._join(others)
+        for name, companion in self.companions.items():
+            companion.join([other.companions[name] for other in others])
 
     def forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row."""
-        assert self.keys is not None and self.values is not None
-        self.keys, self.values = self.keys[:, :, count:], self.values[:, :, count:]
+        self._forget_first(count)
+        for companion in self.companions.values():
+            companion.forget_first(count)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the rows of the batch for beam search."""
@@ -62,22 +94,61 @@ class HeldLayer(DynamicLayer):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each row of the batch."""
-        self._map(lambda x: x.repeat_interleave(repeats, dim=0))
+        self._batch_repeat_interleave(repeats)
+        for companion in self.companions.values():
+            companion.batch_repeat_interleave(repeats)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep rows of the batch."""
-        self._map(lambda x: x[indices.to(x.device)])
+        self._batch_select_indices(indices)
+        for companion in self.companions.values():
+            companion.batch_select_indices(indices)
 
     def offload(self) -> None:
         """Move what is held to the CPU."""
-        self._map(lambda x: x.to("cpu", non_blocking=True))
+        self._offload()
+        for companion in self.companions.values():
+            companion.offload()
 
     def prefetch(self) -> None:
         """Move what is held back to the device."""
-        self._map(lambda x: x.to(self.device, non_blocking=True))
+        self._prefetch()
+        for companion in self.companions.values():
+            companion.prefetch()
 
     def reset(self) -> None:
         """Forget everything."""
+        self._reset()
+        for companion in self.companions.values():
+            companion.reset()
+
+    def _crop(self, tokens_to_remove: int) -> None:
+        super().crop(tokens_to_remove)
+
+    def _join(self, others: Sequence[Any]) -> None:
+        layers: list[HeldLayer] = [self, *others]
+        rows = [0 if layer.keys is None else len(layer.keys) for layer in layers]
+        for name in self.held:
+            parts = [getattr(layer, name) for layer in layers]
+            setattr(self, name, stack_rows(parts, rows, self.fills.get(name, 0)))
+
+    def _forget_first(self, count: int) -> None:
+        assert self.keys is not None and self.values is not None
+        self.keys, self.values = self.keys[:, :, count:], self.values[:, :, count:]
+
+    def _batch_repeat_interleave(self, repeats: int) -> None:
+        self._map(lambda x: x.repeat_interleave(repeats, dim=0))
+
+    def _batch_select_indices(self, indices: Tensor) -> None:
+        self._map(lambda x: x[indices.to(x.device)])
+
+    def _offload(self) -> None:
+        self._map(lambda x: x.to("cpu", non_blocking=True))
+
+    def _prefetch(self) -> None:
+        self._map(lambda x: x.to(self.device, non_blocking=True))
+
+    def _reset(self) -> None:
         for name in self.held:
             setattr(self, name, None)
         self.is_initialized = False
@@ -89,3 +160,40 @@ class HeldLayer(DynamicLayer):
             tensor = getattr(self, name)
             if tensor is not None:
                 setattr(self, name, change(tensor))
+
+
+class HeldStaticLayer(StaticLayer):
+    """A preallocated layer, which may hold the last real inputs of short convolutions, too.
+
+    Attributes:
+        before: for each convolution, (batch, taps - 1, channels), its last real inputs so far.
+    """
+
+    def __init__(self, max_cache_len: int, **kwargs: Any) -> None:
+        super().__init__(max_cache_len=max_cache_len, **kwargs)
+        self.before: dict[str, Tensor] = {}
+
+    def push_inputs(self, name: str, inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
+        """Add the inputs of this call, and return the last real ones before it: see `HeldLayer.push_inputs`."""
+        held = self.before.get(name)
+        if held is None:
+            held = self.before[name] = inputs.new_zeros((inputs.shape[0], count, inputs.shape[2]))
+            if not torch.compiler.is_compiling():
+                torch._dynamo.mark_static_address(held)
+        before = held.clone()
+        known = None if real is None else F.pad(real, (count, 0), value=True)
+        # In place: compiled graphs know the address.
+        held.copy_(last_real(torch.cat([before, inputs], dim=1), known, count))
+        return before
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()
+        for held in self.before.values():
+            held.zero_()
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Reorder the rows of the batch for beam search."""
+        super().reorder_cache(beam_idx)  # type: ignore[arg-type]
+        for name, held in self.before.items():
+            self.before[name] = held.index_select(0, beam_idx.to(held.device))

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._compat import StaticLayer, register_layer_type
+from .._compat import register_layer_type
 from ..ops.common.ordering import inverse_order
 from ..ops.masking import TokenLayout
-from .held import HeldLayer
+from .held import HeldLayer, HeldStaticLayer
 
 __all__ = ["HISTORY", "HistoryLayer", "HistoryStaticLayer", "append_history", "cached_taps", "past_length"]
 
@@ -68,23 +68,23 @@ class HistoryLayer(HeldLayer):
             return False
         return keys.shape[0] == room.shape[1] and room.is_inference() == torch.is_inference_mode_enabled()
 
-    def offload(self) -> None:
+    def _offload(self) -> None:
         """Move the history to the CPU; the room for further tokens is let go."""
-        super().offload()
+        super()._offload()
         self.room = None
 
     def __getstate__(self) -> dict[str, Any]:
         # The library's exporters take every tensor of a copied cache for state that a graph reads and returns.
         return {**self.__dict__, "taps": None, "room": None}
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""
         # Not the library's: older releases zero the history and keep its length.
         self.keys = self.values = self.taps = self.room = None
         self.is_initialized = False
 
 
-class HistoryStaticLayer(StaticLayer):
+class HistoryStaticLayer(HeldStaticLayer):
     """Preallocated history of a mixer's inputs for compiled decoding: `keys` (batch, 1, max_cache_len, channels)."""
 
     _layer_type = HISTORY

@@ -53,14 +53,9 @@ class ModesLayer(HistoryLayer):
     """Steps that can always be taken back, if there were as many."""
     state: Tensor | None = None
     passed: int = 0
-    record_past: bool = False
-    """Whether the first call, too, can be taken back as far as it goes."""
+    record_past = False
     kernel: ModalKernel | None = None
     _flipped: Tensor | None = None  # (channels, 1, taps), of which the last belongs to the newest input
-
-    def activate_past_recording(self) -> None:
-        """Keep all inputs of the first call, as assisted decoding asks: there the call is a prompt with candidates."""
-        self.record_past = True
 
     def decodes(self, count: int, layout: TokenLayout, decoder: ModalDecoder) -> bool:
         """Return whether `update` mixes new tokens itself: any number of tokens, wherever pads are.
@@ -175,7 +170,7 @@ class ModesLayer(HistoryLayer):
         """Return the number of positions seen."""
         return self.passed + super().get_seq_length()
 
-    def crop(self, tokens_to_remove: int) -> None:
+    def _crop(self, tokens_to_remove: int) -> None:
         """Take the last steps back.
 
         Args:
@@ -186,7 +181,7 @@ class ModesLayer(HistoryLayer):
         """
         seen = self.get_seq_length()
         if tokens_to_remove >= 0 or self.state is None or self.kernel is None or self.keys is None:
-            super().crop(tokens_to_remove)  # which does nothing, or refuses
+            super()._crop(tokens_to_remove)  # which does nothing, or refuses
         elif seen + tokens_to_remove <= 0:
             self.reset()
         else:
@@ -199,7 +194,7 @@ class ModesLayer(HistoryLayer):
                 )
             self.keys, self.values = self.keys[:, :, :left], self.keys[:, :, :left, :0]
 
-    def join(self, others: Sequence[Any]) -> None:
+    def _join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads, which add nothing."""
         seen = max(layer.get_seq_length() for layer in (self, *others))
         others = [copy.copy(layer) for layer in others]
@@ -210,24 +205,24 @@ class ModesLayer(HistoryLayer):
             for layer in layers:
                 held = 0 if layer.keys is None else layer.keys.shape[2]
                 layer._let_go(held - min(windows), kernel)
-        super().join(others)
+        super()._join(others)
         assert self.keys is not None
         self.passed, self.kernel = seen - self.keys.shape[2], kernel
 
-    def forget_first(self, count: int) -> None:
+    def _forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row."""
         held = max(0, count - self.passed)
         self.passed -= count - held
         if self.passed == 0:
             self.state = None  # of pads alone
-        super().forget_first(held)
+        super()._forget_first(held)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_flipped": None}
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         """Forget everything, the kernel, too, whose weights may have changed since."""
-        super().reset()
+        super()._reset()
         self.state, self.passed, self.kernel, self._flipped = None, 0, None, None
 
 

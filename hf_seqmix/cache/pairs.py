@@ -1,6 +1,5 @@
 """Cache layers for the copy head: those of the first mixer, which also keep a key and ids for each token."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -45,47 +44,13 @@ class PairsLayer(KeyInputsLayer):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.pairs = _Pairs()
+        self.companions["pairs"] = _Pairs()
 
-    def reset(self) -> None:
-        """Forget everything."""
-        super().reset()
-        self.pairs.reset()
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Take the last steps back, see `KeyInputsLayer.crop`."""
-        super().crop(tokens_to_remove)
-        self.pairs.crop(tokens_to_remove)
-
-    def join(self, others: Sequence[Any]) -> None:
-        """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
-        super().join(others)
-        self.pairs.join([other.pairs for other in others])
-
-    def forget_first(self, count: int) -> None:
-        """Forget the first positions, which are pads of every row."""
-        super().forget_first(count)
-        self.pairs.forget_first(count)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat each row of the batch."""
-        super().batch_repeat_interleave(repeats)
-        self.pairs.batch_repeat_interleave(repeats)
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep rows of the batch."""
-        super().batch_select_indices(indices)
-        self.pairs.batch_select_indices(indices)
-
-    def offload(self) -> None:
-        """Move what is held to the CPU."""
-        super().offload()
-        self.pairs.offload()
-
-    def prefetch(self) -> None:
-        """Move what is held back to the device."""
-        super().prefetch()
-        self.pairs.prefetch()
+    @property
+    def pairs(self) -> HeldLayer:
+        """The keys and ids of the copy head."""
+        pairs: HeldLayer = self.companions["pairs"]
+        return pairs
 
 
 class PairsStaticLayer(KeyInputsStaticLayer):

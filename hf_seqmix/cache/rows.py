@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
-from .held import stack_rows
+from .recent_inputs import stack_rows
 
 __all__ = ["join_rows", "keep_rows"]
 

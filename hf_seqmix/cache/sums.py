@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._compat import StaticLayer, register_layer_type
+from .._compat import register_layer_type
 from ..ops.common.invariance import is_batch_invariant
-from .held import HeldLayer
+from .held import HeldLayer, HeldStaticLayer
 
 __all__ = ["SUMS", "SumsLayer", "SumsStaticLayer", "append_sums", "read_sums"]
 
@@ -37,12 +37,7 @@ class SumsLayer(HeldLayer):
     sums: Tensor | None = None
     summed: int = 0
     """Steps that `sums` stands for, whose rows are gone."""
-    record_past: bool = False
-    """Whether the first call, too, can be taken back as far as it goes."""
-
-    def activate_past_recording(self) -> None:
-        """Keep all rows of the first call, as assisted decoding asks: there the call is a prompt with candidates."""
-        self.record_past = True
+    record_past = False
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
@@ -87,12 +82,12 @@ class SumsLayer(HeldLayer):
         """Return the number of steps seen."""
         return self.summed + super().get_seq_length()
 
-    def reset(self) -> None:
+    def _reset(self) -> None:
         """Forget everything."""
-        super().reset()
+        super()._reset()
         self.summed = 0
 
-    def crop(self, tokens_to_remove: int) -> None:
+    def _crop(self, tokens_to_remove: int) -> None:
         """Take the last steps back.
 
         Args:
@@ -121,21 +116,21 @@ class SumsLayer(HeldLayer):
         else:
             self.keys = self.keys[:, :, : held - remove]
 
-    def join(self, others: Sequence[Any]) -> None:
+    def _join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads, which add nothing."""
         seen = max(layer.get_seq_length() for layer in (self, *others))
-        super().join(others)
+        super()._join(others)
         assert self.keys is not None
         self.summed = seen - self.keys.shape[2]
 
-    def forget_first(self, count: int) -> None:
+    def _forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row."""
         held = max(0, count - self.summed)
         self.summed -= count - held
-        super().forget_first(held)
+        super()._forget_first(held)
 
 
-class SumsStaticLayer(StaticLayer):
+class SumsStaticLayer(HeldStaticLayer):
     """Running sums for compiled decoding: `keys` is (batch, 1, 1, state), of any number of steps; no cropping."""
 
     _layer_type = SUMS

@@ -10,7 +10,8 @@ from ..modules.glu import GatedLinearUnit
 from ..modules.norms import build_norm
 from ..ops.masking import TokenLayout
 from .configuration import SeqMixConfig
-from .mixers import FEED_FORWARDS, build_mixer
+from .mixers import FEED_FORWARDS, build_mixer, layout_of_call
+from .short_convolution import build_short_convolution, convolve_call
 
 __all__ = ["SeqMixBlock", "build_feed_forward"]
 
@@ -20,12 +21,16 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
 
     "pre": x <- x + drop(f(N(x))); "post": x <- N(x + drop(f(x))). Without `use_residual`, x <- drop(f(N(x))) and
     x <- N(drop(f(x))). A family may have no feed-forward.
+
+    With `short_conv_taps`, the mixer reads C(N(x)), or C(x) with "post", C a `ShortConvolution`.
     """
 
     def __init__(self, config: SeqMixConfig, layer_idx: int) -> None:
         super().__init__()
         self.pre_norm = config.norm_position == "pre"
         self.use_residual = config.use_residual
+        self.layer_idx = layer_idx
+        self.short_conv = build_short_convolution(config, layer_idx)
         self.mixer = build_mixer(config, layer_idx)
         self.mlp = build_feed_forward(config)
         self.mixer_norm = build_norm(config.norm_type, config.hidden_size, config.norm_eps)
@@ -65,10 +70,13 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
             attention_mask: where the real tokens lie, as the mixer of this layer takes it.
             past_key_values: cache, or None.
             position_ids: (batch or 1, length), or None.
-            real_mask: (batch, length), True at real tokens, for norms with batch statistics.
+            real_mask: (batch, length), True at real tokens, for norms with batch statistics and, where masks are 4D,
+                the short convolution.
             **kwargs: passed to the mixer.
         """
         branch = self.mixer_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
+        if self.short_conv is not None:
+            branch = self._convolve(branch, attention_mask, past_key_values, position_ids, real_mask, **kwargs)
         branch = self.mixer(
             branch,
             attention_mask=attention_mask,
@@ -84,6 +92,27 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
         branch = self.mlp_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
         hidden_states = self._join(hidden_states, self.mlp(branch))
         return hidden_states if self.pre_norm else self.mlp_norm(hidden_states, real_mask)
+
+    def _convolve(
+        self,
+        branch: Tensor,
+        attention_mask: TokenLayout | Tensor | None,
+        past_key_values: Any,
+        position_ids: Tensor | None,
+        real_mask: Tensor | None,
+        layer_idx: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Convolve what the mixer reads, (batch, length, hidden_size)."""
+        assert self.short_conv is not None
+        layer_idx = self.layer_idx if layer_idx is None else layer_idx
+        if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
+            layout = TokenLayout(mask=real_mask)
+        else:
+            layout = layout_of_call(
+                attention_mask, branch, past_key_values, layer_idx, position_ids=position_ids, **kwargs
+            )
+        return convolve_call(self.short_conv, "block", branch, layout, layout.mask, past_key_values, layer_idx)
 
     def _join(self, hidden_states: Tensor, branch: Tensor) -> Tensor:
         if self.dropout.training:  # a call that changes nothing costs as much as a small sum

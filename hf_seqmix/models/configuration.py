@@ -53,6 +53,12 @@ class SeqMixConfig(PreTrainedConfig):
         norm_eps: epsilon of the norms inside the blocks. The published 1e-8 has a slope of 1e8 at a zero vector.
         norm_position: "pre" (a last LayerNorm after the blocks) or "post" (a LayerNorm on the embedding).
         use_residual: whether each branch of a block is added to what it reads.
+        short_conv_taps: taps of a convolution of each channel over neighboring tokens, of what a mixer reads; 0 for
+            none. A causal one reads the last tokens, and a bidirectional one, whose number of taps must be odd, as
+            many on both sides. Patches of an image follow each other as a sequence, row after row; a mixer of two
+            dimensions has one convolution along rows and one along columns. See `ShortConvolution`.
+        short_conv_init: "identity" (taps that begin as no convolution) or "uniform" (U(+-1/sqrt(taps)), PyTorch's
+            own).
         position_embedding_type: "none", "sinusoidal", or "learned".
         embedding_scale: factor on the embedding; sqrt(hidden_size) by default for a causal model, else 1.
         linear_init: "uniform" (PyTorch's own, U(+-1/sqrt(fan_in)), as in the published causal model) or "normal"
@@ -102,6 +108,8 @@ class SeqMixConfig(PreTrainedConfig):
     norm_eps: float | int = 1e-6
     norm_position: str = "pre"
     use_residual: bool = True
+    short_conv_taps: int = 0
+    short_conv_init: str = "identity"
     position_embedding_type: str = "none"
     embedding_scale: float | int | None = None
     linear_init: str | None = None
@@ -200,6 +208,11 @@ class SeqMixConfig(PreTrainedConfig):
             self.max_position_embeddings = image.num_patches
 
     @property
+    def mixing_grid(self) -> tuple[int, int] | None:
+        """(height, width) of the grid that a mixer of two dimensions mixes; None where it mixes sequences."""
+        return None
+
+    @property
     def num_blocks(self) -> int:
         """Blocks with parameters of their own; a family may run fewer of them than layers, in turn."""
         return self.num_hidden_layers
@@ -216,7 +229,11 @@ class SeqMixConfig(PreTrainedConfig):
     @property
     def layer_types(self) -> list[str]:
         """What the cache keeps for each layer."""
-        return [self.cache_layer_type] * self.num_hidden_layers
+        return [self.layer_type_with_inputs(self.cache_layer_type)] * self.num_hidden_layers
+
+    def layer_type_with_inputs(self, layer_type: str) -> str:
+        """Return our own layer of keys and values for the library's, which keeps no inputs of a convolution."""
+        return "seqmix_key_inputs" if layer_type == "full_attention" and self.short_conv_taps > 0 else layer_type
 
     @classmethod
     def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
@@ -280,6 +297,13 @@ class SeqMixConfig(PreTrainedConfig):
         check_activation("hidden_act", self.hidden_act)
         check_choice("norm_type", self.norm_type, ("simple_rms", "layer", "batch", "static", "none"))
         check_choice("norm_position", self.norm_position, ("pre", "post"))
+        check_range("short_conv_taps", self.short_conv_taps, low=0)
+        check_choice("short_conv_init", self.short_conv_init, ("identity", "uniform"))
+        if self.short_conv_taps > 0 and self.short_conv_taps % 2 == 0 and not self.is_causal:
+            raise ValueError(
+                f"short_conv_taps is {self.short_conv_taps}, but is_causal is False: a convolution that is centered "
+                "on its token needs an odd number of taps."
+            )
         check_choice("position_embedding_type", self.position_embedding_type, ("none", "sinusoidal", "learned"))
         check_choice("linear_init", self.linear_init, ("uniform", "normal"))
         check_choice("classifier_pooling", self.classifier_pooling, ("mean", "last", "first"))

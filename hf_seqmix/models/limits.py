@@ -25,6 +25,8 @@ _LARGEST = {
     "rank": 2**20,
     "kernel_rank": 2**20,
     "token_shift": 2**20,
+    "short_conv_taps": 2**20,
+    "taps": 2**20,
     "conv_kernel_size": 2**20,
     "degree": 64,
     "layer_degrees": 64,

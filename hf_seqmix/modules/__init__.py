@@ -2,5 +2,13 @@
 
 from .glu import GatedLinearUnit
 from .norms import MaskedBatchNorm, SimpleRMSNorm, StaticNorm, calibrate_static_norms
+from .short_convolution import ShortConvolution
 
-__all__ = ["GatedLinearUnit", "MaskedBatchNorm", "SimpleRMSNorm", "StaticNorm", "calibrate_static_norms"]
+__all__ = [
+    "GatedLinearUnit",
+    "MaskedBatchNorm",
+    "ShortConvolution",
+    "SimpleRMSNorm",
+    "StaticNorm",
+    "calibrate_static_norms",
+]

@@ -6,9 +6,9 @@ from .common.invariance import batch_invariant
 from .piecewise.column import piecewise_column, piecewise_column_dense
 from .polynomial.product import polynomial_product
 from .polynomial.stages import linear_attention
+from .short_conv.product import short_conv
 from .ski.interpolation import InducingGrid
 from .ski.product import ski_matmul, ski_matmul_dense
-from .ski.short_conv import short_conv
 from .toeplitz.hilbert import causal_taps, two_sided_taps
 from .toeplitz.product import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, toeplitz_step
 

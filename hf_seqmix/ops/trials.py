@@ -13,9 +13,9 @@ from .common.crossovers import forced
 from .common.dispatch import dispatch
 from .polynomial.running_mean import running_product
 from .polynomial.stages import linear_attention
+from .short_conv.product import short_conv_dense
 from .ski.interpolation import InducingGrid
 from .ski.product import ski_matmul_dense, sparse_low_rank_matmul
-from .ski.short_conv import short_conv_dense
 from .toeplitz.product import toeplitz_matmul, toeplitz_matmul_dense
 
 __all__ = ["fault"]

@@ -10,12 +10,14 @@ import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import torch
 from transformers import HfArgumentParser
 
+from .batch_averages import BATCH_NORM_BATCHES
 from .budget import updates_of, updates_within
+from .divergence import DivergenceError, DivergenceWatch
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
 from .run_folder import INTERRUPTED, explain_write_error
@@ -44,6 +46,19 @@ class RunArguments:
             "many updates that is."
         },
     )
+    batch_norm_batches: int = field(
+        default=BATCH_NORM_BATCHES,
+        metadata={
+            "help": "Training batches over which batch norms are averaged before each evaluation and checkpoint; 0 "
+            "leaves the running averages."
+        },
+    )
+    on_divergence: Literal["stop", "back-off", "ignore"] = field(
+        default="stop",
+        metadata={"help": "Where the loss explodes or is not finite: stop, or go back and on with a lower rate."},
+    )
+    back_off_factor: float = field(default=0.5, metadata={"help": "What a back-off multiplies the learning rate by."})
+    max_back_offs: int = field(default=3, metadata={"help": "Back-offs before the run stops after all."})
     resume: str | None = field(
         default=None,
         metadata={
@@ -55,6 +70,10 @@ class RunArguments:
     overwrite_output_dir: bool = field(
         default=False, metadata={"help": "Write into a folder that is not empty; its checkpoints are deleted."}
     )
+
+    def watch(self) -> DivergenceWatch:
+        """Return what meets divergence."""
+        return DivergenceWatch(self.on_divergence, self.back_off_factor, self.max_back_offs)
 
 
 @dataclass
@@ -209,6 +228,8 @@ def run_script(
     except KeyboardInterrupt:
         logger.error(f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one.")
         sys.exit(INTERRUPTED)
+    except DivergenceError as error:
+        sys.exit(f"{name}: {error}")
     except Exception as error:
         message = explain_write_error(error, arguments.folder)
         if message is None:

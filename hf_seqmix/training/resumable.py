@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import IntervalStrategy, TrainOutput
+from transformers.trainer_utils import EvalLoopOutput, IntervalStrategy, TrainOutput
 
 from .._files import whole_files, write_json
+from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
 from .checkpoints import (
     choose_checkpoint,
     fault_of,
@@ -22,6 +23,7 @@ from .checkpoints import (
     set_aside_later,
     written_by,
 )
+from .divergence import DivergenceError, DivergenceWatch
 from .step_clock import StepClock
 from .training_arguments import SeqMixTrainingArguments
 
@@ -45,6 +47,9 @@ class ResumableTrainer(Trainer):
     Args:
         schedule_steps: updates of the learning rate's whole schedule; None for those of the run.
         weight_decay_on_all_parameters: whether biases and norms decay, too, as in published settings.
+        batch_norm_batches: over how many training batches the averages of batch norms are made anew before they are
+            used, see `BatchAverages`; 0 leaves the running averages.
+        divergence: what happens when the run diverges; it stops by default.
         *args, **kwargs: as for `Trainer`.
     """
 
@@ -53,6 +58,8 @@ class ResumableTrainer(Trainer):
         *args: Any,
         schedule_steps: int | None = None,
         weight_decay_on_all_parameters: bool = False,
+        batch_norm_batches: int = BATCH_NORM_BATCHES,
+        divergence: DivergenceWatch | None = None,
         **kwargs: Any,
     ) -> None:
         model = kwargs.get("model", args[0] if args else None)
@@ -62,15 +69,21 @@ class ResumableTrainer(Trainer):
         super().__init__(*args, **kwargs)
         if self.optimizer_cls_and_kwargs is None and isinstance(self.args, SeqMixTrainingArguments):
             self.optimizer_cls_and_kwargs = self.args.optimizer_factory(self.get_decay_parameter_names)
+        self.averages = BatchAverages(self, batch_norm_batches)
         self.first_step = 0
         """Updates of the run before this call."""
-        self._checkpoint: Path | None = None
+        self.resumed_from: Path | None = None
+        """The checkpoint that training went on from."""
         self._loss_before = 0.0
-        self.add_callback(_RestoreLoss(self))
-        self.add_callback(_SaveLast())
+        self._outdated: tuple[Any, ...] | None = None
         self.clock = StepClock()
         """How fast the updates of this call were."""
-        self.add_callback(self.clock)
+        self.divergence = divergence or DivergenceWatch()
+        """What was seen of divergence."""
+        self.divergence.attach(self)
+        # The clock waits for the device, so that the watch need not.
+        for callback in (_RestoreLoss(self), self.clock, self.divergence, _SaveLast()):
+            self.add_callback(callback)
 
     def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
         """Return the names of the parameters that decay."""
@@ -160,11 +173,55 @@ class ResumableTrainer(Trainer):
         return (self._loss_before + self._total_loss_scalar) / max(self.state.global_step, 1)
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
-        """Train as `Trainer.train` does, and log the same losses as a run that was not interrupted."""
-        self._checkpoint = Path(resume_from_checkpoint) if isinstance(resume_from_checkpoint, str) else None
-        return super().train(resume_from_checkpoint, *args, **kwargs)
+        """Train as `Trainer.train` does, log the same losses as a run that was not interrupted, and meet divergence.
+
+        Raises:
+            DivergenceError: the run diverged, and stops.
+        """
+        checkpoint: Any = resume_from_checkpoint
+        self.divergence.begin(checkpoint)
+        while True:
+            self.averages.forget()
+            self._outdated = None
+            self.resumed_from = Path(checkpoint) if isinstance(checkpoint, str) else None
+            try:
+                output = super().train(checkpoint, *args, **kwargs)
+                self.divergence.require_finite_weights()
+                self.remove_outdated()
+                return output
+            except DivergenceError as error:
+                checkpoint = self.divergence.go_back(error)
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """Return the loss of a batch, as the library does, and show it to the watch before it is filtered."""
+        loss = super().training_step(*args, **kwargs)
+        self.divergence.add(loss)
+        return loss
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        self.divergence.gradient_norm = super()._get_grad_norm(*args, **kwargs)
+        return self.divergence.gradient_norm
+
+    def remove_outdated(self) -> None:
+        """Remove checkpoints beyond those to be kept, now that an update has shown that the newest one is good."""
+        outdated, self._outdated = self._outdated, None
+        if outdated is not None and self.args.should_save:
+            folder, limit, newest, best = outdated
+            remove_old_checkpoints(folder, limit, newest=newest, best=best)
+
+    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
+        """Evaluate or predict as the library does, with averages of batch norms that fit the weights."""
+        self.averages.refresh()
+        return super().evaluation_loop(*args, **kwargs)
+
+    def save_model(self, *args: Any, **kwargs: Any) -> None:
+        """Save as the library does, checkpoints too, with averages of batch norms that fit the weights."""
+        self.averages.refresh()
+        super().save_model(*args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        if not self.divergence.may_save():
+            return
         run_folder = Path(self._get_output_dir(trial=trial))
         checkpoint = run_folder / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
@@ -175,6 +232,7 @@ class ResumableTrainer(Trainer):
         if self.args.should_save:
             entry = {"sums": losses, "last_logged": self._globalstep_last_logged, "total": self._total_so_far(losses)}
             write_json(checkpoint / _LOSS, entry)
+            self.divergence.save(checkpoint)
         # The library removes old checkpoints before other processes have written their part.
         limit, self.args.save_total_limit = self.args.save_total_limit, None
         try:
@@ -184,8 +242,7 @@ class ResumableTrainer(Trainer):
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             seal_checkpoint(checkpoint, num_processes=self.args.world_size)
-            best = self.state.best_model_checkpoint
-            remove_old_checkpoints(run_folder, limit, newest=checkpoint, best=best)
+        self._outdated = run_folder, limit, checkpoint, self.state.best_model_checkpoint
         if self.args.push_to_hub:
             super()._push_from_checkpoint(str(checkpoint))
 
@@ -220,9 +277,10 @@ class ResumableTrainer(Trainer):
     def restore_loss(self) -> None:
         """Take up the losses since the last log entry where the checkpoint left them."""
         self.first_step = self.state.global_step
-        if self._checkpoint is None:
+        self._loss_before = 0.0
+        if self.resumed_from is None:
             return
-        entry = _read_loss(self._checkpoint)
+        entry = _read_loss(self.resumed_from)
         if not entry:
             return
         sums = entry["sums"]

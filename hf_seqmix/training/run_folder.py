@@ -14,6 +14,9 @@ __all__ = ["INTERRUPTED", "explain_write_error", "prepare_run_folder"]
 INTERRUPTED = 130
 """The exit status that shells give a command that Ctrl-C ended."""
 
+RECORDS = ("precision.json", "divergence.json")
+"""What a run settled on its way, for its resumed runs."""
+
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 
@@ -24,7 +27,8 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
         folder: where the run will write.
         resume: the folder may hold an interrupted run.
         overwrite: the folder may hold anything; files of the same name will be replaced. Unless the run is resumed,
-            the checkpoints and the results.json of an earlier one are deleted: they would be taken for this one's.
+            the checkpoints, results.json and `RECORDS` of an earlier one are deleted: they would be taken for this
+            one's.
 
     Raises:
         ValueError: if the folder holds files and neither `resume` nor `overwrite` is given, if it is a file, or if it
@@ -45,7 +49,8 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
         if overwrite and not resume:
             for checkpoint in saved_checkpoints(folder):
                 shutil.rmtree(checkpoint)
-            (folder / "results.json").unlink(missing_ok=True)
+            for name in ("results.json", *RECORDS):
+                (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(
             f"the output folder {folder} cannot be written to: {error.strerror}. Make room or give another "

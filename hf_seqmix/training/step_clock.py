@@ -23,25 +23,26 @@ class StepClock(TrainerCallback):
 
     def __init__(self) -> None:
         self._seconds: list[float] = []
-        self._budget_clock = training_clock()
-        self._budget_seconds: list[float] = []
-        self._begin = self._budget_begin = 0.0
+        self._of_budget: list[float] = []
+        self._clock = training_clock()
+        self._begin = self._begin_of_budget = 0.0
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
         """Note when the update begins."""
-        self._begin, self._budget_begin = _now(), self._budget_clock()
+        self._begin, self._begin_of_budget = _now(), self._clock()
 
     def on_step_end(self, *args: Any, **kwargs: Any) -> None:
         """Note how long the update took."""
         self._seconds.append(_now() - self._begin)
-        self._budget_seconds.append(self._budget_clock() - self._budget_begin)
+        self._of_budget.append(self._clock() - self._begin_of_budget)
 
     def measured(self) -> dict[str, Any]:
         """Return what was measured in this process, JSON-ready.
 
         Returns:
             `steps_per_second`, one over the median seconds of an update, None where none was made;
-            `budget_seconds_per_update`, the median by `training_clock`, in whose seconds budgets are given;
+            `seconds_per_update`, the same median as `training_clock` counts, which on one thread other work does not
+            touch;
             `peak_memory_bytes`, the most that was allocated on the accelerator, or else resident, since the process
             began, so that evaluations and (of a process) its data count, too; None where the system does not say;
             `memory_of`, "device" or "process".
@@ -49,7 +50,7 @@ class StepClock(TrainerCallback):
         on_device = torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0
         return {
             "steps_per_second": 1 / statistics.median(self._seconds) if self._seconds else None,
-            "budget_seconds_per_update": statistics.median(self._budget_seconds) if self._seconds else None,
+            "seconds_per_update": statistics.median(self._of_budget) if self._of_budget else None,
             "peak_memory_bytes": torch.cuda.max_memory_allocated() if on_device else _peak_resident(),
             "memory_of": "device" if on_device else "process",
         }

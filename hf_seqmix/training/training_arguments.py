@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
-from transformers import TrainingArguments
 from transformers.training_args import OptimizerNames
 
 from .optimizers import MUON, RoleOptimizers, check_muon
+from .precision import AutoPrecisionArguments
 
 __all__ = ["SeqMixTrainingArguments"]
 
@@ -16,8 +16,8 @@ _ADAMW = (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED)
 
 
 @dataclass
-class SeqMixTrainingArguments(TrainingArguments):
-    """The arguments of the library's `Trainer`, with `optim="muon"` among its optimizers.
+class SeqMixTrainingArguments(AutoPrecisionArguments):
+    """The arguments of the library's `Trainer`, with `optim="muon"` among its optimizers and `bf16="auto"`.
 
     Args:
         muon_learning_rate: of the hidden matrices under Muon; `learning_rate` is then that of all else, by AdamW. Both
@@ -31,7 +31,7 @@ class SeqMixTrainingArguments(TrainingArguments):
 
     # Not the library's names too, of which the parser would make the only choices.
     optim: str = field(
-        default=TrainingArguments.optim, metadata={"help": "The optimizer: muon, or any of the library."}
+        default=AutoPrecisionArguments.optim, metadata={"help": "The optimizer: muon, or any of the library."}
     )
     muon_learning_rate: float = field(
         default=0.02, metadata={"help": "Of hidden matrices with --optim muon; --learning-rate is of all else."}

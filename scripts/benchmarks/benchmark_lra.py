@@ -370,7 +370,7 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
 
 def seconds_of_updates(updates: int, measured: Mapping[str, Any]) -> float | None:
     """Return the seconds of the updates alone, by the clock of budgets; None where the speed is not known."""
-    each = measured.get("budget_seconds_per_update")
+    each = measured.get("seconds_per_update")
     return updates * each if each else None
 
 

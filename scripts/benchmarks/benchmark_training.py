@@ -39,9 +39,12 @@ TRIALS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """What takes the place of the length of a run where only its speed is asked for."""
 
-LENGTHS = ("max_steps", "max_seconds")
-REPLACED = (*LENGTHS, "num_train_epochs", "max_tokens", "schedule_steps", "warmup_steps")
-"""Settings whose place one of `LENGTHS` takes: the length said otherwise, or laid out for another length."""
+_OTHER_LENGTHS = ("num_train_epochs", "max_tokens", "schedule_steps")
+REPLACED = {
+    "max_steps": ("max_seconds", "warmup_steps", *_OTHER_LENGTHS),
+    "max_seconds": ("max_steps", *_OTHER_LENGTHS),
+}
+"""How long a run is -> the settings whose place that takes: the length said otherwise, or laid out for another one."""
 
 PRETRAINED = "pretraining"
 """Folder of a run's first stage, in the folder of the run."""
@@ -123,16 +126,17 @@ class Job:
 def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: argparse.Namespace, seed: int) -> Run:
     """Return the run of recipes, the later of equal settings winning, and of what the command line adds.
 
-    Where a recipe says one of `LENGTHS`, the settings of the recipes before it that `REPLACED` names are left out.
+    Where a recipe says how long to train, the settings of the recipes before it that `REPLACED` names are left out.
     """
     added: dict[str, dict[str, Any]] = {"training": parse_overrides(arguments.training)}
     if arguments.config_overrides:
         added["model"] = {"config_overrides": parse_overrides(arguments.config_overrides)}
     merged: dict[str, dict[str, Any]] = {}
     for recipe in (*recipes, added):
-        if any(recipe.get("training", {}).get(name) is not None for name in LENGTHS):
-            for name in REPLACED:
-                merged.get("training", {}).pop(name, None)
+        for length, others in REPLACED.items():
+            if recipe.get("training", {}).get(length) is not None:
+                for name in others:
+                    merged.get("training", {}).pop(name, None)
         merged = merge_recipes(merged, recipe)
     return run_from_recipe(task, merged, seed)
 
@@ -317,7 +321,7 @@ def state_costs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[dict
 
 def _trial(job: Job) -> Run:
     """Return the run cut to a few updates."""
-    training = {name: value for name, value in job.run.training.items() if name not in REPLACED}
+    training = {name: value for name, value in job.run.training.items() if name not in REPLACED["max_steps"]}
     sections = merge_recipes({"data": job.run.data}, {"training": training}, TRIALS[job.script])
     return replace(job.run, data=sections["data"], training=sections["training"])
 

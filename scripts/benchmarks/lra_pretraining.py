@@ -27,10 +27,11 @@ TASKS = ("listops", "text", "retrieval")
 ROOM = 512
 """Tokens that short texts are packed into."""
 OF_FINETUNING = (
+    *(name for length in REPLACED for name in (length, *REPLACED[length])),
     *("load_best_model_at_end", "metric_for_best_model", "eval_strategy", "eval_steps"),
     *("save_strategy", "save_steps"),
 )
-"""Training arguments that ask for labels, or for checkpoints to choose from."""
+"""Training arguments that say how long, ask for labels, or for checkpoints to choose from."""
 
 
 def pretraining_job(
@@ -47,7 +48,7 @@ def pretraining_job(
     """
     batch, length = run.training["per_device_train_batch_size"], run.data["max_length"]
     packed = max(number for number in range(1, max(1, ROOM // length) + 1) if batch % number == 0)
-    kept = {name: value for name, value in run.training.items() if name not in (*REPLACED, *OF_FINETUNING)}
+    kept = {name: value for name, value in run.training.items() if name not in OF_FINETUNING}
     model = {
         "objective": "masked",
         "model_type": run.model["model_type"],

@@ -21,7 +21,7 @@ def preallocated() -> PairsStaticLayer:
 def fill(layer: Any, ids: Tensor) -> Tensor:
     """A mixer's keys and values, of any width, and pairs: keys in half precision, ids in integers."""
     states = torch.randn(*ids.shape, 4)[:, None]
-    layer.push_inputs(states[:, 0], None, 2)
+    layer.push_inputs("token_shift", states[:, 0], None, 2)
     layer.update(states, states)
     pairs = torch.stack([ids, ids], dim=-1)[:, None]
     _, held = layer.pairs.update(torch.randn(*ids.shape, 3, dtype=torch.bfloat16)[:, None], pairs)

@@ -23,6 +23,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 from transformers.distributed import DistributedConfig
 
+from hf_seqmix.training.optimizers import RoleOptimizers
 from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
 
 ROWS, LENGTH, BATCH, UPDATES = 32, 12, 4, 8
@@ -125,7 +126,15 @@ def by_trainer(model: PreTrainedModel, folder: Path, batch_size: int = BATCH, ac
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def by_loop(model: PreTrainedModel, index: int = 0, processes: int = 1, accumulation: int = 1) -> list[float]:
+def muon_of(model: PreTrainedModel) -> torch.optim.Optimizer:
+    """Return what `--optim muon` makes for a model; AdamW's rate is low, since tiny gradients have any sign."""
+    adamw = {"lr": 1e-3, "eps": 1e-3}
+    return RoleOptimizers()(model, decays=lambda model: (), adamw=adamw, weight_decay=0.0, muon={"lr": RATE / 4})
+
+
+def by_loop(
+    model: PreTrainedModel, index: int = 0, processes: int = 1, accumulation: int = 1, muon: bool = False
+) -> list[float]:
     """Train as `by_trainer` does, where an older `Trainer` does not take a split model.
 
     Args:
@@ -133,9 +142,10 @@ def by_loop(model: PreTrainedModel, index: int = 0, processes: int = 1, accumula
         index: number of this process, which takes every row of a batch with that number.
         processes: number of processes; all rows are this process's if there is one.
         accumulation: parts of the rows whose gradients are added up.
+        muon: whether by Muon and AdamW.
     """
     factor = processes if processes == 1 or gradients_are_averaged() else 1
-    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    optimizer = muon_of(model) if muon else torch.optim.SGD(model.parameters(), lr=RATE)
     data, losses = rows(), []
     model.train()
     for start in range(0, UPDATES * BATCH, BATCH):
@@ -281,6 +291,18 @@ class Worker:
             return self._tuned("tensor_parallel", model_type, model, by_loop(model))
 
         return self._families(act)
+
+    def muon(self) -> Iterator[Any]:
+        """Matrices in pieces, both ways."""
+        for model_type in ("tnn", "ipa"):
+            for size in ("fsdp_size", "tp_size"):
+
+                def act(model_type: str = model_type, size: str = size) -> dict[str, Any]:
+                    model = self._opened(model_type, size)
+                    ranks = (self.index, self.processes) if size == "fsdp_size" else ()
+                    return {"losses": by_loop(model, *ranks, muon=True)}
+
+                yield f"{size} {model_type}", act
 
     def fsdp_by_the_trainer(self) -> Iterator[Any]:
         """By a `Trainer` that takes models in pieces; those of tensor parallelism accelerate refuses on a CPU."""

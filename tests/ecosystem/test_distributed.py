@@ -30,6 +30,7 @@ KINDS = (
     "tensor_parallel",
     "fsdp_by_the_trainer",
     "stream",
+    *(["muon"] if hasattr(torch.optim, "Muon") else []),
 )
 SPLIT = ("fsdp", "tensor_parallel")
 DOCUMENTS = [f"document {i:06d}" for i in range(24)]
@@ -178,6 +179,18 @@ def test_the_trainer_takes_models_in_pieces(outcome: list[Any], alone: Any) -> N
     for name in names:
         for result in found(outcome, "fsdp_by_the_trainer", name):
             assert result["losses"] == pytest.approx(alone[name][0], **CLOSE)
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
+@pytest.mark.parametrize("model_type", ["tnn", "ipa"])
+@pytest.mark.parametrize("size", ["fsdp_size", "tp_size"])
+def test_muon_on_matrices_in_pieces(outcome: list[Any], size: str, model_type: str) -> None:
+    """Newton-Schulz iterations are in bfloat16, in which sums of pieces are rounded otherwise."""
+    losses = worker.by_loop(tiny_model(model_type, worker.head_of(model_type)), muon=True)
+    unlike = worker.by_loop(tiny_model(model_type, worker.head_of(model_type)))
+    assert max(abs(a - b) for a, b in zip(losses, unlike, strict=True)) > 0.05
+    for result in found(outcome, "muon", f"{size} {model_type}"):
+        assert result["losses"] == pytest.approx(losses, abs=5e-3)
 
 
 @pytest.mark.parametrize("shards", [1, 3, 4])

@@ -76,6 +76,15 @@ VARIANTS = {
             *("--save-total-limit", "2", "--logging-steps", "2", "--learning-rate", "1e-3"),
         ],
     ),
+    # Averages of batch norms are made anew before evaluations and checkpoints.
+    "batch-norm": (
+        "finetune",
+        [
+            *(*FINETUNE, "--config-overrides", "norm_type=batch", "is_causal=false", "--save-strategy", "steps"),
+            *("--save-steps", "3", "--eval-strategy", "steps", "--eval-steps", "2", "--logging-steps", "2"),
+            *("--batch-norm-batches", "2", "--save-total-limit", "2"),
+        ],
+    ),
     # The best of its epochs is not the last, and the run ends before its length.
     "early-stopping": ("finetune", [*FINETUNE, "--num-train-epochs", "9", "--early-stopping-patience", "2"]),
 }

@@ -63,6 +63,52 @@ def losses(results: dict) -> list[float]:
     return [loss for _, loss in results["train_loss_curve"]]
 
 
+def test_bf16_auto_is_settled_once_a_run(
+    pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A resumed run keeps the choice in its folder, whatever is faster then; a new run decides anew."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text("training: {bf16: auto, max_steps: 2, save_steps: 1}", encoding="utf-8")
+    folder = tmp_path / "run"
+    begun = pretrain.main(command(text, folder, "--recipe", str(recipe)))
+    written = json.loads((folder / "precision.json").read_text(encoding="utf-8"))
+    assert written == begun["precision"] and written["speedup"] > 0
+    assert begun["arguments"]["training"]["bf16"] is (written["dtype"] == "bfloat16")
+    assert [line for line in caplog.messages if written["reason"] in line] == [
+        f"--bf16 auto: {written['dtype']} ({written['reason']})"
+    ]
+    other = {"float32": "bfloat16", "bfloat16": "float32"}[written["dtype"]]
+    (folder / "precision.json").write_text(json.dumps({**written, "dtype": other}), encoding="utf-8")
+    resumed = pretrain.main(command(text, folder, "--recipe", str(recipe), "--max-steps", "3", "--resume"))
+    assert resumed["precision"]["dtype"] == other
+    assert resumed["arguments"]["training"]["bf16"] is (other == "bfloat16")
+    assert f"--bf16 auto: {other} (kept from the beginning of the run)" in caplog.messages
+    given = pretrain.main(command(text, folder, "--bf16", "--max-steps", "1", "--overwrite-output-dir"))
+    assert given["precision"] is None and given["arguments"]["training"]["bf16"] is True
+    assert not (folder / "precision.json").exists()
+
+
+def test_a_run_that_diverges_stops_or_goes_back(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    """A rate of 1e30: the good model of an earlier run stays, unless the rate comes down."""
+    folder = tmp_path / "run"
+    pretrain.main(command(text, folder, "--max-steps", "2"))
+    good = (folder / "model.safetensors").read_bytes()
+    again = command(text, folder, "--max-steps", "4", "--optim", "sgd", "--overwrite-output-dir")
+    again += ["--learning-rate", "1e30", "--lr-scheduler-type", "constant"]
+    with pytest.raises(SystemExit) as stopped:
+        pretrain.main(again)
+    assert str(stopped.value).startswith(
+        "pretrain.py: the run diverged at update 2: the training loss is nan (loss nan"
+    )
+    assert (folder / "model.safetensors").read_bytes() == good and not (folder / "results.json").exists()
+    with pytest.raises(SystemExit, match=r"--back-off-factor is 2\.0; it must lie between 0 and 1"):
+        pretrain.main([*again, "--back-off-factor", "2"])
+    results = pretrain.main([*again, "--on-divergence", "back-off", "--back-off-factor", "1e-32"])
+    assert [(entry["step"], entry["back_to"], entry["loss"]) for entry in results["back_offs"]] == [(2, 0, None)]
+    assert len(losses(results)) == 4 and all(map(math.isfinite, losses(results)))
+    assert (folder / "model.safetensors").read_bytes() != good
+
+
 def test_a_causal_run_writes_all_it_promises(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     results = pretrain.main(command(text, folder, "--max-steps", "4", "--tokenizer", "bpe:270"))

@@ -27,10 +27,10 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_overwriting_deletes_what_would_be_taken_for_the_new_run(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 5)
-    for name in ("results.json", "notes.txt", "checkpoint-best"):
+    for name in ("results.json", "precision.json", "divergence.json", "notes.txt", "checkpoint-best"):
         (tmp_path / name).write_text("x")
     prepare_run_folder(tmp_path, resume=True, overwrite=True)
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 6
     prepare_run_folder(tmp_path, overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "checkpoint-best"}
 

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from ...modules.short_convolution import ShortConvolution
 from ...ops.piecewise.column import piecewise_column
 from ..checks import check_choice, check_range
 from .merged_norm import MergedNorm
 from .options import COUPLINGS, KERNEL_NORMS
 from .row import OutputLinear
-from .token_shift import TokenShift
 
 __all__ = ["IPAColumn"]
 
@@ -70,7 +70,7 @@ class IPAColumn(nn.Module):
         self.v_proj = nn.Linear(hidden_size, merged)
         self.o_proj = OutputLinear(merged, hidden_size)
         self.output_norm = MergedNorm(merged, norm_eps) if output_norm else None
-        self.token_shift = TokenShift(hidden_size, token_shift) if token_shift > 0 else None
+        self.token_shift = ShortConvolution(hidden_size, token_shift) if token_shift > 0 else None
 
     def init_weights(self, config: Any) -> None:
         """Draw the parameters that no submodule owns: relative biases N(0, 0.02), couplings 1."""

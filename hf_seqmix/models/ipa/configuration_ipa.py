@@ -94,7 +94,7 @@ class IPAConfig(SeqMixConfig):
     @property
     def layer_types(self) -> list[str]:
         """Name what the cache keeps: keys and values, or, for other widths or with their inputs, our own layer."""
-        plain = self.token_shift == 0 and self.kernel_rank == self.rank
+        plain = self.token_shift == self.short_conv_taps == 0 and self.kernel_rank == self.rank
         layers = ["full_attention" if plain else self.cache_layer_type] * self.num_hidden_layers
         # Pairs of tokens are kept beside those of the first mixer: a cache has no more layers than the model.
         return ["seqmix_pairs", *layers[1:]] if self.copy_head else layers

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from ...cache import past_length, previous_inputs
+from ...cache import past_length
 from ...ops.masking import TokenLayout, attention_bias
 from ..mixers import layout_of_call
+from ..short_convolution import convolve_call
 from .column import IPAColumn
 
 __all__ = ["IPAMixer"]
@@ -102,7 +103,11 @@ class IPAMixer(IPAColumn):
         real = layout.mask
         if visible is not None:
             real = visible[:, -1].index_select(1, _places(hidden_states, past)).expand(batch, -1)
-        key_inputs = self._shift(hidden_states, layout, real, past_key_values, layer_idx)
+        key_inputs = hidden_states
+        if self.token_shift is not None:
+            key_inputs = convolve_call(
+                self.token_shift, "token_shift", hidden_states, layout, real, past_key_values, layer_idx
+            )
         query, key, value = self._project(hidden_states, key_inputs)
         # (batch, length, centers, width) each, for the cache and the operation (batch, centers, length, width)
         key, value = key.transpose(1, 2), value.transpose(1, 2)
@@ -141,18 +146,6 @@ class IPAMixer(IPAColumn):
                 f"A sequence is longer than max_relative_distance = {self.max_relative_distance} tokens: all offsets "
                 "beyond share the bias of the last."
             )
-
-    def _shift(
-        self, hidden_states: Tensor, layout: TokenLayout, real: Tensor | None, past_key_values: Any, layer_idx: int
-    ) -> Tensor:
-        """Return what the keys are projections of."""
-        if self.token_shift is None:
-            return hidden_states
-        if past_key_values is None:
-            return self.token_shift(hidden_states, layout=layout)
-        count = self.token_shift.width - 1
-        before = previous_inputs(past_key_values, layer_idx, hidden_states, real, count)
-        return self.token_shift.continued(hidden_states, before, real)
 
     def _mix_alone(self, layout: TokenLayout, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Mix tokens without a history; in rows with pads or packed sequences, real tokens are moved to the front."""

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from ..short_conv.product import short_conv_dense
 from .c_library import ADVICE, compiled
 from .interpolation import InducingGrid
 from .product import ski_matmul_dense
-from .short_conv import short_conv_dense
 
 __all__ = ["build", "ready", "serves", "ski_backward", "ski_forward"]
 

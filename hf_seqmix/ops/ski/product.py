@@ -1,6 +1,6 @@
 """Structured kernel interpolation (SKI): T x = conv(x) + W A W^T x, a sparse part and a low-rank part.
 
-* conv is a short convolution of each channel (`short_conv.py`).
+* conv is a short convolution of each channel (`../short_conv`).
 * W holds the interpolation weights from few inducing points to the tokens (`interpolation.py`).
 * A[i, j] = k(h (i - j)) is a Toeplitz matrix over the inducing points at spacing h.
 
@@ -15,11 +15,11 @@ from ..common.backend import kernel_module
 from ..common.crossovers import implementation
 from ..common.dispatch import dispatch
 from ..common.invariance import is_batch_invariant
+from ..short_conv.product import short_conv
 from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
 from ..toeplitz.real_transform import convolution_product
 from .derivatives import fused_product, fused_takes, native_product, torch_product
 from .interpolation import InducingGrid, interpolate, interpolate_adjoint, interpolation_matrix
-from .short_conv import short_conv
 
 __all__ = ["ski_matmul", "ski_matmul_dense", "sparse_low_rank_matmul"]
 

@@ -119,8 +119,8 @@ def test_both_rows_stand_beside_each_other(
 ) -> None:
     def train(job: Any, folder: Path) -> dict[str, Any]:
         scores = {"accuracy": 0.6 if job.before else 0.5, "examples": 9, "baselines": {}}
-        stage = {"num_updates": 30, "budget_seconds_per_update": 0.5, "evaluation": {"token_loss": 1.5}}
-        speed = {"seconds": 9.0, "steps_per_second": 4.0, "budget_seconds_per_update": 0.25, "peak_memory_bytes": None}
+        stage = {"num_updates": 30, "seconds_per_update": 0.5, "evaluation": {"token_loss": 1.5}}
+        speed = {"seconds": 9.0, "steps_per_second": 4.0, "seconds_per_update": 0.25, "peak_memory_bytes": None}
         curves: dict[str, Any] = {"train_loss_curve": [], "validation_curve": []}
         found = {"test": scores, "validation": scores, "train": {**speed, "memory_of": "process"}, **curves}
         found |= {"num_parameters": 7, "num_updates": 60 if job.before else 120}

@@ -10,9 +10,9 @@ import torch
 
 import hf_seqmix
 from hf_seqmix.ops import toeplitz_matmul_dense
+from hf_seqmix.ops.short_conv.product import short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.ops.ski.product import ski_matmul_dense
-from hf_seqmix.ops.ski.short_conv import short_conv_dense
 from hf_seqmix.training import timing
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.timing import Clock

@@ -6,11 +6,11 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
+from hf_seqmix.ops.short_conv.product import short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.ops.ski.kernels import operator as ski
 from hf_seqmix.ops.ski.kernels import points as inducing
 from hf_seqmix.ops.ski.product import ski_matmul_dense
-from hf_seqmix.ops.ski.short_conv import short_conv_dense
 from hf_seqmix.ops.toeplitz.product import toeplitz_matmul_dense
 from tests.tolerances import assert_close
 

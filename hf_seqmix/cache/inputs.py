@@ -1,0 +1,30 @@
+"""Cache layers for mixers that keep nothing but the last inputs of a short convolution: constant in size."""
+
+from .._compat import register_layer_type
+from .history import HistoryLayer, HistoryStaticLayer
+
+__all__ = ["INPUTS", "InputsLayer", "InputsStaticLayer"]
+
+INPUTS = "seqmix_inputs"
+"""The name by which a config's `layer_types` asks for such a layer."""
+
+
+class InputsLayer(HistoryLayer):
+    """A history of inputs of width 0, which counts steps, beside the last inputs of the convolution."""
+
+    _layer_type = INPUTS
+    record_past = False
+
+    def get_seq_length(self) -> int:
+        """Return the number of steps seen."""
+        # Not the library's, for which no numbers are no steps.
+        return self.keys.shape[2] if self.keys is not None and self.keys.ndim == 4 else 0
+
+
+class InputsStaticLayer(HistoryStaticLayer):
+    """The same for compiled decoding."""
+
+    _layer_type = INPUTS
+
+
+register_layer_type(InputsLayer, InputsStaticLayer)

@@ -1,0 +1,207 @@
+"""The last inputs of short convolutions, beside whatever else a cache layer keeps.
+
+A layer has one `RecentInputs`, or, preallocated, one tensor, for each convolution by its name.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ..ops.common.ordering import inverse_order, places_first
+
+__all__ = ["RecentInputs", "last_real", "previous_inputs", "stack_rows"]
+
+
+def stack_rows(parts: Sequence[Tensor | None], rows: Sequence[int], fill: int = 0) -> Tensor | None:
+    """Lay tensors of several batches under each other; shorter ones begin with `fill`, and None is all `fill`.
+
+    Args:
+        parts: each (rows, ...), of equal sizes but for the number of rows and of positions; or None.
+        rows: number of rows of each.
+        fill: what stands before the positions of a shorter tensor.
+
+    Returns:
+        (all rows, ...), or None where every part is None.
+    """
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    sizes = [max(part.shape[dim] for part in known) for dim in range(1, known[0].ndim)]
+    stacked = known[0].new_full((sum(rows), *sizes), fill)
+    start = 0
+    for part, count in zip(parts, rows, strict=True):
+        if part is not None:
+            # At the end of every dimension: only positions differ in number.
+            ends = [slice(size - have, None) for size, have in zip(sizes, part.shape[1:], strict=True)]
+            stacked[(slice(start, start + count), *ends)] = part
+        start += count
+    return stacked
+
+
+def last_real(inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
+    """Return the last `count` real inputs of each row, in order, zeros before them where there are fewer.
+
+    Args:
+        inputs: (batch, length, channels), zeros at pads.
+        real: (batch, length) bool, True at real tokens; None when all are.
+        count: how many.
+
+    Returns:
+        (batch, count, channels).
+    """
+    inputs = F.pad(inputs, (0, 0, count, 0))
+    if real is not None:
+        order = inverse_order(places_first(F.pad(~real, (count, 0), value=True)))
+        inputs = inputs.gather(1, order.unsqueeze(-1).expand_as(inputs))
+    return inputs[:, inputs.shape[1] - count :]
+
+
+class RecentInputs:
+    """The inputs of the last steps: at least 64, or as many as the last call added.
+
+    Attributes:
+        inputs: (batch, held, channels), zeros at pads; None before the first call.
+        real: (batch, held) bool, True at real tokens.
+        earlier: (batch, taps - 1, channels), the last real inputs before those held.
+        seen: steps so far.
+    """
+
+    kept = 64
+    """Steps that can always be taken back, if there were as many."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.inputs: Tensor | None = None
+        self.real: Tensor | None = None
+        self.earlier: Tensor | None = None
+        self.device: torch.device | None = None
+        self.seen = 0
+
+    def push(self, inputs: Tensor, real: Tensor | None, count: int, keep_first: bool = True) -> Tensor:
+        """Add the inputs of a call, and return the last real ones before it, see `last_real`.
+
+        Args:
+            inputs: (batch, length, channels), zeros at pads.
+            real: (batch, length) bool, True at real tokens; None when all are.
+            count: how many to return, the same in every call.
+            keep_first: whether all inputs of a first call are kept until the second.
+
+        Returns:
+            (batch, count, channels), zeros first where there were fewer.
+        """
+        flags = torch.ones(inputs.shape[:2], dtype=torch.bool, device=inputs.device) if real is None else real
+        keep = max(self.kept, inputs.shape[1])
+        if self.inputs is None or self.real is None or self.earlier is None:
+            self.device = inputs.device
+            before = self.earlier = inputs.new_zeros((inputs.shape[0], count, inputs.shape[2]))
+            self.inputs, self.real = inputs, flags
+            if not keep_first:
+                keep = self.kept
+        else:
+            known = F.pad(self.real, (count, 0), value=True)
+            before = last_real(torch.cat([self.earlier, self.inputs], dim=1), known, count)
+            self.inputs, self.real = torch.cat([self.inputs, inputs], dim=1), torch.cat([self.real, flags], dim=1)
+        self.seen += inputs.shape[1]
+        if self.inputs.shape[1] >= 2 * keep:
+            self._let_go(self.inputs.shape[1] - keep, count)
+        return before
+
+    def _let_go(self, gone: int, count: int) -> None:
+        """Keep of the first inputs held only the last real ones."""
+        assert self.inputs is not None and self.real is not None and self.earlier is not None
+        known = F.pad(self.real[:, :gone], (count, 0), value=True)
+        self.earlier = last_real(torch.cat([self.earlier, self.inputs[:, :gone]], dim=1), known, count).clone()
+        # Copied, so that the inputs before them are let go.
+        self.inputs, self.real = self.inputs[:, gone:].clone(), self.real[:, gone:].clone()
+
+    def check_crop(self, tokens_to_remove: int) -> None:
+        """Refuse to take back steps whose inputs are gone; `tokens_to_remove` is minus their number."""
+        held = self.seen if self.inputs is None else self.inputs.shape[1]
+        if -tokens_to_remove > held:
+            raise ValueError(
+                f"{-tokens_to_remove} tokens were to be cropped from a cache of {self.seen}, but the inputs of only "
+                f"the last {held} are held: crop less, call activate_past_recording() before the first tokens to take "
+                "all of these back, or start from an empty cache."
+            )
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Take the last steps back, whose inputs are held."""
+        if self.inputs is not None and self.real is not None:
+            left = self.inputs.shape[1] + tokens_to_remove
+            self.inputs, self.real = self.inputs[:, :left], self.real[:, :left]
+            self.seen += tokens_to_remove
+
+    def join(self, others: Sequence["RecentInputs"]) -> None:
+        """Add the rows of others; rows of fewer tokens begin with pads."""
+        parts = [self, *others]
+        rows = [0 if each.inputs is None else len(each.inputs) for each in parts]
+        self.inputs = stack_rows([each.inputs for each in parts], rows)
+        self.real = stack_rows([each.real for each in parts], rows)
+        self.earlier = stack_rows([each.earlier for each in parts], rows)
+        self.seen = max(each.seen for each in parts)
+
+    def forget_first(self, count: int) -> None:
+        """Forget the first positions, which are pads of every row, and their inputs as far as they are held."""
+        self.seen -= count
+        if self.inputs is not None and self.real is not None:
+            gone = max(0, self.inputs.shape[1] - self.seen)
+            self.inputs, self.real = self.inputs[:, gone:], self.real[:, gone:]
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row of the batch."""
+        self._map(lambda x: x.repeat_interleave(repeats, dim=0))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep rows of the batch."""
+        self._map(lambda x: x[indices.to(x.device)])
+
+    def offload(self) -> None:
+        """Move what is held to the CPU."""
+        self._map(lambda x: x.to("cpu", non_blocking=True))
+
+    def prefetch(self) -> None:
+        """Move what is held back to the device."""
+        self._map(lambda x: x.to(self.device, non_blocking=True))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> None:
+        if self.inputs is not None and self.real is not None and self.earlier is not None:
+            self.inputs, self.real, self.earlier = change(self.inputs), change(self.real), change(self.earlier)
+
+
+def previous_inputs(
+    past_key_values: Any, layer_idx: int, name: str, inputs: Tensor, real: Tensor | None, count: int
+) -> Tensor:
+    """Add the inputs of this call to a layer, and return the last real ones before it.
+
+    Args:
+        past_key_values: cache of the library, built for the model's configuration.
+        layer_idx: number of the layer.
+        name: of the convolution whose inputs these are, one of those in this layer.
+        inputs: (batch, length, channels), zeros at pads.
+        real: (batch, length) bool, True at real tokens; None when all are.
+        count: how many to return.
+
+    Returns:
+        (batch, count, channels), zeros first where there were fewer.
+
+    Raises:
+        ValueError: for a cache that was not built for them.
+    """
+    layers = past_key_values.layers
+    layer = layers[layer_idx] if layer_idx < len(layers) else None
+    # By what it does, not by its class, of which exported model code may have brought a copy.
+    push = getattr(layer, "push_inputs", None)
+    if push is None:
+        raise ValueError(
+            f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but a short "
+            "convolution (short_conv_taps, token_shift) needs the last ones: build the cache with "
+            "DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
+        )
+    before: Tensor = push(name, inputs, real, count)
+    return before

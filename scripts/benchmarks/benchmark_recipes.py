@@ -1,0 +1,231 @@
+"""The benchmark `recipes` of run_benchmarks.py: what options of training and of a model are worth in equal seconds."""
+
+import argparse
+import dataclasses
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
+from hf_seqmix.training.results import Result, group_results, summarize
+from hf_seqmix.training.tables import results_table
+from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
+
+from .benchmark_training import Job, Report, make_run, select, train_all, training_arguments, write_report
+
+PLAIN = "as the recipe"
+RATES = ("learning_rate", "muon_learning_rate", "kernel_learning_rate")
+EVALUATIONS = 6
+SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
+
+TABLE = {
+    "bits_per_byte": "bits per byte:.3f",
+    "updates": "updates:,.0f",
+    "train_seconds": "seconds:,.0f",
+    "num_parameters": "parameters:,.0f",
+}
+
+logger = logging.getLogger("run_benchmarks")
+
+
+def add_recipes(benchmarks: Any) -> None:
+    """Add the sub-command `recipes`."""
+    parser = benchmarks.add_parser(
+        "recipes",
+        parents=[training_arguments()],
+        allow_abbrev=False,
+        help="trains recipes with and without options, in equal seconds",
+        description="Trains language models of recipes in equal seconds (CPU time on one thread, else of the wall), "
+        "each plain and with options, each with several learning rates. Further seeds train with the best rate of the "
+        "first seed alone. Every model is scored on the whole held-out text.",
+    )
+    parser.add_argument("--recipe", nargs="+", required=True, type=Path, dest="recipes", help="of pretrain.py")
+    parser.add_argument(
+        "--variant",
+        nargs="+",
+        action="append",
+        default=[],
+        dest="variants",
+        metavar=("NAME", "FIELD=VALUE"),
+        help="a name, and training arguments or fields of the configuration; several times for several variants",
+    )
+    parser.add_argument("--no-plain", action="store_true", help="only the variants, not the recipes as they are")
+    parser.add_argument(
+        "--rate-factors",
+        nargs="+",
+        type=float,
+        default=[0.5, 1.0, 2.0],
+        help="what the learning rates of a recipe or variant are multiplied by",
+    )
+    parser.add_argument("--max-seconds", type=float, help="of each training, instead of the size's")
+    parser.set_defaults(run=run_recipes)
+
+
+def run_recipes(arguments: argparse.Namespace) -> Report:
+    """Train what the output folder does not hold yet, and report all of it.
+
+    Raises:
+        ValueError: an argument makes no sense, or a recipe cannot be read.
+    """
+    variants = parse_variants(arguments.variants)
+    if not arguments.no_plain:
+        variants = {PLAIN: {}, **variants}
+    if not variants:
+        raise ValueError("--no-plain leaves nothing to train: give a --variant.")
+    for name, numbers in (("--rate-factors", arguments.rate_factors), ("--max-seconds", [arguments.max_seconds])):
+        if any(number is not None and number <= 0 for number in numbers):
+            raise ValueError(f"{name} must be positive; given {', '.join(map(str, numbers))}.")
+    models = {path.stem: read_recipe(path) for path in arguments.recipes}
+    if len(models) < len(arguments.recipes):
+        raise ValueError("two recipes have one name, by which results tell models apart: rename one.")
+    cases = [(model, variant) for model in models for variant in variants]
+
+    def job(model: str, variant: str, factor: float, seed: int) -> Job:
+        return make_job(arguments, model, models[model], variant, variants[variant], factor, seed)
+
+    first, *others = arguments.seeds
+    tried = [job(*case, factor, first) for case in cases for factor in arguments.rate_factors]
+    every = [*tried, *(job(*case, 1.0, seed) for case in cases for seed in others)]
+    report = train_all(arguments, tried, measure, planned=every)
+    if arguments.costs:
+        return report
+    best = {case: best_factor(report.results, *case) for case in cases}
+    again = [job(*case, factor, seed) for case, factor in best.items() for seed in others if factor is not None]
+    if again:
+        later = train_all(arguments, again, measure, planned=[])
+        report.results += later.results
+        report.failures |= later.failures
+    write_report(arguments.output_dir, report, describe(arguments.output_dir, report.results, best))
+    return report
+
+
+def parse_variants(given: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
+    """Return name -> fields and values of the variants of a command line.
+
+    Raises:
+        ValueError: two have one name, or one has no field.
+    """
+    variants: dict[str, dict[str, Any]] = {}
+    for name, *fields in given:
+        if name in variants or name == PLAIN or "=" in name:
+            raise ValueError(f"{name!r} cannot be the name of a variant here: give each a name of its own, first.")
+        if not fields:
+            raise ValueError(f"the variant {name} changes nothing: give FIELD=VALUE after its name.")
+        variants[name] = parse_overrides(fields)
+    return variants
+
+
+def sections_of(fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the fields of a variant as a recipe: training arguments, and fields of the configuration."""
+    known = {entry.name for entry in dataclasses.fields(SeqMixTrainingArguments)}
+    training = {name: value for name, value in fields.items() if name in known}
+    overrides = {name: value for name, value in fields.items() if name not in known}
+    return {"training": training, **({"model": {"config_overrides": overrides}} if overrides else {})}
+
+
+def make_job(
+    arguments: argparse.Namespace,
+    model: str,
+    recipe: Mapping[str, Mapping[str, Any]],
+    variant: str,
+    fields: Mapping[str, Any],
+    factor: float,
+    seed: int,
+) -> Job:
+    """Return one training, with all settings of its recipe written out."""
+    seconds = arguments.max_seconds or SECONDS[arguments.size]
+    merged = merge_recipes(recipe, sections_of(fields))
+    training = merged["training"]
+    for name in ("max_steps", "num_train_epochs", "max_tokens"):
+        training.pop(name, None)
+    rates = {name: training[name] * factor for name in RATES if training.get(name) is not None}
+    if training.get("optim") == "muon":
+        rates.setdefault("muon_learning_rate", SeqMixTrainingArguments.muon_learning_rate * factor)
+    every = 1 / EVALUATIONS
+    length = {"max_seconds": seconds, "eval_strategy": "steps", "eval_steps": every, "save_steps": every}
+    data = {"max_eval_blocks": 4} if arguments.size == "fast" else {}
+    run = make_run(
+        "language modeling", merged, {"training": {**rates, **length}, "data": data}, arguments=arguments, seed=seed
+    )
+    labels = {
+        "task": "language modeling",
+        "model": model,
+        "size": arguments.size,
+        "setting": {"variant": variant, "rate_factor": factor, "budget": seconds},
+    }
+    name = f"{model}/{variant.replace(' ', '-')}/factor-{factor:g}/seed-{seed}"
+    return Job(name, "pretrain.py", run, labels)
+
+
+def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
+    """Return the results of a run's results.json; curves over the seconds of training."""
+    evaluation, updates = found["evaluation"], found["num_updates"]
+    to_bytes = evaluation["bits_per_byte"] / evaluation["token_loss"]
+    each = found["seconds_per_update"]  # None where a finished run was only scored again
+    seconds = updates * each if each else found["train_seconds"]
+    curve = {round(seconds * step / updates, 1): loss * to_bytes for step, loss in found["eval_loss_curve"]}
+    values = {
+        "bits_per_byte": evaluation["bits_per_byte"],
+        "updates": updates,
+        "train_seconds": seconds,
+        "num_parameters": found["num_parameters"],
+        "num_train_tokens": found["num_train_tokens"],
+        "steps_per_second": found["steps_per_second"],
+    }
+    results = group_results(values, **shared)
+    return results + group_results({"bits_per_byte": curve}, over="seconds", **shared)
+
+
+def best_factor(results: Sequence[Result], model: str, variant: str) -> float | None:
+    """Return the factor of the rates whose model has the fewest bits per byte; None where none was measured."""
+    own = [
+        result
+        for result in select(results, model=model, variant=variant, metric="bits_per_byte", seconds=None)
+        if result.value is not None and not math.isnan(result.value)
+    ]
+    return min(own, key=lambda result: result.value or math.inf).setting["rate_factor"] if own else None  # type: ignore[return-value]
+
+
+def describe(folder: Path, results: Sequence[Result], best: Mapping[tuple[str, str], float | None]) -> list[str]:
+    """Return the tables, and plot bits per byte over seconds."""
+    at_best = [
+        result
+        for result in results
+        if result.setting["rate_factor"] == best.get((result.model, str(result.setting["variant"])))
+    ]
+    if not at_best:
+        return []
+    curves = [
+        dataclasses.replace(result, model=f"{result.model}, {result.setting['variant']}")
+        for result in at_best
+        if result.get("seconds") is not None
+    ]
+    if len({result.model for result in curves}) <= 8:
+        plot_results(
+            [dataclasses.replace(r, setting={"seconds": r.setting["seconds"]}) for r in curves],
+            folder / "bits_per_byte.png",
+            x="seconds",
+            y="bits_per_byte",
+            labels={"seconds": "seconds of training", "bits_per_byte": "bits per byte"},
+        )
+    final = [result for result in at_best if result.get("seconds") is None]
+    rows = {"model": "recipe", "variant": "variant", "rate_factor": "rates x"}
+    return [
+        "Best rate of each: bits per byte of the held-out text in equal seconds.\n\n"
+        + results_table(final, rows, TABLE),
+        "Every rate, first seed.\n\n" + rates_table([r for r in results if r.get("seconds") is None]),
+    ]
+
+
+def rates_table(results: Sequence[Result]) -> str:
+    """Return bits per byte by rate, of the seed that tried all of them."""
+    first = results[0].seed
+    own = [s.result for s in summarize(select(results, metric="bits_per_byte", seed=first))]
+    columns = {factor: f"x {factor:g}:.3f" for factor in sorted({float(r.setting["rate_factor"] or 0) for r in own})}
+    rows = [
+        dataclasses.replace(r, setting={**r.setting, "rate_factor": float(r.setting["rate_factor"] or 0)}) for r in own
+    ]
+    return results_table(rows, {"model": "recipe", "variant": "variant"}, columns, over="rate_factor")

@@ -1,0 +1,110 @@
+"""The benchmark of recipes: what it trains, which rate it takes up with further seeds, and what it reports."""
+
+import importlib
+import math
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+RECIPE = """
+model: {objective: causal, model_type: tnn, config_overrides: {hidden_size: 8, rpe_hidden_size: 4}}
+data: {dataset: "embedded:python-stdlib", tokenizer: byte}
+training: {max_tokens: 400, learning_rate: 4.0e-3, warmup_steps: 2}
+"""
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module("run_benchmarks")
+
+
+@pytest.fixture
+def trained(script: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Runs without training: as many bits per byte as the recipe's rate is off 8e-3, and fewer by Muon."""
+    shared: ModuleType = importlib.import_module("benchmarks.benchmark_training")
+    runs = []
+
+    def train(job: Any, folder: Path) -> dict[str, Any]:
+        runs.append(job)
+        training = job.run.training
+        bits = 2 + abs(math.log2(training["learning_rate"] / 8e-3)) - (training.get("optim") == "muon")
+        bits += job.run.seed / 100
+        return {
+            "evaluation": {"bits_per_byte": bits, "token_loss": 2 * bits},
+            "eval_loss_curve": [[5, 4 * bits], [10, 2 * bits]],
+            "num_updates": 10,
+            "seconds_per_update": 0.5,
+            "train_seconds": 50.0,
+            "num_parameters": 1000,
+            "num_train_tokens": 160,
+            "steps_per_second": 1.5,
+        }
+
+    monkeypatch.setattr(shared, "train", train)
+    return runs
+
+
+def command(recipe: Path, output: Path, *more: str) -> list[str]:
+    return ["recipes", "--recipe", str(recipe), "--output-dir", str(output), *more]
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "tiny.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def test_the_best_rate_is_trained_with_further_seeds(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path
+) -> None:
+    variant = ["--variant", "muon", "optim=muon", "tie_word_embeddings=false"]
+    options = [*variant, "--seeds", "0", "1", "2", "--max-seconds", "9"]
+    report = script.main(command(recipe, tmp_path / "out", *options))
+    assert [(job.run.seed, job.labels["setting"]["rate_factor"]) for job in trained] == [
+        *[(0, factor) for factor in (0.5, 1.0, 2.0)] * 2,
+        *[(seed, 2.0) for seed in (1, 2)] * 2,
+    ]
+    by_muon = next(job.run for job in trained if job.run.training.get("optim") == "muon")
+    assert by_muon.training["max_seconds"] == 9 and "max_tokens" not in by_muon.training
+    assert (by_muon.training["learning_rate"], by_muon.training["muon_learning_rate"]) == (2e-3, 1e-2)
+    overrides = {"hidden_size": 8, "rpe_hidden_size": 4, "tie_word_embeddings": False}
+    assert by_muon.model["config_overrides"] == overrides
+
+    lines = (tmp_path / "out" / "results.md").read_text().splitlines()
+    best = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if "2.0" in line or "muon" in line]
+    assert best[0][:5] == ["tiny", "as the recipe", "2.0", "2.010", "0.010"]
+    assert best[1][:5] == ["tiny", "muon", "2.0", "1.010", "0.010"]
+    assert [row for row in lines if "3.000" in row and "4.000" in row]  # every rate of the plain recipe
+    assert (tmp_path / "out" / "bits_per_byte.png").is_file()
+    curve = [r for r in report.results if r.get("seconds") is not None and r.get("variant") == "muon"]
+    assert {r.setting["seconds"]: r.value for r in curve if r.seed == 0 and r.get("rate_factor") == 2.0} == {
+        2.5: 2.0,
+        5.0: 1.0,
+    }
+    before = len(trained)
+    script.main(command(recipe, tmp_path / "out", *options))
+    assert len(trained) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--variant", "muon"], "the variant muon changes nothing"),
+        (["--variant", "optim=muon"], "'optim=muon' cannot be the name of a variant"),
+        (["--variant", "a", "x=1", "--variant", "a", "x=2"], "'a' cannot be the name"),
+        (["--no-plain"], "--no-plain leaves nothing"),
+        (["--rate-factors", "1", "0"], "--rate-factors must be positive"),
+        (["--max-seconds", "-1"], "--max-seconds must be positive"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    script: Any, recipe: Path, tmp_path: Path, more: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        script.main(command(recipe, tmp_path / "out", *more))

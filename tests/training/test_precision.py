@@ -1,0 +1,94 @@
+"""`--bf16 auto`: how the flag is read, what is timed, and what a `Trainer` then computes in."""
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import HfArgumentParser
+
+from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix.training.precision import AutoPrecisionArguments, bfloat16_speedup, settle_precision
+from hf_seqmix.training.resumable import ResumableTrainer
+
+
+def parse(*words: str) -> AutoPrecisionArguments:
+    parser = HfArgumentParser(AutoPrecisionArguments)
+    return parser.parse_args_into_dataclasses(["--output_dir", "unused", "--use_cpu", *words])[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "auto"),
+    [
+        ((), False, False),
+        (("--bf16",), True, False),
+        (("--bf16=True",), True, False),
+        (("--bf16", "false"), False, False),
+        (("--bf16", "true", "--bf16", "auto"), False, True),
+        (("--bf16=auto", "--bf16", "no"), False, False),
+    ],
+)
+def test_the_flag(words: tuple[str, ...], expected: bool, auto: bool) -> None:
+    """The last word counts, so a command line overrides a recipe; a CPU is timed later."""
+    read = parse(*words)
+    assert (read.bf16, read.auto_bf16) == (expected, auto)
+    assert read.mixed_precision == ("bf16" if expected else "no")
+
+
+@pytest.mark.parametrize(("words", "message"), [(("--bf16", "maybe"), "auto"), (("--bf16", "auto", "--fp16"), "fp16")])
+def test_other_words_are_refused(words: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse(*words)
+
+
+def test_timing_moves_no_random_numbers() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    assert 0 < bfloat16_speedup(width=1, rows=7, seconds=0) < 1000
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_given_precision_is_left_alone(tmp_path: Path) -> None:
+    training = parse("--bf16", "true")
+    settle_precision(training, tmp_path, resumes=False)
+    assert training.bf16 is True and training.precision is None and not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_training_and_evaluation_compute_in_the_settled_dtype(
+    tmp_path: Path, dtype: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a CPU, too; weights, gradients and the encoder of the kernel stay in float32."""
+    (tmp_path / "precision.json").write_text(f'{{"dtype": "{dtype}", "speedup": 1.5, "reason": "written"}}')
+    training = parse("--bf16", "auto", "--max_steps", "2", "--save_strategy", "no", "--disable_tqdm", "true")
+    with caplog.at_level(logging.WARNING):
+        settle_precision(training, tmp_path, resumes=True)
+    torch.manual_seed(0)
+    model = TNNForCausalLM(TNNConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, rpe_hidden_size=8))
+    seen: dict[tuple[bool, bool], set[torch.dtype]] = {}
+
+    def note(encodes: bool) -> Any:
+        def hook(module: torch.nn.Module, inputs: Any, output: torch.Tensor) -> None:
+            seen.setdefault((encodes, module.training), set()).add(output.dtype)
+
+        return hook
+
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(note("encoder" in name))
+    rows = [{"input_ids": torch.arange(row, row + 8), "labels": torch.arange(row, row + 8)} for row in range(4)]
+    trainer = ResumableTrainer(model=model, args=training, train_dataset=rows, eval_dataset=rows)
+    losses = [trainer.train().training_loss, trainer.evaluate()["eval_loss"]]
+    assert all(0 < loss < 10 for loss in losses)
+    wanted = {getattr(torch, dtype)}
+    assert seen == {
+        (False, True): wanted,
+        (False, False): wanted,
+        (True, True): {torch.float32},
+        (True, False): {torch.float32},
+    }
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    moments = [entry for state in trainer.optimizer.state.values() for entry in state.values()]
+    assert {entry.dtype for entry in moments} == {torch.float32}
