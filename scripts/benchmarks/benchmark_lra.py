@@ -18,15 +18,28 @@ from hf_seqmix.training import read_recipe
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
 
+from . import lra_pretraining
 from .benchmark_inputs import default_device
-from .benchmark_training import SCRIPTS, Job, Report, make_run, select, train_all, training_arguments, write_report
+from .benchmark_training import (
+    PRETRAINED,
+    SCRIPTS,
+    Job,
+    Report,
+    make_run,
+    select,
+    train_all,
+    training_arguments,
+    write_report,
+)
 from .listops_operators import ONE_OPERATOR, PLACES, one_operator, operator_results, score_operators
 from .lra_data import TaskData, data_folders, prepare_task
 
 RECIPES = SCRIPTS / "recipes" / "lra"
 
-FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention")
+FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention", "short_conv")
+CONTROL = FAMILIES[-1]
 TOEPLITZ = ("tnn", "ski_tnn", "fd_tnn")
+BATCH_NORMED = (*TOEPLITZ, CONTROL)
 
 PUBLISHED: dict[str, dict[str, float]] = {
     # Moreno, Mei, Walters 2023 (arXiv 2305.09028), table 2
@@ -51,7 +64,7 @@ class Size:
         batch: examples of an update, and of an evaluation's batch.
         updates: of a run.
         evaluations: of a run, on validation data.
-        learning_rates: of the Toeplitz families with batch norms, and of the others.
+        learning_rates: of the families with batch norms (the Toeplitz ones and their control), and of the others.
     """
 
     data: Mapping[str, Any]
@@ -140,8 +153,11 @@ TABLE = {
     "accuracy": "test accuracy:.4f",
     "validation_accuracy": "validation:.4f",
     "steps_per_second": "updates/s:.3g",
+    "update_seconds": "seconds of updates:,.0f",
     "peak_memory_mib": "peak MiB:,.0f",
 }
+PRETRAINING = {"pretrain_updates": "updates before:,.0f", "pretrain_seconds": "their seconds:,.0f"}
+"""Columns of runs that begin with another stage, whose seconds are among those of all updates."""
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -159,7 +175,13 @@ def add_lra(benchmarks: Any) -> None:
         "Without --full, models are trained on less and easier data: their figures are not the benchmark's.",
     )
     parser.add_argument("--task", nargs="+", required=True, choices=list(SIZES), dest="tasks", help="one or more")
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    parser.add_argument(
+        "--families",
+        nargs="+",
+        default=[family for family in FAMILIES if family != CONTROL],
+        choices=FAMILIES,
+        help=f"by default all but the control {CONTROL}, which mixes five tokens and no more",
+    )
     parser.add_argument(
         "--data",
         nargs="+",
@@ -169,7 +191,23 @@ def add_lra(benchmarks: Any) -> None:
         ".tsv, .jsonl) and perhaps validation.parquet; for retrieval also one of texts, whose passages make the "
         "substitute",
     )
-    parser.add_argument("--max-steps", type=int, help="updates of each run, instead of the size's")
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--max-steps", type=int, help="updates of each run, instead of the size's")
+    length.add_argument(
+        "--max-seconds", type=float, help="seconds of each run instead: of CPU time on one thread, else of the wall"
+    )
+    parser.add_argument(
+        "--self-pretrain",
+        action="store_true",
+        help="train each family a second time, first by masked language modeling on the texts of the task's own "
+        "training data, then on the labels: both in the --max-seconds of the run without",
+    )
+    parser.add_argument(
+        "--pretrain-share", type=float, default=0.5, help="share of --max-seconds that --self-pretrain spends first"
+    )
+    parser.add_argument(
+        "--mlm-probability", type=float, default=0.15, help="share of the tokens that --self-pretrain masks"
+    )
     parser.add_argument("--learning-rate", type=float, help="of every run, instead of the size's")
     parser.set_defaults(run=run_lra)
 
@@ -182,15 +220,17 @@ def run_lra(arguments: argparse.Namespace) -> Report:
     """
     if arguments.max_steps is not None and arguments.max_steps < 1:
         raise ValueError(f"--max-steps must be positive; given {arguments.max_steps}.")
+    check_seconds(arguments)
     folders = data_folders(arguments.data, arguments.tasks)
     data = {
         task: prepare_task(task, folders.get(task), arguments.output_dir, SIZES[task][arguments.size].data)
         for task in arguments.tasks
     }
     jobs = [
-        make_job(arguments, task, family, seed, data[task])
+        make_job(arguments, task, family, seed, data[task], pretrain)
         for task in arguments.tasks
         for family in arguments.families
+        for pretrain in ((False, True) if arguments.self_pretrain else (False,))
         for seed in arguments.seeds
     ]
     report = train_all(arguments, jobs, measure)
@@ -202,8 +242,44 @@ def run_lra(arguments: argparse.Namespace) -> Report:
     return report
 
 
-def make_job(arguments: argparse.Namespace, task: str, family: str, seed: int, data: TaskData) -> Job:
-    """Return one training, as the size and the arguments say, with all settings of its recipe written out."""
+def check_seconds(arguments: argparse.Namespace) -> None:
+    """Check what is said of seconds and of pretraining.
+
+    Raises:
+        ValueError: a number is out of range, there is no budget to share, or a task has no texts.
+    """
+    seconds, share = arguments.max_seconds, arguments.pretrain_share
+    if seconds is not None and seconds <= 0:
+        raise ValueError(f"--max-seconds must be positive; given {seconds}.")
+    if not arguments.self_pretrain:
+        return
+    if seconds is None:
+        raise ValueError("--self-pretrain shares out the seconds of a run: give --max-seconds.")
+    if not 0 < share < 1:
+        raise ValueError(f"--pretrain-share must lie between 0 and 1; given {share}.")
+    if not 0 < arguments.mlm_probability < 1:
+        raise ValueError(f"--mlm-probability must lie between 0 and 1; given {arguments.mlm_probability}.")
+    images = [task for task in arguments.tasks if task not in lra_pretraining.TASKS]
+    if images:
+        raise ValueError(
+            f"--self-pretrain is for tasks of texts ({', '.join(lra_pretraining.TASKS)}): pretrain.py has no "
+            f"objective for the pixels of {', '.join(images)}."
+        )
+
+
+def make_job(
+    arguments: argparse.Namespace, task: str, family: str, seed: int, data: TaskData, pretrain: bool = False
+) -> Job:
+    """Return one training, as the size and the arguments say, with all settings of its recipe written out.
+
+    Args:
+        arguments: of the command line.
+        task: of the Long Range Arena.
+        family: of the task's recipe.
+        seed: of the run.
+        data: of the task.
+        pretrain: whether a stage of pretraining takes its share of the seconds first.
+    """
     size = SIZES[task][arguments.size]
     recipe = read_recipe(RECIPES / f"{task}.yaml", family=family)
     if "train_file" in data.fields:
@@ -211,12 +287,15 @@ def make_job(arguments: argparse.Namespace, task: str, family: str, seed: int, d
     training: dict[str, Any] = {}
     if size.batch is not None:
         training |= {"per_device_train_batch_size": size.batch, "per_device_eval_batch_size": size.batch}
-    updates = arguments.max_steps or size.updates
-    if updates is not None:
-        every = max(1, math.ceil(updates / size.evaluations))
-        training |= {"max_steps": updates, "eval_strategy": "steps", "eval_steps": every}
-        training |= {"save_strategy": "steps", "save_steps": every}
-    rate = arguments.learning_rate or (size.learning_rates and size.learning_rates[family not in TOEPLITZ])
+    seconds = arguments.max_seconds
+    updates = None if seconds else arguments.max_steps or size.updates
+    if seconds or updates:
+        # As many evaluations whatever the length: where that is in seconds, a share of the updates.
+        every = max(1, math.ceil(updates / size.evaluations)) if updates else 1 / size.evaluations
+        left = seconds * (1 - arguments.pretrain_share) if pretrain else seconds
+        training |= {"max_steps": updates} if updates else {"max_seconds": left, "warmup_steps": 0.1}
+        training |= {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+    rate = arguments.learning_rate or (size.learning_rates and size.learning_rates[family not in BATCH_NORMED])
     if rate:
         training["learning_rate"] = rate
     run = make_run(
@@ -225,14 +304,22 @@ def make_job(arguments: argparse.Namespace, task: str, family: str, seed: int, d
     probe = None
     if task == "listops":
         probe = partial(probe_operators, fields=data.fields, use_cpu=bool(run.training.get("use_cpu")))
+    before, model, name = None, family, family
+    if pretrain:
+        share = arguments.pretrain_share * seconds
+        before = lra_pretraining.pretraining_job(
+            run, data.contents, share, arguments.mlm_probability, arguments.output_dir / "data"
+        )
+        model, name = f"{family}, pretrained on the task", f"{family}-pretrained"
     return Job(
-        f"{task}/{family}/seed-{seed}",
+        f"{task}/{name}/seed-{seed}",
         "finetune.py",
         run,
-        {"task": task, "model": family, "size": arguments.size, "setting": {"data": data.source}},
-        updates or FULL_UPDATES.get((family, task), 50_000),
+        {"task": task, "model": model, "size": arguments.size, "setting": {"data": data.source}},
+        None if seconds else updates or FULL_UPDATES.get((family, task), 50_000),
         data.contents,
         probe,
+        before,
     )
 
 
@@ -263,8 +350,17 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
         "steps_per_second": found["train"]["steps_per_second"],
         "peak_memory_mib": memory / 2**20 if memory else None,
         "train_seconds": found["train"]["seconds"],
+        "update_seconds": seconds_of_updates(found["num_updates"], found["train"]),
         "train_loss": found["train_loss_curve"],
     }
+    if first := found.get(PRETRAINED):
+        measured |= {
+            "pretrain_updates": first["num_updates"],
+            "pretrain_loss": (first["evaluation"] or {}).get("token_loss"),
+            "pretrain_seconds": seconds_of_updates(first["num_updates"], first),
+        }
+        own, before = measured["update_seconds"], measured["pretrain_seconds"]
+        measured["update_seconds"] = own + before if own and before else None
     curve = [[point["step"], point["accuracy"]] for point in found["validation_curve"]]
     results = group_results(measured, **shared)
     results += group_results({"validation_accuracy": found["validation"]["accuracy"]}, **shared)
@@ -278,6 +374,12 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
         for place, scores in of_rule.items():
             results += operator_results(scores, place, **{**shared, "model": name, "kind": "baseline"})
     return results
+
+
+def seconds_of_updates(updates: int, measured: Mapping[str, Any]) -> float | None:
+    """Return the seconds of the updates alone, by the clock of budgets; None where the speed is not known."""
+    each = measured.get("seconds_per_update")
+    return updates * each if each else None
 
 
 def rules(results: Sequence[Result], baselines: Mapping[str, float]) -> list[Result]:
@@ -308,7 +410,8 @@ def describe(folder: Path, report: Report, tasks: Sequence[str]) -> list[str]:
             continue
         title = f"{task}, {measured[0].size}: {measured[0].setting['data']}"
         shown = [result for result in own if result.get("step") is None]
-        parts.append(f"{title}\n\n{results_table(shown, {'model': 'family'}, TABLE)}")
+        columns = TABLE | (PRETRAINING if select(own, metric="pretrain_updates") else {})
+        parts.append(f"{title}\n\n{results_table(shown, {'model': 'family'}, columns)}")
         operators = select(own, metric="operator_accuracy")
         if operators:
             parts.append(

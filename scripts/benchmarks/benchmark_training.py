@@ -39,8 +39,15 @@ TRIALS: dict[str, dict[str, dict[str, Any]]] = {
 }
 """What takes the place of the length of a run where only its speed is asked for."""
 
-REPLACED = ("num_train_epochs", "max_tokens", "schedule_steps", "warmup_steps")
-"""Settings whose place `max_steps` takes: the length said otherwise, or laid out for another length."""
+_OTHER_LENGTHS = ("num_train_epochs", "max_tokens", "schedule_steps")
+REPLACED = {
+    "max_steps": ("max_seconds", "warmup_steps", *_OTHER_LENGTHS),
+    "max_seconds": ("max_steps", *_OTHER_LENGTHS),
+}
+"""How long a run is -> the settings whose place that takes: the length said otherwise, or laid out for another one."""
+
+PRETRAINED = "pretraining"
+"""Folder of a run's first stage, in the folder of the run."""
 
 COSTS = {
     "run": "run",
@@ -78,6 +85,7 @@ class Job:
         updates: of the training, where the number is known beforehand.
         contents: what tells the files that the run names from others of the same name, where files may change.
         probe: measures the finished run, whose folder it gets; what it returns is added to the run's results.
+        before: a stage that makes the weights from which the run starts, its model otherwise the same.
     """
 
     name: str
@@ -87,10 +95,20 @@ class Job:
     updates: int | None = None
     contents: Mapping[str, str | None] = field(default_factory=dict)
     probe: Callable[[Path], Mapping[str, Any]] | None = None
+    before: "Job | None" = None
 
     def portable(self, output_dir: Path) -> Run:
         """Return the run without this machine's folders: what its results are known by."""
         sections = {name: _portable(getattr(self.run, name), output_dir) for name in ("model", "data", "training")}
+        if self.before is not None:
+            first = self.before.portable(output_dir)
+            stage = {
+                "script": self.before.script,
+                "model": first.model,
+                "data": first.data,
+                "training": first.training,
+            }
+            sections["training"] = {**sections["training"], PRETRAINED: stage}
         return replace(self.run, **sections)
 
     def key(self, benchmark: str, output_dir: Path) -> dict[str, Any]:
@@ -108,16 +126,17 @@ class Job:
 def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: argparse.Namespace, seed: int) -> Run:
     """Return the run of recipes, the later of equal settings winning, and of what the command line adds.
 
-    Where a recipe says `max_steps`, the settings of the recipes before it that `REPLACED` names are left out.
+    Where a recipe says how long to train, the settings of the recipes before it that `REPLACED` names are left out.
     """
     added: dict[str, dict[str, Any]] = {"training": parse_overrides(arguments.training)}
     if arguments.config_overrides:
         added["model"] = {"config_overrides": parse_overrides(arguments.config_overrides)}
     merged: dict[str, dict[str, Any]] = {}
     for recipe in (*recipes, added):
-        if recipe.get("training", {}).get("max_steps") is not None:
-            for name in REPLACED:
-                merged.get("training", {}).pop(name, None)
+        for length, others in REPLACED.items():
+            if recipe.get("training", {}).get(length) is not None:
+                for name in others:
+                    merged.get("training", {}).pop(name, None)
         merged = merge_recipes(merged, recipe)
     return run_from_recipe(task, merged, seed)
 
@@ -229,7 +248,7 @@ def train_all(
         }
         log.append(keys[job.name], measure(found, shared))
         # What the results need is kept; checkpoints of a finished run are dead weight.
-        for checkpoint in folder.glob("checkpoint-*"):
+        for checkpoint in [*folder.glob("checkpoint-*"), *folder.glob(f"{PRETRAINED}/checkpoint-*")]:
             shutil.rmtree(checkpoint)
     for job in jobs:
         report.results += log.get(keys[job.name]) or []
@@ -244,14 +263,22 @@ def origin(benchmark: str) -> dict[str, Any]:
 def train(job: Job, folder: Path) -> dict[str, Any] | str:
     """Run the script, its progress on this standard error, and return its results.json, or what went wrong."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "run.json", job.run.to_json())
+    run, stages = job.run, {}
+    if job.before is not None:
+        finished = folder / PRETRAINED / "results.json"
+        first = json.loads(finished.read_text(encoding="utf-8")) if finished.is_file() else None
+        first = first or train(job.before, folder / PRETRAINED)
+        if isinstance(first, str):
+            return first
+        run, stages = replace(run, model={"model": str(folder / PRETRAINED)}), {PRETRAINED: first}
+    write_json(folder / "run.json", run.to_json())
     command = [sys.executable, str(SCRIPTS / job.script), "--recipe", str(folder / "run.json")]
     command += ["--output-dir", str(folder), "--resume"]
     with open(folder / "output.txt", "w", encoding="utf-8") as file:
         done = subprocess.run(command, stdout=file, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"}, check=False)
     if done.returncode:
         return f"{job.script} ended with status {done.returncode}; its last words are above, its folder is {folder}"
-    found = json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    found = {**json.loads((folder / "results.json").read_text(encoding="utf-8")), **stages}
     return found if job.probe is None else {**found, **job.probe(folder)}
 
 
@@ -270,29 +297,31 @@ def state_costs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[dict
             logger.info(f"timing {TRIAL_UPDATES} updates of {job.name}")
             folder = arguments.output_dir / "costs" / job.name
             shutil.rmtree(folder, ignore_errors=True)
-            found = train(replace(job, run=_trial(job), probe=None), folder)
+            found = train(replace(job, run=_trial(job), probe=None, before=None), folder)
             shutil.rmtree(folder, ignore_errors=True)
             known[kind] = {} if isinstance(found, str) else found
         speed = known[kind].get("train", known[kind])
         per_second, memory = speed.get("steps_per_second"), speed.get("peak_memory_bytes")
         seconds = 1 / per_second if per_second else None
+        budget = sum(stage.run.training.get("max_seconds") or 0 for stage in (job, job.before) if stage) or None
+        total = budget or (seconds * job.updates if seconds and job.updates else None)
         rows.append(
             {
                 "run": job.name,
                 "updates": job.updates,
                 "seconds_per_update": seconds,
-                "hours": seconds * job.updates / 3600 if seconds and job.updates else None,
+                "hours": total / 3600 if total else None,
                 "peak_memory_mib": memory / 2**20 if memory else None,
             }
         )
-    total = sum(row["hours"] or 0 for row in rows)
-    print(f"{markdown_table(rows, COSTS)}\n\n{total:.1f} hours in all on this machine, evaluations not counted.")
+    hours = sum(row["hours"] or 0 for row in rows)
+    print(f"{markdown_table(rows, COSTS)}\n\n{hours:.1f} hours in all on this machine, evaluations not counted.")
     return rows
 
 
 def _trial(job: Job) -> Run:
     """Return the run cut to a few updates."""
-    training = {name: value for name, value in job.run.training.items() if name not in REPLACED}
+    training = {name: value for name, value in job.run.training.items() if name not in REPLACED["max_steps"]}
     sections = merge_recipes({"data": job.run.data}, {"training": training}, TRIALS[job.script])
     return replace(job.run, data=sections["data"], training=sections["training"])
 

@@ -17,7 +17,7 @@ from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import summarize
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
-FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention")
+FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention", "short_conv")
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +226,7 @@ def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size:
     parsed = scripts.finetuning_arguments.parse_arguments(words)
     assert parsed.training.seed == 5
     model_type = {"poly2": "poly_transformer", "poly3": "poly_transformer", "attention": "seqmix_hybrid"}
+    model_type["short_conv"] = "seqmix_hybrid"
     assert parsed.model.model_type == model_type.get(family, family)
     assert parsed.training.load_best_model_at_end and parsed.training.metric_for_best_model == "accuracy"
     steps = parsed.training.max_steps
@@ -236,6 +237,30 @@ def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size:
         model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, tokenizer)
     assert (model.config.num_hidden_layers == 2) == (size == "fast" or task == "retrieval")
     assert not model.config.is_causal and model.config.classifier_pooling in ("mean", "last")
+
+
+def test_overrides_of_every_run_are_in_its_record(scripts: Any, tmp_path: Path) -> None:
+    typed = [
+        "lra",
+        "--task",
+        "listops",
+        "--output-dir",
+        str(tmp_path),
+        "--training",
+        "use_cpu=true",
+        "adam_beta2=0.98",
+    ]
+    typed += ["--config-overrides", "decay=null", "channel_decays=[0.9,0.999]", "num_hidden_layers=3"]
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"}, "somewhere")
+    run = scripts.benchmark_lra.make_job(arguments, "listops", "tnn", 0, data).run
+    (tmp_path / "run.json").write_text(json.dumps(run.to_json()))
+    words = ["--recipe", str(tmp_path / "run.json"), "--output-dir", str(tmp_path)]
+    parsed = scripts.finetuning_arguments.parse_arguments(words)
+    with torch.device("meta"):
+        model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, build_tokenizer("listops"))
+    assert model.model.layers[2].mixer.operator.kernel.decay == (0.9, 0.999)
+    assert parsed.training.adam_beta2 == 0.98 and parsed.training.learning_rate == 3e-3
 
 
 def picture(format: str) -> bytes:

@@ -1,0 +1,113 @@
+"""Pretraining on the texts of a task of the Long Range Arena: the first stage of `lra --self-pretrain`.
+
+After Amos, Berant, Gupta 2024, "Never train from scratch" (arXiv 2310.02980): masked language modeling on the task's
+own training inputs, before the labels are learned. Departures: both stages together have the seconds of the run that
+they are compared with, where the paper adds the pretraining; and short texts share a sequence, each mixed alone.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import datasets
+
+from hf_seqmix import __version__
+from hf_seqmix._files import whole_files
+from hf_seqmix.data import build_tokenizer
+from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification, load_labelled
+from hf_seqmix.training.run import Run
+
+from .benchmark_training import REPLACED, Job
+
+TASKS = ("listops", "text", "retrieval")
+"""Tasks of texts. pretrain.py has no objective for the pixels of the others."""
+
+ROOM = 512
+"""Tokens that short texts are packed into."""
+OF_FINETUNING = (
+    *(name for length in REPLACED for name in (length, *REPLACED[length])),
+    *("load_best_model_at_end", "metric_for_best_model", "eval_strategy", "eval_steps"),
+    *("save_strategy", "save_steps"),
+)
+"""Training arguments that say how long, ask for labels, or for checkpoints to choose from."""
+
+
+def pretraining_job(
+    run: Run, contents: Mapping[str, str], seconds: float, mlm_probability: float, folder: Path
+) -> Job:
+    """Return the stage before a run: masked language modeling by the same model on the texts of its training data.
+
+    Args:
+        run: the training from scratch of a classifier.
+        contents: what tells its files from others of the same name.
+        seconds: that the stage may take.
+        mlm_probability: share of the tokens that are masked.
+        folder: where the texts are written.
+    """
+    batch, length = run.training["per_device_train_batch_size"], run.data["max_length"]
+    packed = max(number for number in range(1, max(1, ROOM // length) + 1) if batch % number == 0)
+    kept = {name: value for name, value in run.training.items() if name not in OF_FINETUNING}
+    model = {
+        "objective": "masked",
+        "model_type": run.model["model_type"],
+        # Where texts share a sequence, the model is laid out for a text all the same.
+        "config_overrides": {**run.model.get("config_overrides", {}), "max_position_embeddings": length},
+    }
+    data = {
+        "train_file": [str(training_texts(run, contents, folder))],
+        "validation_fraction": 0.02,
+        "tokenizer": run.model["tokenizer"],
+        "block_size": packed * length,
+        "respect_documents": True,
+        "mlm_probability": mlm_probability,
+        "max_eval_blocks": 100,
+    }
+    training = {
+        **kept,
+        "per_device_train_batch_size": batch // packed,
+        "max_seconds": seconds,
+        "warmup_steps": 0.1,
+        "eval_strategy": "no",
+        "save_strategy": "steps",
+        "save_steps": 0.25,
+        "save_total_limit": 1,
+    }
+    return Job("pretraining", "pretrain.py", Run(run.task, model, data, training, run.seed))
+
+
+def training_texts(run: Run, contents: Mapping[str, str], folder: Path) -> Path:
+    """Write what a model reads of the texts of a task's training data, unless that was done before.
+
+    Texts are cut as the inputs of the classifier are. A part of them may be held out for validation when labels are
+    learned; the test data is not read.
+
+    Args:
+        run: the training of the classifier; says files, columns, length, tokenizer and number of rows.
+        contents: as for `pretraining_job`.
+        folder: where the file goes.
+    """
+    data = run.data
+    places = {
+        name: "/".join(Path(value).parts[-2:]) if name.endswith("_file") else value for name, value in data.items()
+    }
+    segments = run.model.get("config_overrides", {}).get("num_segments", 1)
+    made_of = [__version__, places, dict(contents), run.model["tokenizer"], segments]
+    digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
+    target = folder / f"{run.task}-texts-{digest}" / "train.parquet"
+    if target.is_file():
+        return target
+    source = data.get("dataset") or {"train": data["train_file"]}
+    rows = load_labelled(source, header=not data.get("no_header", False))["train"]
+    limit = data.get("max_train_samples")
+    rows = rows if limit is None else rows.shuffle(seed=0).take(limit)
+    task = SequenceClassification.from_data(
+        rows, data.get("text_columns", ["text"]), data.get("label_column", ["label"]), data.get("problem_type")
+    )
+    task = dataclasses.replace(task, num_segments=segments)
+    encoded = task.encode(rows, build_tokenizer(run.model["tokenizer"]), data["max_length"], "train", keep_texts=True)
+    texts = [text for of_row in encoded[TEXTS_READ] for text in of_row]
+    with whole_files(target.parent, last=target.name) as aside:
+        datasets.Dataset.from_dict({"text": texts}).to_parquet(str(aside / target.name))
+    return target

@@ -1,0 +1,162 @@
+"""`lra --self-pretrain`: two stages in the seconds of one, of one architecture, on the texts that the model reads."""
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import datasets
+import pytest
+import torch
+
+from hf_seqmix.data import build_tokenizer
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+NAMES = ("run_benchmarks", "benchmark_lra", "benchmark_training", "lra_data", "lra_pretraining")
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        found = {n: importlib.import_module(n if n == "run_benchmarks" else f"benchmarks.{n}") for n in NAMES}
+        found["pretrain"] = importlib.import_module("pretrain")
+        found["arguments"] = importlib.import_module("finetuning.arguments")
+        found["models"] = importlib.import_module("finetuning.models")
+        yield argparse.Namespace(**found)
+
+
+@pytest.fixture(scope="module")
+def reviews(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("reviews")
+    for split in ("train", "test"):
+        rows = [f'"{"good" if i % 2 else "bad"} {split} {i} {"x" * 400}",{i % 2}' for i in range(12)]
+        (folder / f"{split}.csv").write_text("\n".join(["text,label", *rows]) + "\n")
+    return folder
+
+
+def job_of(scripts: Any, folder: Path, family: str, output: Path, *more: str, pretrain: bool = True) -> Any:
+    typed = ["lra", "--task", "text", "--fast", "--max-seconds", "60", "--self-pretrain", "--output-dir", str(output)]
+    arguments = scripts.run_benchmarks.build_parser().parse_args([*typed, *more])
+    data = scripts.lra_data.prepare_task("text", folder, output, {})
+    return scripts.benchmark_lra.make_job(arguments, "text", family, 3, data, pretrain)
+
+
+def parsed(parse: Any, run: Any, folder: Path) -> Any:
+    folder.mkdir(exist_ok=True)
+    (folder / "run.json").write_text(json.dumps(run.to_json()))
+    return parse(["--recipe", str(folder / "run.json"), "--output-dir", str(folder), "--use-cpu"])
+
+
+@pytest.mark.parametrize("family", ["tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "attention"])
+def test_both_stages_have_one_architecture(scripts: Any, reviews: Path, tmp_path: Path, family: str) -> None:
+    job = job_of(scripts, reviews, family, tmp_path, "--pretrain-share", "0.25")
+    first = parsed(scripts.pretrain.parse_arguments, job.before.run, tmp_path / "first")
+    second = parsed(scripts.arguments.parse_arguments, job.run, tmp_path / "second")
+    assert (first.run.max_seconds, second.run.max_seconds) == (15, 45)
+    assert first.training.seed == second.training.seed == 3
+    assert first.training.learning_rate == second.training.learning_rate
+    assert first.run.weight_decay_on_all_parameters and first.training.eval_strategy == "no"
+    packed = first.data.block_size // second.data.max_length
+    batches = [each.training.per_device_train_batch_size for each in (first, second)]
+    assert packed >= 1 and batches[0] * packed == batches[1]
+    config = scripts.pretrain.build_config(first, build_tokenizer("byte", mask_token=True)).to_dict()
+    with torch.device("meta"):
+        classifier = scripts.models.load_model(second, {"num_labels": 2}, build_tokenizer("byte")).config.to_dict()
+    differ = {name for name in config if config[name] != classifier.get(name)}
+    assert differ <= {"vocab_size", "architectures", "problem_type", "dtype"}, differ
+    assert config["vocab_size"] == classifier["vocab_size"] + 1  # the mask
+
+
+def test_the_texts_are_those_of_the_training_data_as_read(scripts: Any, reviews: Path, tmp_path: Path) -> None:
+    job = job_of(scripts, reviews, "tnn", tmp_path)
+    [path] = job.before.run.data["train_file"]
+    texts = list(datasets.Dataset.from_parquet(path, cache_dir=str(tmp_path / "cache"))["text"])
+    assert len(texts) == 12 and all("train" in text for text in texts)
+    assert {len(text.encode()) for text in texts} == {255}  # 256 tokens, of which one ends the text
+    written = Path(path).stat().st_mtime_ns
+    again = job_of(scripts, reviews, "ski_tnn", tmp_path)
+    assert again.before.run.data == job.before.run.data and Path(path).stat().st_mtime_ns == written
+
+
+def test_runs_are_told_apart_by_their_first_stage(scripts: Any, reviews: Path, tmp_path: Path) -> None:
+    options = [[], ["--pretrain-share", "0.2"], ["--mlm-probability", "0.3"]]
+    jobs = [job_of(scripts, reviews, "tnn", tmp_path, *more) for more in options]
+    jobs.append(job_of(scripts, reviews, "tnn", tmp_path, pretrain=False))
+    assert len({job.folder(tmp_path) for job in jobs}) == 4
+    assert len({json.dumps(job.key("lra", tmp_path), sort_keys=True) for job in jobs}) == 4
+    kept = jobs[0].portable(tmp_path)
+    assert kept.training["pretraining"]["script"] == "pretrain.py" and str(tmp_path) not in json.dumps(kept.to_json())
+    assert jobs[3].run.training["max_seconds"] == 60 and jobs[3].before is None
+
+
+def test_the_second_stage_starts_where_the_first_ended(
+    scripts: Any, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[str, dict[str, Any]]] = []
+
+    def run(command: list[str], **_: Any) -> Any:
+        recipe, folder = Path(command[3]), Path(command[5])
+        calls.append((Path(command[1]).name, json.loads(recipe.read_text())["model"]))
+        (folder / "results.json").write_text(json.dumps({"by": calls[-1][0]}))
+        return SimpleNamespace(returncode=int("fails" in command[5]))
+
+    monkeypatch.setattr(scripts.benchmark_training.subprocess, "run", run)
+    job, folder = job_of(scripts, reviews, "tnn", tmp_path), tmp_path / "run"
+    found = scripts.benchmark_training.train(job, folder)
+    assert found == {"by": "finetune.py", "pretraining": {"by": "pretrain.py"}}
+    assert [script for script, _ in calls] == ["pretrain.py", "finetune.py"]
+    assert calls[0][1]["objective"] == "masked" and calls[1][1] == {"model": str(folder / "pretraining")}
+    scripts.benchmark_training.train(job, folder)
+    assert len(calls) == 3  # a first stage that has ended is not repeated
+    assert "pretrain.py ended with status 1" in scripts.benchmark_training.train(job, tmp_path / "fails")
+
+
+def test_both_rows_stand_beside_each_other(
+    scripts: Any, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(job: Any, folder: Path) -> dict[str, Any]:
+        scores = {"accuracy": 0.6 if job.before else 0.5, "examples": 9, "baselines": {}}
+        stage = {"num_updates": 30, "seconds_per_update": 0.5, "evaluation": {"token_loss": 1.5}}
+        speed = {"seconds": 9.0, "steps_per_second": 4.0, "seconds_per_update": 0.25, "peak_memory_bytes": None}
+        curves: dict[str, Any] = {"train_loss_curve": [], "validation_curve": []}
+        found = {"test": scores, "validation": scores, "train": {**speed, "memory_of": "process"}, **curves}
+        found |= {"num_parameters": 7, "num_updates": 60 if job.before else 120}
+        return found | ({"pretraining": stage} if job.before else {})
+
+    monkeypatch.setattr(scripts.benchmark_training, "train", train)
+    typed = ["lra", "--task", "text", "--fast", "--families", "tnn", "--max-seconds", "30", "--self-pretrain"]
+    report = scripts.run_benchmarks.main([*typed, "--data", f"text={reviews}", "--output-dir", str(tmp_path)])
+    values = {(r.model, r.metric): r.value for r in report.results if r.kind == "measured"}
+    other = "tnn, pretrained on the task"
+    assert (values["tnn", "accuracy"], values[other, "accuracy"]) == (0.5, 0.6)
+    assert values["tnn", "update_seconds"] == values[other, "update_seconds"] == 30
+    assert (values[other, "pretrain_updates"], values[other, "pretrain_loss"]) == (30, 1.5)
+    assert "| tnn, pretrained on the task |" in (tmp_path / "results.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "message"),
+    [
+        ("image", ["--max-seconds", "9"], "is for tasks of texts .* no objective for the pixels of image"),
+        ("text", [], "shares out the seconds of a run: give --max-seconds"),
+        ("text", ["--max-seconds", "9", "--pretrain-share", "1"], "--pretrain-share must lie between 0 and 1"),
+        ("text", ["--max-seconds", "0"], "--max-seconds must be positive"),
+        ("text", ["--max-seconds", "9", "--mlm-probability", "0"], "--mlm-probability must lie between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_is_refused(scripts: Any, tmp_path: Path, task: str, more: list[str], message: str) -> None:
+    with pytest.raises(SystemExit, match=message):
+        scripts.run_benchmarks.main(["lra", "--task", task, "--self-pretrain", *more, "--output-dir", str(tmp_path)])
+
+
+@pytest.mark.slow
+def test_trains_both_ways_for_real(scripts: Any, tmp_path: Path) -> None:
+    typed = ["lra", "--task", "listops", "--fast", "--families", "fd_tnn", "--max-seconds", "2", "--self-pretrain"]
+    report = scripts.run_benchmarks.main([*typed, "--training", "use_cpu=true", "--output-dir", str(tmp_path)])
+    values = {(r.model, r.metric): r.value for r in report.results if r.kind == "measured"}
+    other = "fd_tnn, pretrained on the task"
+    assert values[other, "num_parameters"] == values["fd_tnn", "num_parameters"] + 32  # one token more, the mask
+    assert values[other, "pretrain_updates"] > 0 and values[other, "updates"] < values["fd_tnn", "updates"]
