@@ -139,8 +139,6 @@ def make_job(
     seconds = arguments.max_seconds or SECONDS[arguments.size]
     merged = merge_recipes(recipe, sections_of(fields))
     training = merged["training"]
-    for name in ("max_steps", "num_train_epochs", "max_tokens"):
-        training.pop(name, None)
     rates = {name: training[name] * factor for name in RATES if training.get(name) is not None}
     if training.get("optim") == "muon":
         rates.setdefault("muon_learning_rate", SeqMixTrainingArguments.muon_learning_rate * factor)

@@ -264,6 +264,9 @@ def test_the_full_size_is_the_published_one(script):
     assert not other.labels["setting"]["published_settings"]
     short = corpora.make_job(parsed(script, "--full", "--max-steps", "100"), "tnn", 0, data, SHARED)
     assert not short.labels["setting"]["published_settings"] and short.updates == 100
+    timed = corpora.make_job(parsed(script, "--full", "--max-seconds", "60"), "tnn", 0, data, SHARED)
+    assert not timed.labels["setting"]["published_settings"] and timed.updates is None
+    assert timed.run.training["max_seconds"] == 60 and "max_steps" not in timed.run.training
     head = parsed(script, "--full", "--corpus", "wikitext-103-head")
     assert corpora.make_job(head, "tnn", 0, data, SHARED).updates == math.ceil(20 * 250_000 / 65_536)
 
@@ -283,9 +286,9 @@ def test_families_have_equal_budgets_and_sizes(script, objective, tmp_path):
         words = ["--recipe", str(tmp_path / "run.json"), "--output-dir", "out", "--use-cpu"]
         settings = pretrain.parse_arguments(words)
         pretrain.set_length(settings)
-        budgets.add((settings.training.max_steps, pretrain.tokens_per_update(settings)))
+        budgets.add((settings.run.max_seconds, settings.training.max_steps, pretrain.tokens_per_update(settings)))
         sizes.append(pretrain.build_model(settings, pretrain.build_config(settings, tokenizer)).num_parameters())
-    assert budgets == {(1000, 2048)}
+    assert budgets == {(1200, -1, 2048)}
     assert max(sizes) < 1.05 * min(sizes)
 
 
