@@ -8,25 +8,12 @@ from torch import nn
 
 from ..models.parameter_roles import hidden_matrices, kernel_parameters
 
-__all__ = ["MUON", "MuonWithAdamW", "RoleOptimizers", "check_muon"]
+__all__ = ["MUON", "MuonWithAdamW", "RoleOptimizers"]
 
 MUON = "muon"
 """The name by which `--optim` asks for Muon."""
 
 Group = dict[str, Any]
-
-
-def check_muon() -> None:
-    """Refuse Muon where PyTorch has none.
-
-    Raises:
-        ValueError: for a PyTorch before 2.9.
-    """
-    if not hasattr(torch.optim, "Muon"):
-        raise ValueError(
-            f"--optim muon needs torch.optim.Muon, which torch {torch.__version__} does not have: install torch 2.9 "
-            "or newer, or choose another optimizer, such as adamw_torch."
-        )
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -43,12 +30,11 @@ class MuonWithAdamW(torch.optim.Optimizer):
         others: groups for AdamW, which may have any option of `torch.optim.AdamW`.
 
     Raises:
-        ValueError: for a group of Muon with parameters that are no matrices, as optimizers that flatten parameters
-            make them, and for a PyTorch before 2.9.
+        ValueError: for a group of Muon with parameters that are no matrices, as they are where a strategy flattens
+            parameters.
     """
 
     def __init__(self, matrices: list[Group], others: list[Group]) -> None:
-        check_muon()
         for group in matrices:
             for parameter in group["params"]:
                 if parameter.ndim != 2:

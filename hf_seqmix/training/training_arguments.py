@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from transformers.training_args import OptimizerNames
 
-from .optimizers import MUON, RoleOptimizers, check_muon
+from .optimizers import MUON, RoleOptimizers
 from .precision import AutoPrecisionArguments
 
 __all__ = ["SeqMixTrainingArguments"]
@@ -25,8 +25,8 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
         kernel_learning_rate: of kernel networks; None for `learning_rate`.
 
     Raises:
-        ValueError: Muon asked for where PyTorch or the strategy of training does not admit it, a rate that is not
-            positive, or a rate of kernel networks for an optimizer other than AdamW and Muon.
+        ValueError: Muon together with DeepSpeed, a rate that is not positive, or a rate of kernel networks for an
+            optimizer other than AdamW and Muon.
     """
 
     # Not the library's names too, of which the parser would make the only choices.
@@ -43,13 +43,12 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
 
     def __post_init__(self) -> None:
         by_muon = self.optim == MUON
+        if by_muon and self.deepspeed:
+            raise ValueError(
+                "--optim muon takes matrices, and DeepSpeed flattens parameters: take FSDP of version 2, or another "
+                "optimizer."
+            )
         if by_muon:
-            check_muon()
-            if self.deepspeed:
-                raise ValueError(
-                    "--optim muon takes matrices, and DeepSpeed flattens parameters: take FSDP of version 2, or "
-                    "another optimizer."
-                )
             self.optim = OptimizerNames.ADAMW_TORCH  # the library knows no Muon
         super().__post_init__()
         for name in ("muon_learning_rate", "kernel_learning_rate"):

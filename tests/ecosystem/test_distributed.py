@@ -30,7 +30,7 @@ KINDS = (
     "tensor_parallel",
     "fsdp_by_the_trainer",
     "stream",
-    *(["muon"] if hasattr(torch.optim, "Muon") else []),
+    "muon",
 )
 SPLIT = ("fsdp", "tensor_parallel")
 DOCUMENTS = [f"document {i:06d}" for i in range(24)]
@@ -181,7 +181,6 @@ def test_the_trainer_takes_models_in_pieces(outcome: list[Any], alone: Any) -> N
             assert result["losses"] == pytest.approx(alone[name][0], **CLOSE)
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
 @pytest.mark.parametrize("model_type", ["tnn", "ipa"])
 @pytest.mark.parametrize("size", ["fsdp_size", "tp_size"])
 def test_muon_on_matrices_in_pieces(outcome: list[Any], size: str, model_type: str) -> None:

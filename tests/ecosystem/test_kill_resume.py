@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 pytestmark = pytest.mark.ecosystem
 
@@ -60,7 +59,7 @@ FINETUNE = [
 VARIANTS = {
     "causal": ("pretrain", PRETRAIN),
     "masked": ("pretrain", [*PRETRAIN, "--objective", "masked"]),
-    **({"muon": ("pretrain", [*PRETRAIN, "--optim", "muon"])} if hasattr(torch.optim, "Muon") else {}),
+    "muon": ("pretrain", [*PRETRAIN, "--optim", "muon"]),
     "documents": ("pretrain", [*PRETRAIN, "--respect-documents", "--dataloader-num-workers", "1"]),
     "classifier": (
         "finetune",

@@ -462,7 +462,6 @@ def test_wrong_lengths_and_optimizers(
         pretrain.main(command(text, tmp_path / "run", *more))
 
 
-@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
 def test_muon_by_its_name(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     options = ["--max-steps", "4", "--optim", "muon", "--muon-learning-rate", "3e-2", "--kernel-learning-rate", "1e-3"]
     results = pretrain.main(command(text, tmp_path / "run", *options))

@@ -15,7 +15,6 @@ from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
-has_muon = pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch before 2.9 has no Muon")
 
 
 def model(**fields: Any) -> TNNForCausalLM:
@@ -38,7 +37,6 @@ def losses(run: ResumableTrainer) -> list[float]:
     return [entry["loss"] for entry in run.state.log_history if "loss" in entry]
 
 
-@has_muon
 def test_each_part_is_the_optimizer_of_torch(tmp_path: Path) -> None:
     run = trainer(tmp_path, optim="muon", learning_rate=3e-3, muon_learning_rate=5e-2, weight_decay=0.1)
     ours: Any = run.create_optimizer()
@@ -65,7 +63,6 @@ def test_each_part_is_the_optimizer_of_torch(tmp_path: Path) -> None:
     assert {group["lr"] for group in ours.param_groups} == {3e-3, 5e-2}
 
 
-@has_muon
 def test_a_resumed_run_is_the_run_bit_for_bit(tmp_path: Path) -> None:
     options = {"optim": "muon", "kernel_learning_rate": 1e-2, "lr_scheduler_type": "cosine", "warmup_steps": 1}
     whole = trainer(tmp_path / "whole", **options)
@@ -82,7 +79,6 @@ def test_a_resumed_run_is_the_run_bit_for_bit(tmp_path: Path) -> None:
         assert all(torch.equal(torch.as_tensor(v), torch.as_tensor(states[1][index][k])) for k, v in state.items())
 
 
-@has_muon
 def test_both_rates_follow_the_schedule(tmp_path: Path) -> None:
     run = trainer(tmp_path, optim="muon", muon_learning_rate=0.04, learning_rate=2e-3, lr_scheduler_type="linear")
     run.create_optimizer_and_scheduler(4)
@@ -105,7 +101,6 @@ def test_kernel_networks_have_a_rate_of_their_own(tmp_path: Path) -> None:
     assert plain.optimizer_cls_and_kwargs is None
 
 
-@has_muon
 def test_frozen_parameters_have_no_group(tmp_path: Path) -> None:
     run = trainer(tmp_path, optim="muon")
     frozen = dict(run.model.named_parameters())["model.layers.0.mixer.o_proj.weight"].requires_grad_(False)
@@ -113,7 +108,6 @@ def test_frozen_parameters_have_no_group(tmp_path: Path) -> None:
     assert all(parameter is not frozen for group in optimizer.param_groups for parameter in group["params"])
 
 
-@has_muon
 def test_a_closure_is_called_once_with_gradients() -> None:
     weight, bias = torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3))
     optimizer = MuonWithAdamW([{"params": [weight]}], [{"params": [bias]}])
@@ -128,7 +122,6 @@ def test_a_closure_is_called_once_with_gradients() -> None:
     assert not torch.equal(weight, torch.ones(3, 3)) and not torch.equal(bias, torch.ones(3))
 
 
-@has_muon
 def test_what_muon_cannot_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"shape \(6,\).*FSDP of version 2"):
         MuonWithAdamW([{"params": [torch.nn.Parameter(torch.ones(6))]}], [])
@@ -136,12 +129,6 @@ def test_what_muon_cannot_do_is_refused(tmp_path: Path) -> None:
         arguments(tmp_path, optim="muon", deepspeed={"zero_optimization": {"stage": 2}})
     with pytest.raises(ValueError, match="--muon-learning-rate is -1"):
         arguments(tmp_path, optim="muon", muon_learning_rate=-1.0)
-
-
-def test_muon_without_muon_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(torch.optim, "Muon", raising=False)
-    with pytest.raises(ValueError, match=r"--optim muon needs torch\.optim\.Muon.*install torch 2\.9"):
-        arguments(tmp_path, optim="muon")
 
 
 def test_rates_that_nothing_takes_are_refused(tmp_path: Path) -> None:
