@@ -122,9 +122,14 @@ class BatchAverages:
     Args:
         trainer: whose model, data and collator are taken.
         num_batches: at most so many; 0 leaves the running averages as they are.
+
+    Raises:
+        ValueError: `num_batches` is negative.
     """
 
     def __init__(self, trainer: Trainer, num_batches: int) -> None:
+        if num_batches < 0:
+            raise ValueError(f"--batch-norm-batches is {num_batches}; give 0 to keep running averages, or more.")
         self.trainer = trainer
         self.num_batches = num_batches
         self._step: int | None = None

@@ -50,7 +50,8 @@ class DivergenceWatch(TrainerCallback):
     "stop" raises `DivergenceError`. "back-off" goes back to the newest whole checkpoint before the trouble to which
     the run has not yet gone back, or to the start, multiplies the learning rates by a factor and goes on with the same
     data in the same order; after so many times it stops. Checkpoints after the trouble are renamed in either case.
-    "ignore" goes on, but seals no checkpoint whose loss or weights are not finite.
+    "ignore" goes on, but seals no checkpoint whose loss or weights are not finite. To go back to the start, "back-off"
+    holds a copy of the first weights in the memory of the host; sharded models go back to checkpoints only.
 
     Losses are read once an update, after `StepClock` has waited for the device; several processes judge their mean.
 
@@ -203,10 +204,8 @@ class DivergenceWatch(TrainerCallback):
 
     @torch.no_grad()
     def _finite_weights(self) -> bool:
-        parts = [
-            getattr(weight, "to_local", lambda weight=weight: weight)() for weight in self.trainer.model.parameters()
-        ]
-        finite = torch.stack([part.isfinite().all() for part in parts]).all().float()
+        parts = (part.to_local() if hasattr(part, "to_local") else part for part in self.trainer.model.parameters())
+        finite = torch.tensor(float(all(part.isfinite().all() for part in parts)), device=self.trainer.args.device)
         if self.trainer.args.world_size > 1:
             finite = self.trainer.accelerator.reduce(finite, "mean")
         return bool(finite.item() == 1)
@@ -285,7 +284,7 @@ class DivergenceWatch(TrainerCallback):
         by_itself = " --on-divergence back-off lowers the rate by itself." if self.on_divergence == "stop" else ""
         return (
             f"{error}.{tried if self.back_offs else ''} Lower --learning-rate (given: {args.learning_rate:g}), warm up"
-            f" for longer (--warmup-steps, given: {args.warmup_steps:g}), clip gradients (--max-grad-norm, given: "
+            f" for longer (--warmup-steps, given: {args.warmup_steps}), clip gradients (--max-grad-norm, given: "
             f"{args.max_grad_norm:g}), or choose another norm_type.{by_itself} "
             + (f"The last good checkpoint is {good}." if good else "No checkpoint precedes the trouble.")
             + others

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import EvalLoopOutput, IntervalStrategy, TrainOutput
+from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput
 
 from .._files import whole_files, write_json
 from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
@@ -209,10 +209,15 @@ class ResumableTrainer(Trainer):
             folder, limit, newest, best = outdated
             remove_old_checkpoints(folder, limit, newest=newest, best=best)
 
-    def evaluation_loop(self, *args: Any, **kwargs: Any) -> EvalLoopOutput:
-        """Evaluate or predict as the library does, with averages of batch norms that fit the weights."""
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Evaluate as the library does, with averages of batch norms that fit the weights."""
+        self.averages.refresh()  # before the clock of the evaluation starts
+        return super().evaluate(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> PredictionOutput:
+        """Predict as the library does, with averages of batch norms that fit the weights."""
         self.averages.refresh()
-        return super().evaluation_loop(*args, **kwargs)
+        return super().predict(*args, **kwargs)
 
     def save_model(self, *args: Any, **kwargs: Any) -> None:
         """Save as the library does, checkpoints too, with averages of batch norms that fit the weights."""

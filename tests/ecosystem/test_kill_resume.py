@@ -276,7 +276,7 @@ def test_killed_while_the_final_files_are_written(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [[0], [1], [0, 1]], ids=["first", "second", "both"])
-@pytest.mark.parametrize("variant", ["causal", "masked", "classifier", "early-stopping"])
+@pytest.mark.parametrize("variant", ["causal", "masked", "classifier", "batch-norm", "early-stopping"])
 def test_two_processes_killed_in_a_step(runs: Runs, tmp_path: Path, variant: str, killed: list[int]) -> None:
     """The remaining process meets a closed connection in the next exchange of gradients, and ends."""
     check(runs, tmp_path / "run", variant, "", ranks=2, killed=killed, kill={"step": 8})

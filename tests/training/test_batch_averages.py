@@ -175,6 +175,8 @@ def test_a_model_that_was_not_trained_keeps_its_averages(tmp_path: Path) -> None
     run.evaluate()
     run.save_model()
     assert all((norm.running_mean == 0.5).all() for norm in batch_norms(run.model))
+    with pytest.raises(ValueError, match="--batch-norm-batches is -1; give 0"):
+        trainer(tmp_path, batch_norm_batches=-1)
     few = trainer(tmp_path, rows(3), max_steps=1)
     few.train()
     assert few.evaluate()["eval_loss"] > 0  # one batch of three rows
