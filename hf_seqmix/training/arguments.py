@@ -223,7 +223,8 @@ def run_script(
             steps = updates_within(trainer, seconds) if checkpoint is None else updates_of(checkpoint)
             trainer.args.max_steps = steps
             if trainer.is_world_process_zero():
-                logger.warning(f"{steps:,} updates in {seconds:,.0f} seconds")
+                why = f"in {seconds:,g} seconds" if checkpoint is None else "in all, as many as when the run began"
+                logger.warning(f"{steps:,} updates {why}")
         return finish(arguments, prepared, checkpoint)
     except KeyboardInterrupt:
         logger.error(f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one.")

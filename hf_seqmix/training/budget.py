@@ -1,6 +1,7 @@
 """A budget of seconds as a number of updates."""
 
 import copy
+import gc
 import random
 import statistics
 import tempfile
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 __all__ = ["training_clock", "updates_of", "updates_within"]
@@ -47,8 +48,9 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
 
     A copy of the model is trained for a few updates, and the median of their seconds counts, the loading of data with
     them, but neither evaluations nor checkpoints. The number is a prediction: the run itself takes a little more or
-    less. Weights, random numbers and data of the run are as if there had been no trial. All processes get the number
-    of the first.
+    less. Weights, random numbers and data of the run are as if there had been no trial, and the memory of the trial is
+    free again. Its few updates have a schedule of their own: that their losses diverge says nothing of the run. All
+    processes get the number of the first.
 
     Args:
         trainer: before its training.
@@ -58,12 +60,12 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
     arguments.max_steps = WARM_UP + TIMED
     arguments.save_strategy, arguments.eval_strategy = SaveStrategy.NO, IntervalStrategy.NO
     arguments.logging_strategy, arguments.report_to = IntervalStrategy.NO, []
-    arguments.load_best_model_at_end = arguments.push_to_hub = False
+    arguments.load_best_model_at_end = arguments.push_to_hub = arguments.eval_on_start = False
     arguments.disable_tqdm = True
     marks = _Marks()
     with _random_numbers_kept(), tempfile.TemporaryDirectory() as folder:
         arguments.output_dir = folder
-        trial = type(trainer)(
+        trial: Any = type(trainer)(
             model=copy.deepcopy(trainer.model),
             args=arguments,
             train_dataset=trainer.train_dataset,
@@ -72,7 +74,15 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
             callbacks=[marks],
         )
         trial.model_accepts_loss_kwargs = trainer.model_accepts_loss_kwargs
+        trial.remove_callback(PrinterCallback)
+        if (watch := getattr(trial, "divergence", None)) is not None:
+            watch.on_divergence = "ignore"
         trial.train()
+    del trial, watch
+    gc.collect()  # a trainer and its callbacks name each other
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     each = [after - before for before, after in zip(marks.marks[WARM_UP - 1 :], marks.marks[WARM_UP:], strict=False)]
     answer = [max(1, round(seconds / statistics.median(each)))]
     broadcast_object_list(answer)

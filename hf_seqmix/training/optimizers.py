@@ -23,18 +23,19 @@ class MuonWithAdamW(torch.optim.Optimizer):
     O is what five Newton-Schulz iterations make of the momentum G, close to U V^T for G = U S V^T. Source: Jordan et
     al. 2024, "Muon: an optimizer for hidden layers in neural networks"; both optimizers are those of `torch.optim`.
     They read and write the groups and the state of this optimizer, so that saving and loading, schedules and clipping
-    are those of any optimizer.
+    are those of any optimizer. The groups of AdamW come first: the `Trainer` logs the rate of the first group.
 
     Args:
         matrices: groups for Muon, of matrices only; a group may have any option of `torch.optim.Muon`.
         others: groups for AdamW, which may have any option of `torch.optim.AdamW`.
+        lr: the rate to which schedules that end at a given rate relate that rate; by default that of the first group.
 
     Raises:
         ValueError: for a group of Muon with parameters that are no matrices, as they are where a strategy flattens
             parameters.
     """
 
-    def __init__(self, matrices: list[Group], others: list[Group]) -> None:
+    def __init__(self, matrices: list[Group], others: list[Group], lr: float | None = None) -> None:
         for group in matrices:
             for parameter in group["params"]:
                 if parameter.ndim != 2:
@@ -43,9 +44,10 @@ class MuonWithAdamW(torch.optim.Optimizer):
                         "parameters are flattened (DeepSpeed, FSDP of version 1) take FSDP of version 2, or another "
                         "optimizer."
                     )
-        parts = [(torch.optim.Muon, matrices), (torch.optim.AdamW, others)]
+        parts = [(torch.optim.AdamW, others), (torch.optim.Muon, matrices)]
         self._parts = [make(groups) for make, groups in parts if groups]
-        super().__init__([group for part in self._parts for group in part.param_groups], {})
+        groups = [group for part in self._parts for group in part.param_groups]
+        super().__init__(groups, {"lr": groups[0]["lr"] if lr is None else lr})
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Update all parameters; `closure`, if given, computes the loss anew, with gradients, and is called once."""
@@ -107,11 +109,15 @@ class RoleOptimizers:
                 groups.setdefault((name in matrices, name in kernels, name in decaying, mesh), []).append(parameter)
         by_muon: list[Group] = []
         by_adamw: list[Group] = []
-        for (is_matrix, is_kernel, decay, _), parameters in groups.items():
+        # The rate of the first group is the one that is logged: not that of kernels, where there are others.
+        for (is_matrix, is_kernel, decay, _), parameters in sorted(groups.items(), key=lambda entry: entry[0][1]):
             group = {"params": parameters, "weight_decay": weight_decay if decay else 0.0}
             if is_matrix:
                 by_muon.append({**(muon or {}), **group})
                 continue
             rate = {"lr": kernel_learning_rate} if is_kernel and kernel_learning_rate is not None else {}
             by_adamw.append({**adamw, **rate, **group})
-        return torch.optim.AdamW(by_adamw) if muon is None else MuonWithAdamW(by_muon, by_adamw)
+        # Schedules that end at a given rate read the optimizer's own rate, beside those of its groups.
+        if muon is None:
+            return torch.optim.AdamW(by_adamw, **adamw)
+        return MuonWithAdamW(by_muon, by_adamw, lr=adamw["lr"])

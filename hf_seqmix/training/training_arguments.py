@@ -75,7 +75,8 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
             "lr": self.learning_rate,
             "betas": (self.adam_beta1, self.adam_beta2),
             "eps": self.adam_epsilon,
-            "fused": by_muon or self.optim == OptimizerNames.ADAMW_TORCH_FUSED,
+            # None and not False, or torch would update one parameter after another on a GPU, too.
+            "fused": by_muon or self.optim == OptimizerNames.ADAMW_TORCH_FUSED or None,
         }
         return RoleOptimizers, {
             "decays": decays,

@@ -442,8 +442,9 @@ def test_a_budget_of_seconds(
     assert "6 updates in 2 seconds" in caplog.text
     shutil.rmtree(tmp_path / "run" / "checkpoint-6")
     monkeypatch.setattr(arguments, "updates_within", None)
-    again = pretrain.main(command(text, tmp_path / "run", "--max-seconds", "2", "--save-steps", "4", "--resume"))
+    again = pretrain.main(command(text, tmp_path / "run", "--max-seconds", "7", "--save-steps", "4", "--resume"))
     assert losses(again) == losses(results)
+    assert "6 updates in all, as many as when the run began" in caplog.text and "7 seconds" not in caplog.text
 
 
 @pytest.mark.parametrize(

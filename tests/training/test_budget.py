@@ -1,5 +1,6 @@
 """A budget of seconds: how many updates it is, and that the trial leaves no trace."""
 
+import gc
 import random
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,27 @@ def test_the_median_of_the_updates_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert updates_within(trainer(tmp_path), 60) == 120
     monkeypatch.setattr(budget, "training_clock", lambda: Ticking(looks))
     assert updates_within(trainer(tmp_path), 1e-9) == 1
+
+
+def test_a_trial_is_quiet_and_frees_its_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = trainer(tmp_path, eval_on_start=True)
+    gc.collect()
+    gc.disable()
+    try:
+        updates_within(run, 1.0)
+        assert [entry for entry in gc.get_objects() if type(entry) is type(run)] == [run]
+    finally:
+        gc.enable()
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("on_divergence", ["stop", "back-off"])
+def test_a_trial_that_diverges_says_nothing_of_the_run(tmp_path: Path, on_divergence: str) -> None:
+    """The schedule of a trial warms up in a few updates, that of the run in many."""
+    run = trainer(tmp_path, learning_rate=1e30, optim="sgd", max_grad_norm=0, warmup_steps=0.1)
+    run.divergence.on_divergence = on_divergence
+    assert updates_within(run, 1.0) >= 1
+    assert run.divergence.on_divergence == on_divergence and run.divergence.back_offs == []
 
 
 def test_the_trial_leaves_no_trace(tmp_path: Path) -> None:

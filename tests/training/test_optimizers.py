@@ -87,10 +87,33 @@ def test_both_rates_follow_the_schedule(tmp_path: Path) -> None:
     assert {group["lr"] for group in run.optimizer.param_groups} == {0.03, 1.5e-3}
 
 
+@pytest.mark.parametrize("optim", ["muon", "adamw_torch"])
+@pytest.mark.parametrize(("name", "least"), [("polynomial", "lr_end"), ("cosine_with_min_lr", "min_lr")])
+def test_a_schedule_ends_at_the_rate_that_is_given(tmp_path: Path, optim: str, name: str, least: str) -> None:
+    """The library relates the last rate to the optimizer's default, which is not torch's but `--learning-rate`."""
+    options = {"optim": optim, "learning_rate": 1e-2, "kernel_learning_rate": 2e-2, "muon_learning_rate": 4e-2}
+    run = trainer(tmp_path, lr_scheduler_type=name, lr_scheduler_kwargs={least: 1e-3}, **options)
+    run.create_optimizer_and_scheduler(3)
+    for _ in range(3):
+        run.optimizer.step()
+        run.lr_scheduler.step()
+    last = {1e-3, 2e-3} | ({4e-3} if optim == "muon" else set())
+    assert {round(group["lr"], 12) for group in run.optimizer.param_groups} == last
+
+
+def test_the_rate_that_is_logged_is_the_learning_rate(tmp_path: Path) -> None:
+    options = {"muon_learning_rate": 0.02, "kernel_learning_rate": 1e-2, "lr_scheduler_type": "constant"}
+    for optim in ("muon", "adamw_torch"):
+        run = trainer(tmp_path / optim, optim=optim, learning_rate=3e-3, max_steps=1, **options)
+        run.train()
+        assert [entry["learning_rate"] for entry in run.state.log_history if "loss" in entry] == [3e-3]
+
+
 def test_kernel_networks_have_a_rate_of_their_own(tmp_path: Path) -> None:
     run = trainer(tmp_path, optim="adamw_torch", learning_rate=1e-3, kernel_learning_rate=7e-3)
     optimizer = run.create_optimizer()
     assert type(optimizer) is torch.optim.AdamW
+    assert {group["fused"] for group in optimizer.param_groups} == {None}  # as the library's own
     rates = {id(p): group["lr"] for group in optimizer.param_groups for p in group["params"]}
     kernels = kernel_parameters(run.model)
     for name, parameter in run.model.named_parameters():
