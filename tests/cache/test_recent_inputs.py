@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
 from hf_seqmix.cache.inputs import InputsLayer, InputsStaticLayer
 from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer
-from hf_seqmix.cache.recent_inputs import RecentInputs, last_real, previous_inputs
+from hf_seqmix.cache.recent_inputs import RecentInputs, last_real
 from tests.tolerances import assert_close
 
 GROWING = (KeyInputsLayer, InputsLayer)
@@ -167,14 +166,3 @@ def test_a_layer_of_inputs_alone_is_constant_in_size():
     assert layer.get_seq_length() == 3000
     assert sum(t.numel() for t in (layer.keys, layer.values)) == 0
     assert layer.companions["block"].inputs.untyped_storage().nbytes() == 64 * 4 * 4
-
-
-def test_caches_that_keep_no_inputs():
-    cache = DynamicCache()
-    with pytest.raises(
-        ValueError, match=r"layer 0 of the cache is NoneType, which keeps no inputs, but a short convolution"
-    ):
-        previous_inputs(cache, 0, "block", torch.randn(1, 3, 4), None, 2)
-    cache.update(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), 0)
-    with pytest.raises(ValueError, match=r"is DynamicLayer, which keeps no inputs"):
-        previous_inputs(cache, 0, "block", torch.randn(1, 3, 4), None, 2)
