@@ -217,8 +217,9 @@ class TestConvolvedFDTNN(Convolved, fd_tnn.TestFDTNN):
 
 
 @pytest.mark.slow
-class TestConvolvedSKITNN(Convolved, ski_tnn.TestSKITNN):
-    pass
+class TestConvolvedSKITNN(ski_tnn.TestSKITNN):
+    def config(self, is_causal: bool = False, **kwargs: Any) -> SeqMixConfig:
+        return super().config(is_causal, **{"short_conv_taps": 5, "short_conv_init": "uniform", **kwargs})
 
 
 @pytest.mark.slow
