@@ -2,11 +2,10 @@
 
 from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer, convolve_steps
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
-from .inputs import INPUTS, InputsLayer, InputsStaticLayer
-from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer
+from .inputs import INPUTS, InputsLayer, InputsStaticLayer, count_steps
+from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 from .modes import MODES, ModesLayer, ModesStaticLayer
 from .pairs import PAIRS, PairsLayer, PairsStaticLayer, pairs_of
-from .recent_inputs import previous_inputs
 from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
@@ -36,6 +35,7 @@ __all__ = [
     "append_sums",
     "cached_taps",
     "convolve_steps",
+    "count_steps",
     "join_rows",
     "keep_rows",
     "pairs_of",

@@ -153,8 +153,6 @@ class ConvolutionLayer(HistoryLayer):
         left = total + tokens_to_remove
         if tokens_to_remove >= 0 or total == 0:
             super()._crop(tokens_to_remove)  # which does nothing, or refuses
-        elif left <= 0:
-            self.reset()
         elif self.state is not None:
             self.state.crop(left + self._unused)
         else:

@@ -69,7 +69,7 @@ class HistoryLayer(HeldLayer):
         return keys.shape[0] == room.shape[1] and room.is_inference() == torch.is_inference_mode_enabled()
 
     def _offload(self) -> None:
-        """Move the history to the CPU; the room for further tokens is let go."""
+        """Let go of the room for further tokens, too."""
         super()._offload()
         self.room = None
 

@@ -1,9 +1,13 @@
 """Cache layers for mixers that keep nothing but the last inputs of a short convolution: constant in size."""
 
+from typing import Any
+
+from torch import Tensor
+
 from .._compat import register_layer_type
 from .history import HistoryLayer, HistoryStaticLayer
 
-__all__ = ["INPUTS", "InputsLayer", "InputsStaticLayer"]
+__all__ = ["INPUTS", "InputsLayer", "InputsStaticLayer", "count_steps"]
 
 INPUTS = "seqmix_inputs"
 """The name by which a config's `layer_types` asks for such a layer."""
@@ -28,3 +32,9 @@ class InputsStaticLayer(HistoryStaticLayer):
 
 
 register_layer_type(InputsLayer, InputsStaticLayer)
+
+
+def count_steps(past_key_values: Any, layer_idx: int, values: Tensor) -> None:
+    """Tell a layer of a cache of this call's inputs, (batch, length, channels), which it is not to keep."""
+    nothing = values[:, None, :, :0]
+    past_key_values.update(nothing, nothing, layer_idx)

@@ -10,7 +10,7 @@ from torch import Tensor
 from .._compat import register_layer_type
 from .held import HeldLayer, HeldStaticLayer
 
-__all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer"]
+__all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer", "previous_inputs"]
 
 KEY_INPUTS = "seqmix_key_inputs"
 """The name by which a config's `layer_types` asks for such a layer."""
@@ -37,3 +37,36 @@ class KeyInputsStaticLayer(HeldStaticLayer):
 
 
 register_layer_type(KeyInputsLayer, KeyInputsStaticLayer, attends=True)
+
+
+def previous_inputs(
+    past_key_values: Any, layer_idx: int, name: str, inputs: Tensor, real: Tensor | None, count: int
+) -> Tensor:
+    """Add the inputs of this call to a layer, and return the last real ones before it.
+
+    Args:
+        past_key_values: cache of the library, built for the model's configuration.
+        layer_idx: number of the layer.
+        name: of the convolution whose inputs these are, one of those in this layer.
+        inputs: (batch, length, channels), zeros at pads.
+        real: (batch, length) bool, True at real tokens; None when all are.
+        count: how many to return.
+
+    Returns:
+        (batch, count, channels), zeros first where there were fewer.
+
+    Raises:
+        ValueError: for a cache that was not built for them.
+    """
+    layers = past_key_values.layers
+    layer = layers[layer_idx] if layer_idx < len(layers) else None
+    # By what it does, not by its class, of which exported model code may have brought a copy.
+    push = getattr(layer, "push_inputs", None)
+    if push is None:
+        raise ValueError(
+            f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but a short "
+            "convolution (short_conv_taps, token_shift) needs the last ones: build the cache with "
+            "DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
+        )
+    before: Tensor = push(name, inputs, real, count)
+    return before

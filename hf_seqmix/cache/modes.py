@@ -182,8 +182,6 @@ class ModesLayer(HistoryLayer):
         seen = self.get_seq_length()
         if tokens_to_remove >= 0 or self.state is None or self.kernel is None or self.keys is None:
             super()._crop(tokens_to_remove)  # which does nothing, or refuses
-        elif seen + tokens_to_remove <= 0:
-            self.reset()
         else:
             left = seen + tokens_to_remove - self.passed
             if left < self.kernel.reach - 1:

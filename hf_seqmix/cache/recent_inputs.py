@@ -4,7 +4,6 @@ A layer has one `RecentInputs`, or, preallocated, one tensor, for each convoluti
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from torch.nn import functional as F
 
 from ..ops.common.ordering import inverse_order, places_first
 
-__all__ = ["RecentInputs", "last_real", "previous_inputs", "stack_rows"]
+__all__ = ["RecentInputs", "last_real", "stack_rows"]
 
 
 def stack_rows(parts: Sequence[Tensor | None], rows: Sequence[int], fill: int = 0) -> Tensor | None:
@@ -172,36 +171,3 @@ class RecentInputs:
     def _map(self, change: Callable[[Tensor], Tensor]) -> None:
         if self.inputs is not None and self.real is not None and self.earlier is not None:
             self.inputs, self.real, self.earlier = change(self.inputs), change(self.real), change(self.earlier)
-
-
-def previous_inputs(
-    past_key_values: Any, layer_idx: int, name: str, inputs: Tensor, real: Tensor | None, count: int
-) -> Tensor:
-    """Add the inputs of this call to a layer, and return the last real ones before it.
-
-    Args:
-        past_key_values: cache of the library, built for the model's configuration.
-        layer_idx: number of the layer.
-        name: of the convolution whose inputs these are, one of those in this layer.
-        inputs: (batch, length, channels), zeros at pads.
-        real: (batch, length) bool, True at real tokens; None when all are.
-        count: how many to return.
-
-    Returns:
-        (batch, count, channels), zeros first where there were fewer.
-
-    Raises:
-        ValueError: for a cache that was not built for them.
-    """
-    layers = past_key_values.layers
-    layer = layers[layer_idx] if layer_idx < len(layers) else None
-    # By what it does, not by its class, of which exported model code may have brought a copy.
-    push = getattr(layer, "push_inputs", None)
-    if push is None:
-        raise ValueError(
-            f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but a short "
-            "convolution (short_conv_taps, token_shift) needs the last ones: build the cache with "
-            "DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
-        )
-    before: Tensor = push(name, inputs, real, count)
-    return before

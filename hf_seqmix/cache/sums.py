@@ -105,16 +105,13 @@ class SumsLayer(HeldLayer):
         if remove == 0 or self.keys is None:
             return
         held = seen - self.summed
-        if remove >= seen:
-            self.reset()
-        elif remove > held:
+        if remove > held:
             raise ValueError(
                 f"{remove} tokens were to be cropped from a cache of {seen}, but running sums can only take back the "
                 f"last {held}: crop less, call activate_past_recording() before the first tokens to take all of these "
                 "back, or start from an empty cache, since other layers of this cache may have been cropped already."
             )
-        else:
-            self.keys = self.keys[:, :, : held - remove]
+        self.keys = self.keys[:, :, : held - remove]
 
     def _join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads, which add nothing."""

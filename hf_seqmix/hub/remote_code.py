@@ -19,9 +19,10 @@ from typing import Any
 from .. import cache as cache_layers
 from .._version import __version__
 from ..models.auto import AUTO_CLASSES, FAMILIES
-from ..models.configuration import SeqMixConfig
+from ..models.configuration import MIXER_CONFIGS, SeqMixConfig
 from ..models.family import Family
 from ..models.hybrid.configuration_hybrid import SeqMixHybridConfig
+from ..models.mixers import MIXERS
 from .concatenation.source_modules import Module, Package
 from .concatenation.writing import File, concatenate
 
@@ -85,16 +86,16 @@ def remote_code(config: SeqMixConfig) -> RemoteCode:
 @cache
 def _code(prefix: str, mixers: tuple[str, ...], reads_images: bool) -> RemoteCode:
     family = next(family for family in FAMILIES if family.prefix == prefix)
-    others = [family for family in FAMILIES if family.config_class.model_type in mixers]
     configuration, modeling = _configuration_of(family), _modeling_of(family)
     files = [
         # The configuration of a hybrid needs the configurations of its mixers, the model their modules.
         File(
             configuration[-1],
             (configuration,),
-            names=tuple((_configuration_of(other), other.config_class.__name__) for other in others),
+            names=tuple((_parts(MIXER_CONFIGS[name].__module__), MIXER_CONFIGS[name].__name__) for name in mixers),
         ),
-        File(modeling[-1], (modeling,), tuple(map(_modeling_of, others))),
+        # A mixer is registered where the function that builds it stands.
+        File(modeling[-1], (modeling,), tuple(_parts(MIXERS[name].__module__) for name in mixers)),
     ]
     if reads_images:
         files.append(File(_PROCESSOR_FILE, (_PROCESSOR,)))
@@ -148,9 +149,8 @@ def _parts(name: str) -> Module:
 
 def _mixers_of(config: SeqMixHybridConfig) -> tuple[str, ...]:
     """Return the names of the mixers of a hybrid, but for its own, attention."""
-    known = {"attention", *(family.config_class.model_type for family in FAMILIES)} - {config.model_type}
     names = sorted({*config.layer_mixers, *(config.mixer_configs or {})})
-    foreign = [name for name in names if name not in known]
+    foreign = [name for name in names if MIXERS[name].__module__.split(".")[0] != _PACKAGE.folder.name]
     if foreign:
         raise ValueError(
             f"mixer_types names {', '.join(foreign)}, registered from outside the package: only its own mixers can be "

@@ -1,5 +1,7 @@
 """The table of families, and the loop that makes the library's `Auto` classes know them."""
 
+from importlib import import_module
+
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -74,3 +76,4 @@ def register_family(family: Family) -> None:
 
 for _family in FAMILIES:
     register_family(_family)
+import_module(".short_conv.mixer", __package__)  # registers a mixer of hybrids that is no family

@@ -22,10 +22,10 @@ def build_short_convolution(config: SeqMixConfig, layer_idx: int) -> nn.Module |
     if config.short_conv_taps == 0 or config.layer_mixers[layer_idx] == "short_conv":
         return None
 
-    def convolution() -> ShortConvolution:
-        return ShortConvolution(config.hidden_size, config.short_conv_taps, config.is_causal, config.short_conv_init)
+    def convolution(taps: int) -> ShortConvolution:
+        return ShortConvolution(config.hidden_size, taps, config.is_causal, config.short_conv_init)
 
-    return operator_of_axes(convolution, config.mixing_grid, config.is_causal)
+    return operator_of_axes(convolution, config.mixing_grid, config.is_causal, config.short_conv_taps)
 
 
 def convolve_call(

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from transformers import DynamicCache
 
-from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer
+from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 
 
 @pytest.mark.parametrize("layer", [KeyInputsLayer(), KeyInputsStaticLayer(max_cache_len=40)], ids=str)
@@ -16,3 +17,14 @@ def test_keys_and_values_have_widths_of_their_own(layer):
     assert layer.get_seq_length() == 9
     assert torch.equal(layer.keys[:, :, :9], x[..., :3])
     assert torch.equal(layer.values[:, :, :9], x[..., 3:])
+
+
+def test_caches_that_keep_no_inputs():
+    cache = DynamicCache()
+    with pytest.raises(
+        ValueError, match=r"layer 0 of the cache is NoneType, which keeps no inputs, but a short convolution"
+    ):
+        previous_inputs(cache, 0, "block", torch.randn(1, 3, 4), None, 2)
+    cache.update(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), 0)
+    with pytest.raises(ValueError, match=r"is DynamicLayer, which keeps no inputs"):
+        previous_inputs(cache, 0, "block", torch.randn(1, 3, 4), None, 2)

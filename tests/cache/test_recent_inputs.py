@@ -1,19 +1,31 @@
 """The last inputs of short convolutions, alone and beside what cache layers keep."""
 
+import copy
+import pickle
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import DynamicCache
 
+from hf_seqmix.cache import (
+    ConvolutionLayer,
+    HistoryLayer,
+    HistoryStaticLayer,
+    ModesLayer,
+    PairsStaticLayer,
+    SumsLayer,
+    SumsStaticLayer,
+)
 from hf_seqmix.cache.inputs import InputsLayer, InputsStaticLayer
 from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer
-from hf_seqmix.cache.recent_inputs import RecentInputs, last_real, previous_inputs
+from hf_seqmix.cache.recent_inputs import RecentInputs, last_real
 from tests.tolerances import assert_close
 
-GROWING = (KeyInputsLayer, InputsLayer)
-LAYERS = (*GROWING, KeyInputsStaticLayer, InputsStaticLayer)
+GROWING = (KeyInputsLayer, InputsLayer, HistoryLayer, ConvolutionLayer, ModesLayer, SumsLayer)
+PREALLOCATED = (KeyInputsStaticLayer, InputsStaticLayer, HistoryStaticLayer, PairsStaticLayer, SumsStaticLayer)
+LAYERS = GROWING + PREALLOCATED
 
 
 def make(kind: Any) -> Any:
@@ -23,8 +35,9 @@ def make(kind: Any) -> Any:
 def push(layer: Any, inputs: Tensor, real: Tensor | None = None, count: int = 2, name: str = "block") -> Tensor:
     """As a block does: inputs first, then what a mixer keeps."""
     before = layer.push_inputs(name, inputs, real, count)
-    width = 0 if isinstance(layer, (InputsLayer, InputsStaticLayer)) else 3
-    layer.update(inputs[:, None, :, :width], inputs[:, None, :, :width])
+    keys = inputs[:, None, :, : 0 if isinstance(layer, (InputsLayer, InputsStaticLayer)) else 3]
+    attends = isinstance(layer, (KeyInputsLayer, KeyInputsStaticLayer))
+    layer.update(keys, keys if attends else keys[..., :0], fold=partial(torch.sum, dim=1))
     return before
 
 
@@ -138,11 +151,21 @@ def test_rows_are_joined_and_lose_their_pads(kind):
 
 
 @pytest.mark.parametrize("kind", GROWING)
+def test_copies_and_moves_keep_the_inputs(kind):
+    layer, x = make(kind), torch.randn(2, 100, 4)
+    push(layer, x)
+    layer.offload()
+    layer.prefetch()
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer)), layer):
+        assert torch.equal(push(other, x[:, :1]), x[:, -2:])
+
+
+@pytest.mark.parametrize("kind", GROWING)
 def test_a_crop_too_deep_is_refused(kind):
     layer, x = make(kind), torch.randn(1, 300, 4)
     for chunk in x.split(10, 1):
         push(layer, chunk)
-    with pytest.raises(ValueError, match="250 tokens were to be cropped from a cache of 300, but the inputs of only"):
+    with pytest.raises(ValueError, match="250 tokens were to be cropped from a cache of 300, but"):
         layer.crop(-250)
     assert layer.get_seq_length() == 300
     layer.crop(-64)
@@ -167,14 +190,3 @@ def test_a_layer_of_inputs_alone_is_constant_in_size():
     assert layer.get_seq_length() == 3000
     assert sum(t.numel() for t in (layer.keys, layer.values)) == 0
     assert layer.companions["block"].inputs.untyped_storage().nbytes() == 64 * 4 * 4
-
-
-def test_caches_that_keep_no_inputs():
-    cache = DynamicCache()
-    with pytest.raises(
-        ValueError, match=r"layer 0 of the cache is NoneType, which keeps no inputs, but a short convolution"
-    ):
-        previous_inputs(cache, 0, "block", torch.randn(1, 3, 4), None, 2)
-    cache.update(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), 0)
-    with pytest.raises(ValueError, match=r"is DynamicLayer, which keeps no inputs"):
-        previous_inputs(cache, 0, "block", torch.randn(1, 3, 4), None, 2)

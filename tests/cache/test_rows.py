@@ -25,12 +25,25 @@ def of_all_layers() -> PreTrainedModel:
     return SeqMixHybridForCausalLM(SeqMixHybridConfig(**SMALL, mixer_types=types, mixer_configs=own))
 
 
+def convolved() -> PreTrainedModel:
+    """The same with the inputs of short convolutions, and layers of such inputs alone."""
+    own = {
+        "attention": {"num_heads": 2},
+        "ipa": {"num_centers": 4, "token_shift": 3},
+        "poly_transformer": {"num_attention_heads": 2},
+        "short_conv": {"taps": 3},
+    }
+    types = ["short_conv", "tnn", "attention", "poly_transformer", "ipa"]
+    fields = {"mixer_types": types, "mixer_configs": own, "short_conv_taps": 4, "short_conv_init": "uniform"}
+    return SeqMixHybridForCausalLM(SeqMixHybridConfig(**SMALL, **fields))
+
+
 def with_pairs() -> PreTrainedModel:
     """Pairs of the copy head, with and without the inputs of keys."""
     return IPAForCausalLM(IPAConfig(**SMALL, num_hidden_layers=2, num_centers=4, copy_head=True, token_shift=2))
 
 
-@pytest.fixture(scope="module", params=[of_all_layers, with_pairs], ids=lambda make: make.__name__)
+@pytest.fixture(scope="module", params=[of_all_layers, with_pairs, convolved], ids=lambda make: make.__name__)
 def model(request):
     torch.manual_seed(0)
     return perturb(request.param()).double().eval()

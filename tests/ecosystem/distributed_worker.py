@@ -67,6 +67,16 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
         "ForCausalLM",
         {"mixer_types": ["tnn", "ipa"], "mixer_configs": {"ipa": {"num_centers": 2}}},
     ),
+    "tnn after convolutions": ("tnn", "ForCausalLM", {"short_conv_taps": 3}),
+    "hybrid of convolutions": (
+        "seqmix_hybrid",
+        "ForCausalLM",
+        {
+            "mixer_types": ["short_conv", "attention"],
+            "mixer_configs": {"attention": {"num_heads": 2}},
+            "short_conv_taps": 4,
+        },
+    ),
     "hybrid of three": (
         "seqmix_hybrid",
         "ForCausalLM",

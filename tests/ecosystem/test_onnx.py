@@ -113,6 +113,9 @@ VARIANTS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("poly_transformer", "ForMaskedLM", {"degree": 5}, False),
     ("poly_transformer", "ForCausalLM", {"mixing": "toeplitz"}, False),
     ("seqmix_hybrid", "ForMaskedLM", {}, False),
+    ("poly_transformer", "ForCausalLM", {"short_conv_taps": 4, "short_conv_init": "uniform"}, False),
+    ("tnn", "ForMaskedLM", {"short_conv_taps": 5, "short_conv_init": "uniform"}, False),
+    ("tnn", "ForImageClassification", {**IMAGES, "mixing_dimensions": 2, "short_conv_taps": 3}, False),
 ]
 
 
@@ -192,6 +195,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
 GENERATION: dict[str, tuple[str, dict[str, Any]]] = {
     **{model_type: (model_type, {}) for model_type in CAUSAL},
     "copy head": ("ipa", {"copy_head": True, "token_shift": 3, "kernel_norm": "mix"}),
+    "short convolutions": (
+        "seqmix_hybrid",
+        {"mixer_types": ["short_conv", "attention", "tnn"], "num_hidden_layers": 3, "short_conv_taps": 3},
+    ),
     "soft degrees": ("poly_transformer", {"degree": 4, "degree_form": "soft"}),
 }
 

@@ -52,8 +52,10 @@ def perturbed(model: Any) -> Any:
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
     torch.manual_seed(0)
-    mixers = ["tnn", "attention", "ipa", "fd_tnn", "poly_transformer"]
-    images = FDTNNConfig(hidden_size=16, num_hidden_layers=1, is_causal=False, image_size=8, mixing_dimensions=2)
+    mixers = ["tnn", "attention", "ipa", "fd_tnn", "poly_transformer", "short_conv"]
+    images = FDTNNConfig(
+        hidden_size=16, num_hidden_layers=1, is_causal=False, image_size=8, mixing_dimensions=2, short_conv_taps=3
+    )
     models = {
         "tnn": TNNForCausalLM(TNNConfig(**TEXT)),
         "fd_tnn": FDTNNForImageClassification(images),
@@ -61,7 +63,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
         "ipa": IPAForCausalLM(IPAConfig(**TEXT, token_shift=2, copy_head=True)),
         "poly_transformer": PolyTransformerForSequenceClassification(PolyTransformerConfig(**TEXT, num_labels=3)),
         "seqmix_hybrid": SeqMixHybridForCausalLM(
-            SeqMixHybridConfig(**{**TEXT, "num_hidden_layers": len(mixers)}, mixer_types=mixers)
+            SeqMixHybridConfig(**{**TEXT, "num_hidden_layers": len(mixers)}, mixer_types=mixers, short_conv_taps=3)
         ),
     }
     models["attention"] = SeqMixHybridModel(SeqMixHybridConfig(**TEXT))  # the control, and a model without a head

@@ -37,7 +37,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "poly toeplitz": ("poly_transformer", {"mixing": "toeplitz", "num_attention_heads": 4}),
     "poly triangular": ("poly_transformer", {"mixing": "triangular", "num_attention_heads": 4}),
     "attention": ("seqmix_hybrid", {"mixer_types": ["attention"], "mixer_configs": {"attention": {"num_heads": 2}}}),
-    "hybrid": ("seqmix_hybrid", {"mixer_types": ["tnn", "ski_tnn"], "is_causal": False,
+    "hybrid": ("seqmix_hybrid", {"mixer_types": ["tnn", "ski_tnn", "short_conv"], "is_causal": False,
+                                 "short_conv_taps": 3, "short_conv_init": "uniform",
                                  "mixer_configs": {"tnn": RPE, "ski_tnn": {"num_inducing_points": 7}}}),
 }  # fmt: skip
 

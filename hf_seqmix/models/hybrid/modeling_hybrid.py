@@ -11,8 +11,6 @@ from ..classification import (
 from ..family import Family
 from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..mixers import register_mixer
-from ..short_conv.configuration_short_conv import ShortConvConfig
-from ..short_conv.mixer import build_short_conv_mixer
 from ..toeplitz.distilled import DistillableDecoder
 from ..vision import SeqMixForImageClassification
 from .attention import SoftmaxAttention
@@ -85,6 +83,5 @@ class SeqMixHybridForImageClassification(SeqMixForImageClassification, SeqMixHyb
 
 
 register_mixer("attention", AttentionConfig, build_attention_mixer)
-register_mixer("short_conv", ShortConvConfig, build_short_conv_mixer)
 
 HYBRID_FAMILY = Family(SeqMixHybridPreTrainedModel, None)

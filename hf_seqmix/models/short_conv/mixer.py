@@ -4,8 +4,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from ...cache import count_steps
 from ...modules.short_convolution import ShortConvolution
 from ...ops.masking import TokenLayout
+from ..mixers import register_mixer
 from ..short_convolution import convolve_call
 from ..toeplitz.gated_unit import GatedToeplitzUnit
 from .configuration_short_conv import ShortConvConfig
@@ -42,8 +44,7 @@ class ShortConvOperator(nn.Module):
         """
         mixed = convolve_call(self.convolution, "mixer", values, layout, layout.mask, past_key_values, self.layer_idx)
         if past_key_values is not None:
-            nothing = values[:, None, :, :0]
-            past_key_values.update(nothing, nothing, self.layer_idx)  # counts the tokens
+            count_steps(past_key_values, self.layer_idx, values)
         return mixed
 
 
@@ -52,3 +53,6 @@ def build_short_conv_mixer(config: ShortConvConfig, layer_idx: int) -> GatedToep
     convolution = ShortConvolution(config.mixer_size, config.taps, config.is_causal, config.taps_init)
     operator = ShortConvOperator(convolution, layer_idx)
     return GatedToeplitzUnit(config.hidden_size, config.mixer_size, operator, config.hidden_act, layer_idx)
+
+
+register_mixer("short_conv", ShortConvConfig, build_short_conv_mixer)

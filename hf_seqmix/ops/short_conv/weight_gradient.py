@@ -11,8 +11,8 @@ from ..common.dispatch import compute_dtype
 
 __all__ = ["weight_gradient"]
 
-# Taps up to which a product and a sum for each is faster than a batched product: a fifth of its time for each tap.
-_FEW_TAPS = 8
+# Taps up to which a product and a sum for each is faster than batched products, for 64 to 768 channels on CPU.
+_FEW_TAPS = 12
 # Positions that share one row of the batched product; 16 measured fastest for 17 and 33 taps.
 _SEGMENT = 16
 # Bytes of g that are laid out anew at a time: in cache on CPU, where 1 MiB measured fastest for 256 and 768 channels.

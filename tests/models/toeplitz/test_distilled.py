@@ -28,6 +28,7 @@ MODELS = {
             mixer_types=["tnn", "attention", "fd_tnn"],
             mixer_configs={"attention": {"num_heads": 2}, "tnn": {"decay": 0.9}},
             max_position_embeddings=200,
+            short_conv_taps=3,
         )
     ),
 }

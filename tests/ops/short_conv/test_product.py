@@ -26,18 +26,40 @@ def test_equals_the_definition(length, taps, dtype):
         assert_close(ours, exact, dtype)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("taps", "back"), [(1, 0), (2, 0), (4, 3), (4, 1), (5, 4), (17, 16), (18, 5), (20, 19)])
+@pytest.mark.parametrize("length", [1, 3, 40])
+def test_off_center_equals_the_definition(length, taps, back, dtype):
+    x, upstream = (torch.randn(3, 5, length, dtype=torch.float64).to(dtype) for _ in range(2))
+    weight = torch.randn(5, taps, dtype=torch.float64).to(dtype)
+    values = []
+    for function, kind in ((short_conv, dtype), (short_conv_dense, torch.float64)):
+        x_, w_ = x.to(kind).requires_grad_(), weight.to(kind).requires_grad_()
+        y = function(x_, w_, back)
+        values.append([y.detach(), *torch.autograd.grad(y, (x_, w_), upstream.to(kind))])
+    for ours, exact in zip(*values, strict=True):
+        assert ours.dtype == dtype
+        assert_close(ours, exact, dtype)
+
+
+def test_a_causal_one_by_hand():
+    x = torch.tensor([[[1.0, 10.0, 100.0]]], dtype=torch.float64)
+    weight = torch.tensor([[2.0, 3.0, 5.0]], dtype=torch.float64)  # lags 2, 1, 0
+    assert short_conv(x, weight, 2)[0, 0].tolist() == [5.0, 53.0, 532.0]
+
+
 def test_by_hand():
     x = torch.tensor([[[1.0, 10.0, 100.0]]], dtype=torch.float64)
     weight = torch.tensor([[2.0, 3.0, 5.0]], dtype=torch.float64)  # lags 1, 0, -1
     assert short_conv(x, weight)[0, 0].tolist() == [53.0, 532.0, 320.0]
 
 
-@pytest.mark.parametrize(("length", "taps"), [(1, 3), (5, 3), (18, 5), (4, 9)])
-def test_gradcheck_and_gradgradcheck(length, taps):
+@pytest.mark.parametrize(("length", "taps", "back"), [(1, 3, 1), (5, 3, 2), (18, 5, 2), (4, 9, 4), (6, 14, 13)])
+def test_gradcheck_and_gradgradcheck(length, taps, back):
     x = torch.randn(2, 2, length, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(2, taps, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(short_conv, (x, weight))
-    assert torch.autograd.gradgradcheck(short_conv, (x, weight))
+    assert torch.autograd.gradcheck(short_conv, (x, weight, back))
+    assert torch.autograd.gradgradcheck(short_conv, (x, weight, back))
 
 
 @pytest.mark.parametrize("which", [0, 1])
@@ -65,6 +87,19 @@ def test_layouts_in_memory_agree_and_channels_stay_last():
     assert short_conv(last, weight).transpose(1, 2).is_contiguous()
 
 
+def test_transforms_of_torch_func():
+    x, weight = torch.randn(3, 2, 9, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+
+    def loss(weight, x):
+        return short_conv(x[None], weight, 3).square().sum()
+
+    each = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(weight, x)
+    exact = weight.clone().requires_grad_()
+    for row, ours in zip(x, each, strict=True):
+        (alone,) = torch.autograd.grad(short_conv_dense(row[None], exact, 3).square().sum(), exact)
+        assert_close(ours, alone)
+
+
 def test_compiles_and_counts_no_pads():
     compiled = torch.compile(short_conv, backend="aot_eager", fullgraph=True)
     x = torch.randn(2, 3, 9, dtype=torch.float64, requires_grad=True)
@@ -89,6 +124,8 @@ def test_empty_inputs(shape):
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="weight has 4 taps; a centered convolution needs an odd number"):
         short_conv(torch.randn(1, 2, 5), torch.randn(2, 4))
+    with pytest.raises(ValueError, match="back is 4; with 4 taps it must be from 0 to 3"):
+        short_conv(torch.randn(1, 2, 5), torch.randn(2, 4), 4)
     with pytest.raises(ValueError, match=r"got \(1, 2, 5\) and \(3, 3\)"):
         short_conv(torch.randn(1, 2, 5), torch.randn(3, 3))
 
