@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data.labelled import load_labelled
-from hf_seqmix.training import read_recipe
+from hf_seqmix.training import merge_recipes, read_recipe
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
 
@@ -65,6 +65,7 @@ class Size:
         updates: of a run.
         evaluations: of a run, on validation data.
         learning_rates: of the families with batch norms (the Toeplitz ones and their control), and of the others.
+        seconds: of a run, in place of `updates`; the run is then laid out to learn in little time, see `LEARNING`.
     """
 
     data: Mapping[str, Any]
@@ -73,6 +74,7 @@ class Size:
     updates: int | None = None
     evaluations: int = 4
     learning_rates: tuple[float, float] | None = None
+    seconds: float | None = None
 
 
 def _rows(train: int, held_out: int) -> dict[str, int]:
@@ -101,15 +103,25 @@ SIZES: dict[str, dict[str, Size]] = {
             {"rows": _rows(100_000, 2000), "min_length": 16, "max_length": 65},
             _recipe(max_length=66),
             batch=64,
-            updates=1200,
             evaluations=8,
-            learning_rates=RATES,
+            seconds=1800,
         ),
         "full": Size({"rows": _rows(96_000, 2000)}),
     },
     "text": {
         "fast": Size({}, _recipe(TINY, max_length=256, max_train_samples=500, max_eval_samples=100), 16, 12),
-        "reduced": Size({}, _recipe(max_length=512, max_eval_samples=1000, **WORDS), 16, 400, learning_rates=RATES),
+        "reduced": Size(
+            {},
+            _recipe(
+                {"hidden_size": 96, "num_hidden_layers": 3, "intermediate_size": 192},
+                max_length=512,
+                max_eval_samples=2000,
+                **WORDS,
+            ),
+            batch=32,
+            evaluations=8,
+            seconds=3600,
+        ),
         "full": Size({}, _recipe(**WORDS)),
     },
     "retrieval": {
@@ -117,18 +129,18 @@ SIZES: dict[str, dict[str, Size]] = {
             {"rows": _rows(200, 40), "length": 256}, _recipe(TINY, max_length=256), 16, 12, learning_rates=RATES
         ),
         "reduced": Size(
-            {"rows": _rows(8000, 600), "length": 500}, _recipe(max_length=500, **WORDS), 16, 400, learning_rates=RATES
+            {"rows": _rows(8000, 600), "length": 500}, _recipe(max_length=500, **WORDS), batch=16, seconds=1800
         ),
         "full": Size({"rows": _rows(20_000, 2000), "length": 4000}, _recipe(**WORDS)),
     },
     "image": {
         "fast": Size({}, _recipe(TINY, max_train_samples=200, max_eval_samples=40), 8, 4, 2, learning_rates=RATES),
-        "reduced": Size({}, _recipe(FEWER_LAYERS, max_eval_samples=500), 16, 300, 3, learning_rates=RATES),
+        "reduced": Size({}, _recipe(FEWER_LAYERS, max_eval_samples=1000), batch=16, evaluations=8, seconds=1800),
         "full": Size({}),
     },
     "pathfinder": {
         "fast": Size({"rows": _rows(200, 40)}, _recipe(TINY), 8, 4, 2),
-        "reduced": Size({"rows": _rows(10_000, 500)}, _recipe(FEWER_LAYERS), 16, 400),
+        "reduced": Size({"rows": _rows(10_000, 500)}, _recipe(FEWER_LAYERS), batch=16, evaluations=8, seconds=1800),
         "full": Size({"rows": _rows(160_000, 20_000)}),
     },
     "path-x": {
@@ -137,6 +149,23 @@ SIZES: dict[str, dict[str, Size]] = {
         "full": Size({"rows": _rows(160_000, 20_000), "image_size": 128}),
     },
 }
+LEARNING: dict[str, dict[str, Any]] = {
+    "model": {"config_overrides": {"zero_init_outputs": True, "short_conv_taps": 5, "short_conv_init": "uniform"}},
+    "training": {
+        "bf16": "auto",
+        "optim": "muon",
+        "muon_learning_rate": 0.02,
+        "learning_rate": 2e-3,
+        "lr_scheduler_type": "cosine",
+        "weight_decay": 0.1,
+        "weight_decay_on_all_parameters": False,
+        "max_grad_norm": 1.0,
+    },
+}
+"""What takes the place of the papers' settings, which are laid out for 50,000 updates, where there are minutes."""
+LEARNING_BATCH_NORMED = {"model": {"config_overrides": {"norm_type": "simple_rms", "norm_eps": 1e-6}}}
+"""And of batch norms, which regularize where there are many passes over the data."""
+
 OPERATOR_SEED = 1
 """Of the expressions of one operator; those that are trained on have seed 0."""
 FULL_UPDATES = {
@@ -253,7 +282,7 @@ def check_seconds(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--max-seconds must be positive; given {seconds}.")
     if not arguments.self_pretrain:
         return
-    if seconds is None:
+    if seconds is None and any(SIZES[task][arguments.size].seconds is None for task in arguments.tasks):
         raise ValueError("--self-pretrain shares out the seconds of a run: give --max-seconds.")
     if not 0 < share < 1:
         raise ValueError(f"--pretrain-share must lie between 0 and 1; given {share}.")
@@ -287,7 +316,7 @@ def make_job(
     training: dict[str, Any] = {}
     if size.batch is not None:
         training |= {"per_device_train_batch_size": size.batch, "per_device_eval_batch_size": size.batch}
-    seconds = arguments.max_seconds
+    seconds = arguments.max_seconds or (None if arguments.max_steps else size.seconds)
     updates = None if seconds else arguments.max_steps or size.updates
     if seconds or updates:
         # As many evaluations whatever the length: where that is in seconds, a share of the updates.
@@ -295,11 +324,21 @@ def make_job(
         left = seconds * (1 - arguments.pretrain_share) if pretrain else seconds
         training |= {"max_steps": updates} if updates else {"max_seconds": left, "warmup_steps": 0.1}
         training |= {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+    learning = {}
+    if size.seconds is not None:
+        learning = merge_recipes(LEARNING, LEARNING_BATCH_NORMED if family in BATCH_NORMED else {})
     rate = arguments.learning_rate or (size.learning_rates and size.learning_rates[family not in BATCH_NORMED])
     if rate:
         training["learning_rate"] = rate
     run = make_run(
-        task, recipe, {"data": data.fields}, size.recipe, {"training": training}, arguments=arguments, seed=seed
+        task,
+        recipe,
+        {"data": data.fields},
+        learning,
+        size.recipe,
+        {"training": training},
+        arguments=arguments,
+        seed=seed,
     )
     probe = None
     if task == "listops":

@@ -229,9 +229,12 @@ def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size:
     model_type["short_conv"] = "seqmix_hybrid"
     assert parsed.model.model_type == model_type.get(family, family)
     assert parsed.training.load_best_model_at_end and parsed.training.metric_for_best_model == "accuracy"
-    steps = parsed.training.max_steps
-    assert (job.updates == steps) or (size == "full" and steps == -1)
+    steps, seconds = parsed.training.max_steps, parsed.run.max_seconds
+    assert (
+        (job.updates is None and steps == -1) if seconds else (job.updates == steps or (size, steps) == ("full", -1))
+    )
     assert size != "full" or job.updates <= 50_000
+    assert (parsed.training.optim == "muon") == (seconds is not None) == (size == "reduced" and task != "path-x")
     tokenizer = None if parsed.reads_images else build_tokenizer(parsed.model.tokenizer)
     with torch.device("meta"):
         model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, tokenizer)
@@ -260,7 +263,7 @@ def test_overrides_of_every_run_are_in_its_record(scripts: Any, tmp_path: Path) 
     with torch.device("meta"):
         model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, build_tokenizer("listops"))
     assert model.model.layers[2].mixer.operator.kernel.decay == (0.9, 0.999)
-    assert parsed.training.adam_beta2 == 0.98 and parsed.training.learning_rate == 3e-3
+    assert parsed.training.adam_beta2 == 0.98 and parsed.training.learning_rate == 2e-3
 
 
 def picture(format: str) -> bytes:
