@@ -1,4 +1,4 @@
-"""Trains a small FD-TNN language model on the sources of Python's standard library, and shows what it can do.
+"""Trains a small Toeplitz language model on the sources of Python's standard library, and shows what it can do.
 
     bash scripts/quickstart.sh
 
@@ -26,7 +26,7 @@ from hf_seqmix.analysis.plots import plot_context_lengths
 from hf_seqmix.data import ByteNGram, bits_per_byte_gzip, bits_per_byte_xz, load_corpus
 from hf_seqmix.training.tables import markdown_table
 
-RECIPE = Path(__file__).parent / "recipes" / "fd-tnn-stdlib-small.yaml"
+RECIPE = Path(__file__).parent / "recipes" / "quickstart.yaml"
 CORPUS = "embedded:python-stdlib"
 PROMPT = "def read_lines(path):\n"
 
