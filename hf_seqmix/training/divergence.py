@@ -15,6 +15,7 @@ from transformers.trainer_callback import ExportableState
 from .._files import write_json
 from .checkpoints import fault_of, saved_checkpoints, set_aside_later
 from .loss_watch import LossWatch, uninformed_loss
+from .optimizers import MUON
 from .run_folder import RECORDS
 
 __all__ = ["ON_DIVERGENCE", "DivergenceError", "DivergenceWatch"]
@@ -281,10 +282,13 @@ class DivergenceWatch(TrainerCallback):
         args = self.trainer.args
         tried = f" The learning rate had been lowered {len(self.back_offs)} times, to {self.scale:g} times that given."
         others = f" Later ones were renamed to {', '.join(path.name for path in aside)}." if aside else ""
+        rates = f"given: {args.learning_rate:g}"
+        if getattr(args, "optim", None) == MUON:
+            rates += f"; of hidden matrices --muon-learning-rate, given: {args.muon_learning_rate:g}"
         by_itself = " --on-divergence back-off lowers the rate by itself." if self.on_divergence == "stop" else ""
         return (
-            f"{error}.{tried if self.back_offs else ''} Lower --learning-rate (given: {args.learning_rate:g}), warm up"
-            f" for longer (--warmup-steps, given: {args.warmup_steps}), clip gradients (--max-grad-norm, given: "
+            f"{error}.{tried if self.back_offs else ''} Lower --learning-rate ({rates}), warm up for longer "
+            f"(--warmup-steps, given: {args.warmup_steps}), clip gradients (--max-grad-norm, given: "
             f"{args.max_grad_norm:g}), or choose another norm_type.{by_itself} "
             + (f"The last good checkpoint is {good}." if good else "No checkpoint precedes the trouble.")
             + others
