@@ -83,11 +83,16 @@ class DivergenceWatch(TrainerCallback):
         self._last: tuple[float, float] = (0.0, 0.0)
 
     def attach(self, trainer: Any) -> None:
-        """Take up the back-offs of an interrupted run."""
+        """Watch a trainer."""
         self.trainer = trainer
         self.rule = LossWatch(uninformed_loss(trainer.model))
         self._start: dict[str, Any] | None = None
-        record = Path(trainer.args.output_dir) / _FILE
+        self._resumes = False
+
+    def recall(self) -> None:
+        """Take up the back-offs of an interrupted run, which perhaps had no checkpoint yet."""
+        self._resumes = True
+        record = Path(self.trainer.args.output_dir) / _FILE
         if record.is_file():
             self.back_offs = json.loads(record.read_text(encoding="utf-8"))["back_offs"]
 
@@ -101,7 +106,11 @@ class DivergenceWatch(TrainerCallback):
         self._loss = loss if self._loss is None else self._loss + loss
 
     def begin(self, checkpoint: str | None) -> None:
-        """Remember the start, to which a run may go back."""
+        """Remember the start, to which a run may go back; forget the back-offs of another run in the folder."""
+        if checkpoint:
+            self.recall()
+        elif not self._resumes and self.trainer.args.process_index == 0:
+            (Path(self.trainer.args.output_dir) / _FILE).unlink(missing_ok=True)
         shared = [self.back_offs]
         broadcast_object_list(shared)
         self.back_offs = shared[0]
