@@ -67,7 +67,8 @@ class SeqMixConfig(PreTrainedConfig):
         initializer_range: standard deviation of normal initialization. A scaled embedding is drawn with
             1 / embedding_scale instead, so that it has unit variance.
         zero_init_outputs: whether the layers that end the branches of a block begin as zeros, weights and biases. Each
-            block is then the identity at first (after Zhang et al. 2019, arXiv 1901.09321). Needs `use_residual`.
+            block is then the identity at first (after Zhang et al. 2019, arXiv 1901.09321), or, with `norm_position`
+            "post", its norms alone. Needs `use_residual`.
         tie_word_embeddings: whether the output projection is the embedding.
         is_causal: whether a token sees the past and itself only.
         use_cache: whether a causal model returns its cache.

@@ -15,6 +15,7 @@ from transformers.trainer_callback import ExportableState
 from .._files import write_json
 from .checkpoints import fault_of, saved_checkpoints, set_aside_later
 from .loss_watch import LossWatch, uninformed_loss
+from .optimizers import MUON
 from .run_folder import RECORDS
 
 __all__ = ["ON_DIVERGENCE", "DivergenceError", "DivergenceWatch"]
@@ -82,11 +83,16 @@ class DivergenceWatch(TrainerCallback):
         self._last: tuple[float, float] = (0.0, 0.0)
 
     def attach(self, trainer: Any) -> None:
-        """Take up the back-offs of an interrupted run."""
+        """Watch a trainer."""
         self.trainer = trainer
         self.rule = LossWatch(uninformed_loss(trainer.model))
         self._start: dict[str, Any] | None = None
-        record = Path(trainer.args.output_dir) / _FILE
+        self._resumes = False
+
+    def recall(self) -> None:
+        """Take up the back-offs of an interrupted run, which perhaps had no checkpoint yet."""
+        self._resumes = True
+        record = Path(self.trainer.args.output_dir) / _FILE
         if record.is_file():
             self.back_offs = json.loads(record.read_text(encoding="utf-8"))["back_offs"]
 
@@ -100,7 +106,11 @@ class DivergenceWatch(TrainerCallback):
         self._loss = loss if self._loss is None else self._loss + loss
 
     def begin(self, checkpoint: str | None) -> None:
-        """Remember the start, to which a run may go back."""
+        """Remember the start, to which a run may go back; forget the back-offs of another run in the folder."""
+        if checkpoint:
+            self.recall()
+        elif not self._resumes and self.trainer.args.process_index == 0:
+            (Path(self.trainer.args.output_dir) / _FILE).unlink(missing_ok=True)
         shared = [self.back_offs]
         broadcast_object_list(shared)
         self.back_offs = shared[0]
@@ -281,10 +291,13 @@ class DivergenceWatch(TrainerCallback):
         args = self.trainer.args
         tried = f" The learning rate had been lowered {len(self.back_offs)} times, to {self.scale:g} times that given."
         others = f" Later ones were renamed to {', '.join(path.name for path in aside)}." if aside else ""
+        rates = f"given: {args.learning_rate:g}"
+        if getattr(args, "optim", None) == MUON:
+            rates += f"; of hidden matrices --muon-learning-rate, given: {args.muon_learning_rate:g}"
         by_itself = " --on-divergence back-off lowers the rate by itself." if self.on_divergence == "stop" else ""
         return (
-            f"{error}.{tried if self.back_offs else ''} Lower --learning-rate (given: {args.learning_rate:g}), warm up"
-            f" for longer (--warmup-steps, given: {args.warmup_steps}), clip gradients (--max-grad-norm, given: "
+            f"{error}.{tried if self.back_offs else ''} Lower --learning-rate ({rates}), warm up for longer "
+            f"(--warmup-steps, given: {args.warmup_steps}), clip gradients (--max-grad-norm, given: "
             f"{args.max_grad_norm:g}), or choose another norm_type.{by_itself} "
             + (f"The last good checkpoint is {good}." if good else "No checkpoint precedes the trouble.")
             + others

@@ -114,7 +114,8 @@ def uninformed_loss(model: nn.Module) -> float | None:
     """Return the loss of a uniform guess, nats: log of the vocabulary or of the number of classes; None if unknown."""
     config, kind = getattr(model, "config", None), getattr(model, "loss_type", None)
     if kind in ("ForCausalLM", "ForMaskedLM"):
-        return math.log(getattr(config, "vocab_size", 0) or math.inf)
+        vocabulary = getattr(config, "vocab_size", None)
+        return math.log(vocabulary) if vocabulary else None
     if kind in ("ForSequenceClassification", "ForTokenClassification", "ForImageClassification"):
         labels, problem = getattr(config, "num_labels", 1), getattr(config, "problem_type", None)
         if problem == "regression" or labels < 2:

@@ -112,6 +112,7 @@ class ResumableTrainer(Trainer):
         """
         if wish is None:
             return None, None
+        self.divergence.recall()
         answer: list[Any] = [None, None, None]
         if self.args.process_index == 0:
             try:

@@ -43,8 +43,9 @@ class StepClock(TrainerCallback):
             `steps_per_second`, one over the median seconds of an update, None where none was made;
             `seconds_per_update`, the same median as `training_clock` counts, which on one thread other work does not
             touch;
-            `peak_memory_bytes`, the most that was allocated on the accelerator, or else resident, since the process
-            began, so that evaluations and (of a process) its data count, too; None where the system does not say;
+            `peak_memory_bytes`, the most that was allocated on the accelerator (since the trial of a budget, if there
+            was one), or else resident, since the process began, so that evaluations and (of a process) its data count,
+            too; None where the system does not say;
             `memory_of`, "device" or "process".
         """
         on_device = torch.cuda.is_available() and torch.cuda.max_memory_allocated() > 0

@@ -35,6 +35,9 @@ FAMILIES = {
     "masked": ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly3", "attention"),
 }
 
+SMALL_ONLY = ("hybrid", "short_conv", "llama")
+"""Families without settings at the published size."""
+
 PUBLISHED_RECIPES = {
     ("causal", "tnn"): "tnn-wikitext103",
     ("causal", "fd_tnn"): "fd-tnn-wikitext103",
@@ -88,7 +91,8 @@ def add_corpora(benchmarks: Any) -> None:
     parser.add_argument("--data-dir", type=Path, help="folder with the corpus's files")
     parser.add_argument("--objective", default="causal", choices=list(FAMILIES))
     known = "; ".join(f"{objective}: {', '.join(families)}" for objective, families in FAMILIES.items())
-    parser.add_argument("--families", nargs="+", help=f"all by default; {known}")
+    small = f"with --full none of {', '.join(SMALL_ONLY)}"
+    parser.add_argument("--families", nargs="+", help=f"all by default; {known}; {small}")
     parser.add_argument(
         "--tokenizer", help="byte, bpe:SIZE (trained on the training text), or a pretrained one's name or folder"
     )
@@ -170,14 +174,16 @@ def check(arguments: argparse.Namespace) -> None:
     Raises:
         ValueError: a family does not do the objective, is unknown or given twice, or a number is out of range.
     """
-    allowed = FAMILIES[arguments.objective]
+    allowed, where = FAMILIES[arguments.objective], "here"
+    if arguments.size == "full":
+        allowed, where = tuple(family for family in allowed if family not in SMALL_ONLY), "at the published size"
     if arguments.families is None:
         arguments.families = list(allowed)
     wrong = [family for family in arguments.families if family not in allowed]
     if wrong:
         why = "SKI-TNN has no causal form. " if "ski_tnn" in wrong else ""
         raise ValueError(
-            f"there is no {arguments.objective} model of {', '.join(wrong)} here. {why}"
+            f"there is no {arguments.objective} model of {', '.join(wrong)} {where}. {why}"
             f"Choose from {', '.join(allowed)}."
         )
     for option, values in (("--families", arguments.families), ("--seeds", arguments.seeds)):

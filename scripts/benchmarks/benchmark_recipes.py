@@ -18,6 +18,7 @@ from .benchmark_training import Job, Report, make_run, select, train_all, traini
 
 PLAIN = "as the recipe"
 RATES = ("learning_rate", "muon_learning_rate", "kernel_learning_rate")
+LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
 EVALUATIONS = 6
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
@@ -40,7 +41,7 @@ def add_recipes(benchmarks: Any) -> None:
         help="trains recipes with and without options, in equal seconds",
         description="Trains language models of recipes in equal seconds (CPU time on one thread, else of the wall), "
         "each plain and with options, each with several learning rates. Further seeds train with the best rate of the "
-        "first seed alone. Every model is scored on the whole held-out text.",
+        "first seed alone. Every model is scored on the recipe's held-out text, with --fast on four blocks.",
     )
     parser.add_argument("--recipe", nargs="+", required=True, type=Path, dest="recipes", help="of pretrain.py")
     parser.add_argument(
@@ -78,6 +79,12 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
     for name, numbers in (("--rate-factors", arguments.rate_factors), ("--max-seconds", [arguments.max_seconds])):
         if any(number is not None and number <= 0 for number in numbers):
             raise ValueError(f"{name} must be positive; given {', '.join(map(str, numbers))}.")
+    fixed = [name for name in parse_overrides(arguments.training) if name in (*RATES, *LENGTHS)]
+    if fixed:
+        raise ValueError(
+            f"--training says {', '.join(fixed)}, which would be the same in every run, whatever its --rate-factors "
+            "and --max-seconds: give rates in the recipe or in a --variant, and the length with --max-seconds."
+        )
     models = {path.stem: read_recipe(path) for path in arguments.recipes}
     if len(models) < len(arguments.recipes):
         raise ValueError("two recipes have one name, by which results tell models apart: rename one.")
@@ -140,6 +147,8 @@ def make_job(
     merged = merge_recipes(recipe, sections_of(fields))
     training = merged["training"]
     rates = {name: training[name] * factor for name in RATES if training.get(name) is not None}
+    # What a recipe leaves to the script is multiplied, too.
+    rates.setdefault("learning_rate", SeqMixTrainingArguments.learning_rate * factor)
     if training.get("optim") == "muon":
         rates.setdefault("muon_learning_rate", SeqMixTrainingArguments.muon_learning_rate * factor)
     every = 1 / EVALUATIONS

@@ -159,8 +159,8 @@ def test_back_off_goes_back_lowers_the_rate_and_keeps_the_order_of_data(
     assert rates == {1: 0.01, 2: 0.01, **dict.fromkeys(range(3, 9), 0.0025)}
     assert run.mean_train_loss == pytest.approx(sum(loss for _, loss in losses(run)) / 8, abs=1e-4)
     other = trainer(tmp_path / "run", DivergenceWatch("stop"))
-    assert other.divergence.back_offs == [entry]
     other.train(resume_from_checkpoint=str(target))
+    assert other.divergence.back_offs == [entry]
     assert losses(other) == losses(run)
 
 
@@ -225,3 +225,16 @@ def test_an_explosion_is_met_although_every_number_is_finite(tmp_path: Path) -> 
     with pytest.raises(DivergenceError, match=r"the training loss has been about .*checkpoint-20\. Later ones were"):
         run.train()
     assert 24 + 20 <= run.state.global_step < 60
+
+
+def test_a_new_run_in_the_folder_of_another_has_the_rate_that_it_is_given(tmp_path: Path) -> None:
+    """Only a resumed run takes up the back-offs in its folder."""
+    first = trainer(tmp_path, DivergenceWatch("back-off"), at=(5,), limit=0.006)
+    first.train()
+    assert first.divergence.scale == 0.5
+    resumed = trainer(tmp_path, DivergenceWatch())
+    resumed.find_checkpoint(LAST)
+    assert resumed.divergence.back_offs == first.divergence.back_offs
+    anew = trainer(tmp_path, DivergenceWatch(), max_steps=2)
+    anew.train()
+    assert anew.optimizer.param_groups[0]["lr"] == 0.01 and not (tmp_path / "divergence.json").exists()

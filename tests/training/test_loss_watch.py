@@ -3,6 +3,8 @@
 import json
 import math
 import random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
@@ -100,3 +102,5 @@ def test_the_loss_of_a_guess() -> None:
     ):
         assert uninformed_loss(BertForSequenceClassification(BertConfig(**bert, **fields))) == expected
     assert uninformed_loss(BertForQuestionAnswering(BertConfig(**bert))) is None
+    composite: Any = SimpleNamespace(config=SimpleNamespace(), loss_type="ForCausalLM")
+    assert uninformed_loss(composite) is None

@@ -10,6 +10,7 @@ from transformers import TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.models.parameter_roles import hidden_matrices, kernel_parameters
+from hf_seqmix.training.divergence import DivergenceError
 from hf_seqmix.training.optimizers import MuonWithAdamW, RoleOptimizers
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
@@ -107,6 +108,14 @@ def test_the_rate_that_is_logged_is_the_learning_rate(tmp_path: Path) -> None:
         run = trainer(tmp_path / optim, optim=optim, learning_rate=3e-3, max_steps=1, **options)
         run.train()
         assert [entry["learning_rate"] for entry in run.state.log_history if "loss" in entry] == [3e-3]
+
+
+def test_the_advice_after_a_divergence_names_both_rates(tmp_path: Path) -> None:
+    run = trainer(tmp_path, optim="muon", learning_rate=1e30, lr_scheduler_type="constant")
+    with pytest.raises(
+        DivergenceError, match=r"learning rate 1e\+30.*given: 1e\+30; .*--muon-learning-rate, given: 0\.02"
+    ):
+        run.train()
 
 
 def test_kernel_networks_have_a_rate_of_their_own(tmp_path: Path) -> None:

@@ -272,6 +272,17 @@ def test_the_full_size_is_the_published_one(script):
 
 
 @pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_every_family_of_the_full_size_has_a_recipe(script, objective):
+    corpora = importlib.import_module("benchmarks.benchmark_corpora")
+    arguments = parsed(script, "--full", "--objective", objective)
+    data = importlib.import_module("benchmarks.corpora_data").CorpusData({}, "", "bpe:9", "w", {"train_file": ["t"]})
+    jobs = [corpora.make_job(arguments, family, 0, data, SHARED) for family in arguments.families]
+    assert len(jobs) >= 5 and {job.updates for job in jobs} == {50_000}
+    with pytest.raises(ValueError, match="no causal model of llama at the published size"):
+        parsed(script, "--full", "--families", "llama")
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
 def test_families_have_equal_budgets_and_sizes(script, objective, tmp_path):
     corpora = importlib.import_module("benchmarks.benchmark_corpora")
     pretrain = importlib.import_module("pretrain")

@@ -92,6 +92,14 @@ def test_the_best_rate_is_trained_with_further_seeds(
     assert len(trained) == before
 
 
+def test_a_rate_that_the_recipe_does_not_say_is_multiplied_too(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path
+) -> None:
+    recipe.write_text(RECIPE.replace("learning_rate: 4.0e-3, ", ""))
+    script.main(command(recipe, tmp_path / "out", "--max-seconds", "9"))
+    assert [job.run.training["learning_rate"] for job in trained] == [2.5e-5, 5e-5, 1e-4]
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -101,10 +109,12 @@ def test_the_best_rate_is_trained_with_further_seeds(
         (["--no-plain"], "--no-plain leaves nothing"),
         (["--rate-factors", "1", "0"], "--rate-factors must be positive"),
         (["--max-seconds", "-1"], "--max-seconds must be positive"),
+        (["--training", "learning_rate=1e-3"], "--training says learning_rate, which would be the same"),
+        (["--training", "use_cpu=true", "max_steps=5"], "--training says max_steps"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
-    script: Any, recipe: Path, tmp_path: Path, more: list[str], message: str
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path, more: list[str], message: str
 ) -> None:
     with pytest.raises(SystemExit, match=message):
         script.main(command(recipe, tmp_path / "out", *more))
