@@ -80,6 +80,7 @@ def test_every_model_is_public():
             assert f"class {cls.__name__}(" in Path(sys.modules[cls.__module__].__file__).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_type_checkers_know_the_classes(tmp_path):
     revealed = {
         'TNNForCausalLM.from_pretrained("a")': "hf_seqmix.models.tnn.modeling_tnn.TNNForCausalLM",

@@ -65,6 +65,7 @@ class Size:
         updates: of a run.
         evaluations: of a run, on validation data.
         learning_rates: of the families with batch norms (the Toeplitz ones and their control), and of the others.
+        families: family -> what takes the place of settings of that family alone.
         seconds: of a run, in place of `updates`; the run is then laid out to learn in little time, see `LEARNING`.
     """
 
@@ -74,6 +75,7 @@ class Size:
     updates: int | None = None
     evaluations: int = 4
     learning_rates: tuple[float, float] | None = None
+    families: Mapping[str, Mapping[str, Mapping[str, Any]]] = field(default_factory=dict)
     seconds: float | None = None
 
 
@@ -135,7 +137,19 @@ SIZES: dict[str, dict[str, Size]] = {
     },
     "image": {
         "fast": Size({}, _recipe(TINY, max_train_samples=200, max_eval_samples=40), 8, 4, 2, learning_rates=RATES),
-        "reduced": Size({}, _recipe(FEWER_LAYERS, max_eval_samples=1000), batch=16, evaluations=8, seconds=1800),
+        "reduced": Size(
+            {},
+            # Single pixels are four times as many tokens: eight images a second of one thread, at the full width.
+            _recipe(
+                {"num_hidden_layers": 4, "hidden_size": 96, "intermediate_size": 192, "patch_size": 2},
+                max_eval_samples=2000,
+            ),
+            batch=32,
+            evaluations=8,
+            # Fewer points than the 16 positions along an axis.
+            families={"ski_tnn": _recipe({"num_inducing_points": 8})},
+            seconds=1800,
+        ),
         "full": Size({}),
     },
     "pathfinder": {
@@ -336,6 +350,7 @@ def make_job(
         {"data": data.fields},
         learning,
         size.recipe,
+        size.families.get(family, {}),
         {"training": training},
         arguments=arguments,
         seed=seed,
@@ -343,6 +358,8 @@ def make_job(
     probe = None
     if task == "listops":
         probe = partial(probe_operators, fields=data.fields, use_cpu=bool(run.training.get("use_cpu")))
+    patch = run.model.get("config_overrides", {}).get("patch_size", 1)
+    source = data.source if patch == 1 else f"{data.source}, in patches of {patch} pixels a side"
     before, model, name = None, family, family
     if pretrain:
         share = arguments.pretrain_share * seconds
@@ -354,7 +371,7 @@ def make_job(
         f"{task}/{name}/seed-{seed}",
         "finetune.py",
         run,
-        {"task": task, "model": model, "size": arguments.size, "setting": {"data": data.source}},
+        {"task": task, "model": model, "size": arguments.size, "setting": {"data": source}},
         None if seconds else updates or FULL_UPDATES.get((family, task), 50_000),
         data.contents,
         probe,

@@ -775,8 +775,8 @@ class CompiledModelSuite(ModelSuite):
                 assert_close(compiled(ids, attention_mask=mask, use_cache=use_cache)[0][real], expected)
         assert counter.frame_count <= 2
 
-    # Without a mask the graph is a part of this one; test_compiles_in_one_graph has it at one length.
-    @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
+    @pytest.mark.slow  # by default tests/ecosystem/test_compile.py has graphs for all lengths, of three families
+    @pytest.mark.parametrize("masked", [False, True])
     def test_compiles_at_most_twice_for_all_lengths(self, is_causal, masked):
         torch._dynamo.reset()
         model = self.make("Model", is_causal)

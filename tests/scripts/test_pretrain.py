@@ -320,7 +320,7 @@ def test_models_of_the_library_train_too(pretrain: ModuleType, model_type: str, 
         (["--config-file", "config.json"], "either --model-type"),
         (["--config-overrides", "is_causal=false"], "is_causal"),
         (["--dataset", "embedded:python-stdlib"], "either --dataset"),
-        (["--streaming"], "--max-tokens or --max-steps"),
+        (["--streaming"], "--max-tokens, --max-steps or --max-seconds"),
         (["--max-tokens", "10"], "one update takes 32 tokens"),
         (["--max-tokens", "100", "--max-steps", "3"], "give one of them"),
         (["--global-batch-size", "3"], "does not divide"),
@@ -399,6 +399,7 @@ def test_a_killed_process_is_resumed(pretrain: ModuleType, text: Path, tmp_path:
     assert losses(part) == pytest.approx(losses(whole), abs=1e-6)
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_evaluate_as_one(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     short = ["--max-steps", "3", "--config-overrides", "hidden_dropout=0"]
     one = pretrain.main(command(text, tmp_path / "one", *short, "--per-device-train-batch-size", "4"))

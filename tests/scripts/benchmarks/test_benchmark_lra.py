@@ -234,6 +234,7 @@ def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size:
         (job.updates is None and steps == -1) if seconds else (job.updates == steps or (size, steps) == ("full", -1))
     )
     assert size != "full" or job.updates <= 50_000
+    assert ("patches of 2" in job.labels["setting"]["data"]) == (size == "reduced" and task == "image")
     assert (parsed.training.optim == "muon") == (seconds is not None) == (size == "reduced" and task != "path-x")
     tokenizer = None if parsed.reads_images else build_tokenizer(parsed.model.tokenizer)
     with torch.device("meta"):

@@ -31,6 +31,7 @@ FAST = ["--fast", "--together", "--lengths", "9"]
 LENGTHS = {"layers": 8, "paper": 12, "transformers": 10, "others": 3}
 
 
+@pytest.mark.slow
 def test_runs_and_goes_on(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [*FAST, "--output-dir", str(tmp_path)]
     tables = script.main(command)

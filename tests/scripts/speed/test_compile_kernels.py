@@ -30,6 +30,7 @@ def test_one_case_of_a_hopper_gpu(tmp_path):
     assert any(result.setting["tensor_cores"] for result in results)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_is_said(tmp_path):
     done = compile_kernels(tmp_path, "--cases", "fourier")
     assert done.returncode == 2 and "there are: toeplitz causal 512" in done.stderr

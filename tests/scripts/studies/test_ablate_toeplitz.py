@@ -70,6 +70,7 @@ def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
     assert [row["test_loss"] for row in again["trained"]] == [row["test_loss"] for row in found["trained"]]
 
 
+@pytest.mark.slow
 def test_depth_of_the_encoder(script: ModuleType, tmp_path: Path) -> None:
     found = script.main(["mlp-depth", *TRAIN, *LAYERS, "--output-dir", str(tmp_path)])
     expected = ["tnn-K6", "tnn-K3", "fd_tnn-K6", "fd_tnn-K3"]

@@ -266,6 +266,7 @@ def test_generated_data_is_what_the_task_says(script: ModuleType, tmp_path: Path
     assert comparison.task.evaluation["test"].to_dict() == expected["test"].to_dict()
 
 
+@pytest.mark.slow
 def test_repetition_is_scored_by_frequency_and_distance(script: ModuleType, tmp_path: Path) -> None:
     command = ["--task", "repetition", "--block-size", "48", "--models", "tnn", "attention", *SMALL, *SHORT_SWEEP]
     report = script.main([*command, "--eval-blocks", "60", "--output-dir", str(tmp_path)])
