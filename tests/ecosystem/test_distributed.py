@@ -21,17 +21,9 @@ from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
 pytestmark = [pytest.mark.ecosystem("accelerate")]
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = (
-    "data_parallel",
-    "data_parallel_accumulated",
-    "fsdp",
-    "fsdp_accumulated",
-    "fsdp_bfloat16",
-    "tensor_parallel",
-    "fsdp_by_the_trainer",
-    "stream",
-    "muon",
-)
+KINDS = ("data_parallel", "fsdp", "tensor_parallel", "fsdp_by_the_trainer", "stream", "muon")
+THOROUGH = ("data_parallel_accumulated", "fsdp_accumulated", "fsdp_bfloat16")
+"""Kinds of the slow tests."""
 SPLIT = ("fsdp", "tensor_parallel")
 DOCUMENTS = [f"document {i:06d}" for i in range(24)]
 
@@ -64,11 +56,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def outcome(folder: Path) -> list[Any]:
-    """What each of the processes found."""
+def models(folder: Path) -> Path:
+    """What the processes read, and a folder for what they write."""
     folder.mkdir(exist_ok=True)
     with FileLock(folder / "lock"):
-        if not (folder / "results.json").exists():
+        if not (folder / "text-4").exists():
             for model_type in EVERY:
                 tiny_model(model_type, worker.head_of(model_type)).save_pretrained(folder / "models" / model_type)
             for shards in (1, 3, 4):
@@ -76,8 +68,29 @@ def outcome(folder: Path) -> list[Any]:
                 for shard in range(shards):
                     text = "".join(f"{document}\n" for document in DOCUMENTS[shard::shards])
                     (folder / f"text-{shards}" / f"{shard}.txt").write_text(text)
-            start(folder, *KINDS)
-    return json.loads((folder / "results.json").read_text())
+    return folder
+
+
+def run_once(folder: Path, name: str, kinds: tuple[str, ...]) -> list[Any]:
+    """Start the processes for some kinds unless another worker of the tests has, and return what they found."""
+    with FileLock(folder / "lock"):
+        results = folder / f"{name}.json"
+        if not results.exists():
+            start(folder, *kinds)
+            (folder / "results.json").rename(results)
+    return json.loads(results.read_text())
+
+
+@pytest.fixture(scope="session")
+def outcome(models: Path) -> list[Any]:
+    """What each of the processes found."""
+    return run_once(models, "default", KINDS)
+
+
+@pytest.fixture(scope="session")
+def thorough(models: Path) -> list[Any]:
+    """What each of them found of further kinds."""
+    return run_once(models, "thorough", THOROUGH)
 
 
 def found(outcome: list[Any], kind: str, name: str) -> list[dict[str, Any]]:
@@ -118,11 +131,17 @@ def test_one_process_learns_and_the_loop_is_the_trainers(alone: Any, model_type:
 
 
 @pytest.mark.parametrize("model_type", EVERY)
-@pytest.mark.parametrize(
-    "kind", ["data_parallel", "data_parallel_accumulated", "fsdp", "fsdp_accumulated", "tensor_parallel"]
-)
+@pytest.mark.parametrize("kind", ["data_parallel", *SPLIT])
 def test_two_processes_have_the_losses_of_one(outcome: list[Any], alone: Any, kind: str, model_type: str) -> None:
     for result in found(outcome, kind, model_type):
+        assert result["losses"] == pytest.approx(alone[model_type][0], **CLOSE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", EVERY)
+@pytest.mark.parametrize("kind", ["data_parallel_accumulated", "fsdp_accumulated"])
+def test_also_where_gradients_are_accumulated(thorough: list[Any], alone: Any, kind: str, model_type: str) -> None:
+    for result in found(thorough, kind, model_type):
         assert result["losses"] == pytest.approx(alone[model_type][0], **CLOSE)
 
 
@@ -164,11 +183,12 @@ def test_tensor_parallelism_splits_every_projection(outcome: list[Any], model_ty
         assert len(result["split"]) + len(result["whole"]) == len(list(model.parameters()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", EVERY)
-def test_bfloat16_parameters_in_pieces(outcome: list[Any], model_type: str) -> None:
+def test_bfloat16_parameters_in_pieces(thorough: list[Any], model_type: str) -> None:
     model = tiny_model(model_type, worker.head_of(model_type)).to(torch.bfloat16)
     losses = worker.by_loop(model)
-    for result in found(outcome, "fsdp_bfloat16", model_type):
+    for result in found(thorough, "fsdp_bfloat16", model_type):
         assert result["dtypes"] == ["torch.bfloat16"] and not result["whole"]
         assert result["losses"] == pytest.approx(losses, abs=0.03)
 
