@@ -41,7 +41,7 @@ each_folder = of(FOLDERS)
 
 def test_every_family_has_one():
     families = {check_repository(folder).model_type for folder in FOLDERS}
-    assert families == {"tnn", "fd_tnn", "ski_tnn", "ipa", "poly_transformer"}
+    assert families == {"tnn", "fd_tnn", "ski_tnn", "ipa", "poly_transformer", "seqmix_hybrid"}
     classifiers = {check_repository(folder).model_type for folder in LISTOPS}
     assert classifiers == {"tnn", "fd_tnn", "ski_tnn"}
 
