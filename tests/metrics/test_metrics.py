@@ -61,6 +61,7 @@ def test_own_metric_by_path(tmp_path):
     assert load_metric(str(script)).compute(predictions=[1], references=[1]) == {"accuracy": 1.0}
 
 
+@pytest.mark.slow
 def test_processes_at_the_same_time_do_not_disturb_each_other(tmp_path):
     code = (
         "import sys; from hf_seqmix.metrics import load_metric\n"

@@ -759,7 +759,8 @@ class ModelSuite:
 class CompiledModelSuite(ModelSuite):
     """The common tests and those of compiled and exported graphs, which take half of the time of all."""
 
-    @pytest.mark.parametrize("masked", [False, True])
+    # Without a mask the graph is a part of this one.
+    @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
     def test_compiles_in_one_graph(self, is_causal, masked):
         """One graph without a mask, one for pads wherever they are, each with a cache and without."""
         torch._dynamo.reset()

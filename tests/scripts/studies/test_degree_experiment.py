@@ -37,7 +37,7 @@ def arguments(folder: Path, form: str, *more: str) -> list[str]:
     return ["train", "--form", form, "--output-dir", str(folder), *SMALL, *more]
 
 
-@pytest.mark.parametrize("form", ["fully-connected", "sequence"])
+@pytest.mark.parametrize("form", ["fully-connected", pytest.param("sequence", marks=pytest.mark.slow)])
 def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = ["paired_product", *(["paired_product_control"] if form == "sequence" else [])]
     command = arguments(tmp_path, form, "--projections", "affine", "--tasks", *tasks)
