@@ -52,7 +52,7 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
                     f"zero_init_outputs is True, but {type(branch).__name__} ends in no linear layer {name}, which "
                     "would begin as zeros: leave zero_init_outputs out, or give the last layer that name."
                 )
-            end.begins_as_zeros = True  # type: ignore[assignment]
+            vars(end)["begins_as_zeros"] = True
 
     def forward(
         self,

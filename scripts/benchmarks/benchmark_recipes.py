@@ -193,7 +193,8 @@ def best_factor(results: Sequence[Result], model: str, variant: str) -> float | 
         for result in select(results, model=model, variant=variant, metric="bits_per_byte", seconds=None)
         if result.value is not None and not math.isnan(result.value)
     ]
-    return min(own, key=lambda result: result.value or math.inf).setting["rate_factor"] if own else None  # type: ignore[return-value]
+    best = min(own, key=lambda result: result.value or math.inf).setting["rate_factor"] if own else None
+    return best if isinstance(best, (int, float)) else None
 
 
 def describe(folder: Path, results: Sequence[Result], best: Mapping[tuple[str, str], float | None]) -> list[str]:
