@@ -18,6 +18,7 @@ from transformers import HfArgumentParser
 from .batch_averages import BATCH_NORM_BATCHES
 from .budget import updates_of, updates_within
 from .divergence import DivergenceError, DivergenceWatch
+from .memory import keep_freed_memory
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
 from .run_folder import INTERRUPTED, explain_write_error
@@ -206,6 +207,7 @@ def run_script(
         What `finish` gives.
     """
     logger = logging.getLogger(name.removesuffix(".py"))
+    keep_freed_memory()
     try:
         arguments = parse()
     except ValueError as error:

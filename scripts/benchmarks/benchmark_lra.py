@@ -246,6 +246,9 @@ def add_lra(benchmarks: Any) -> None:
         "training data, then on the labels: both in the --max-seconds of the run without",
     )
     parser.add_argument(
+        "--no-plain", action="store_true", help="with --self-pretrain: only the runs that begin with pretraining"
+    )
+    parser.add_argument(
         "--pretrain-share", type=float, default=0.5, help="share of --max-seconds that --self-pretrain spends first"
     )
     parser.add_argument(
@@ -269,11 +272,12 @@ def run_lra(arguments: argparse.Namespace) -> Report:
         task: prepare_task(task, folders.get(task), arguments.output_dir, SIZES[task][arguments.size].data)
         for task in arguments.tasks
     }
+    stages = (True,) if arguments.no_plain else (False, True) if arguments.self_pretrain else (False,)
     jobs = [
         make_job(arguments, task, family, seed, data[task], pretrain)
         for task in arguments.tasks
         for family in arguments.families
-        for pretrain in ((False, True) if arguments.self_pretrain else (False,))
+        for pretrain in stages
         for seed in arguments.seeds
     ]
     report = train_all(arguments, jobs, measure)
@@ -295,6 +299,8 @@ def check_seconds(arguments: argparse.Namespace) -> None:
     if seconds is not None and seconds <= 0:
         raise ValueError(f"--max-seconds must be positive; given {seconds}.")
     if not arguments.self_pretrain:
+        if arguments.no_plain:
+            raise ValueError("--no-plain leaves nothing to train without --self-pretrain.")
         return
     if seconds is None and any(SIZES[task][arguments.size].seconds is None for task in arguments.tasks):
         raise ValueError("--self-pretrain shares out the seconds of a run: give --max-seconds.")

@@ -152,6 +152,25 @@ def test_what_cannot_be_is_refused(scripts: Any, tmp_path: Path, task: str, more
         scripts.run_benchmarks.main(["lra", "--task", task, "--self-pretrain", *more, "--output-dir", str(tmp_path)])
 
 
+def test_runs_without_pretraining_can_be_left_out(
+    scripts: Any, reviews: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[Any] = []
+
+    def train_all(_: Any, jobs: list[Any], __: Any) -> Any:
+        trained.extend(jobs)
+        raise ValueError("enough")
+
+    monkeypatch.setattr(scripts.benchmark_lra, "train_all", train_all)
+    typed = ["lra", "--task", "text", "--fast", "--families", "tnn", "--max-seconds", "30", "--no-plain"]
+    more = ["--data", f"text={reviews}", "--output-dir", str(tmp_path)]
+    with pytest.raises(SystemExit, match="enough"):
+        scripts.run_benchmarks.main([*typed, "--self-pretrain", *more])
+    assert [bool(job.before) for job in trained] == [True]
+    with pytest.raises(SystemExit, match="--no-plain leaves nothing to train without --self-pretrain"):
+        scripts.run_benchmarks.main([*typed, *more])
+
+
 @pytest.mark.slow
 def test_trains_both_ways_for_real(scripts: Any, tmp_path: Path) -> None:
     typed = ["lra", "--task", "listops", "--fast", "--families", "fd_tnn", "--max-seconds", "2", "--self-pretrain"]

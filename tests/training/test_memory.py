@@ -1,0 +1,66 @@
+"""`keep_freed_memory`: the settings that the C library takes, and systems that have none."""
+
+import ctypes
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hf_seqmix.training.memory import keep_freed_memory
+
+# Each round frees 96 MiB, which the library would give back to the system: counts the pages of later rounds.
+ROUNDS = """
+import resource, torch
+from hf_seqmix.training.memory import keep_freed_memory
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+if {kept}:
+    assert keep_freed_memory()
+for step in range(8):
+    if step == 2:
+        before = faults()
+    held = [torch.ones(2**22) for _ in range(6)]
+    del held
+print(faults() - before)
+"""
+
+
+def glibc() -> bool:
+    return sys.platform == "linux" and hasattr(ctypes.CDLL(None), "gnu_get_libc_version")
+
+
+@pytest.mark.skipif(not glibc(), reason="needs the GNU C library")
+def test_later_rounds_take_no_new_pages() -> None:
+    def pages(kept: bool) -> int:
+        command = [sys.executable, "-c", ROUNDS.format(kept=kept)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert pages(kept=True) < pages(kept=False) / 10
+
+
+@pytest.mark.parametrize("refused", [-1, -3])
+def test_a_library_that_refuses_a_setting(refused: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def mallopt(parameter: int, value: int) -> int:
+        asked.append(parameter)
+        return int(parameter != refused)
+
+    def library(_: Any) -> Any:
+        return SimpleNamespace(mallopt=mallopt)
+
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(ctypes, "CDLL", library)
+    assert not keep_freed_memory()
+    assert sorted(asked) == [-3, -1]
+
+
+def test_other_systems_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: SimpleNamespace())
+    assert not keep_freed_memory()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert not keep_freed_memory()
