@@ -44,7 +44,7 @@ class RunArguments:
         default=None,
         metadata={
             "help": "Train for about so many seconds: of CPU time on one thread, else of the wall. A trial says how "
-            "many updates that is."
+            "many updates that is. Replaces --num-train-epochs, as --max-steps does."
         },
     )
     batch_norm_batches: int = field(

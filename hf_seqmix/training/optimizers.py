@@ -91,13 +91,15 @@ class RoleOptimizers:
             muon: options of Muon for the hidden matrices; None for AdamW there, too.
 
         Raises:
-            ValueError: for a model without kernel networks whose rate is given, or without hidden matrices for Muon.
+            ValueError: for a rate of kernel networks where none is trained, or a model without hidden matrices for Muon.
         """
         kernels = kernel_parameters(model)
-        if kernel_learning_rate is not None and not kernels:
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        if kernel_learning_rate is not None and not kernels & trained:
+            lack = "whose kernel networks are all frozen" if kernels else "which has no kernel networks"
             raise ValueError(
-                f"--kernel-learning-rate is {kernel_learning_rate}, but {type(model).__name__} has no kernel networks "
-                "(TNN, FD-TNN and SKI-TNN have): leave it out."
+                f"--kernel-learning-rate is {kernel_learning_rate}, and the model is {type(model).__name__}, {lack} "
+                "(TNN, FD-TNN and SKI-TNN have some): leave it out."
             )
         matrices = hidden_matrices(model) if muon is not None else set()
         decaying = set(decays(model))

@@ -2,18 +2,25 @@
 
 import argparse
 import dataclasses
+import functools
+import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.data import load_corpus
 from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
 from hf_seqmix.training.results import Result, group_results, summarize
 from hf_seqmix.training.tables import results_table
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
+from .benchmark_inputs import default_device, first_bytes
 from .benchmark_training import Job, Report, make_run, select, train_all, training_arguments, write_report
 
 PLAIN = "as the recipe"
@@ -22,8 +29,15 @@ LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
 EVALUATIONS = 6
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
+TEST_METRICS = ("test_bits_per_byte", "test_bits_per_byte_longer")
+LONGER = 4
+"""Times the length of training at which a model is scored on the test split, too."""
+FAST_BYTES = 4000
+
 TABLE = {
     "bits_per_byte": "bits per byte:.3f",
+    "test_bits_per_byte": "test split:.3f",
+    "test_bits_per_byte_longer": f"at {LONGER} times the length:.3f",
     "updates": "updates:,.0f",
     "train_seconds": "seconds:,.0f",
     "num_parameters": "parameters:,.0f",
@@ -41,7 +55,9 @@ def add_recipes(benchmarks: Any) -> None:
         help="trains recipes with and without options, in equal seconds",
         description="Trains language models of recipes in equal seconds (CPU time on one thread, else of the wall), "
         "each plain and with options, each with several learning rates. Further seeds train with the best rate of the "
-        "first seed alone. Every model is scored on the recipe's held-out text, with --fast on four blocks.",
+        "first seed alone. Every model is scored on the recipe's validation text, with --fast on four blocks, by "
+        f"which rates are chosen; and once on the test split, if there is one, at the length of training and at {LONGER} "
+        "times that.",
     )
     parser.add_argument("--recipe", nargs="+", required=True, type=Path, dest="recipes", help="of pretrain.py")
     parser.add_argument(
@@ -164,7 +180,36 @@ def make_job(
         "setting": {"variant": variant, "rate_factor": factor, "budget": seconds},
     }
     name = f"{model}/{variant.replace(' ', '-')}/factor-{factor:g}/seed-{seed}"
-    return Job(name, "pretrain.py", run, labels)
+    probe = functools.partial(score_test, max_bytes=FAST_BYTES if arguments.size == "fast" else None)
+    return Job(name, "pretrain.py", run, labels, probe=probe)
+
+
+def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
+    """Return bits per byte of the test split of a finished run's data, at the length of training and at `LONGER` times.
+
+    Args:
+        folder: of the run.
+        max_bytes: of the split's beginning that are scored; all by default.
+
+    Returns:
+        Nothing for masked models, for data from files, and where there is no test split.
+    """
+    given = json.loads((folder / "results.json").read_text(encoding="utf-8"))["arguments"]
+    data = given["data"]
+    if given["model"]["objective"] != "causal" or data["dataset"] is None:
+        return {}
+    corpus = load_corpus(data["dataset"], text_column=data["text_column"], sample_by=data["sample_by"])
+    if "test" not in corpus:
+        return {}
+    texts: list[str] = list(corpus["test"]["text"])
+    scores = iter_language_model_scores(
+        AutoModelForCausalLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+        texts if max_bytes is None else first_bytes(texts, max_bytes),
+        context_lengths=[data["block_size"], LONGER * data["block_size"]],
+        device=default_device(),
+    )
+    return {metric: score.bits_per_byte for metric, score in zip(TEST_METRICS, scores, strict=True)}
 
 
 def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
@@ -176,6 +221,7 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
     curve = {round(seconds * step / updates, 1): loss * to_bytes for step, loss in found["eval_loss_curve"]}
     values = {
         "bits_per_byte": evaluation["bits_per_byte"],
+        **{metric: found[metric] for metric in TEST_METRICS if metric in found},
         "updates": updates,
         "train_seconds": seconds,
         "num_parameters": found["num_parameters"],
@@ -222,7 +268,7 @@ def describe(folder: Path, results: Sequence[Result], best: Mapping[tuple[str, s
     final = [result for result in at_best if result.get("seconds") is None]
     rows = {"model": "recipe", "variant": "variant", "rate_factor": "rates x"}
     return [
-        "Best rate of each: bits per byte of the held-out text in equal seconds.\n\n"
+        "Best rate of each: bits per byte of the validation text in equal seconds, and of the test split.\n\n"
         + results_table(final, rows, TABLE),
         "Every rate, first seed.\n\n" + rates_table([r for r in results if r.get("seconds") is None]),
     ]

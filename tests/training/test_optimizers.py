@@ -169,6 +169,9 @@ def test_rates_that_nothing_takes_are_refused(tmp_path: Path) -> None:
     plain = {"decays": lambda model: (), "adamw": {"lr": 1e-3}, "weight_decay": 0.0}
     with pytest.raises(ValueError, match="has no kernel networks"):
         RoleOptimizers()(torch.nn.Linear(2, 2), kernel_learning_rate=1e-3, **plain)
+    model = torch.nn.ModuleDict({"kernel": torch.nn.Linear(2, 2).requires_grad_(False), "head": torch.nn.Linear(2, 2)})
+    with pytest.raises(ValueError, match="whose kernel networks are all frozen"):
+        RoleOptimizers()(model, kernel_learning_rate=1e-3, **plain)
 
 
 def test_other_arguments_are_the_librarys(tmp_path: Path) -> None:

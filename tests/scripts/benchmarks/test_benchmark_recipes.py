@@ -1,12 +1,18 @@
 """The benchmark of recipes: what it trains, which rate it takes up with further seeds, and what it reports."""
 
 import importlib
+import json
 import math
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix.analysis import evaluate_language_model
+from hf_seqmix.data import build_tokenizer, load_corpus
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 RECIPE = """
@@ -98,6 +104,50 @@ def test_a_rate_that_the_recipe_does_not_say_is_multiplied_too(
     recipe.write_text(RECIPE.replace("learning_rate: 4.0e-3, ", ""))
     script.main(command(recipe, tmp_path / "out", "--max-seconds", "9"))
     assert [job.run.training["learning_rate"] for job in trained] == [2.5e-5, 5e-5, 1e-4]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run's folder: a small model that has not learned anything."""
+    folder = tmp_path_factory.mktemp("finished")
+    tokenizer = build_tokenizer("byte")
+    config = TNNConfig(vocab_size=len(tokenizer), hidden_size=8, num_hidden_layers=1, rpe_hidden_size=4)
+    TNNForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def arguments_of(folder: Path, **data: Any) -> None:
+    given = {"dataset": "embedded:python-stdlib", "text_column": "text", "sample_by": "document", "block_size": 16}
+    model = {"objective": data.pop("objective", "causal")}
+    (folder / "results.json").write_text(json.dumps({"arguments": {"model": model, "data": {**given, **data}}}))
+
+
+def test_a_finished_run_is_scored_on_the_test_split(script: Any, finished: Path) -> None:
+    score_test = importlib.import_module("benchmarks.benchmark_recipes").score_test
+    arguments_of(finished)
+    beginning = load_corpus("embedded:python-stdlib")["test"][0]["text"][:500]
+    assert beginning.isascii()
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(finished), AutoTokenizer.from_pretrained(finished)
+    wanted = evaluate_language_model(model, tokenizer, [beginning], context_lengths=(16, 64))
+    found = score_test(finished, max_bytes=500)
+    assert list(found.values()) == [score.bits_per_byte for score in wanted]
+    for other in ({"objective": "masked"}, {"dataset": None}):
+        arguments_of(finished, **other)
+        assert score_test(finished) == {}
+
+
+def test_scores_of_the_test_split_stand_beside_the_others(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: ModuleType = importlib.import_module("benchmarks.benchmark_training")
+    without = shared.train
+    test = {"test_bits_per_byte": 1.25, "test_bits_per_byte_longer": 1.125}
+    monkeypatch.setattr(shared, "train", lambda job, folder: {**without(job, folder), **test})
+    script.main(command(recipe, tmp_path / "out", "--max-seconds", "9", "--rate-factors", "1"))
+    row = next(line for line in (tmp_path / "out" / "results.md").read_text().splitlines() if "| tiny" in line)
+    assert [cell.strip() for cell in row.split("|")][4:7] == ["3.000", "1.250", "1.125"]
+    assert all(job.probe is not None for job in trained)
 
 
 @pytest.mark.parametrize(
