@@ -91,7 +91,7 @@ class RoleOptimizers:
             muon: options of Muon for the hidden matrices; None for AdamW there, too.
 
         Raises:
-            ValueError: for a rate of kernel networks where none is trained, or a model without hidden matrices for Muon.
+            ValueError: for a rate of kernel networks where none is trained, or Muon without hidden matrices.
         """
         kernels = kernel_parameters(model)
         trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}

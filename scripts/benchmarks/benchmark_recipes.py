@@ -56,8 +56,8 @@ def add_recipes(benchmarks: Any) -> None:
         description="Trains language models of recipes in equal seconds (CPU time on one thread, else of the wall), "
         "each plain and with options, each with several learning rates. Further seeds train with the best rate of the "
         "first seed alone. Every model is scored on the recipe's validation text, with --fast on four blocks, by "
-        f"which rates are chosen; and once on the test split, if there is one, at the length of training and at {LONGER} "
-        "times that.",
+        "which rates are chosen; and once on the test split, if there is one, at the length of training and at "
+        f"{LONGER} times that.",
     )
     parser.add_argument("--recipe", nargs="+", required=True, type=Path, dest="recipes", help="of pretrain.py")
     parser.add_argument(
@@ -185,10 +185,10 @@ def make_job(
 
 
 def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
-    """Return bits per byte of the test split of a finished run's data, at the length of training and at `LONGER` times.
+    """Return bits per byte of the test split of a run's data, at the length of training and `LONGER` times it.
 
     Args:
-        folder: of the run.
+        folder: of the finished run.
         max_bytes: of the split's beginning that are scored; all by default.
 
     Returns:
