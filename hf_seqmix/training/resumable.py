@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
+from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
-from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput
+from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
 from .._files import whole_files, write_json
 from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
@@ -209,6 +210,12 @@ class ResumableTrainer(Trainer):
         if outdated is not None and self.args.should_save:
             folder, limit, newest, best = outdated
             remove_old_checkpoints(folder, limit, newest=newest, best=best)
+
+    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
+        """Keep the order of the data, on which scores rely; the library groups evaluations by length like training."""
+        if eval_dataset is None or not has_length(eval_dataset) or self.args.world_size > 1:
+            return None
+        return SequentialSampler(eval_dataset)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as the library does, with averages of batch norms that fit the weights."""
