@@ -199,7 +199,7 @@ def prepare(arguments: Arguments) -> Run:
         check_schedule(arguments, len(examples["train"]))
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
     width = getattr(model.config, "hidden_size", 256)
-    settle_precision(training, arguments.folder, resumes=arguments.resume is not None, width=width)
+    settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width)
     texts = None
     if arguments.data.baseline == "bag-of-words":
         texts = {split: rows[TEXTS_READ][:] for split, rows in encoded.items()}

@@ -339,7 +339,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     model = build_model(arguments, build_config(arguments, tokenizer))
     rows = training.train_batch_size * arguments.data.block_size
     width = getattr(model.config, "hidden_size", 256)
-    settle_precision(training, arguments.folder, resumes=arguments.resume is not None, width=width, rows=rows)
+    settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width, rows=rows)
     causal = arguments.model.objective == "causal"
     return ResumableTrainer(
         model=model,

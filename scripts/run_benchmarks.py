@@ -8,8 +8,8 @@ r"""Evaluate models on benchmarks, beside baselines: results as JSON lines, a ta
     python scripts/run_benchmarks.py listops --model model_cards/tnn-listops --output-dir runs/listops
     python scripts/run_benchmarks.py corpora --corpus python-stdlib --fast --output-dir runs/corpora
     python scripts/run_benchmarks.py glue --model runs/masked --data-dir glue --random-init --output-dir runs/glue
-    python scripts/run_benchmarks.py recipes --recipe scripts/recipes/python-2m/tnn.yaml --variant muon optim=muon \
-        --output-dir runs/recipes
+    python scripts/run_benchmarks.py recipes --recipe scripts/recipes/python-2m/tnn.yaml \
+        --variant adamw optim=adamw_torch_fused --output-dir runs/recipes
     python scripts/run_benchmarks.py trade-off --results runs/lra/results.jsonl --fast --output-dir runs/trade-off
     python scripts/run_benchmarks.py report runs/lra/results.jsonl runs/glue/results.jsonl --into REPORT.md
 

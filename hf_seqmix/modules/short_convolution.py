@@ -11,7 +11,7 @@ from transformers import initialization as init
 from ..ops.common.ordering import inverse_order, places_first
 from ..ops.masking import TokenLayout
 from ..ops.rows import RowOperation
-from ..ops.short_conv.product import short_conv
+from ..ops.short_convolution.product import short_conv
 from .sharding import own_values
 
 __all__ = ["INITS", "ShortConvolution"]

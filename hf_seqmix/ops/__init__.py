@@ -6,7 +6,7 @@ from .common.invariance import batch_invariant
 from .piecewise.column import piecewise_column, piecewise_column_dense
 from .polynomial.product import polynomial_product
 from .polynomial.stages import linear_attention
-from .short_conv.product import short_conv
+from .short_convolution.product import short_conv
 from .ski.interpolation import InducingGrid
 from .ski.product import ski_matmul, ski_matmul_dense
 from .toeplitz.hilbert import causal_taps, two_sided_taps

@@ -13,7 +13,7 @@ from .common.crossovers import forced
 from .common.dispatch import dispatch
 from .polynomial.running_mean import running_product
 from .polynomial.stages import linear_attention
-from .short_conv.product import short_conv_dense
+from .short_convolution.product import short_conv_dense
 from .ski.interpolation import InducingGrid
 from .ski.product import ski_matmul_dense, sparse_low_rank_matmul
 from .toeplitz.product import toeplitz_matmul, toeplitz_matmul_dense

@@ -6,6 +6,7 @@ A recipe holds arguments in a file; what is given on the command line overrides 
 import argparse
 import dataclasses
 import logging
+import math
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +18,10 @@ from transformers import HfArgumentParser
 
 from .batch_averages import BATCH_NORM_BATCHES
 from .budget import updates_of, updates_within
-from .divergence import DivergenceError, DivergenceWatch
+from .divergence import DivergenceWatch
+from .divergence_error import DivergenceError
 from .memory import keep_freed_memory
+from .optimizers import OptimizerError
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
 from .run_folder import INTERRUPTED, explain_write_error
@@ -95,8 +98,8 @@ class Arguments(Generic[Model, Data, Own]):
         seconds = self.run.max_seconds
         if seconds is None:
             return
-        if not seconds > 0:
-            raise ValueError(f"--max-seconds is {seconds}; it must be positive.")
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"--max-seconds is {seconds}; it must be positive and finite.")
         if self.training.max_steps > 0:
             raise ValueError("--max-seconds and --max-steps both say how long to train; give one of them.")
 
@@ -109,6 +112,13 @@ class Arguments(Generic[Model, Data, Own]):
     def resume(self) -> str | None:
         """What to continue from."""
         return self.run.resume or self.training.resume_from_checkpoint
+
+    @property
+    def earlier_folders(self) -> list[Path]:
+        """Folders that hold an earlier part of the run, if it is resumed."""
+        if self.resume is None:
+            return []
+        return [self.folder] if self.resume == LAST else [self.folder, Path(self.resume).parent]
 
     def to_json(self) -> dict[str, Any]:
         """Return every argument by section, ready for JSON."""
@@ -231,7 +241,7 @@ def run_script(
     except KeyboardInterrupt:
         logger.error(f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one.")
         sys.exit(INTERRUPTED)
-    except DivergenceError as error:
+    except (DivergenceError, OptimizerError) as error:
         sys.exit(f"{name}: {error}")
     except Exception as error:
         message = explain_write_error(error, arguments.folder)

@@ -14,31 +14,15 @@ from transformers.trainer_callback import ExportableState
 
 from .._files import write_json
 from .checkpoints import fault_of, saved_checkpoints, set_aside_later
+from .divergence_error import DivergenceError, advice
 from .loss_watch import LossWatch, uninformed_loss
-from .optimizers import MUON
-from .run_folder import RECORDS
+from .run_folder import DIVERGENCE_FILE
 
-__all__ = ["ON_DIVERGENCE", "DivergenceError", "DivergenceWatch"]
+__all__ = ["ON_DIVERGENCE", "DivergenceWatch"]
 
 ON_DIVERGENCE = ("stop", "back-off", "ignore")
-_FILE = RECORDS[1]
 
 logger = logging.getLogger(__name__)
-
-
-class DivergenceError(ArithmeticError):
-    """A training run has diverged.
-
-    Args:
-        message: what to tell the user.
-        step: at which update.
-        seen: what is wrong.
-    """
-
-    def __init__(self, message: str, step: int, seen: str) -> None:
-        super().__init__(message)
-        self.step = step
-        self.seen = seen
 
 
 class DivergenceWatch(TrainerCallback):
@@ -92,7 +76,7 @@ class DivergenceWatch(TrainerCallback):
     def recall(self) -> None:
         """Take up the back-offs of an interrupted run, which perhaps had no checkpoint yet."""
         self._resumes = True
-        record = Path(self.trainer.args.output_dir) / _FILE
+        record = Path(self.trainer.args.output_dir) / DIVERGENCE_FILE
         if record.is_file():
             self.back_offs = json.loads(record.read_text(encoding="utf-8"))["back_offs"]
 
@@ -109,8 +93,9 @@ class DivergenceWatch(TrainerCallback):
         """Remember the start, to which a run may go back; forget the back-offs of another run in the folder."""
         if checkpoint:
             self.recall()
+            self._inherit(Path(checkpoint))
         elif not self._resumes and self.trainer.args.process_index == 0:
-            (Path(self.trainer.args.output_dir) / _FILE).unlink(missing_ok=True)
+            (Path(self.trainer.args.output_dir) / DIVERGENCE_FILE).unlink(missing_ok=True)
         shared = [self.back_offs]
         broadcast_object_list(shared)
         self.back_offs = shared[0]
@@ -125,9 +110,18 @@ class DivergenceWatch(TrainerCallback):
             ]
             self._start = {"weights": weights, "callbacks": exported}
 
+    def _inherit(self, checkpoint: Path) -> None:
+        """Take up the back-offs of a checkpoint from the folder of another run: rates stay as low as they were."""
+        record = checkpoint / DIVERGENCE_FILE
+        own = Path(self.trainer.args.output_dir) / DIVERGENCE_FILE
+        if not own.is_file() and record.is_file():
+            self.back_offs = json.loads(record.read_text(encoding="utf-8")).get("back_offs", [])
+
     def save(self, checkpoint: Path) -> None:
         """Write what a run that goes on from a checkpoint needs."""
-        write_json(checkpoint / _FILE, {"scale": self.scale, "rule": self.rule.state()})
+        write_json(
+            checkpoint / DIVERGENCE_FILE, {"scale": self.scale, "back_offs": self.back_offs, "rule": self.rule.state()}
+        )
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -137,8 +131,8 @@ class DivergenceWatch(TrainerCallback):
         self.rule = LossWatch(self.rule.uninformed)
         self.rule.step = self.rule.calm = state.global_step
         entry: dict[str, Any] = {}
-        if self.trainer.resumed_from is not None and (self.trainer.resumed_from / _FILE).is_file():
-            entry = json.loads((self.trainer.resumed_from / _FILE).read_text(encoding="utf-8"))
+        if self.trainer.resumed_from is not None and (self.trainer.resumed_from / DIVERGENCE_FILE).is_file():
+            entry = json.loads((self.trainer.resumed_from / DIVERGENCE_FILE).read_text(encoding="utf-8"))
             self.rule.load(entry["rule"])
         ratio = self.scale / entry.get("scale", 1.0)
         if ratio != 1:
@@ -267,7 +261,16 @@ class DivergenceWatch(TrainerCallback):
         if self.on_divergence != "back-off" or not left or not (unused or self._start):
             newest = before[0] if before else None
             aside = set_aside_later(folder, newest or folder / "checkpoint-0")
-            return self._advice(error, newest, aside), None, None
+            message = advice(
+                error,
+                self.trainer.args,
+                lowered=len(self.back_offs),
+                scale=self.scale,
+                stops=self.on_divergence == "stop",
+                good=newest,
+                aside=aside,
+            )
+            return message, None, None
         target = unused[0] if unused else None
         set_aside_later(folder, target or folder / "checkpoint-0")
         loss, norm = self._last
@@ -280,28 +283,12 @@ class DivergenceWatch(TrainerCallback):
             "back_to": _step(target) if target else 0,
             "factor": self.factor,
         }
-        write_json(folder / _FILE, {"back_offs": [*self.back_offs, entry]})
+        write_json(folder / DIVERGENCE_FILE, {"back_offs": [*self.back_offs, entry]})
         logger.warning(
             f"{error}. Going back to {target or 'the start'} with {self.factor:g} times the learning rate, "
             f"back-off {len(self.back_offs) + 1} of {self.max_back_offs}."
         )
         return None, entry, str(target) if target else None
-
-    def _advice(self, error: DivergenceError, good: Path | None, aside: list[Path]) -> str:
-        args = self.trainer.args
-        tried = f" The learning rate had been lowered {len(self.back_offs)} times, to {self.scale:g} times that given."
-        others = f" Later ones were renamed to {', '.join(path.name for path in aside)}." if aside else ""
-        rates = f"given: {args.learning_rate:g}"
-        if getattr(args, "optim", None) == MUON:
-            rates += f"; of hidden matrices --muon-learning-rate, given: {args.muon_learning_rate:g}"
-        by_itself = " --on-divergence back-off lowers the rate by itself." if self.on_divergence == "stop" else ""
-        return (
-            f"{error}.{tried if self.back_offs else ''} Lower --learning-rate ({rates}), warm up for longer "
-            f"(--warmup-steps, given: {args.warmup_steps}), clip gradients (--max-grad-norm, given: "
-            f"{args.max_grad_norm:g}), or choose another norm_type.{by_itself} "
-            + (f"The last good checkpoint is {good}." if good else "No checkpoint precedes the trouble.")
-            + others
-        )
 
 
 def _step(checkpoint: Path) -> int:

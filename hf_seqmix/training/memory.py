@@ -9,25 +9,28 @@ __all__ = ["keep_freed_memory"]
 _TRIM_THRESHOLD = -1
 _MMAP_THRESHOLD = -3
 
-_LARGEST_BLOCK = 2**30
+# Releases before 2.36 or so refuse a threshold of more than 32 MiB.
+_LARGEST_BLOCKS = (2**30, 2**25)
 _MOST_KEPT = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Let the GNU C library keep up to 2 GiB of freed memory, for blocks of up to 1 GiB each.
+    """Let the GNU C library keep up to 2 GiB of freed memory, for blocks of up to 1 GiB each (older releases: 32 MiB).
 
     By default the library gives large blocks back to the system. Each update then takes new pages for tensors such as
-    the logits, and the system clears these pages one by one. Results are the same; the process holds on to what it
-    once needed. A process on an accelerator gains nothing and loses nothing.
+    the logits, and the system clears these pages one by one. Results are the same. The process holds on to what it
+    once needed, on the host also where it trains on an accelerator, and so its peak memory may be higher.
 
     Returns:
-        Whether the library took both settings; False on systems with another C library.
+        Whether the library took both settings; False, with nothing changed, where it refuses blocks of such sizes and
+        on systems with another C library.
     """
     if not sys.platform.startswith("linux"):
         return False
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    # Both are set in any case: the one is worth little without the other.
-    taken = [mallopt(_MMAP_THRESHOLD, _LARGEST_BLOCK), mallopt(_TRIM_THRESHOLD, _MOST_KEPT)]
-    return all(taken)
+    # A threshold of trimming alone would fix that of blocks at its small default, for the worse.
+    if not any(mallopt(_MMAP_THRESHOLD, largest) for largest in _LARGEST_BLOCKS):
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, _MOST_KEPT))

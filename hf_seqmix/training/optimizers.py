@@ -8,12 +8,16 @@ from torch import nn
 
 from ..models.parameter_roles import hidden_matrices, kernel_parameters
 
-__all__ = ["MUON", "MuonWithAdamW", "RoleOptimizers"]
+__all__ = ["MUON", "MuonWithAdamW", "OptimizerError", "RoleOptimizers"]
 
 MUON = "muon"
 """The name by which `--optim` asks for Muon."""
 
 Group = dict[str, Any]
+
+
+class OptimizerError(ValueError):
+    """What was asked of an optimizer does not suit the model, which is known only after data was prepared."""
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -31,7 +35,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         lr: the rate to which schedules that end at a given rate relate that rate; by default that of the first group.
 
     Raises:
-        ValueError: for a group of Muon with parameters that are no matrices, as they are where a strategy flattens
+        OptimizerError: for a group of Muon with parameters that are no matrices, as they are where a strategy flattens
             parameters.
     """
 
@@ -39,7 +43,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         for group in matrices:
             for parameter in group["params"]:
                 if parameter.ndim != 2:
-                    raise ValueError(
+                    raise OptimizerError(
                         f"Muon takes matrices, and was given a parameter of shape {tuple(parameter.shape)}. Where "
                         "parameters are flattened (DeepSpeed, FSDP of version 1) take FSDP of version 2, or another "
                         "optimizer."
@@ -91,17 +95,20 @@ class RoleOptimizers:
             muon: options of Muon for the hidden matrices; None for AdamW there, too.
 
         Raises:
-            ValueError: for a rate of kernel networks where none is trained, or Muon without hidden matrices.
+            OptimizerError: for a rate of kernel networks where none is trained, or Muon without hidden matrices.
         """
         kernels = kernel_parameters(model)
         trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         if kernel_learning_rate is not None and not kernels & trained:
             lack = "whose kernel networks are all frozen" if kernels else "which has no kernel networks"
-            raise ValueError(
+            raise OptimizerError(
                 f"--kernel-learning-rate is {kernel_learning_rate}, and the model is {type(model).__name__}, {lack} "
                 "(TNN, FD-TNN and SKI-TNN have some): leave it out."
             )
-        matrices = hidden_matrices(model) if muon is not None else set()
+        try:
+            matrices = hidden_matrices(model) if muon is not None else set()
+        except ValueError as error:
+            raise OptimizerError(str(error)) from error
         decaying = set(decays(model))
         groups: dict[tuple[Any, ...], list[nn.Parameter]] = {}
         for name, parameter in model.named_parameters():

@@ -5,6 +5,7 @@ import logging
 import statistics
 import time
 from argparse import ArgumentTypeError
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,11 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
 from .._files import write_json
-from .run_folder import RECORDS
+from .run_folder import PRECISION_FILE
 
 __all__ = ["AUTO", "PRECISION_FILE", "AutoPrecisionArguments", "bfloat16_speedup", "settle_precision"]
 
 AUTO = "auto"
-PRECISION_FILE = RECORDS[0]
 """What `auto` chose, in the folder of the run."""
 
 CLEARLY = 1.2
@@ -64,7 +64,12 @@ class AutoPrecisionArguments(TrainingArguments):
 
 
 def settle_precision(
-    training: AutoPrecisionArguments, folder: str | Path, *, resumes: bool, width: int = 256, rows: int = 1024
+    training: AutoPrecisionArguments,
+    folder: str | Path,
+    *,
+    earlier: Sequence[Path] = (),
+    width: int = 256,
+    rows: int = 1024,
 ) -> None:
     """Settle `bf16="auto"` before the `Trainer` is made, for all processes as the first one finds.
 
@@ -76,22 +81,18 @@ def settle_precision(
             has `dtype`, "bfloat16" or "float32"; `speedup`, the seconds of float32 over those of bfloat16, None where
             nothing was timed; `reason`.
         folder: of the run.
-        resumes: whether the run goes on from what is in the folder.
+        earlier: folders in which the run began, if it is resumed; the first that has a choice says which.
         width: channels of the model, for which linear layers are timed, though at least 64 and at most 512.
         rows: tokens of a batch in one process.
     """
     if not training.auto_bf16:
         return
     choice: list[Any] = [None]
-    path = Path(folder) / PRECISION_FILE
     device = training.device
     if training.process_index == 0:
-        kept = resumes and path.is_file()
-        if kept:
-            choice[0] = json.loads(path.read_text(encoding="utf-8"))
-        else:
-            choice[0] = _choose(device, width, rows)
-            write_json(path, choice[0])
+        kept = [record for record in (Path(of) / PRECISION_FILE for of in earlier) if record.is_file()]
+        choice[0] = json.loads(kept[0].read_text(encoding="utf-8")) if kept else _choose(device, width, rows)
+        write_json(Path(folder) / PRECISION_FILE, choice[0])
         kept_or_chosen = "kept from the beginning of the run" if kept else choice[0]["reason"]
         logger.warning(f"--bf16 auto: {choice[0]['dtype']} ({kept_or_chosen})")
     broadcast_object_list(choice)

@@ -24,7 +24,8 @@ from .checkpoints import (
     set_aside_later,
     written_by,
 )
-from .divergence import DivergenceError, DivergenceWatch
+from .divergence import DivergenceWatch
+from .divergence_error import DivergenceError
 from .step_clock import StepClock
 from .training_arguments import SeqMixTrainingArguments
 

@@ -14,7 +14,8 @@ __all__ = ["INTERRUPTED", "explain_write_error", "prepare_run_folder"]
 INTERRUPTED = 130
 """The exit status that shells give a command that Ctrl-C ended."""
 
-RECORDS = ("precision.json", "divergence.json")
+PRECISION_FILE, DIVERGENCE_FILE = "precision.json", "divergence.json"
+RECORDS = (PRECISION_FILE, DIVERGENCE_FILE)
 """What a run settled on its way, for its resumed runs."""
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}

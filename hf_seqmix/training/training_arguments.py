@@ -1,5 +1,7 @@
 """The library's training arguments, and what ours add: Muon, and a rate of their own for kernel networks."""
 
+import logging
+import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +13,8 @@ from .optimizers import MUON, RoleOptimizers
 from .precision import AutoPrecisionArguments
 
 __all__ = ["SeqMixTrainingArguments"]
+
+logger = logging.getLogger(__name__)
 
 _ADAMW = (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED)
 
@@ -52,8 +56,8 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
             self.optim = OptimizerNames.ADAMW_TORCH  # the library knows no Muon
         super().__post_init__()
         for name in ("muon_learning_rate", "kernel_learning_rate"):
-            if (rate := getattr(self, name)) is not None and rate <= 0:
-                raise ValueError(f"--{name.replace('_', '-')} is {rate}; it must be positive.")
+            if (rate := getattr(self, name)) is not None and not 0 < rate < math.inf:
+                raise ValueError(f"--{name.replace('_', '-')} is {rate}; it must be positive and finite.")
         if self.kernel_learning_rate is not None and self.optim not in _ADAMW:
             raise ValueError(
                 f"--kernel-learning-rate goes with --optim muon, adamw_torch or adamw_torch_fused, not with "
@@ -61,6 +65,11 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
             )
         if by_muon:
             self.optim = MUON
+        elif self.muon_learning_rate != type(self).muon_learning_rate:
+            logger.warning(
+                f"--muon-learning-rate {self.muon_learning_rate:g} is not used: --optim is "
+                f"{OptimizerNames(self.optim).value}, not muon."
+            )
 
     def optimizer_factory(self, decays: Callable[[nn.Module], Collection[str]]) -> Any:
         """Return what the `Trainer` takes as `optimizer_cls_and_kwargs`; None where the library's own way serves.

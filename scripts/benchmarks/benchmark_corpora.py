@@ -68,7 +68,7 @@ FAST_WIDTHS = {"ipa": 88, "poly3": 59, "attention": 59}
 FAST_TOKENIZER = "bpe:1024"
 FAST_TRAIN_BYTES = 500_000  # more takes longer to tokenize than the models take to train
 
-LENGTH_IN_SECONDS: dict[str, Any] = {"eval_steps": 0.25, "save_steps": 0.25}
+LENGTH_IN_SECONDS: dict[str, Any] = {"eval_steps": 0.25, "save_steps": 0.25, "warmup_steps": 0.1}
 PASSES = 20  # of a smaller corpus than WikiText-103 at the full size, which 50,000 updates would learn by heart
 BYTES_PER_TOKEN = 4.0  # about, of GPT-2's tokens in English
 

@@ -16,16 +16,18 @@ from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
+from hf_seqmix.training.arguments import RunArguments
 from hf_seqmix.training.results import Result, group_results, summarize
 from hf_seqmix.training.tables import results_table
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from .benchmark_inputs import default_device, first_bytes
-from .benchmark_training import Job, Report, make_run, select, train_all, training_arguments, write_report
+from .benchmark_training import RATES, Job, Report, make_run, select, train_all, training_arguments, write_report
 
 PLAIN = "as the recipe"
-RATES = ("learning_rate", "muon_learning_rate", "kernel_learning_rate")
 LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
+OWN = (*LENGTHS, "eval_strategy", "eval_steps", "save_steps", "seed")
+"""Training arguments that the benchmark sets, in each run the same or for each run its own."""
 EVALUATIONS = 6
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
@@ -102,6 +104,11 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
             "and --max-seconds: give rates in the recipe or in a --variant, and the length with --max-seconds."
         )
     models = {path.stem: read_recipe(path) for path in arguments.recipes}
+    if masked := [name for name, recipe in models.items() if recipe.get("model", {}).get("objective") != "causal"]:
+        raise ValueError(
+            f"bits per byte are of causal models, and the objective of {', '.join(masked)} is another: leave out "
+            f"{'it' if len(masked) == 1 else 'them'}."
+        )
     if len(models) < len(arguments.recipes):
         raise ValueError("two recipes have one name, by which results tell models apart: rename one.")
     cases = [(model, variant) for model in models for variant in variants]
@@ -129,7 +136,7 @@ def parse_variants(given: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
     """Return name -> fields and values of the variants of a command line.
 
     Raises:
-        ValueError: two have one name, or one has no field.
+        ValueError: two have one name, or one has no field, or one that the benchmark sets.
     """
     variants: dict[str, dict[str, Any]] = {}
     for name, *fields in given:
@@ -138,12 +145,14 @@ def parse_variants(given: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
         if not fields:
             raise ValueError(f"the variant {name} changes nothing: give FIELD=VALUE after its name.")
         variants[name] = parse_overrides(fields)
+        if fixed := [field for field in OWN if field in variants[name]]:
+            raise ValueError(f"the variant {name} says {', '.join(fixed)}, which the benchmark itself says.")
     return variants
 
 
 def sections_of(fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the fields of a variant as a recipe: training arguments, and fields of the configuration."""
-    known = {entry.name for entry in dataclasses.fields(SeqMixTrainingArguments)}
+    known = {entry.name for kind in (SeqMixTrainingArguments, RunArguments) for entry in dataclasses.fields(kind)}
     training = {name: value for name, value in fields.items() if name in known}
     overrides = {name: value for name, value in fields.items() if name not in known}
     return {"training": training, **({"model": {"config_overrides": overrides}} if overrides else {})}
@@ -162,7 +171,8 @@ def make_job(
     seconds = arguments.max_seconds or SECONDS[arguments.size]
     merged = merge_recipes(recipe, sections_of(fields))
     training = merged["training"]
-    rates = {name: training[name] * factor for name in RATES if training.get(name) is not None}
+    # As a float: YAML reads 1e-3 as text.
+    rates = {name: float(training[name]) * factor for name in RATES if training.get(name) is not None}
     # What a recipe leaves to the script is multiplied, too.
     rates.setdefault("learning_rate", SeqMixTrainingArguments.learning_rate * factor)
     if training.get("optim") == "muon":
@@ -192,11 +202,10 @@ def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
         max_bytes: of the split's beginning that are scored; all by default.
 
     Returns:
-        Nothing for masked models, for data from files, and where there is no test split.
+        Nothing for data from files, and where there is no test split.
     """
-    given = json.loads((folder / "results.json").read_text(encoding="utf-8"))["arguments"]
-    data = given["data"]
-    if given["model"]["objective"] != "causal" or data["dataset"] is None:
+    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["arguments"]["data"]
+    if data["dataset"] is None:
         return {}
     corpus = load_corpus(data["dataset"], text_column=data["text_column"], sample_by=data["sample_by"])
     if "test" not in corpus:

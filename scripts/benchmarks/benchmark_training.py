@@ -46,6 +46,8 @@ REPLACED = {
 }
 """How long a run is -> the settings whose place that takes: the length said otherwise, or laid out for another one."""
 
+RATES = ("learning_rate", "muon_learning_rate", "kernel_learning_rate")
+
 PRETRAINED = "pretraining"
 """Folder of a run's first stage, in the folder of the run."""
 
@@ -248,7 +250,7 @@ def train_all(
         }
         log.append(keys[job.name], measure(found, shared))
         # What the results need is kept; checkpoints of a finished run are dead weight.
-        for checkpoint in [*folder.glob("checkpoint-*"), *folder.glob(f"{PRETRAINED}/checkpoint-*")]:
+        for checkpoint in [*folder.glob("*checkpoint-*"), *folder.glob(f"{PRETRAINED}/*checkpoint-*")]:
             shutil.rmtree(checkpoint)
     for job in jobs:
         report.results += log.get(keys[job.name]) or []
@@ -285,14 +287,14 @@ def train(job: Job, folder: Path) -> dict[str, Any] | str:
 def state_costs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[dict[str, Any]]:
     """Time a few updates of each kind of job, say what all of them take, and return that as rows.
 
-    Jobs that differ in their seed and learning rate alone are timed once. Evaluations are not counted.
+    Jobs that differ in their seed and learning rates alone are timed once. Evaluations are not counted.
     """
     if not jobs:
         return []
     rows: list[dict[str, Any]] = []
     known: dict[str, dict[str, Any]] = {}
     for job in jobs:
-        kind = replace(job.run, seed=0, training={**job.run.training, "learning_rate": None}).digest
+        kind = replace(job.run, seed=0, training={**job.run.training, **dict.fromkeys(RATES)}).digest
         if kind not in known:
             logger.info(f"timing {TRIAL_UPDATES} updates of {job.name}")
             folder = arguments.output_dir / "costs" / job.name

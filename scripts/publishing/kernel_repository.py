@@ -32,7 +32,7 @@ from hf_seqmix.hub import check_repo_id
 from hf_seqmix.modules.products import PRODUCTS
 
 OPS = Path(hf_seqmix.__file__).parent / "ops"
-FOLDERS = ("common", "toeplitz", "polynomial", "short_conv", "ski")
+FOLDERS = ("common", "toeplitz", "polynomial", "short_convolution", "ski")
 LEFT_OUT = ("ski/native.py", "ski/c_library.py")
 """The kernel in C, which a user builds on purpose."""
 

@@ -464,6 +464,15 @@ def test_wrong_lengths_and_optimizers(
         pretrain.main(command(text, tmp_path / "run", *more))
 
 
+def test_a_rate_that_the_model_has_no_use_for_is_refused_in_a_line(
+    pretrain: ModuleType, text: Path, tmp_path: Path
+) -> None:
+    typed = command(text, tmp_path / "run", "--max-steps", "2", "--kernel-learning-rate", "1e-3")
+    typed += ["--config-overrides", "hidden_size=8", "num_hidden_layers=1", "num_centers=2"]
+    with pytest.raises(SystemExit, match=r"pretrain\.py: --kernel-learning-rate is 0\.001.* has no kernel networks"):
+        pretrain.main([*typed, "--model-type", "ipa"])
+
+
 def test_muon_by_its_name(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     options = ["--max-steps", "4", "--optim", "muon", "--muon-learning-rate", "3e-2", "--kernel-learning-rate", "1e-3"]
     results = pretrain.main(command(text, tmp_path / "run", *options))

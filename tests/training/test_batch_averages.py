@@ -1,5 +1,6 @@
 """Averages of batch norms: equal to those of all batches, made before evaluations and saves, felt nowhere else."""
 
+import math
 import random
 from pathlib import Path
 from typing import Any
@@ -179,4 +180,7 @@ def test_a_model_that_was_not_trained_keeps_its_averages(tmp_path: Path) -> None
         trainer(tmp_path, batch_norm_batches=-1)
     few = trainer(tmp_path, rows(3), max_steps=1)
     few.train()
-    assert few.evaluate()["eval_loss"] > 0  # one batch of three rows
+    before = [norm.running_mean.clone() for norm in batch_norms(few.model)]
+    assert math.isfinite(few.evaluate()["eval_loss"])  # one batch of three rows
+    for norm, mean in zip(batch_norms(few.model), before, strict=True):
+        assert not torch.equal(norm.running_mean, mean)

@@ -12,7 +12,8 @@ from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArgumen
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.training import fault_of
-from hf_seqmix.training.divergence import DivergenceError, DivergenceWatch
+from hf_seqmix.training.divergence import DivergenceWatch
+from hf_seqmix.training.divergence_error import DivergenceError
 from hf_seqmix.training.resumable import LAST, ResumableTrainer
 
 ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
@@ -210,6 +211,18 @@ def test_a_kill_after_a_back_off_keeps_rate_and_count(tmp_path: Path) -> None:
         resumed.train(resume_from_checkpoint=checkpoint)
         assert len(resumed.divergence.back_offs) == 1
         assert losses(resumed) == losses(whole)
+
+
+def test_a_run_that_goes_on_in_another_folder_keeps_the_lower_rate(tmp_path: Path) -> None:
+    first = trainer(tmp_path / "a", DivergenceWatch("back-off", factor=0.25), at=(5,), limit=0.005)
+    first.train()
+    checkpoint = str(tmp_path / "a" / "checkpoint-6")
+    for folder in ("b", "c"):
+        other = trainer(tmp_path / folder, DivergenceWatch("back-off"), max_steps=10)
+        other.train(resume_from_checkpoint=checkpoint)
+        assert other.optimizer.param_groups[0]["lr"] == 0.0025
+        assert other.divergence.back_offs == first.divergence.back_offs
+        checkpoint = str(tmp_path / "b" / "checkpoint-8")
 
 
 def test_an_explosion_is_met_although_every_number_is_finite(tmp_path: Path) -> None:

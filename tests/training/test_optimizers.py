@@ -1,5 +1,7 @@
 """Muon with AdamW, and rates of kernel networks: the same as the optimizers alone, saved, resumed, refused."""
 
+import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,8 @@ from transformers import TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.models.parameter_roles import hidden_matrices, kernel_parameters
-from hf_seqmix.training.divergence import DivergenceError
-from hf_seqmix.training.optimizers import MuonWithAdamW, RoleOptimizers
+from hf_seqmix.training.divergence_error import DivergenceError
+from hf_seqmix.training.optimizers import MuonWithAdamW, OptimizerError, RoleOptimizers
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
@@ -159,8 +161,19 @@ def test_what_muon_cannot_do_is_refused(tmp_path: Path) -> None:
         MuonWithAdamW([{"params": [torch.nn.Parameter(torch.ones(6))]}], [])
     with pytest.raises(ValueError, match="DeepSpeed flattens"):
         arguments(tmp_path, optim="muon", deepspeed={"zero_optimization": {"stage": 2}})
-    with pytest.raises(ValueError, match="--muon-learning-rate is -1"):
-        arguments(tmp_path, optim="muon", muon_learning_rate=-1.0)
+    for rate in (-1.0, 0.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"--muon-learning-rate is {rate}; it must be positive and finite"):
+            arguments(tmp_path, optim="muon", muon_learning_rate=rate)
+    with pytest.raises(OptimizerError, match="has no hidden matrices"):
+        RoleOptimizers()(torch.nn.Linear(2, 2), decays=lambda model: (), adamw={"lr": 1}, weight_decay=0.0, muon={})
+
+
+def test_a_rate_of_muon_without_muon_is_said_to_be_unused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        arguments(tmp_path, optim="adamw_torch")
+        assert not caplog.messages
+        arguments(tmp_path, optim="adamw_torch", muon_learning_rate=0.5)
+    assert caplog.messages == ["--muon-learning-rate 0.5 is not used: --optim is adamw_torch, not muon."]
 
 
 def test_rates_that_nothing_takes_are_refused(tmp_path: Path) -> None:

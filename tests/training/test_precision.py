@@ -9,6 +9,7 @@ import torch
 from transformers import HfArgumentParser
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix.training import precision
 from hf_seqmix.training.precision import AutoPrecisionArguments, bfloat16_speedup, settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 
@@ -52,8 +53,25 @@ def test_timing_moves_no_random_numbers() -> None:
 
 def test_a_given_precision_is_left_alone(tmp_path: Path) -> None:
     training = parse("--bf16", "true")
-    settle_precision(training, tmp_path, resumes=False)
+    settle_precision(training, tmp_path)
     assert training.bf16 is True and training.precision is None and not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("speedup", "dtype"), [(1.19, "float32"), (1.2, "bfloat16")])
+def test_a_run_in_another_folder_keeps_the_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, speedup: float, dtype: str
+) -> None:
+    monkeypatch.setattr(precision, "bfloat16_speedup", lambda *_, **__: speedup)
+    for folder in ("first", "second", "third"):
+        (tmp_path / folder).mkdir()
+    first = parse("--bf16", "auto")
+    settle_precision(first, tmp_path / "first")
+    assert first.precision["dtype"] == dtype and first.bf16 == (dtype == "bfloat16")
+    monkeypatch.setattr(precision, "bfloat16_speedup", lambda *_, **__: 9.0 if dtype == "float32" else 0.1)
+    for folder in ("second", "third"):
+        resumed = parse("--bf16", "auto")
+        settle_precision(resumed, tmp_path / folder, earlier=[tmp_path / folder, tmp_path / "first"])
+        assert resumed.precision == first.precision and (tmp_path / folder / "precision.json").is_file()
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -64,7 +82,7 @@ def test_training_and_evaluation_compute_in_the_settled_dtype(
     (tmp_path / "precision.json").write_text(f'{{"dtype": "{dtype}", "speedup": 1.5, "reason": "written"}}')
     training = parse("--bf16", "auto", "--max_steps", "2", "--save_strategy", "no", "--disable_tqdm", "true")
     with caplog.at_level(logging.WARNING):
-        settle_precision(training, tmp_path, resumes=True)
+        settle_precision(training, tmp_path, earlier=[tmp_path])
     torch.manual_seed(0)
     model = TNNForCausalLM(TNNConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, rpe_hidden_size=8))
     seen: dict[tuple[bool, bool], set[torch.dtype]] = {}

@@ -18,8 +18,8 @@ from ..common.backend import kernel_module
 from ..common.crossovers import implementation
 from ..common.dispatch import compute_dtype
 from ..common.operator import define_operator, differentiable_operator
-from ..short_conv.product import convolve, short_conv
-from ..short_conv.weight_gradient import weight_gradient
+from ..short_convolution.product import convolve, short_conv
+from ..short_convolution.weight_gradient import weight_gradient
 from ..toeplitz.derivatives import toeplitz_gradients, toeplitz_product
 from .interpolation import (
     InducingGrid,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..short_conv.product import short_conv_dense
+from ..short_convolution.product import short_conv_dense
 from .c_library import ADVICE, compiled
 from .interpolation import InducingGrid
 from .product import ski_matmul_dense

@@ -15,7 +15,7 @@ from ..common.backend import kernel_module
 from ..common.crossovers import implementation
 from ..common.dispatch import dispatch
 from ..common.invariance import is_batch_invariant
-from ..short_conv.product import short_conv
+from ..short_convolution.product import short_conv
 from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
 from ..toeplitz.real_transform import convolution_product
 from .derivatives import fused_product, fused_takes, native_product, torch_product

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hf_seqmix.ops import InducingGrid, forced, ski_matmul_dense, trials
 from hf_seqmix.ops.common.crossovers import implementation
-from hf_seqmix.ops.short_conv.product import short_conv_dense
+from hf_seqmix.ops.short_convolution.product import short_conv_dense
 from hf_seqmix.ops.ski.derivatives import fused_product, fused_takes
 from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 from tests.tolerances import assert_close

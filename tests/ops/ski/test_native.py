@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from hf_seqmix.ops import forced
 from hf_seqmix.ops.common.crossovers import implementation
-from hf_seqmix.ops.short_conv.product import short_conv_dense
+from hf_seqmix.ops.short_convolution.product import short_conv_dense
 from hf_seqmix.ops.ski import c_library, native
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.ops.ski.product import ski_matmul_dense, sparse_low_rank_matmul

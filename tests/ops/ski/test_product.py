@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_seqmix.ops.short_conv.product import short_conv_dense
+from hf_seqmix.ops.short_convolution.product import short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.ops.ski.product import ski_matmul_dense, sparse_low_rank_matmul
 from tests.tolerances import assert_close

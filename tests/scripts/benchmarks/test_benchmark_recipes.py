@@ -18,7 +18,7 @@ SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 RECIPE = """
 model: {objective: causal, model_type: tnn, config_overrides: {hidden_size: 8, rpe_hidden_size: 4}}
 data: {dataset: "embedded:python-stdlib", tokenizer: byte}
-training: {max_tokens: 400, learning_rate: 4.0e-3, warmup_steps: 2}
+training: {max_tokens: 400, learning_rate: 4e-3, warmup_steps: 2}
 """
 
 
@@ -101,7 +101,7 @@ def test_the_best_rate_is_trained_with_further_seeds(
 def test_a_rate_that_the_recipe_does_not_say_is_multiplied_too(
     script: Any, trained: list[Any], recipe: Path, tmp_path: Path
 ) -> None:
-    recipe.write_text(RECIPE.replace("learning_rate: 4.0e-3, ", ""))
+    recipe.write_text(RECIPE.replace("learning_rate: 4e-3, ", ""))
     script.main(command(recipe, tmp_path / "out", "--max-seconds", "9"))
     assert [job.run.training["learning_rate"] for job in trained] == [2.5e-5, 5e-5, 1e-4]
 
@@ -117,24 +117,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def arguments_of(folder: Path, **data: Any) -> None:
-    given = {"dataset": "embedded:python-stdlib", "text_column": "text", "sample_by": "document", "block_size": 16}
-    model = {"objective": data.pop("objective", "causal")}
-    (folder / "results.json").write_text(json.dumps({"arguments": {"model": model, "data": {**given, **data}}}))
+def arguments_of(folder: Path, dataset: str | None) -> None:
+    data = {"dataset": dataset, "text_column": "text", "sample_by": "document", "block_size": 16}
+    (folder / "results.json").write_text(json.dumps({"arguments": {"data": data}}))
 
 
 def test_a_finished_run_is_scored_on_the_test_split(script: Any, finished: Path) -> None:
     score_test = importlib.import_module("benchmarks.benchmark_recipes").score_test
-    arguments_of(finished)
+    arguments_of(finished, "embedded:python-stdlib")
     beginning = load_corpus("embedded:python-stdlib")["test"][0]["text"][:500]
     assert beginning.isascii()
     model, tokenizer = AutoModelForCausalLM.from_pretrained(finished), AutoTokenizer.from_pretrained(finished)
     wanted = evaluate_language_model(model, tokenizer, [beginning], context_lengths=(16, 64))
     found = score_test(finished, max_bytes=500)
     assert list(found.values()) == [score.bits_per_byte for score in wanted]
-    for other in ({"objective": "masked"}, {"dataset": None}):
-        arguments_of(finished, **other)
-        assert score_test(finished) == {}
+    arguments_of(finished, None)
+    assert score_test(finished) == {}
 
 
 def test_scores_of_the_test_split_stand_beside_the_others(
@@ -150,12 +148,29 @@ def test_scores_of_the_test_split_stand_beside_the_others(
     assert all(job.probe is not None for job in trained)
 
 
+def test_arguments_of_the_script_are_no_fields_of_the_configuration(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path
+) -> None:
+    typed = ["--no-plain", "--variant", "a", "on_divergence=ignore", "--rate-factors", "1", "--max-seconds", "9"]
+    script.main(command(recipe, tmp_path / "out", *typed))
+    assert trained[0].run.training["on_divergence"] == "ignore"
+    assert "on_divergence" not in trained[0].run.model["config_overrides"]
+
+
+def test_masked_recipes_are_refused(script: Any, trained: list[Any], recipe: Path, tmp_path: Path) -> None:
+    recipe.write_text(RECIPE.replace("objective: causal", "objective: masked"))
+    with pytest.raises(SystemExit, match="bits per byte are of causal models, and the objective of tiny is another"):
+        script.main(command(recipe, tmp_path / "out"))
+    assert not trained
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         (["--variant", "muon"], "the variant muon changes nothing"),
         (["--variant", "optim=muon"], "'optim=muon' cannot be the name of a variant"),
         (["--variant", "a", "x=1", "--variant", "a", "x=2"], "'a' cannot be the name"),
+        (["--variant", "a", "max_steps=5", "seed=1"], "the variant a says max_steps, seed, which the benchmark"),
         (["--no-plain"], "--no-plain leaves nothing"),
         (["--rate-factors", "1", "0"], "--rate-factors must be positive"),
         (["--max-seconds", "-1"], "--max-seconds must be positive"),

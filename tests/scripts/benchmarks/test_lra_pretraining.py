@@ -143,6 +143,7 @@ def test_both_rows_stand_beside_each_other(
         ("image", ["--max-seconds", "9"], "is for tasks of texts .* no objective for the pixels of image"),
         ("text", ["--fast"], "shares out the seconds of a run: give --max-seconds"),
         ("text", ["--max-seconds", "9", "--pretrain-share", "1"], "--pretrain-share must lie between 0 and 1"),
+        ("listops", ["--max-steps", "100"], "shares out seconds: give --max-seconds instead of --max-steps"),
         ("text", ["--max-seconds", "0"], "--max-seconds must be positive"),
         ("text", ["--max-seconds", "9", "--mlm-probability", "0"], "--mlm-probability must lie between 0 and 1"),
     ],

@@ -10,7 +10,7 @@ import torch
 
 import hf_seqmix
 from hf_seqmix.ops import toeplitz_matmul_dense
-from hf_seqmix.ops.short_conv.product import short_conv_dense
+from hf_seqmix.ops.short_convolution.product import short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.ops.ski.product import ski_matmul_dense
 from hf_seqmix.training import timing

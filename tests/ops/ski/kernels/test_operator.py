@@ -6,7 +6,7 @@ from torch import Tensor
 
 pytest.importorskip("triton")
 
-from hf_seqmix.ops.short_conv.product import short_conv_dense
+from hf_seqmix.ops.short_convolution.product import short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.ops.ski.kernels import operator as ski
 from hf_seqmix.ops.ski.kernels import points as inducing

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_seqmix.ops.short_conv.product import short_conv, short_conv_dense
+from hf_seqmix.ops.short_convolution.product import short_conv, short_conv_dense
 from tests.tolerances import assert_close
 
 LENGTHS = (1, 2, 3, 13, 16, 17, 64, 97)
