@@ -451,7 +451,8 @@ def test_a_budget_of_seconds(
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--max-seconds", "0"], "--max-seconds is 0.0; it must be positive"),
+        (["--max-seconds", "0"], "--max-seconds is 0.0; it must be positive and finite"),
+        (["--max-seconds", "inf"], "--max-seconds is inf; it must be positive and finite"),
         (["--max-seconds", "9", "--max-steps", "4"], "--max-seconds and --max-steps both say"),
         (["--max-seconds", "9", "--max-tokens", "400"], "--max-tokens and --max-seconds both say"),
         (["--optim", "moun"], "moun"),
@@ -464,10 +465,18 @@ def test_wrong_lengths_and_optimizers(
         pretrain.main(command(text, tmp_path / "run", *more))
 
 
+def test_a_stream_is_timed_before_it_is_read(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    """A real trial, whose answer is the least there is."""
+    held_out = ["--validation-file", str(text)]
+    results = pretrain.main(command(text, tmp_path / "run", "--streaming", *held_out, "--max-seconds", "1e-6"))
+    assert results["num_updates"] == 1 and len(losses(results)) == 1
+
+
 def test_a_rate_that_the_model_has_no_use_for_is_refused_in_a_line(
     pretrain: ModuleType, text: Path, tmp_path: Path
 ) -> None:
-    typed = command(text, tmp_path / "run", "--max-steps", "2", "--kernel-learning-rate", "1e-3")
+    typed = [*SHORT, *QUIET, "--train-file", str(text), "--output-dir", str(tmp_path / "run"), "--max-steps", "2"]
+    typed += ["--kernel-learning-rate", "1e-3"]
     typed += ["--config-overrides", "hidden_size=8", "num_hidden_layers=1", "num_centers=2"]
     with pytest.raises(SystemExit, match=r"pretrain\.py: --kernel-learning-rate is 0\.001.* has no kernel networks"):
         pretrain.main([*typed, "--model-type", "ipa"])
