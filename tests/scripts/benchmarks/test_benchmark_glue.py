@@ -86,6 +86,7 @@ def command(model: Path, data: Path, output: Path, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_runs_table_and_resumption(script, trained, model, tmp_path, capsys):
     data, output = write_tasks(tmp_path / "glue"), tmp_path / "out"
     options = ["--tasks", "sst2", "--learning-rates", "1e-2", "1e-4", "--seeds", "0", "1", "--random-init"]

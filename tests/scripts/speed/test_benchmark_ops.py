@@ -97,6 +97,7 @@ def test_what_a_cpu_does_not_say_is_unmeasured(
     }
 
 
+@pytest.mark.slow
 def test_rivals_get_a_process_of_their_own(script: ModuleType, tmp_path: Path) -> None:
     [row] = script.main([*SMALL, "--ops", "degree_2", "--lengths", "8", "--output-dir", str(tmp_path)])
     assert row["vs_attention"] == row["attention_ms"] / row["ours_ms"]

@@ -18,6 +18,7 @@ def compile_kernels(folder: Path, *arguments: str, **more: str) -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=1800)
 
 
+@pytest.mark.slow
 def test_one_case_of_a_hopper_gpu(tmp_path):
     done = compile_kernels(tmp_path, "--targets", "sm_90", "--dtypes", "bfloat16", "--cases", "width 64")
     assert done.returncode == 0, done.stderr
