@@ -25,10 +25,11 @@ WARM_UP, TIMED = 5, 20
 def training_clock() -> Callable[[], float]:
     """Return the clock of budgets: CPU time of the process on one thread, so that other work does not count.
 
-    On an accelerator or several threads the clock is the wall's.
+    On an accelerator, several threads or several processes, which wait for each other, the clock is the wall's.
     """
-    if torch.get_num_threads() == 1 and not torch.accelerator.is_available():
-        return time.process_time
+    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
+    if (alone or torch.distributed.get_world_size() == 1) and torch.get_num_threads() == 1:
+        return time.perf_counter if torch.accelerator.is_available() else time.process_time
     return time.perf_counter
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import random
+import time
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,27 @@ def test_the_median_of_the_updates_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert updates_within(trainer(tmp_path), 60) == 120
     monkeypatch.setattr(budget, "training_clock", lambda: Ticking(looks))
     assert updates_within(trainer(tmp_path), 1e-9) == 1
+
+
+@pytest.mark.parametrize(
+    ("threads", "processes", "accelerator", "clock"),
+    [
+        (1, None, False, time.process_time),
+        (1, 1, False, time.process_time),
+        (1, 2, False, time.perf_counter),
+        (2, None, False, time.perf_counter),
+        (1, None, True, time.perf_counter),
+    ],
+)
+def test_cpu_time_counts_where_one_thread_does_all(
+    threads: int, processes: int | None, accelerator: bool, clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that waits for another one takes no CPU time."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: processes is not None)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: processes)
+    assert budget.training_clock() is clock
 
 
 def test_a_trial_is_quiet_and_frees_its_memory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
