@@ -40,9 +40,9 @@ def evaluate_language_model(
     beginning-of-sequence token, or else its end-of-sequence token), then the document, and no special token is
     scored. With t_0 the prefix and t_1 ... t_N the document, a block of n inputs t_i ... t_{i+n-1} scores the targets
     t_{i+1} ... t_{i+n}, and the next block begins at t_{i+n}: each target is scored once, from 1 to n tokens of
-    context, as language models are evaluated in papers. With `stride` s < n the next block begins s tokens later and scores only
-    its last s targets, which therefore see at least n - s + 1 tokens: closer to how a model is used, n / s times
-    slower.
+    context, as language models are evaluated in papers. With `stride` s < n the next block begins s tokens later and
+    scores only its last s targets, which therefore see at least n - s + 1 tokens: closer to how a model is used,
+    n / s times slower.
 
     Only the model's forward is used. Losses are computed in float32 from chunks of the logits and summed in float64.
 

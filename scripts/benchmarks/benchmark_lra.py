@@ -76,7 +76,8 @@ def add_lra(benchmarks: Any) -> None:
         "--self-pretrain",
         action="store_true",
         help="train each family a second time, first by masked language modeling on the texts of the task's own "
-        "training data, then on the labels: both in the --max-seconds of the run without",
+        "training data (listops: on the value of every list within them), then on the labels: both in the "
+        "--max-seconds of the run without",
     )
     parser.add_argument(
         "--no-plain", action="store_true", help="with --self-pretrain: only the runs that begin with pretraining"

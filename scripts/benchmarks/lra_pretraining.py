@@ -2,7 +2,9 @@
 
 After Amos, Berant, Gupta 2024, "Never train from scratch" (arXiv 2310.02980): masked language modeling on the task's
 own training inputs, before the labels are learned. Departures: both stages together have the seconds of the run that
-they are compared with, where the paper adds the pretraining; and short texts share a sequence, each mixed alone.
+they are compared with, where the paper adds the pretraining; and the digits of ListOps, which are random, are not
+masked: a model learns the value of every list within an expression instead, where the list closes. The labels of the
+task say the value of the whole expression alone, so this is more supervision, from the same expressions.
 """
 
 import dataclasses
@@ -15,7 +17,7 @@ import datasets
 
 from hf_seqmix import __version__
 from hf_seqmix._files import whole_files
-from hf_seqmix.data import build_tokenizer
+from hf_seqmix.data import build_tokenizer, listops_values
 from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification, load_labelled
 from hf_seqmix.training.run import Run
 
@@ -37,7 +39,9 @@ OF_FINETUNING = (
 def pretraining_job(
     run: Run, contents: Mapping[str, str], seconds: float, mlm_probability: float, folder: Path
 ) -> Job:
-    """Return the stage before a run: masked language modeling by the same model on the texts of its training data.
+    """Return the stage before a run: the same model learns from the texts of its training data.
+
+    That is masked language modeling, and in ListOps the value of every list.
 
     Args:
         run: the training from scratch of a classifier.
@@ -46,27 +50,8 @@ def pretraining_job(
         mlm_probability: share of the tokens that are masked.
         folder: where the texts are written.
     """
-    batch, length = run.training["per_device_train_batch_size"], run.data["max_length"]
-    packed = max(number for number in range(1, max(1, ROOM // length) + 1) if batch % number == 0)
     kept = {name: value for name, value in run.training.items() if name not in OF_FINETUNING}
-    model = {
-        "objective": "masked",
-        "model_type": run.model["model_type"],
-        # Where texts share a sequence, the model is laid out for a text all the same.
-        "config_overrides": {**run.model.get("config_overrides", {}), "max_position_embeddings": length},
-    }
-    data = {
-        "train_file": [str(training_texts(run, contents, folder))],
-        "validation_fraction": 0.02,
-        "tokenizer": run.model["tokenizer"],
-        "block_size": packed * length,
-        "respect_documents": True,
-        "mlm_probability": mlm_probability,
-        "max_eval_blocks": 100,
-    }
-    training = {
-        **kept,
-        "per_device_train_batch_size": batch // packed,
+    length_of_stage = {
         "max_seconds": seconds,
         "warmup_steps": 0.1,
         "eval_strategy": "no",
@@ -74,7 +59,56 @@ def pretraining_job(
         "save_steps": 0.25,
         "save_total_limit": 1,
     }
+    texts = training_texts(run, contents, folder)
+    if run.task == "listops":
+        data = {
+            "task": "token-classification",
+            "train_file": [str(training_values(texts))],
+            "validation_fraction": 0.02,
+            "text_columns": ["words"],
+            "label_column": ["values"],
+            "max_length": run.data["max_length"],
+        }
+        stage = Run(run.task, run.model, data, {**kept, **length_of_stage}, run.seed)
+        return Job("pretraining", "finetune.py", stage)
+    batch, length = run.training["per_device_train_batch_size"], run.data["max_length"]
+    packed = max(number for number in range(1, max(1, ROOM // length) + 1) if batch % number == 0)
+    model = {
+        "objective": "masked",
+        "model_type": run.model["model_type"],
+        # Where texts share a sequence, the model is laid out for a text all the same.
+        "config_overrides": {**run.model.get("config_overrides", {}), "max_position_embeddings": length},
+    }
+    data = {
+        "train_file": [str(texts)],
+        "validation_fraction": 0.02,
+        "tokenizer": run.model["tokenizer"],
+        "block_size": packed * length,
+        "respect_documents": True,
+        "mlm_probability": mlm_probability,
+        "max_eval_blocks": 100,
+    }
+    training = {**kept, "per_device_train_batch_size": batch // packed, **length_of_stage}
     return Job("pretraining", "pretrain.py", Run(run.task, model, data, training, run.seed))
+
+
+def training_values(texts: Path) -> Path:
+    """Write the words of expressions of ListOps and the value of each, "-" for an operator, unless that was done.
+
+    Args:
+        texts: the file of the expressions, as `training_texts` writes it.
+    """
+    target = texts.with_name("values.parquet")
+    if target.is_file():
+        return target
+    read = [listops_values(text) for text in datasets.Dataset.from_parquet(str(texts))["text"]]
+    columns = {
+        "words": [[word for word, _ in words] for words in read],
+        "values": [["-" if value is None else str(value) for _, value in words] for words in read],
+    }
+    with whole_files(target.parent, last=target.name) as aside:
+        datasets.Dataset.from_dict(columns).to_parquet(str(aside / target.name))
+    return target
 
 
 def training_texts(run: Run, contents: Mapping[str, str], folder: Path) -> Path:

@@ -53,10 +53,12 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
         "train_loss": found["train_loss_curve"],
     }
     if first := found.get(PRETRAINED):
+        # What pretrain.py calls evaluation is finetune.py's validation.
+        held_out = first.get("evaluation") or first.get("validation") or {}
         measured |= {
             "pretrain_updates": first["num_updates"],
-            "pretrain_loss": (first["evaluation"] or {}).get("token_loss"),
-            "pretrain_seconds": seconds_of_updates(first["num_updates"], first),
+            "pretrain_loss": held_out.get("token_loss", held_out.get("loss")),
+            "pretrain_seconds": seconds_of_updates(first["num_updates"], first.get("train", first)),
         }
         own, before = measured["update_seconds"], measured["pretrain_seconds"]
         measured["update_seconds"] = own + before if own and before else None

@@ -39,7 +39,7 @@ def _rows(train: int, held_out: int) -> dict[str, int]:
     return {"train": train, "validation": held_out, "test": held_out}
 
 
-def _recipe(overrides: Mapping[str, int] | None = None, /, **data: Any) -> dict[str, dict[str, Any]]:
+def _recipe(overrides: Mapping[str, Any] | None = None, /, **data: Any) -> dict[str, dict[str, Any]]:
     return {"model": {"config_overrides": dict(overrides or {})}, "data": data}
 
 
@@ -71,13 +71,14 @@ SIZES: dict[str, dict[str, Size]] = {
         "reduced": Size(
             {},
             _recipe(
-                {"hidden_size": 96, "num_hidden_layers": 3, "intermediate_size": 192},
+                {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128},
                 max_length=512,
                 max_eval_samples=2000,
                 **WORDS,
             ),
             batch=32,
             evaluations=8,
+            families=dict.fromkeys(BATCH_NORMED, _recipe({"position_embedding_type": "none"})),
             seconds=3600,
         ),
         "full": Size({}, _recipe(**WORDS)),

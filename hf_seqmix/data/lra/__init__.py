@@ -6,7 +6,7 @@ names.
 """
 
 from .document_pairs import load_document_pairs
-from .listops_expressions import evaluate_listops, listops
+from .listops_expressions import evaluate_listops, listops, listops_values
 from .listops_tokenizer import listops_tokenizer
 from .passage_pairs import load_documents, same_document_pairs
 from .pathfinder_drawing import connectivity_raster, draw_scene, encode_png
@@ -23,6 +23,7 @@ __all__ = [
     "evaluate_listops",
     "listops",
     "listops_tokenizer",
+    "listops_values",
     "load_document_pairs",
     "load_documents",
     "pathfinder",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import datasets
 from tqdm.auto import tqdm
 
-__all__ = ["evaluate_listops", "listops"]
+__all__ = ["evaluate_listops", "listops", "listops_values"]
 
 OPERATOR_PROBABILITY = 0.25
 FEW = 10_000  # fewer rows are drawn without a progress bar
@@ -101,13 +101,27 @@ def evaluate_listops(expression: str) -> int:
         ValueError: the text is not one expression: a word is unknown, a bracket is missing, a list is empty, or more
             words follow.
     """
+    value = listops_values(expression)[-1][1]
+    assert value is not None  # the last word is a digit or closes the outermost list
+    return value
+
+
+def listops_values(expression: str) -> list[tuple[str, int | None]]:
+    """Return the words of an expression, without parentheses, and what each is worth when it has been read.
+
+    A digit is worth itself, a closing bracket the value of the list that it closes, an operator nothing.
+
+    Raises:
+        ValueError: as `evaluate_listops`.
+    """
     stack: list[tuple[str, list[int]]] = []
-    value: int | None = None
+    read: list[tuple[str, int | None]] = []
     for word in expression.replace("(", " ").replace(")", " ").split():
-        if value is not None and not stack:
+        if read and not stack:
             raise ValueError(f"the expression has ended before {word!r}.")
         if word in OPERATORS:
             stack.append((word, []))
+            read.append((word, None))
             continue
         if word == END:
             if not stack or not stack[-1][1]:
@@ -120,9 +134,10 @@ def evaluate_listops(expression: str) -> int:
             raise ValueError(f"{word!r} is not a word of ListOps: {', '.join(NAMES)}, {END} and digits are.")
         if stack:
             stack[-1][1].append(value)
-    if value is None or stack:
+        read.append((word, value))
+    if not read or stack:
         raise ValueError("the expression is empty or lacks a closing bracket.")
-    return value
+    return read
 
 
 @dataclass(frozen=True)

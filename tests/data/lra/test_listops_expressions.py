@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from hf_seqmix.data import evaluate_listops, listops
+from hf_seqmix.data import evaluate_listops, listops, listops_values
 from hf_seqmix.data.lra.listops_tokenizer import listops_tokenizer
 
 INNERMOST = re.compile(r"\[(MIN|MAX|MED|SM)((?: \d)+) \]")
@@ -121,6 +121,13 @@ def test_the_tokenizer_knows_every_word() -> None:
 )
 def test_values_by_hand(expression: str, value: int) -> None:
     assert evaluate_listops(expression) == value == value_by_rewriting(expression)
+
+
+def test_what_each_word_is_worth() -> None:
+    """Every list within an expression has its value at the bracket that closes it."""
+    read = listops_values("( ( ( [SM 9 ) ( ( ( [MED 1 ) 4 ) ] ) ) ( ( ( [MAX 0 ) 5 ) ] ) ) ] )")
+    words = ["[SM", "9", "[MED", "1", "4", "]", "[MAX", "0", "5", "]", "]"]
+    assert read == list(zip(words, [None, 9, None, 1, 4, 2, None, 0, 5, 5, 6], strict=True))
 
 
 @pytest.mark.parametrize("expression", ["", "[MIN 1", "1 2", "[MIN ]", "[AVG 1 2 ]", "]", "12", "[MAX 1 ] ]", "²"])

@@ -11,7 +11,7 @@ import datasets
 import pytest
 import torch
 
-from hf_seqmix.data import build_tokenizer
+from hf_seqmix.data import build_tokenizer, evaluate_listops
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 NAMES = ("run_benchmarks", "benchmark_lra", "benchmark_training", "lra_data", "lra_pretraining")
@@ -79,6 +79,39 @@ def test_the_texts_are_those_of_the_training_data_as_read(scripts: Any, reviews:
     written = Path(path).stat().st_mtime_ns
     again = job_of(scripts, reviews, "ski_tnn", tmp_path)
     assert again.before.run.data == job.before.run.data and Path(path).stat().st_mtime_ns == written
+
+
+def test_the_values_of_all_lists_come_before_those_of_expressions(scripts: Any, tmp_path: Path) -> None:
+    """Words and values of the training expressions, and one architecture in both stages."""
+    typed = [
+        "lra",
+        "--task",
+        "listops",
+        "--fast",
+        "--max-seconds",
+        "60",
+        "--self-pretrain",
+        "--pretrain-share",
+        "0.25",
+    ]
+    arguments = scripts.run_benchmarks.build_parser().parse_args([*typed, "--output-dir", str(tmp_path)])
+    size = {"rows": {"train": 30, "validation": 5, "test": 5}, "min_length": 16, "max_length": 65}
+    data = scripts.lra_data.prepare_task("listops", None, tmp_path, size)
+    job = scripts.benchmark_lra.make_job(arguments, "listops", "tnn", 3, data, True)
+    assert job.before.script == "finetune.py"
+    first = parsed(scripts.arguments.parse_arguments, job.before.run, tmp_path / "first")
+    second = parsed(scripts.arguments.parse_arguments, job.run, tmp_path / "second")
+    assert (first.run.max_seconds, second.run.max_seconds) == (15, 45)
+    assert first.data.task == "token-classification" and first.data.max_length == second.data.max_length
+    assert first.model == second.model and first.training.eval_strategy == "no"
+    cache = str(tmp_path / "cache")
+    rows = datasets.Dataset.from_parquet(first.data.train_file, cache_dir=cache)
+    sources = datasets.Dataset.from_parquet(second.data.train_file, cache_dir=cache)["Source"]
+    assert len(rows) == 30
+    for words, values, source in zip(rows["words"], rows["values"], sources, strict=True):
+        assert words == source.replace("(", " ").replace(")", " ").split()
+        assert [value == "-" for value in values] == [word.startswith("[") for word in words]
+        assert values[-1] == str(evaluate_listops(source))
 
 
 def test_runs_are_told_apart_by_their_first_stage(scripts: Any, reviews: Path, tmp_path: Path) -> None:
@@ -178,5 +211,5 @@ def test_trains_both_ways_for_real(scripts: Any, tmp_path: Path) -> None:
     report = scripts.run_benchmarks.main([*typed, "--training", "use_cpu=true", "--output-dir", str(tmp_path)])
     values = {(r.model, r.metric): r.value for r in report.results if r.kind == "measured"}
     other = "fd_tnn, pretrained on the task"
-    assert values[other, "num_parameters"] == values["fd_tnn", "num_parameters"] + 32  # one token more, the mask
+    assert values[other, "num_parameters"] == values["fd_tnn", "num_parameters"]
     assert values[other, "pretrain_updates"] > 0 and values[other, "updates"] < values["fd_tnn", "updates"]
