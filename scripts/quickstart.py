@@ -1,8 +1,8 @@
-"""Trains a small Toeplitz language model on the sources of Python's standard library, and shows what it can do.
+"""Trains a small hybrid of Toeplitz layers and attention on Python's standard library, and shows what it can do.
 
     bash scripts/quickstart.sh
 
-Trains, scores held-out files beside a unigram, a smoothed byte 5-gram, gzip and xz, plots the loss and two learned
+Trains, scores held-out files beside a unigram, a smoothed byte 5-gram, gzip and xz, plots the loss and learned
 kernels, writes a sample, and loads the saved model again. About six minutes on two CPU cores. Everything lands in
 --output-dir.
 """
