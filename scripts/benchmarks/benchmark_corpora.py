@@ -142,8 +142,11 @@ def run_corpora(arguments: argparse.Namespace) -> Report:
     if arguments.costs:
         return report
     done = {(result.model, result.seed) for result in report.results}
-    folders = {(job.labels["model"], job.run.seed): job.folder(arguments.output_dir) for job in jobs}
-    models = [TrainedModel(*who, folder) for who, folder in folders.items() if who in done]
+    models = [
+        TrainedModel(*who, job.folder(arguments.output_dir), job.portable(arguments.output_dir))
+        for job in jobs
+        if (who := (job.labels["model"], job.run.seed)) in done
+    ]
     lost = [str(model.folder) for model in models if not (model.folder / "config.json").is_file()]
     if lost:
         raise ValueError(f"there is no model in {', '.join(lost)} any more: train it again with --overwrite.")

@@ -14,7 +14,8 @@ from transformers import AutoTokenizer
 from hf_seqmix.analysis.masked_modeling import mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram, bits_per_byte_xz, count_bytes
 from hf_seqmix.training.result_files import ResultFile
-from hf_seqmix.training.results import Result
+from hf_seqmix.training.results import Result, with_run
+from hf_seqmix.training.run import Run
 
 from . import benchmark_language, benchmark_masked
 from .benchmark_inputs import first_bytes, text_hash
@@ -35,11 +36,13 @@ class TrainedModel:
         family: its name.
         seed: of its training.
         folder: where it was saved.
+        run: that trained it.
     """
 
     family: str
     seed: int
     folder: Path
+    run: Run
 
 
 def score_lengths(
@@ -125,7 +128,7 @@ def _score(
             [loss] = select(results, metric="token_loss")
             perplexity = math.exp(min(loss.value or 0.0, 700.0))
             log.append(key, [*results, replace(loss, metric="perplexity", value=perplexity)])
-    return log.get(key) or []
+    return with_run(log.get(key) or [], model.run)
 
 
 def _is_memory(error: RuntimeError) -> bool:

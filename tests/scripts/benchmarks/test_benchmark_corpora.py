@@ -20,6 +20,7 @@ from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_docum
 from hf_seqmix.data import ByteNGram
 from hf_seqmix.training.result_files import ResultFile, read_results
 from hf_seqmix.training.results import group_results
+from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import results_table
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
@@ -95,6 +96,7 @@ def test_trained_and_scored_at_each_length(script, novels, finished, tmp_path, c
     run = report.results[0].run
     assert run.training["max_steps"] == 2 and run.model["config_overrides"]["hidden_size"] == 8
     assert run.data["train_file"][0].startswith("OUTPUT/data/gutenberg")
+    assert all(found.run.training == run.training for found in report.results if found.kind == "measured")
 
 
 def test_nothing_is_computed_twice(script, novels, finished, tmp_path, monkeypatch):
@@ -153,7 +155,8 @@ def fd_models(script, tmp_path):
         options = {"benchmark": "corpora", "batch_size": None, "device": "cpu", "dtype": "float32", "overwrite": False}
         arguments = argparse.Namespace(**options, **settings, objective=objective)
         scoring = importlib.import_module("benchmarks.corpora_scoring")
-        models = [scoring.TrainedModel("fd_tnn", 0, tmp_path / objective)]
+        run = Run("language modeling", {"model_type": "fd_tnn"}, {}, {}, 0)
+        models = [scoring.TrainedModel("fd_tnn", 0, tmp_path / objective, run)]
         shared = {"task": "language modeling", "size": "fast", "setting": {"data": "text"}, "environment": {}}
         report = scoring.score_lengths(arguments, models, texts, log, shared)
         assert report.failures == {}
