@@ -27,10 +27,10 @@ def training_clock() -> Callable[[], float]:
 
     On an accelerator, several threads or several processes, which wait for each other, the clock is the wall's.
     """
-    alone = not (torch.distributed.is_available() and torch.distributed.is_initialized())
-    if (alone or torch.distributed.get_world_size() == 1) and torch.get_num_threads() == 1:
-        return time.perf_counter if torch.accelerator.is_available() else time.process_time
-    return time.perf_counter
+    together = torch.distributed.is_available() and torch.distributed.is_initialized()
+    processes = torch.distributed.get_world_size() if together else 1
+    alone = processes == torch.get_num_threads() == 1 and not torch.accelerator.is_available()
+    return time.process_time if alone else time.perf_counter
 
 
 class _Marks(TrainerCallback):

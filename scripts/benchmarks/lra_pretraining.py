@@ -97,11 +97,20 @@ def training_values(texts: Path) -> Path:
 
     Args:
         texts: the file of the expressions, as `training_texts` writes it.
+
+    Raises:
+        ValueError: an expression was cut, since it is longer than the inputs of the classifier, or is none.
     """
     target = texts.with_name("values.parquet")
     if target.is_file():
         return target
-    read = [listops_values(text) for text in datasets.Dataset.from_parquet(str(texts))["text"]]
+    try:
+        read = [listops_values(text) for text in datasets.Dataset.from_parquet(str(texts))["text"]]
+    except ValueError as error:
+        raise ValueError(
+            f"--self-pretrain learns the values of whole expressions of ListOps, and of what the model reads: {error} "
+            "Give expressions that fit into the inputs of this size, or train with --full."
+        ) from error
     columns = {
         "words": [[word for word, _ in words] for words in read],
         "values": [["-" if value is None else str(value) for _, value in words] for words in read],

@@ -61,6 +61,7 @@ def run(command, environment):
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.ecosystem("huggingface_hub")
 def test_push_and_open_from_there(exported, hub, tmp_path):
     _, model, tokenizer = exported["tnn"]

@@ -188,6 +188,7 @@ def test_back_offs_come_to_an_end(tmp_path: Path) -> None:
     assert [entry["learning_rate"] for entry in run.divergence.back_offs] == [0.01, 0.005, 0.0025]
 
 
+@pytest.mark.slow
 def test_a_kill_after_a_back_off_keeps_rate_and_count(tmp_path: Path) -> None:
     """Before the next checkpoint, and after it."""
 

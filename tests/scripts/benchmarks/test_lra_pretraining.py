@@ -114,6 +114,14 @@ def test_the_values_of_all_lists_come_before_those_of_expressions(scripts: Any, 
         assert values[-1] == str(evaluate_listops(source))
 
 
+def test_expressions_that_are_cut_have_no_values(scripts: Any, tmp_path: Path) -> None:
+    texts = tmp_path / "train.parquet"
+    datasets.Dataset.from_dict({"text": ["[MAX 2 9 ]", "[MAX 2 [MIN 4"]}).to_parquet(str(texts))
+    with pytest.raises(ValueError, match=r"whole expressions of ListOps.* lacks a closing bracket\. Give expressions"):
+        scripts.lra_pretraining.training_values(texts)
+    assert not texts.with_name("values.parquet").exists()
+
+
 def test_runs_are_told_apart_by_their_first_stage(scripts: Any, reviews: Path, tmp_path: Path) -> None:
     options = [[], ["--pretrain-share", "0.2"], ["--mlm-probability", "0.3"]]
     jobs = [job_of(scripts, reviews, "tnn", tmp_path, *more) for more in options]

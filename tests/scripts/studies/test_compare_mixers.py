@@ -104,7 +104,10 @@ def test_models_are_compared_from_end_to_end(script: ModuleType, tmp_path: Path)
     assert str(tmp_path) not in table + (tmp_path / "results.jsonl").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(("task", "metric"), [("lm-causal", "bits_per_byte"), ("lm-masked", "token_accuracy")])
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [("lm-causal", "bits_per_byte"), pytest.param("lm-masked", "token_accuracy", marks=pytest.mark.slow)],
+)
 def test_text_is_scored_per_byte_or_per_masked_token(
     script: ModuleType, tmp_path: Path, task: str, metric: str
 ) -> None:
