@@ -108,8 +108,8 @@ def training_values(texts: Path) -> Path:
         read = [listops_values(text) for text in datasets.Dataset.from_parquet(str(texts))["text"]]
     except ValueError as error:
         raise ValueError(
-            f"--self-pretrain learns the values of whole expressions of ListOps, and of what the model reads: {error} "
-            "Give expressions that fit into the inputs of this size, or train with --full."
+            "--self-pretrain learns the value of every list, but an expression is longer than this size reads, or is "
+            f"none: {error} Give shorter expressions, or train with --full."
         ) from error
     columns = {
         "words": [[word for word, _ in words] for words in read],

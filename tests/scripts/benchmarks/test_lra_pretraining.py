@@ -117,7 +117,9 @@ def test_the_values_of_all_lists_come_before_those_of_expressions(scripts: Any, 
 def test_expressions_that_are_cut_have_no_values(scripts: Any, tmp_path: Path) -> None:
     texts = tmp_path / "train.parquet"
     datasets.Dataset.from_dict({"text": ["[MAX 2 9 ]", "[MAX 2 [MIN 4"]}).to_parquet(str(texts))
-    with pytest.raises(ValueError, match=r"whole expressions of ListOps.* lacks a closing bracket\. Give expressions"):
+    with pytest.raises(
+        ValueError, match=r"longer than this size reads.* lacks a closing bracket\. Give shorter expressions"
+    ):
         scripts.lra_pretraining.training_values(texts)
     assert not texts.with_name("values.parquet").exists()
 
