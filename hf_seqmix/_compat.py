@@ -9,22 +9,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.cache_utils import STATIC_LAYER_TYPE_MAPPING, DynamicLayer, StaticLayer
-from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING
+from transformers.masking_utils import LAYER_PATTERN_TO_MASK_FUNCTION_MAPPING, eager_mask
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
 )
 from transformers.utils.generic import can_return_tuple
-from transformers.utils.output_capturing import capture_outputs
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 __all__ = [
     "DynamicLayer",
+    "OutputRecorder",
     "PicklableCapture",
     "StaticLayer",
     "attends",
     "can_return_tuple",
     "capture_outputs",
+    "register_attention",
     "register_causal_lm_name",
     "register_export_patch",
     "register_image_classification_name",
@@ -51,6 +54,18 @@ class PicklableCapture:
 
 def _captures_outputs(hook: Any) -> bool:
     return "output_capturing_hook" in getattr(hook, "__qualname__", "")
+
+
+def register_attention(name: str, function: Callable[..., tuple[Tensor, Tensor]]) -> None:
+    """Make the library know an attention function, which gets masks that are added to the logits.
+
+    Args:
+        name: of the `attn_implementation`.
+        function: called with (module, query, key, value, attention_mask, scaling=..., **options); returns the output,
+            (batch, length, heads, head_dim), and the weights.
+    """
+    AttentionInterface.register(name, function)
+    AttentionMaskInterface.register(name, eager_mask)
 
 
 def register_causal_lm_name(model_type: str, class_name: str) -> None:

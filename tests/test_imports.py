@@ -25,7 +25,7 @@ ALLOWED = {
     "data": _LOW,
     "training": {*_LOW, "data"},
     "metrics": _LOW,
-    "analysis": {*_LOW, "data", "training", "metrics"},
+    "analysis": {*_LOW, "data", "training", "metrics", "_compat"},
     "hub": _LOW,
 }
 """Part of the package -> the other parts that it may import; `OPEN_TO_ALL` is open to all parts but `ops`."""

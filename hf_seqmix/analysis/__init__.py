@@ -3,6 +3,7 @@
 `plots` is not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
 """
 
+from .couplings import coupling, jacobian_norms, queries_and_keys
 from .degree_budget import best_degree, budget_table, match_depth
 from .language_modeling import evaluate_language_model, iter_language_model_scores
 from .scores import LanguageModelScore
@@ -22,11 +23,14 @@ __all__ = [
     "SeparationSpectrum",
     "best_degree",
     "budget_table",
+    "coupling",
     "evaluate_language_model",
     "exact_separation_rank",
     "generic_separation_rank",
     "iter_language_model_scores",
+    "jacobian_norms",
     "match_depth",
+    "queries_and_keys",
     "sample_matrix",
     "separation_spectrum",
     "uniform_rank_bounds",

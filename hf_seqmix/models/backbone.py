@@ -12,7 +12,7 @@ from transformers import initialization as init
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import logging
 
-from .._compat import PicklableCapture, attends, capture_outputs
+from .._compat import OutputRecorder, PicklableCapture, attends, capture_outputs
 from ..cache import past_length
 from ..modules.norms import MaskedBatchNorm, build_norm
 from ..modules.patch_embedding import PatchEmbedding
@@ -22,6 +22,7 @@ from ..ops.packing import sequence_positions
 from .block import SeqMixBlock
 from .configuration import SeqMixConfig
 from .loading import CheckedLoading
+from .mixers import WeighingMixer
 
 __all__ = ["SeqMixModel", "SeqMixPreTrainedModel"]
 
@@ -42,7 +43,7 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     _skip_keys_device_placement = ["past_key_values"]
     _supports_sdpa = True
     _can_compile_fullgraph = True
-    _can_record_outputs = {"hidden_states": SeqMixBlock}
+    _can_record_outputs = {"hidden_states": SeqMixBlock, "attentions": OutputRecorder(WeighingMixer, index=1)}
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # The library writes `config_class` into every class. A head comes first among the bases of a family's class,
@@ -188,16 +189,19 @@ class SeqMixModel(SeqMixPreTrainedModel):
             use_cache: whether to return a cache; by default as the config says, never in training or for images.
             pixel_values: (batch, num_channels, height, width) images, for a model of images and instead of all else;
                 of any size that the patches divide, unless positions are learned.
-            **kwargs: `output_hidden_states`, `return_dict`, boundaries of packed sequences.
+            **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, boundaries of packed sequences.
 
         Returns:
             `last_hidden_state` (batch, length, hidden_size), of a causal model at pads that of the last real token
-            before them in this call; `past_key_values`.
+            before them in this call; `past_key_values`; with `output_attentions`, `attentions`, the weights of each
+            layer whose mixer weighs tokens (attention and IPA), (batch, heads or centers, length, keys).
 
         Raises:
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache given to a
-                bidirectional model, images given to a model of text, or text to a model of images.
+                bidirectional model, images given to a model of text, or text to a model of images; and for
+                `output_attentions` where no mixer weighs tokens.
         """
+        wanted = self._wanted_weights(kwargs.get("output_attentions"))
         if self.gradient_checkpointing and self.training:
             if use_cache and not torch.compiler.is_compiling():
                 logger.warning_once("use_cache=True is ignored: blocks are computed again (gradient checkpointing).")
@@ -261,6 +265,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
                 past_key_values=past_key_values,
                 position_ids=position_ids,
                 real_mask=layout.mask,
+                **wanted,
                 **repeated,
             )
         if self.norm is not None:
@@ -271,6 +276,19 @@ class SeqMixModel(SeqMixPreTrainedModel):
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
         )
+
+    def _wanted_weights(self, output_attentions: bool | None) -> dict[str, bool]:
+        """Return what tells the blocks that weights are wanted; nothing where they are not."""
+        if not (getattr(self.config, "output_attentions", False) if output_attentions is None else output_attentions):
+            return {}
+        if not any(isinstance(block.mixer, WeighingMixer) for block in self.layers):
+            mixers = ", ".join(sorted(set(self.config.layer_mixers)))
+            raise ValueError(
+                f"output_attentions is True, but the mixers of this model ({mixers}) do not weigh tokens by their "
+                "content, as attention and IPA do: leave it out. `hf_seqmix.analysis.coupling` shows how much each "
+                "token counts for each other one in any model."
+            )
+        return {"output_attentions": True}
 
     def _check_image_alone(self, *text: Any) -> None:
         if self.embed_patches is None:

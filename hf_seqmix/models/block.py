@@ -10,7 +10,7 @@ from ..modules.glu import GatedLinearUnit
 from ..modules.norms import build_norm
 from ..ops.masking import TokenLayout
 from .configuration import SeqMixConfig
-from .mixers import FEED_FORWARDS, build_mixer, layout_of_call
+from .mixers import FEED_FORWARDS, WeighingMixer, build_mixer, layout_of_call
 from .short_convolution import build_short_convolution, convolve_call
 
 __all__ = ["SeqMixBlock", "build_feed_forward"]
@@ -61,6 +61,7 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
         past_key_values: Any = None,
         position_ids: Tensor | None = None,
         real_mask: Tensor | None = None,
+        output_attentions: bool = False,
         **kwargs: Any,
     ) -> Tensor:
         """Map (batch, length, hidden_size) to the same shape.
@@ -72,18 +73,23 @@ class SeqMixBlock(PicklableCapture, GradientCheckpointingLayer):
             position_ids: (batch or 1, length), or None.
             real_mask: (batch, length), True at real tokens, for norms with batch statistics and, where masks are 4D,
                 the short convolution.
+            output_attentions: whether a mixer that weighs tokens is to return the weights, which a hook records.
             **kwargs: passed to the mixer.
         """
         branch = self.mixer_norm(hidden_states, real_mask) if self.pre_norm else hidden_states
         if self.short_conv is not None:
             branch = self._convolve(branch, attention_mask, past_key_values, position_ids, real_mask, **kwargs)
+        wanted = {"output_attentions": True} if output_attentions and isinstance(self.mixer, WeighingMixer) else {}
         branch = self.mixer(
             branch,
             attention_mask=attention_mask,
             past_key_values=past_key_values,
             position_ids=position_ids,
+            **wanted,
             **kwargs,
         )
+        if wanted:
+            branch, _ = branch
         hidden_states = self._join(hidden_states, branch)
         if not self.pre_norm:
             hidden_states = self.mixer_norm(hidden_states, real_mask)

@@ -101,7 +101,11 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
         logits = self.classifier(pool(outputs.last_hidden_state, attention_mask, pooling))
         loss = None if labels is None else self._loss(logits, labels, **kwargs)
         return SequenceClassifierOutputWithPast(
-            loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
     def _flatten_segments(self, x: Tensor) -> Tensor:
@@ -154,7 +158,9 @@ class SeqMixForTokenClassification(SeqMixHead):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
-        return TokenClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+        return TokenClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )
 
 
 class SeqMixForQuestionAnswering(SeqMixHead):
@@ -198,7 +204,11 @@ class SeqMixForQuestionAnswering(SeqMixHead):
         if start_positions is not None and end_positions is not None:
             loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
         return QuestionAnsweringModelOutput(
-            loss=loss, start_logits=start_logits, end_logits=end_logits, hidden_states=outputs.hidden_states
+            loss=loss,
+            start_logits=start_logits,
+            end_logits=end_logits,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
 

@@ -146,7 +146,11 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         if labels is not None or kwargs.get("shift_labels") is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
         return CausalLMOutputWithPast(
-            loss=loss, logits=logits, past_key_values=outputs.past_key_values, hidden_states=outputs.hidden_states
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+            attentions=outputs.attentions,
         )
 
     def compute_logits(self, hidden_states: Tensor, kept: slice | Tensor, past: int | Tensor, **call: Any) -> Tensor:
@@ -228,4 +232,6 @@ class SeqMixForMaskedLM(SeqMixHead):
         loss = None
         if labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
-        return MaskedLMOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+        return MaskedLMOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )

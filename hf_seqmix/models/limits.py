@@ -20,6 +20,7 @@ _LARGEST = {
     "num_channels": 2**16,
     "num_attention_heads": 1024,
     "num_heads": 2**16,
+    "head_dim": 2**20,
     "num_centers": 2**16,
     "num_row_centers": 2**16,
     "rank": 2**20,
@@ -81,6 +82,7 @@ def _check_products(fields: Mapping[str, Any]) -> None:
     squared = fields.get("mixing") == "triangular"
     factors = [
         ["max_position_embeddings", "max_position_embeddings", "num_attention_heads"] if squared else [],
+        ["num_heads", "head_dim", "hidden_size"],
         ["num_centers", "rank", "hidden_size"],
         ["num_centers", "kernel_rank", "hidden_size"],
         [

@@ -1,21 +1,62 @@
 """The tables of mixers and feed-forwards: how a name in `config.layer_mixers` becomes a module."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
+from .._compat import PicklableCapture
 from ..cache import past_length
 from ..ops.masking import TokenLayout, token_layout
 from .configuration import MIXER_CONFIGS, SeqMixConfig
 
-__all__ = ["FEED_FORWARDS", "MIXERS", "build_mixer", "layout_of_call", "register_feed_forward", "register_mixer"]
+__all__ = [
+    "FEED_FORWARDS",
+    "MIXERS",
+    "QueryKey",
+    "WeighingMixer",
+    "build_mixer",
+    "layout_of_call",
+    "register_feed_forward",
+    "register_mixer",
+]
 
 MIXERS: dict[str, Callable[..., nn.Module]] = {}
 """Name of a mixer -> how it is built for a layer. Its configuration is in `MIXER_CONFIGS`, which needs no models."""
 
 FEED_FORWARDS: dict[str, Callable[..., nn.Module | None]] = {}
 """`model_type` of a family -> how its own feed-forward is built."""
+
+
+class QueryKey(NamedTuple):
+    """What the logits of a mixer are made of: S = scale q k^T + bias."""
+
+    query: Tensor
+    """(batch, heads, queries, width)."""
+    key: Tensor
+    """(batch, heads, keys, width)."""
+    scale: float = 1.0
+    bias: Tensor | None = None
+    """(batch or 1, heads, queries, keys)."""
+
+    def logits(self) -> Tensor:
+        """Return (batch, heads, queries, keys) in float32 at least: of all pairs, hidden ones, too."""
+        dtype = torch.promote_types(self.query.dtype, torch.float32)
+        product = self.scale * self.query.to(dtype) @ self.key.to(dtype).transpose(-1, -2)
+        return product if self.bias is None else product + self.bias
+
+
+class WeighingMixer(PicklableCapture, nn.Module):
+    """A mixer that weighs tokens by their content, so that a model can return the weights (`output_attentions`).
+
+    Called with `output_attentions=True`, the mixer returns a pair: its output, and the weights that the values were
+    summed with, (batch, heads, queries, keys). Keys of a cache come first, and hidden keys have weight 0.
+    """
+
+    def query_key(self, hidden_states: Tensor, position_ids: Tensor | None = None) -> QueryKey:
+        """Return the queries and keys of rows without pads, (batch, length, hidden_size), before any normalization."""
+        raise NotImplementedError
 
 
 def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[..., nn.Module]) -> None:

@@ -49,4 +49,6 @@ class SeqMixForImageClassification(SeqMixClassifier):
         outputs = self.model(pixel_values=pixel_values, **kwargs)
         logits = self.classifier(pool(outputs.last_hidden_state, None, self.config.classifier_pooling))
         loss = None if labels is None else self._loss(logits, labels, **kwargs)
-        return ImageClassifierOutput(loss=loss, logits=logits, hidden_states=outputs.hidden_states)
+        return ImageClassifierOutput(
+            loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
+        )

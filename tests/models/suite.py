@@ -17,6 +17,7 @@ from transformers.masking_utils import create_masks_for_generate
 from hf_seqmix import Family, SeqMixConfig
 from hf_seqmix._compat import attends
 from hf_seqmix.models.auto import AUTO_CLASSES
+from hf_seqmix.models.mixers import WeighingMixer
 from hf_seqmix.ops import batch_invariant
 from hf_seqmix.ops.masking import TokenLayout, token_layout
 from hf_seqmix.ops.packing import sequence_positions
@@ -575,6 +576,20 @@ class ModelSuite:
         assert torch.equal(out.hidden_states[-1], out.last_hidden_state)
         as_tuple = model(**self.batch("Model"), output_hidden_states=True, return_dict=False)
         assert isinstance(as_tuple, tuple)
+
+    def test_attentions(self, is_causal):
+        for suffix in ("Model", *self.head_names(is_causal)):
+            model, batch = self.make(suffix, is_causal), self.batch(suffix)
+            depth, blocks = model.config.num_hidden_layers, model.base_model.layers
+            weighing = [isinstance(blocks[i % len(blocks)].mixer, WeighingMixer) for i in range(depth)]
+            if not any(weighing):
+                with pytest.raises(ValueError, match="output_attentions is True, but the mixers of this model"):
+                    model(**batch, output_attentions=True)
+                continue
+            out = model(**batch, output_attentions=True)
+            assert len(out.attentions) == sum(weighing)
+            assert_close(out[0], model(**batch)[0], factor=MODEL_TOLERANCE[torch.float64] / 1e-11)
+            assert model(**batch).attentions is None
 
     def test_embeddings_instead_of_ids(self, is_causal):
         model = self.make("Model", is_causal)

@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from ...cache import past_length
 from ...modules.sharding import split_heads
 from ...ops.masking import TokenLayout, attention_bias, real_positions
-from ..mixers import layout_of_call
+from ..mixers import QueryKey, WeighingMixer, layout_of_call
+from .heads import check_heads
 
-__all__ = ["SoftmaxAttention", "rotate"]
+__all__ = ["SoftmaxAttention", "attention_weights", "rotate"]
 
 
 def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
@@ -32,18 +33,36 @@ def rotate(x: Tensor, positions: Tensor, theta: float) -> Tensor:
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1).to(x.dtype)
 
 
-class SoftmaxAttention(nn.Module):
-    """Multi-head attention with rotary positions, softmax(q k^T / sqrt(head_dim)) v.
+def attention_weights(logits: Tensor, visible: Tensor | None = None, is_causal: bool = False) -> Tensor:
+    """Compute the softmax over the keys that a query sees; hidden keys have weight 0.
+
+    Args:
+        logits: (batch, heads, queries, keys).
+        visible: (batch or 1, 1, queries, keys) bool, True where a query sees a key; None for all keys.
+        is_causal: without `visible`, hides key j from query i where j > i.
+
+    Returns:
+        (batch, heads, queries, keys).
+    """
+    if visible is None and is_causal:
+        visible = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
+    return (logits if visible is None else logits.masked_fill(~visible, float("-inf"))).softmax(dim=-1)
+
+
+class SoftmaxAttention(WeighingMixer):
+    """Multi-head attention, softmax(q k^T / sqrt(head_dim)) v, with rotary positions.
 
     Args:
         hidden_size: channels in and out.
-        num_heads: number of heads, which must divide `hidden_size` into even parts.
+        num_heads: number of heads.
         is_causal: whether a token sees the past and itself only.
-        rope_theta: base of the rotary wavelengths.
+        rope_theta: base of the rotary wavelengths; None for no rotary positions.
         layer_idx: which layer of a cache is this mixer's.
+        head_dim: channels of a head, even where positions are rotary; hidden_size / num_heads by default, which must
+            then divide.
 
     Raises:
-        ValueError: if the heads do not divide the channels.
+        ValueError: if the heads do not divide the channels, or rotary positions have an odd number of channels.
     """
 
     def __init__(
@@ -51,21 +70,21 @@ class SoftmaxAttention(nn.Module):
         hidden_size: int,
         num_heads: int = 8,
         is_causal: bool = True,
-        rope_theta: float = 10000.0,
+        rope_theta: float | None = 10000.0,
         layer_idx: int = 0,
+        head_dim: int | None = None,
     ) -> None:
         super().__init__()
-        if hidden_size % (2 * num_heads):
-            raise ValueError(f"num_heads {num_heads} must divide hidden_size {hidden_size} into parts of even width.")
         self.num_heads = num_heads
-        self.head_dim = hidden_size // num_heads
+        self.head_dim = check_heads(hidden_size, num_heads, head_dim, rope_theta is not None)
         self.is_causal = is_causal
         self.rope_theta = rope_theta
         self.layer_idx = layer_idx
-        self.q_proj = nn.Linear(hidden_size, hidden_size)
-        self.k_proj = nn.Linear(hidden_size, hidden_size)
-        self.v_proj = nn.Linear(hidden_size, hidden_size)
-        self.o_proj = nn.Linear(hidden_size, hidden_size)
+        width = num_heads * self.head_dim
+        self.q_proj = nn.Linear(hidden_size, width)
+        self.k_proj = nn.Linear(hidden_size, width)
+        self.v_proj = nn.Linear(hidden_size, width)
+        self.o_proj = nn.Linear(width, hidden_size)
 
     def forward(
         self,
@@ -73,8 +92,9 @@ class SoftmaxAttention(nn.Module):
         attention_mask: Tensor | TokenLayout | None = None,
         past_key_values: Any = None,
         position_ids: Tensor | None = None,
+        output_attentions: bool = False,
         **kwargs: Any,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Mix positions and channels.
 
         Args:
@@ -83,10 +103,12 @@ class SoftmaxAttention(nn.Module):
                 (batch, 1, length, keys), True where a query may attend, as `generate` prepares it for compiled caches.
             past_key_values: cache of the library, for causal attention.
             position_ids: (batch or 1, length); counted over real tokens when left out.
+            output_attentions: whether to return the weights, too.
             **kwargs: boundaries of packed sequences.
 
         Returns:
-            (batch, length, hidden_size).
+            (batch, length, hidden_size); with `output_attentions`, a pair of that and the weights, (batch, num_heads,
+            length, keys).
 
         Raises:
             ValueError: for a cache given to bidirectional attention, or together with packed sequences.
@@ -104,11 +126,8 @@ class SoftmaxAttention(nn.Module):
             hidden_states = layout.zero_pads(hidden_states)
         if position_ids is None:
             position_ids = real_positions(layout.key_mask, batch, length, past, hidden_states.device)
-        query, key, value = (
-            split_heads(projection(hidden_states), self.head_dim).transpose(1, 2)
-            for projection in (self.q_proj, self.k_proj, self.v_proj)
-        )
-        query, key = rotate(query, position_ids, self.rope_theta), rotate(key, position_ids, self.rope_theta)
+        query, key, scale, _ = self.query_key(hidden_states, position_ids)
+        value = self._split(self.v_proj(hidden_states))
         if past_key_values is not None:
             if not self.is_causal:
                 raise ValueError("past_key_values is given, but a bidirectional mixer has no cache: pass None.")
@@ -118,8 +137,31 @@ class SoftmaxAttention(nn.Module):
             key, value = past_key_values.update(key, value, self.layer_idx)
         if bias is None:
             bias = attention_bias(layout, length, key.shape[2], past, self.is_causal, hidden_states.device)
+        if output_attentions:
+            logits = QueryKey(query, key, scale).logits()
+            weights = attention_weights(logits, bias, self.is_causal and length > 1)
+            mixed = weights.to(value.dtype) @ value
+            return self.o_proj(mixed.transpose(1, 2).flatten(2)), weights
         triangle = False
         if self.is_causal and bias is None and length > 1:
             triangle = True  # assigned in a branch, since a compiled graph takes no symbolic bool here
         mixed = nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=bias, is_causal=triangle)
         return self.o_proj(mixed.transpose(1, 2).flatten(2))
+
+    def query_key(self, hidden_states: Tensor, position_ids: Tensor | None = None) -> QueryKey:
+        """Return queries and keys, rotated, each (batch, num_heads, length, head_dim).
+
+        Args:
+            hidden_states: (batch, length, hidden_size).
+            position_ids: (batch or 1, length); 0, 1, ... when left out.
+        """
+        query, key = self._split(self.q_proj(hidden_states)), self._split(self.k_proj(hidden_states))
+        if self.rope_theta is not None:
+            if position_ids is None:
+                position_ids = torch.arange(hidden_states.shape[1], device=hidden_states.device).unsqueeze(0)
+            query, key = rotate(query, position_ids, self.rope_theta), rotate(key, position_ids, self.rope_theta)
+        return QueryKey(query, key, self.head_dim**-0.5)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """Map (batch, length, num_heads * head_dim) to (batch, num_heads, length, head_dim)."""
+        return split_heads(x, self.head_dim).transpose(1, 2)

@@ -6,6 +6,7 @@ from huggingface_hub.dataclasses import strict
 
 from ..checks import check_range
 from ..configuration import MIXER_CONFIGS, SeqMixConfig
+from .heads import check_heads
 
 __all__ = ["AttentionConfig", "SeqMixHybridConfig"]
 
@@ -28,25 +29,28 @@ class AttentionConfig(SeqMixConfig):
     """Fields of the mixer "attention": multi-head softmax attention with rotary positions.
 
     Args:
-        num_heads: number of heads; they must divide `hidden_size` into parts of even width.
-        rope_theta: base of the rotary wavelengths.
+        num_heads: number of heads.
+        head_dim: channels of a head, even where positions are rotary. By default hidden_size / num_heads, which must
+            then divide.
+        rope_theta: base of the rotary wavelengths; None for no rotary positions.
     """
 
     model_type: ClassVar[str] = "attention"
     cache_layer_type: ClassVar[str] = "full_attention"
 
     num_heads: int = 8
-    rope_theta: float | int = 10000.0
+    head_dim: int | None = None  # type: ignore[assignment]
+    rope_theta: float | int | None = 10000.0
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.head_dim is None and self.num_heads > 0 and self.hidden_size % self.num_heads == 0:
+            self.head_dim = self.hidden_size // self.num_heads
+        super().__post_init__(**kwargs)
 
     @property
     def num_attention_heads(self) -> int:
         """Heads of keys and values that a preallocated cache keeps."""
         return self.num_heads
-
-    @property
-    def head_dim(self) -> int:
-        """Channels of a head."""
-        return self.hidden_size // self.num_heads
 
     @property
     def mixer_tp_plan(self) -> dict[str, str]:
@@ -57,12 +61,9 @@ class AttentionConfig(SeqMixConfig):
         """Check the shared fields, the heads and the base."""
         super().check_architecture()
         check_range("num_heads", self.num_heads, low=1)
+        check_range("head_dim", self.head_dim, low=1)
         check_range("rope_theta", self.rope_theta, above=0)
-        if self.hidden_size % (2 * self.num_heads):
-            raise ValueError(
-                f"num_heads is {self.num_heads}; it must divide hidden_size {self.hidden_size} into parts of even "
-                "width."
-            )
+        check_heads(self.hidden_size, self.num_heads, self.head_dim, self.rope_theta is not None)
 
 
 @strict

@@ -32,7 +32,9 @@ __all__ = [
 
 def build_attention_mixer(config: AttentionConfig, layer_idx: int) -> SoftmaxAttention:
     """Build the attention of one layer from a configuration."""
-    return SoftmaxAttention(config.hidden_size, config.num_heads, config.is_causal, config.rope_theta, layer_idx)
+    return SoftmaxAttention(
+        config.hidden_size, config.num_heads, config.is_causal, config.rope_theta, layer_idx, config.head_dim
+    )
 
 
 class SeqMixHybridPreTrainedModel(SeqMixPreTrainedModel):

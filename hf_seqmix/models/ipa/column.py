@@ -8,6 +8,7 @@ from transformers import initialization as init
 
 from ...modules.short_convolution import ShortConvolution
 from ...ops.piecewise.column import piecewise_column
+from ...ops.piecewise.weights import piecewise_weights
 from ..checks import check_choice, check_range
 from .merged_norm import MergedNorm
 from .options import COUPLINGS, KERNEL_NORMS
@@ -92,19 +93,27 @@ class IPAColumn(nn.Module):
         Returns:
             (batch, positions, centers x rank), the results of the centers side by side.
         """
-        mixed = piecewise_column(
-            query,
-            key,
-            value,
-            self.relative_bias,
-            self.coupling_table,
-            None if self.mix_logit is None else self.mix_logit.sigmoid(),
-            kernel_norm=self.kernel_norm,
-            scale=self.kernel_rank**-0.5,
-            causal=self.is_causal,
-            **kwargs,
-        )
+        mixed = piecewise_column(query, key, value, **self._settings(), **kwargs)
         return mixed.transpose(1, 2).flatten(2)
+
+    def _weights(self, query: Tensor, key: Tensor, **kwargs: Any) -> Tensor:
+        """Return what `_column` multiplies the values with, (batch, centers, queries, keys), in float32 at least."""
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        settings: dict[str, Any] = {
+            name: x.to(dtype) if isinstance(x, Tensor) else x for name, x in self._settings().items()
+        }
+        with torch.autocast(query.device.type, enabled=False):
+            return piecewise_weights(query.to(dtype), key.to(dtype), **settings, **kwargs)
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "bias": self.relative_bias,
+            "coupling": self.coupling_table,
+            "mix": None if self.mix_logit is None else self.mix_logit.sigmoid(),
+            "kernel_norm": self.kernel_norm,
+            "scale": self.kernel_rank**-0.5,
+            "causal": self.is_causal,
+        }
 
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""

@@ -9,7 +9,8 @@ from transformers.utils import logging
 
 from ...cache import past_length
 from ...ops.masking import TokenLayout, attention_bias
-from ..mixers import layout_of_call
+from ...ops.piecewise.weights import relative_values
+from ..mixers import QueryKey, WeighingMixer, layout_of_call
 from ..short_convolution import convolve_call
 from .column import IPAColumn
 
@@ -18,7 +19,7 @@ __all__ = ["IPAMixer"]
 logger = logging.get_logger(__name__)
 
 
-class IPAMixer(IPAColumn):
+class IPAMixer(WeighingMixer, IPAColumn):
     """IPA's column operation: affine maps of the tokens that a token sees, weighted by kernels of P centers.
 
     y_l = N(merge_p 1/c_l sum_j K^p_{l,j} a^p_{l,j} (V^p x_j + b^p)) W_o + d, with kernels that are normalized over the
@@ -64,8 +65,9 @@ class IPAMixer(IPAColumn):
         past_key_values: Any = None,
         position_ids: Tensor | None = None,
         layer_idx: int | None = None,
+        output_attentions: bool = False,
         **kwargs: Any,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, Tensor]:
         """Mix positions and channels.
 
         Args:
@@ -78,10 +80,12 @@ class IPAMixer(IPAColumn):
             position_ids: (batch or 1, length); only restarts matter, which mean packed sequences. Offsets are counted
                 over real tokens.
             layer_idx: which layer of the cache this call is; the module's own by default.
+            output_attentions: whether to return the weights of the values, too.
             **kwargs: boundaries of packed sequences.
 
         Returns:
-            (batch, length, hidden_size).
+            (batch, length, hidden_size); with `output_attentions`, a pair of that and the weights, (batch,
+            num_centers, length, keys), in which the coupling and the division by the number of keys are contained.
 
         Raises:
             ValueError: for a cache given to a bidirectional mixer, and for packed sequences together with a cache.
@@ -127,7 +131,26 @@ class IPAMixer(IPAColumn):
         else:
             places = _places(hidden_states, past)
             merged = self._mix_placed(layout, visible, places, query.transpose(1, 2), key, value, past)
-        return self.o_proj(merged if self.output_norm is None else self.output_norm(merged))
+        mixed = self.o_proj(merged if self.output_norm is None else self.output_norm(merged))
+        if not output_attentions:
+            return mixed
+        seen = self._seen(layout, visible, _places(hidden_states, past), key.shape[2], past)
+        return mixed, self._weights(query.transpose(1, 2), key, **seen)
+
+    def query_key(self, hidden_states: Tensor, position_ids: Tensor | None = None) -> QueryKey:
+        """Return queries and keys, each (batch, num_centers, length, kernel_rank), and the relative bias.
+
+        Args:
+            hidden_states: (batch, length, hidden_size).
+            position_ids: not looked at: the mixer counts offsets itself.
+        """
+        key_inputs = hidden_states
+        if self.token_shift is not None:
+            key_inputs = self.token_shift(hidden_states, TokenLayout())
+        query, key, _ = self._project(hidden_states, key_inputs)
+        places = _places(hidden_states, 0).unsqueeze(0)
+        bias = relative_values(self.relative_bias, places, places, self.is_causal)
+        return QueryKey(query.transpose(1, 2), key.transpose(1, 2), self.kernel_rank**-0.5, bias)
 
     def _check_cache(self, past_key_values: Any, layout: TokenLayout) -> None:
         if past_key_values is None:
@@ -175,28 +198,32 @@ class IPAMixer(IPAColumn):
         past: int | Tensor,
     ) -> Tensor:
         """Mix tokens by a mask: with a history that has pads, or whose end is not used yet, or packed in a graph."""
-        total = key.shape[2]
+        return self._column(query, key, value, **self._seen(layout, visible, places, key.shape[2], past))
+
+    def _seen(
+        self, layout: TokenLayout, visible: Tensor | None, places: Tensor, total: int, past: int | Tensor
+    ) -> dict[str, Tensor]:
+        """Return the positions of queries and keys, counted over real tokens, and which keys each query sees."""
         if visible is None:
             bias = attention_bias(layout, places.shape[0], total, past, self.is_causal, places.device)
-            if bias is None:  # a single token after a history without pads
-                visible = torch.ones((1, 1, total), dtype=torch.bool, device=places.device)
+            keys = torch.arange(total, device=places.device)
+            if bias is None:  # no pads, and no other sequences
+                visible = (keys <= places.unsqueeze(1)) | (not self.is_causal)
+                visible = visible.unsqueeze(0)
             else:
                 visible = bias[:, 0]
             if layout.key_mask is None:
-                key_positions = torch.arange(total, device=places.device).unsqueeze(0)
+                key_positions = keys.unsqueeze(0)
             else:
                 known = layout.key_mask.long().cumsum(dim=1) - 1
                 key_positions = nn.functional.pad(known, (0, total - known.shape[1])).clamp(min=0)
         else:
             key_positions = _key_positions(visible)
-        return self._column(
-            query,
-            key,
-            value,
-            query_positions=key_positions.index_select(1, places),
-            key_positions=key_positions,
-            visible=visible,
-        )
+        return {
+            "query_positions": key_positions.index_select(1, places),
+            "key_positions": key_positions,
+            "visible": visible,
+        }
 
 
 def _places(hidden_states: Tensor, past: int | Tensor) -> Tensor:

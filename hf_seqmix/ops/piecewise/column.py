@@ -25,6 +25,7 @@ from ..common.dispatch import dispatch, without_autocast
 from ..common.operator import define_operator, differentiable_operator
 from .blocks import column_gradients, column_product, column_step
 from .problem import ColumnProblem, SingleQuery
+from .weights import piecewise_weights
 
 __all__ = ["KERNEL_NORMS", "piecewise_column", "piecewise_column_dense"]
 
@@ -114,54 +115,10 @@ def piecewise_column_dense(
     bias: Tensor | None = None,
     coupling: Tensor | None = None,
     mix: Tensor | None = None,
-    *,
-    kernel_norm: str = "p",
-    scale: float = 1.0,
-    causal: bool = True,
-    key_mask: Tensor | None = None,
-    query_positions: Tensor | None = None,
-    key_positions: Tensor | None = None,
-    visible: Tensor | None = None,
+    **options: Any,
 ) -> Tensor:
     """Compute `piecewise_column` by its formula, with every kernel in memory: the definition."""
-    n, total = query.shape[2], key.shape[2]
-    if query_positions is None:
-        query_positions = torch.arange(total - n, total, device=query.device)[None]
-        key_positions = torch.arange(total, device=query.device)[None]
-        visible = torch.ones((1, n, total), dtype=torch.bool, device=query.device)
-        if causal:
-            visible = key_positions[:, None] <= query_positions[:, :, None]
-        if key_mask is not None:
-            visible = visible & key_mask[:, None]
-    assert key_positions is not None and visible is not None
-    offsets = query_positions[:, :, None] - key_positions[:, None]  # (batch or 1, n, total)
-
-    def relative(table: Tensor) -> Tensor:
-        size = table.shape[1] if causal else (table.shape[1] + 1) // 2
-        index = offsets.clamp(0, size - 1) if causal else offsets.clamp(1 - size, size - 1) + size - 1
-        return table[:, index].transpose(0, 1)
-
-    logits = scale * query @ key.transpose(-1, -2)
-    if bias is not None:
-        logits = logits + relative(bias)
-    seen = visible[:, None]
-    counts = seen.sum(dim=-1, keepdim=True).clamp(min=1)
-    # The definition; what runs without a graph is `blocks.py`.
-    over_centers = logits.softmax(dim=1) * seen
-    if kernel_norm == "p":
-        kernels = over_centers / counts
-    elif kernel_norm == "none":
-        kernels = logits * seen
-    else:
-        if kernel_norm == "prod":
-            logits = logits + logits.log_softmax(dim=1)
-        kernels = logits.masked_fill(~seen, float("-inf")).softmax(dim=-1).nan_to_num(0)
-        if kernel_norm == "mix":
-            assert mix is not None
-            kernels = mix * kernels + (1 - mix) * over_centers / counts
-    if coupling is not None:
-        kernels = kernels * relative(coupling)
-    return kernels @ value
+    return piecewise_weights(query, key, bias, coupling, mix, **options) @ value
 
 
 def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -> None:

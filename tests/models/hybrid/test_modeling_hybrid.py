@@ -74,7 +74,7 @@ def test_defaults_are_the_attention_control():
             "mixer_types names 2 layers, but num_hidden_layers is 3",
         ),
         ({"mixer_types": [], "num_hidden_layers": 3}, "mixer_types names 0 layers, but num_hidden_layers is 3"),
-        ({"mixer_configs": {"attention": {"num_heads": 3}}}, "num_heads is 3; it must divide hidden_size 512"),
+        ({"mixer_configs": {"attention": {"num_heads": 3}}}, "num_heads is 3, which does not divide hidden_size 512"),
         ({"mixer_configs": {"attention": {"heads": 3}}}, "sets heads: the mixer has no such field"),
         ({"mixer_configs": {"tnn": {"hidden_size": 3}}}, "sets hidden_size: these are fields of the whole model"),
         ({"mixer_configs": {"tnn": {"norm_type": "layer"}}}, "sets norm_type: these are fields of the whole model"),

@@ -10,6 +10,7 @@ from transformers import DynamicCache
 from hf_seqmix import IPAMixer
 from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer
 from hf_seqmix.models.ipa.options import KERNEL_NORMS
+from tests.models.suite import PADS, perturb
 from tests.tolerances import assert_close
 
 OPTIONS: list[dict[str, Any]] = [
@@ -233,3 +234,28 @@ def test_caches_that_do_not_suit():
         make()(x, past_key_values=cache, position_ids=packed)
     assert cache.get_seq_length() == 0
     assert make()(x, position_ids=packed).shape == x.shape
+
+
+@pytest.mark.parametrize("kernel_norm", ["p", "j", "prod", "mix", "none"])
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("side", [None, *PADS])
+def test_weights_are_what_values_are_summed_with(kernel_norm, is_causal, side):
+    mixer = IPAMixer(
+        8,
+        2,
+        kernel_rank=3,
+        coupling="toeplitz",
+        kernel_norm=kernel_norm,
+        token_shift=2 if is_causal else 3,
+        is_causal=is_causal,
+    )
+    perturb(mixer).double()
+    mask = None if side is None else torch.tensor(PADS[side])
+    x = torch.randn(2, 9, 8, dtype=torch.float64)
+    y, weights = mixer(x, mask, output_attentions=True)
+    value = mixer.v_proj(x if mask is None else x * mask.unsqueeze(-1)).unflatten(-1, (2, -1)).transpose(1, 2)
+    expected = mixer.o_proj(mixer.output_norm((weights @ value).transpose(1, 2).flatten(2)))
+    real = torch.ones(2, 9, dtype=torch.bool) if mask is None else mask.bool()
+    assert_close(y[real], expected[real])
+    if mask is not None:
+        assert weights.masked_select(~real[:, None, None] & real[:, None, :, None]).abs().max() == 0

@@ -1,0 +1,149 @@
+"""What the mixers of a model are called with: the inputs of each layer, and the queries and keys of attention."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from ..._compat import register_attention
+from ...models.block import SeqMixBlock
+from ...models.hybrid.attention import attention_weights
+from ...models.mixers import QueryKey
+from ...ops.masking import TokenLayout
+
+__all__ = ["AttentionCall", "MixerCall", "record_attention", "record_mixers"]
+
+_NAME = "seqmix_recording"
+"""Under which the library knows the attention that is recorded."""
+
+
+@dataclass(frozen=True)
+class MixerCall:
+    """One call of a mixer.
+
+    Attributes:
+        mixer: the module.
+        hidden_states: (batch, length, hidden_size), what it was given.
+        layout: where the real tokens lie.
+        position_ids: (batch or 1, length), or None.
+    """
+
+    mixer: nn.Module
+    hidden_states: Tensor
+    layout: TokenLayout
+    position_ids: Tensor | None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether each row is one sequence without pads."""
+        return self.layout.mask is None and self.layout.sequence_ids is None
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One call of attention in a model of the library.
+
+    Attributes:
+        pairs: queries and keys, (batch, heads, length, head_dim), keys repeated where heads share them.
+        weights: (batch, heads, queries, keys), after the softmax.
+    """
+
+    pairs: QueryKey
+    weights: Tensor
+
+
+def record_mixers(model: nn.Module, batch: Mapping[str, Any]) -> list[MixerCall]:
+    """Run a model of this package, and return how the mixer of each layer was called, in order.
+
+    Args:
+        model: a model of this package, with or without a head.
+        batch: its arguments, such as `input_ids` (batch, length) and `attention_mask`.
+    """
+    calls: list[MixerCall] = []
+
+    def note(mixer: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> None:
+        layout = options["attention_mask"]
+        assert isinstance(layout, TokenLayout)
+        calls.append(MixerCall(mixer, inputs[0].detach(), layout, options["position_ids"]))
+
+    blocks = [module for module in model.modules() if isinstance(module, SeqMixBlock)]
+    hooks = [block.mixer.register_forward_pre_hook(note, with_kwargs=True) for block in blocks]
+    try:
+        with _in_evaluation(model), torch.no_grad():
+            model(**batch, **({"use_cache": False} if "input_ids" in batch else {}))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls
+
+
+def record_attention(model: PreTrainedModel, batch: Mapping[str, Any]) -> list[AttentionCall]:
+    """Run a model of the library, and return the attention of each layer, in order.
+
+    For the run, the model computes attention by a function that keeps queries, keys and weights.
+
+    Args:
+        model: any model of the library whose attention follows `attn_implementation`.
+        batch: its arguments.
+
+    Raises:
+        ValueError: if no layer of the model called that function.
+    """
+    calls: list[AttentionCall] = []
+    token = _recorded.set(calls)
+    before = model.config._attn_implementation
+    try:
+        model.set_attn_implementation(_NAME)
+        with _in_evaluation(model), torch.no_grad():
+            model(**batch)
+    finally:
+        model.set_attn_implementation(before)
+        _recorded.reset(token)
+    if not calls:
+        raise ValueError(
+            f"{type(model).__name__} has no layer whose attention follows attn_implementation: ask for the Jacobian "
+            "(source='jacobian') instead."
+        )
+    return calls
+
+
+def _attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """Compute attention as the library wants it of a function, and note the call."""
+    shared = query.shape[1] // key.shape[1]
+    key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
+    pairs = QueryKey(query, key, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    logits = pairs.logits()
+    weights = attention_weights(logits if attention_mask is None else logits + attention_mask)
+    calls = _recorded.get()
+    if calls is not None:
+        calls.append(AttentionCall(pairs, weights))
+    return (weights.to(value.dtype) @ value).transpose(1, 2).contiguous(), weights
+
+
+_recorded: ContextVar[list[AttentionCall] | None] = ContextVar("recorded_attention", default=None)
+
+register_attention(_NAME, _attend)
+
+
+@contextmanager
+def _in_evaluation(model: nn.Module) -> Iterator[None]:
+    """Have a model without dropout for a while."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)

@@ -1,0 +1,161 @@
+"""How much each token counts for each other one, in models of this package and of the library."""
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageClassification
+
+from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM, SeqMixHybridModel
+from hf_seqmix.analysis import coupling, queries_and_keys
+from hf_seqmix.analysis.couplings.recording import record_mixers
+from tests.models.suite import perturb
+from tests.tolerances import assert_close
+
+MIXERS: dict[str, dict[str, Any]] = {
+    "attention": {"num_heads": 2},
+    "ipa": {"num_centers": 4, "kernel_norm": "prod"},
+    "tnn": {"rpe_hidden_size": 8},
+    "poly_transformer": {"degree": 3, "num_attention_heads": 4, "normalization": "none"},
+    "short_conv": {"taps": 3},
+}
+LENGTH = 7
+
+
+def make(*mixers: str, is_causal: bool = True, **own: Any) -> SeqMixHybridModel:
+    config = SeqMixHybridConfig(
+        vocab_size=13,
+        hidden_size=16,
+        mixer_types=list(mixers),
+        mixer_configs={name: {**MIXERS[name], **own} for name in mixers},
+        is_causal=is_causal,
+        max_position_embeddings=LENGTH,
+    )
+    return perturb(SeqMixHybridModel(config)).double().eval()
+
+
+def ids(rows: int = 2) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.randint(13, (rows, LENGTH))}
+
+
+def test_weights_are_those_that_the_model_returns():
+    model, batch = make("tnn", "attention", "ipa"), ids()
+    returned = model(**batch, output_attentions=True).attentions
+    assert_close(coupling(model, batch, 1), returned[0])
+    assert_close(coupling(model, batch, -1), returned[1])
+    assert_close(coupling(model, batch, 2, head=3), returned[1][:, 3])
+
+
+@pytest.mark.parametrize("name", ["attention", "ipa"])
+def test_logits_make_the_weights(name):
+    model, batch = make(name), ids()
+    logits, weights = coupling(model, batch, source="logits"), coupling(model, batch)
+    assert logits.shape == weights.shape
+    if name == "ipa":  # "prod": responsibilities times competition
+        logits = logits + logits.log_softmax(dim=1)
+    visible = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    assert_close(logits.masked_fill(~visible, float("-inf")).softmax(-1), weights)
+    pairs = queries_and_keys(model, batch, head=1)
+    assert_close(pairs.logits()[:, 0], coupling(model, batch, head=1, source="logits"))
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("name", MIXERS)
+def test_what_a_token_does_not_see_has_no_weight(name, is_causal):
+    model, batch = make(name, is_causal=is_causal), ids()
+    offsets = torch.arange(LENGTH).unsqueeze(1) - torch.arange(LENGTH)
+    seen = offsets >= 0 if is_causal else torch.ones_like(offsets, dtype=torch.bool)
+    if name == "short_conv":  # of three taps
+        seen = seen & (offsets <= 2) if is_causal else offsets.abs() <= 1
+    for source in ("weights", "jacobian"):
+        matrix = coupling(model, batch, source=source).abs()
+        assert matrix[..., seen].min() > 1e-9
+        assert not matrix[..., ~seen].numel() or matrix[..., ~seen].max() < 1e-12  # rounding of transforms
+
+
+def test_the_weights_of_degree_3_are_its_bilinear_form():
+    model, batch = make("poly_transformer"), ids()
+    mixer = model.layers[0].mixer
+    caught: list[torch.Tensor] = []
+    hook = mixer.o_proj.register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))
+    (call,) = record_mixers(model, batch)
+    hook.remove()
+    value = mixer.groups[0].project(call.hidden_states)[2].unflatten(-1, (4, 4)).transpose(1, 2)
+    assert_close(caught[0], (coupling(model, batch) @ value).transpose(1, 2).flatten(2))
+
+
+def test_a_toeplitz_layer_has_a_matrix_of_its_taps():
+    model, batch = make("tnn"), ids()
+    matrix = coupling(model, batch)
+    taps = model.layers[0].mixer.operator.kernel(LENGTH, torch.device("cpu"))
+    assert matrix.shape[0] == 1  # for all inputs
+    for t in range(LENGTH):
+        for s in range(t + 1):
+            assert_close(matrix[0, :, t, s], taps[:, t - s])
+    assert_close(coupling(model, batch, head=5), matrix[:, 5])
+
+
+def test_models_of_the_library_have_logits_and_weights():
+    config = LlamaConfig(
+        vocab_size=13,
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        intermediate_size=8,
+    )
+    model, batch = LlamaForCausalLM(config).eval(), ids()
+    weights = coupling(model, batch, layer=1)
+    assert model.config._attn_implementation == "sdpa"
+    model.set_attn_implementation("eager")
+    assert_close(weights, model(**batch, output_attentions=True).attentions[1])
+    logits = coupling(model, batch, layer=1, source="logits")
+    visible = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    assert_close(logits.masked_fill(~visible, float("-inf")).softmax(-1), weights)
+    assert logits.triu(1).abs().amax() > 0  # before the mask
+    with pytest.raises(ValueError, match="layer is 2, but the model has 2 layers, 0 to 1"):
+        coupling(model, batch, layer=2)
+
+
+def test_images_have_weights_of_patches():
+    config = ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=4, patch_size=2
+    )
+    model = ViTForImageClassification(config).eval()
+    weights = coupling(model, {"pixel_values": torch.randn(2, 3, 4, 4)})
+    assert weights.shape == (2, 2, 5, 5)
+    assert_close(weights.sum(-1), torch.ones(2, 2, 5))
+
+
+def test_what_is_not_there_is_refused():
+    model, batch = make("tnn"), ids()
+    with pytest.raises(ValueError, match="source is 'mixing'; it must be one of 'logits', 'weights', 'jacobian'"):
+        coupling(model, batch, source="mixing")
+    with pytest.raises(ValueError, match="TNNMixer has no logits"):
+        coupling(model, batch, source="logits")
+    with pytest.raises(ValueError, match="head is 99, but the layer has"):
+        coupling(model, batch, head=99)
+    with pytest.raises(ValueError, match="one of all heads of a layer: leave head out"):
+        coupling(model, batch, head=0, source="jacobian")
+    mask = torch.ones(2, LENGTH, dtype=torch.long)
+    mask[0, 0] = 0
+    with pytest.raises(ValueError, match="a row has pads or holds several sequences"):
+        coupling(model, {**batch, "attention_mask": mask})
+    with pytest.raises(ValueError, match="does not sum values with weights of pairs of tokens"):
+        coupling(make("poly_transformer", degree=4), batch)
+
+
+def test_a_model_is_left_as_it_was():
+    model, batch = make("attention").train(), ids()
+    hooks = len(model.layers[0].mixer._forward_pre_hooks)
+    coupling(model, batch, source="jacobian", probes=2)
+    assert model.training
+    assert len(model.layers[0].mixer._forward_pre_hooks) == hooks
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_causal_language_models_and_backbones_are_alike():
+    config = make("attention").config
+    model = SeqMixHybridForCausalLM(config).double().eval()
+    batch = ids()
+    assert_close(coupling(model, batch), coupling(model.model, batch))

@@ -1,0 +1,61 @@
+"""Norms of the blocks of a Jacobian."""
+
+import pytest
+import torch
+
+from hf_seqmix.analysis import coupling, jacobian_norms
+from hf_seqmix.analysis.couplings.realized import realized_operator
+from hf_seqmix.ops import toeplitz_matmul
+from hf_seqmix.ops.masking import TokenLayout
+from tests.analysis.couplings.test_coupling import LENGTH, ids, make
+from tests.tolerances import assert_close
+
+
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_a_linear_toeplitz_layer_has_its_taps(length):
+    taps = torch.randn(1, length, dtype=torch.float64)
+
+    def mix(rows: torch.Tensor) -> torch.Tensor:
+        return toeplitz_matmul(rows.transpose(1, 2), taps, True).transpose(1, 2)
+
+    norms = jacobian_norms(mix, torch.randn(2, length, 1, dtype=torch.float64))
+    for t in range(length):
+        for s in range(length):
+            expected = taps[0, t - s].abs() if s <= t else torch.zeros(())
+            assert_close(norms[:, t, s], expected.to(taps).expand(2))
+
+
+def test_blocks_agree_with_autograd():
+    weight = torch.randn(5, 3, 4, 2, dtype=torch.float64)  # outputs, channels, inputs, channels
+
+    def f(rows: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("ocid,bid->boc", weight, rows.sin() * rows)
+
+    x = torch.randn(1, 4, 2, dtype=torch.float64)
+    blocks = torch.autograd.functional.jacobian(f, x)[0, :, :, 0]  # (outputs, channels, inputs, channels)
+    assert_close(jacobian_norms(f, x)[0], blocks.square().sum(dim=(1, 3)).sqrt())
+
+
+def test_probes_estimate_the_norms():
+    model, batch = make("tnn"), ids(1)
+    exact = coupling(model, batch, source="jacobian")
+    estimated = coupling(model, batch, source="jacobian", probes=2000)
+    seen = torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril()
+    assert (estimated[0][seen] / exact[0][seen] - 1).abs().max() < 0.15
+    again = coupling(model, batch, source="jacobian", probes=2000)
+    assert torch.equal(estimated, again)
+
+
+def test_an_operator_is_known_by_its_unit_vectors():
+    operator = make("tnn").layers[0].mixer.operator
+    like = torch.empty(LENGTH, 48, dtype=torch.float64)
+    matrix = realized_operator(operator, like)
+    x = torch.randn(1, *like.shape, dtype=torch.float64)
+    assert_close(torch.einsum("cts,bsc->btc", matrix, x), operator(x, TokenLayout(), None))
+
+
+def test_bad_inputs_are_refused():
+    with pytest.raises(ValueError, match=r"inputs have shape \(3, 2\); they must be"):
+        jacobian_norms(lambda x: x, torch.zeros(3, 2))
+    with pytest.raises(ValueError, match="probes is 0; give at least 1"):
+        jacobian_norms(lambda x: x, torch.zeros(1, 3, 2), probes=0)
