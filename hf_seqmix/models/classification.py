@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import (
     QuestionAnsweringModelOutput,
@@ -118,7 +119,10 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
 
 
 class SeqMixForTokenClassification(SeqMixHead):
-    """Classifier of each token."""
+    """Classifier of each token, or, with `problem_type` "regression", one vector of `num_labels` numbers a token.
+
+    Continuous inputs are given as `inputs_embeds`.
+    """
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
@@ -145,18 +149,27 @@ class SeqMixForTokenClassification(SeqMixHead):
             attention_mask: as for the backbone.
             position_ids: as for the backbone.
             inputs_embeds: (batch, length, hidden_size), as for the backbone.
-            labels: (batch, length) class ids; -100 is ignored.
+            labels: (batch, length) class ids; -100 is ignored. For a regression, numbers, (batch, length, num_labels)
+                or, for one label, (batch, length); pads are ignored.
             **kwargs: passed on; `num_items_in_batch` reaches the loss.
 
         Returns:
-            `loss`, `logits` (batch, length, num_labels), `hidden_states`.
+            `loss`, `logits` (batch, length, num_labels), `hidden_states`. The loss of a regression is the mean square
+            error over real tokens and labels, in float32 at least.
+
+        Raises:
+            ValueError: for labels of a regression that do not fit the logits.
         """
         outputs = self.model(
             input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **_without_cache(kwargs)
         )
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
         loss = None
-        if labels is not None:
+        if labels is not None and self.config.problem_type == "regression":
+            loss = self._with_auxiliary(_square_error)(
+                logits=logits, labels=labels, attention_mask=attention_mask, **kwargs
+            )
+        elif labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
@@ -210,6 +223,28 @@ class SeqMixForQuestionAnswering(SeqMixHead):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def _square_error(
+    *,
+    logits: Tensor,
+    labels: Tensor,
+    attention_mask: Tensor | None,
+    num_items_in_batch: Tensor | int | None = None,
+    **_: Any,
+) -> Tensor:
+    """Return the mean square error over real tokens, or, of a part of a larger batch, its share of the mean."""
+    if labels.shape == logits.shape[:-1] and logits.shape[-1] == 1:
+        labels = labels.unsqueeze(-1)
+    if labels.shape != logits.shape:
+        raise ValueError(f"labels have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}.")
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    errors = logits.to(dtype) - labels.to(dtype)
+    count = torch.as_tensor(errors.numel(), device=errors.device)
+    if attention_mask is not None:
+        real = (attention_mask != 0).unsqueeze(-1)
+        errors, count = errors.masked_fill(~real, 0), real.sum().clamp(min=1) * logits.shape[-1]
+    return errors.square().sum() / (count if num_items_in_batch is None else num_items_in_batch)
 
 
 def _without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:

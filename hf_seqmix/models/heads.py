@@ -48,13 +48,16 @@ class SeqMixHead(SeqMixPreTrainedModel):
     @property
     def loss_function(self) -> Callable[..., Tensor]:
         """The library's loss, and in training what the mixers add: losses of evaluation stay comparable."""
-        loss_function = _library_loss(self)
-        auxiliary = self.auxiliary_loss() if self.training else None
-        return loss_function if auxiliary is None else add_auxiliary(loss_function, auxiliary, self.shifts_labels)
+        return self._with_auxiliary(_library_loss(self))
 
     @loss_function.setter
     def loss_function(self, value: Callable[..., Tensor]) -> None:
         self._loss_function = value
+
+    def _with_auxiliary(self, loss_function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        """Add to a loss, in training, what the mixers add."""
+        auxiliary = self.auxiliary_loss() if self.training else None
+        return loss_function if auxiliary is None else add_auxiliary(loss_function, auxiliary, self.shifts_labels)
 
     def _check_config(self, config: SeqMixConfig) -> None:
         """Refuse, before anything is allocated, a configuration that this head makes no sense with."""

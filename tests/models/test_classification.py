@@ -1,11 +1,17 @@
 """Classifiers: padded rows, problem types, pairs of documents, labels that are ignored."""
 
+import math
 from typing import Any
 
 import pytest
 import torch
 
-from hf_seqmix import TNNConfig, TNNForTokenClassification
+from hf_seqmix import (
+    PolyTransformerConfig,
+    PolyTransformerForTokenClassification,
+    TNNConfig,
+    TNNForTokenClassification,
+)
 from hf_seqmix import TNNForSequenceClassification as Classifier
 from tests.models.suite import perturb
 from tests.tolerances import assert_close
@@ -92,3 +98,37 @@ def test_labels_that_are_ignored():
     out = model(ids, labels=labels)
     kept = labels != -100
     torch.testing.assert_close(out.loss, torch.nn.functional.cross_entropy(out.logits[kept], labels[kept]))
+
+
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_a_vector_for_each_token(num_labels):
+    model = (
+        perturb(TNNForTokenClassification(config(num_labels=num_labels, problem_type="regression"))).double().eval()
+    )
+    inputs = torch.randn(2, 6, 16, dtype=torch.float64)  # continuous
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6])
+    labels = torch.randn(2, 6, num_labels, dtype=torch.float64)
+    labels[mask == 0] = float("nan")
+    out = model(inputs_embeds=inputs, attention_mask=mask, labels=labels)
+    real = mask.bool()
+    assert_close(out.loss, (out.logits[real] - labels[real]).square().mean())
+    out.loss.backward()
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in model.parameters())
+    items = 4 * labels[real].numel()  # of four such batches
+    part = model(inputs_embeds=inputs, attention_mask=mask, labels=labels, num_items_in_batch=items).loss
+    assert_close(4 * part, out.loss)
+    if num_labels == 1:
+        assert_close(model(inputs_embeds=inputs, attention_mask=mask, labels=labels.squeeze(-1)).loss, out.loss)
+    with pytest.raises(ValueError, match=r"labels have shape \(2, 5, \d\), but the model returns \(2, 6, \d\)"):
+        model(inputs_embeds=inputs, labels=labels[:, 1:])
+
+
+def test_soft_degrees_count_in_the_loss_of_a_regression():
+    fields = {"vocab_size": 1, "hidden_size": 16, "num_hidden_layers": 1, "num_labels": 1, "num_attention_heads": 2}
+    soft = {"degree": 4, "degree_form": "soft", "degree_penalty": 2.0, "hidden_dropout": 0.0}
+    model = PolyTransformerForTokenClassification(
+        PolyTransformerConfig(problem_type="regression", **soft, **fields)
+    ).train()
+    batch = {"inputs_embeds": torch.randn(2, 5, 16), "labels": torch.randn(2, 5)}
+    in_training, without = model(**batch).loss, model.eval()(**batch).loss
+    torch.testing.assert_close(in_training - without, 2 * (model.model.layers[0].mixer.mean_degree - math.e) ** 2)
