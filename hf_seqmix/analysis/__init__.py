@@ -6,6 +6,7 @@
 from .couplings import coupling, jacobian_norms, queries_and_keys
 from .degree_budget import best_degree, budget_table, match_depth
 from .language_modeling import evaluate_language_model, iter_language_model_scores
+from .properties import check_causal, check_equivariance, polynomial_degree
 from .scores import LanguageModelScore
 from .separation_rank import (
     ExactRank,
@@ -23,6 +24,8 @@ __all__ = [
     "SeparationSpectrum",
     "best_degree",
     "budget_table",
+    "check_causal",
+    "check_equivariance",
     "coupling",
     "evaluate_language_model",
     "exact_separation_rank",
@@ -30,6 +33,7 @@ __all__ = [
     "iter_language_model_scores",
     "jacobian_norms",
     "match_depth",
+    "polynomial_degree",
     "queries_and_keys",
     "sample_matrix",
     "separation_spectrum",
