@@ -27,13 +27,7 @@ def test_causal_models_are_causal_and_others_are_not(mixer):
 
 
 def test_models_of_the_library():
-    sizes = {
-        "vocab_size": 3,
-        "hidden_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "intermediate_size": 8,
-    }
+    sizes = {"vocab_size": 3, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     assert check_causal(LlamaModel(LlamaConfig(intermediate_size=8, **sizes)))
     assert not check_causal(BertModel(BertConfig(intermediate_size=8, **sizes)))
 
