@@ -1,0 +1,10 @@
+"""Spectra of couplings rho(u, v), how they decay, and couplings whose spectrum is known.
+
+The coupling of a softmax layer is what stands before the softmax, softmax_s[rho(x(t), x(s))]. Its singular values
+decide how many dimensions the queries and keys of a head need: Jiang and Li, "Approximation Rate of the Transformer
+Architecture for Sequence Modeling", arXiv 2305.18475.
+"""
+
+from .ranks import entropy_rank, eps_rank, stable_rank, tail_squares
+
+__all__ = ["entropy_rank", "eps_rank", "stable_rank", "tail_squares"]
