@@ -1,4 +1,4 @@
-"""Evaluation and inspection of models: language modeling at several context lengths, separation ranks, tables, plots.
+"""Evaluation and inspection of models: scores at several context lengths, separation ranks, spectra, tables, plots.
 
 `plots` is not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
 """
@@ -15,19 +15,45 @@ from .separation_rank import (
     separation_spectrum,
     uniform_rank_bounds,
 )
+from .spectra import (
+    SHEARED_SINGULAR_VALUES,
+    SpectrumReport,
+    center,
+    cross_spectrum,
+    entropy_rank,
+    eps_rank,
+    planted_coupling,
+    planted_features,
+    sheared_coupling,
+    spectrum,
+    stable_rank,
+    tail_squares,
+)
 
 __all__ = [
+    "SHEARED_SINGULAR_VALUES",
     "ExactRank",
     "LanguageModelScore",
     "SeparationSpectrum",
+    "SpectrumReport",
     "best_degree",
     "budget_table",
+    "center",
+    "cross_spectrum",
+    "entropy_rank",
+    "eps_rank",
     "evaluate_language_model",
     "exact_separation_rank",
     "generic_separation_rank",
     "iter_language_model_scores",
     "match_depth",
+    "planted_coupling",
+    "planted_features",
     "sample_matrix",
     "separation_spectrum",
+    "sheared_coupling",
+    "spectrum",
+    "stable_rank",
+    "tail_squares",
     "uniform_rank_bounds",
 ]

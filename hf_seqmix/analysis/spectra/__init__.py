@@ -5,6 +5,21 @@ decide how many dimensions the queries and keys of a head need: Jiang and Li, "A
 Architecture for Sequence Modeling", arXiv 2305.18475.
 """
 
+from .planted import SHEARED_SINGULAR_VALUES, planted_coupling, planted_features, sheared_coupling
 from .ranks import entropy_rank, eps_rank, stable_rank, tail_squares
+from .spectrum import SpectrumReport, center, cross_spectrum, spectrum
 
-__all__ = ["entropy_rank", "eps_rank", "stable_rank", "tail_squares"]
+__all__ = [
+    "SHEARED_SINGULAR_VALUES",
+    "SpectrumReport",
+    "center",
+    "cross_spectrum",
+    "entropy_rank",
+    "eps_rank",
+    "planted_coupling",
+    "planted_features",
+    "sheared_coupling",
+    "spectrum",
+    "stable_rank",
+    "tail_squares",
+]
