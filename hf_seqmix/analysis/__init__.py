@@ -17,11 +17,15 @@ from .separation_rank import (
 )
 from .spectra import (
     SHEARED_SINGULAR_VALUES,
+    DecayFit,
+    PowerLawFit,
     SpectrumReport,
     center,
     cross_spectrum,
     entropy_rank,
     eps_rank,
+    fit_decay,
+    fit_power_law,
     planted_coupling,
     planted_features,
     sheared_coupling,
@@ -32,8 +36,10 @@ from .spectra import (
 
 __all__ = [
     "SHEARED_SINGULAR_VALUES",
+    "DecayFit",
     "ExactRank",
     "LanguageModelScore",
+    "PowerLawFit",
     "SeparationSpectrum",
     "SpectrumReport",
     "best_degree",
@@ -44,6 +50,8 @@ __all__ = [
     "eps_rank",
     "evaluate_language_model",
     "exact_separation_rank",
+    "fit_decay",
+    "fit_power_law",
     "generic_separation_rank",
     "iter_language_model_scores",
     "match_depth",

@@ -5,17 +5,22 @@ decide how many dimensions the queries and keys of a head need: Jiang and Li, "A
 Architecture for Sequence Modeling", arXiv 2305.18475.
 """
 
+from .decay import DecayFit, PowerLawFit, fit_decay, fit_power_law
 from .planted import SHEARED_SINGULAR_VALUES, planted_coupling, planted_features, sheared_coupling
 from .ranks import entropy_rank, eps_rank, stable_rank, tail_squares
 from .spectrum import SpectrumReport, center, cross_spectrum, spectrum
 
 __all__ = [
     "SHEARED_SINGULAR_VALUES",
+    "DecayFit",
+    "PowerLawFit",
     "SpectrumReport",
     "center",
     "cross_spectrum",
     "entropy_rank",
     "eps_rank",
+    "fit_decay",
+    "fit_power_law",
     "planted_coupling",
     "planted_features",
     "sheared_coupling",
