@@ -1,4 +1,4 @@
-"""Evaluation and inspection of models: language modeling at several context lengths, separation ranks, tables, plots.
+"""Evaluation and inspection of models: scores at several context lengths, separation ranks, spectra, tables, plots.
 
 `plots` is not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
 """
@@ -17,25 +17,59 @@ from .separation_rank import (
     separation_spectrum,
     uniform_rank_bounds,
 )
+from .spectra import (
+    SHEARED_SINGULAR_VALUES,
+    DecayFit,
+    PowerLawFit,
+    SpectrumReport,
+    center,
+    cross_spectrum,
+    entropy_rank,
+    eps_rank,
+    fit_decay,
+    fit_power_law,
+    planted_coupling,
+    planted_features,
+    sheared_coupling,
+    spectrum,
+    stable_rank,
+    tail_squares,
+)
 
 __all__ = [
+    "SHEARED_SINGULAR_VALUES",
+    "DecayFit",
     "ExactRank",
     "LanguageModelScore",
+    "PowerLawFit",
     "SeparationSpectrum",
+    "SpectrumReport",
     "best_degree",
     "budget_table",
+    "center",
     "check_causal",
     "check_equivariance",
     "coupling",
+    "cross_spectrum",
+    "entropy_rank",
+    "eps_rank",
     "evaluate_language_model",
     "exact_separation_rank",
+    "fit_decay",
+    "fit_power_law",
     "generic_separation_rank",
     "iter_language_model_scores",
     "jacobian_norms",
     "match_depth",
+    "planted_coupling",
+    "planted_features",
     "polynomial_degree",
     "queries_and_keys",
     "sample_matrix",
     "separation_spectrum",
+    "sheared_coupling",
+    "spectrum",
+    "stable_rank",
+    "tail_squares",
     "uniform_rank_bounds",
 ]

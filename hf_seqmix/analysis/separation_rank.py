@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .modular_rank import PRIME, modular_rank
+from .spectra.ranks import entropy_rank, eps_rank, stable_rank, tail_squares
 
 __all__ = [
     "ExactRank",
@@ -153,10 +154,7 @@ class SeparationSpectrum:
         Raises:
             ValueError: `eps` is negative.
         """
-        if eps < 0:
-            raise ValueError(f"eps is {eps}; give a relative error of at least 0.")
-        tails = self._tails()
-        return int((tails > eps**2 * tails[0]).sum())
+        return int(eps_rank(self.singular_values, eps))
 
     def mse_bound(self, rank: int) -> float:
         """Return sum_{k > rank} sigma_k^2 / |f|^2, the least mean square error of any model of that separation rank.
@@ -166,24 +164,18 @@ class SeparationSpectrum:
         """
         if rank < 0:
             raise ValueError(f"rank is {rank}; it must be at least 0.")
-        tails = self._tails()
+        tails = tail_squares(self.singular_values)
         return (tails[min(rank, len(tails) - 1)] / tails[0]).item()
 
     @property
     def stable_rank(self) -> float:
         """sum_k sigma_k^2 / sigma_1^2."""
-        return (self.singular_values.square().sum() / self.singular_values[0].square()).item()
+        return stable_rank(self.singular_values).item()
 
     @property
     def entropy_rank(self) -> float:
         """exp(-sum_k p_k ln p_k) with p_k = sigma_k^2 / sum_j sigma_j^2."""
-        p = self.singular_values.square()
-        return torch.special.entr(p / p.sum()).sum().exp().item()
-
-    def _tails(self) -> Tensor:
-        """Return (values + 1,): sum_{k > R} sigma_k^2 for R = 0, 1, ..., summed from the smallest."""
-        squares = torch.cat([self.singular_values.square(), self.singular_values.new_zeros(1)])
-        return squares.flip(0).cumsum(0).flip(0)
+        return entropy_rank(self.singular_values).item()
 
 
 def sample_matrix(f: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, batch: int = 2**14) -> Tensor:
@@ -248,8 +240,7 @@ def uniform_rank_bounds(matrix: Tensor, eps: float) -> tuple[int, int]:
     if eps <= 0:
         raise ValueError(f"eps is {eps}; give a positive absolute error.")
     u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
-    tails = (s.square() / matrix.numel()).flip(0).cumsum(0).flip(0)
-    lower = int((tails > eps**2).sum())
+    lower = int((tail_squares(s) / matrix.numel() > eps**2).sum())
     upper, rest = 0, matrix.double().clone()
     while upper < len(s) and rest.abs().max() > eps:
         rest -= s[upper] * u[:, upper, None] * vh[upper]

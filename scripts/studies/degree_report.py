@@ -12,14 +12,12 @@ from degree_training import FLOOR, clipped
 from study_plots import KINDS, plot_curves, plot_equal, plot_errors
 
 from hf_seqmix._files import write_text
+from hf_seqmix.analysis.student import student_quantile
 from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
 
 __all__ = ["compare", "results_of", "run_of", "write_report"]
-
-# Student's t at 0.975 for 1, 2, ... degrees of freedom.
-_T = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120)
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -83,7 +81,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     count, mean = len(differences), statistics.mean(differences)
     half = math.inf
     if count > 1:
-        half = _T[min(count - 2, len(_T) - 1)] * statistics.stdev(differences) / math.sqrt(count)
+        half = student_quantile(0.975, count - 1) * statistics.stdev(differences) / math.sqrt(count)
     word = "undecided"
     if abs(mean) > half:
         word = f"{first['kind'] if mean < 0 else second['kind']} is better"
