@@ -13,9 +13,9 @@ from ...models.mixers import QueryKey, WeighingMixer
 from ...ops.masking import TokenLayout
 from .jacobian import jacobian_norms
 from .realized import check_head, realized_weights
-from .recording import MixerCall, record_attention, record_mixers
+from .recording import MixerCall, in_evaluation, record_attention, record_mixers
 
-__all__ = ["SOURCES", "coupling", "queries_and_keys"]
+__all__ = ["SOURCES", "coupling", "jacobian_of", "queries_and_keys"]
 
 SOURCES = ("logits", "weights", "jacobian")
 """What `coupling` may be read from."""
@@ -54,7 +54,9 @@ def coupling(
         weights do not depend on the input.
 
     Raises:
-        ValueError: for an unknown source, a layer or head that is not there, and a mixer without such a source.
+        ValueError: for an unknown source, a layer or head that is not there, rows with pads, and logits of a mixer
+            that has none.
+        NotImplementedError: for weights of a mixer that has none.
     """
     check_choice("source", source, SOURCES)
     if source == "jacobian" and head is not None:
@@ -69,7 +71,7 @@ def coupling(
         return _only(attention.pairs.logits() if source == "logits" else attention.weights, head)
     call = _at(record_mixers(model, batch), layer)
     if source == "jacobian":
-        return jacobian_norms(lambda rows: _mix(model, call, rows), call.hidden_states, probes)
+        return jacobian_of(model, call, probes)
     if source == "weights":
         with torch.no_grad():
             weights = realized_weights(call, head)
@@ -111,32 +113,36 @@ def _pairs(call: MixerCall) -> QueryKey:
             f"{type(call.mixer).__name__} has no logits, since it weighs no tokens by their content: ask for "
             "source='weights' or 'jacobian'."
         )
-    if not call.is_whole:
-        raise ValueError(
-            "a row has pads or holds several sequences: give rows of equal length without an attention_mask."
-        )
+    _check_whole(call)
     with torch.no_grad():
         return call.mixer.query_key(call.hidden_states, call.position_ids)
 
 
-def _mix(model: nn.Module, call: MixerCall, rows: Tensor) -> Tensor:
-    """Apply a mixer to (rows, length, hidden_size), copies of the row that it was called with."""
+def jacobian_of(model: nn.Module, call: MixerCall, probes: int | None = None) -> Tensor:
+    """Return the norms of the Jacobian of a mixer at what it was called with, (batch, queries, keys).
+
+    Args:
+        model: the mixer's, which has no dropout meanwhile.
+        call: of the mixer, with rows without pads.
+        probes: see `jacobian_norms`.
+    """
+    _check_whole(call)
+    layout = TokenLayout(grid_size=call.layout.grid_size)
+    # Without pads, all rows have the same positions.
+    position_ids = None if call.position_ids is None else call.position_ids[:1]
+
+    def mix(rows: Tensor) -> Tensor:
+        return call.mixer(rows, attention_mask=layout, position_ids=position_ids)
+
+    with in_evaluation(model):
+        return jacobian_norms(mix, call.hidden_states, probes)
+
+
+def _check_whole(call: MixerCall) -> None:
     if not call.is_whole:
         raise ValueError(
             "a row has pads or holds several sequences: give rows of equal length without an attention_mask."
         )
-    was_training = model.training
-    model.eval()
-    try:
-        layout = TokenLayout(grid_size=call.layout.grid_size)
-        return call.mixer(rows, attention_mask=layout, position_ids=_one_row(call.position_ids))
-    finally:
-        model.train(was_training)
-
-
-def _one_row(position_ids: Tensor | None) -> Tensor | None:
-    """Return (1, length): without pads, all rows have the same positions."""
-    return None if position_ids is None else position_ids[:1]
 
 
 def _at(calls: list[Any], layer: int) -> Any:

@@ -30,7 +30,8 @@ def realized_weights(call: MixerCall, head: int | None = None) -> Tensor:
         (batch, heads, queries, keys), 0 at hidden keys; batch is 1 where the weights do not depend on the input.
 
     Raises:
-        ValueError: for rows with pads or several sequences, a head that is not there, and mixers without such weights.
+        ValueError: for rows with pads or several sequences, and a head that is not there.
+        NotImplementedError: for a mixer without such weights.
     """
     if not call.is_whole:
         raise ValueError(
@@ -51,7 +52,7 @@ def realized_weights(call: MixerCall, head: int | None = None) -> Tensor:
         return realized_operator(operator, like, head, call.layout.grid_size).unsqueeze(0)
     if isinstance(mixer, PolynomialMixer) and all(2 < group.degree <= 3 for group in mixer.groups):
         return _of_head(_bilinear_weights(mixer, hidden_states), head)
-    raise ValueError(
+    raise NotImplementedError(
         f"{type(mixer).__name__} does not sum values with weights of pairs of tokens: ask for the Jacobian "
         "(source='jacobian') instead."
     )

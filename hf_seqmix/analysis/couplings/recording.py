@@ -16,7 +16,7 @@ from ...models.hybrid.attention import attention_weights
 from ...models.mixers import QueryKey
 from ...ops.masking import TokenLayout
 
-__all__ = ["AttentionCall", "MixerCall", "record_attention", "record_mixers"]
+__all__ = ["AttentionCall", "MixerCall", "in_evaluation", "record_attention", "record_mixers"]
 
 _NAME = "seqmix_recording"
 """Under which the library knows the attention that is recorded."""
@@ -74,7 +74,7 @@ def record_mixers(model: nn.Module, batch: Mapping[str, Any]) -> list[MixerCall]
     blocks = [module for module in model.modules() if isinstance(module, SeqMixBlock)]
     hooks = [block.mixer.register_forward_pre_hook(note, with_kwargs=True) for block in blocks]
     try:
-        with _in_evaluation(model), torch.no_grad():
+        with in_evaluation(model), torch.no_grad():
             model(**batch, **({"use_cache": False} if "input_ids" in batch else {}))
     finally:
         for hook in hooks:
@@ -99,7 +99,7 @@ def record_attention(model: PreTrainedModel, batch: Mapping[str, Any]) -> list[A
     before = model.config._attn_implementation
     try:
         model.set_attn_implementation(_NAME)
-        with _in_evaluation(model), torch.no_grad():
+        with in_evaluation(model), torch.no_grad():
             model(**batch)
     finally:
         model.set_attn_implementation(before)
@@ -139,7 +139,7 @@ register_attention(_NAME, _attend)
 
 
 @contextmanager
-def _in_evaluation(model: nn.Module) -> Iterator[None]:
+def in_evaluation(model: nn.Module) -> Iterator[None]:
     """Have a model without dropout for a while."""
     was_training = model.training
     model.eval()
