@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention", "short_conv")
+FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "hybrid", "attention", "short_conv")
 CONTROL = FAMILIES[-1]
 TOEPLITZ = ("tnn", "ski_tnn", "fd_tnn")
 BATCH_NORMED = (*TOEPLITZ, CONTROL)
@@ -45,6 +45,8 @@ def _recipe(overrides: Mapping[str, Any] | None = None, /, **data: Any) -> dict[
 
 TINY = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
 FEWER_LAYERS = {"num_hidden_layers": 4}
+UNPLACED = {"position_embedding_type": "none"}
+LAST = {"classifier_pooling": "last"}  # the bracket that closes the whole list
 WORDS: dict[str, Any] = {"baseline": "bag-of-words"}
 RATES = (3e-3, 1e-3)  # the Toeplitz ones' were tried on ListOps, 300 updates, seed 2222: 3e-3 before 2e-3 and 1e-3
 SIZES: dict[str, dict[str, Size]] = {
@@ -60,9 +62,10 @@ SIZES: dict[str, dict[str, Size]] = {
         "reduced": Size(
             {"rows": _rows(100_000, 2000), "min_length": 16, "max_length": 65},
             # Lists of a batch are of about one length: half of the places would be padding.
-            {**_recipe(max_length=66), "training": {"train_sampling_strategy": "group_by_length"}},
+            {**_recipe(LAST, max_length=66), "training": {"train_sampling_strategy": "group_by_length"}},
             batch=64,
             evaluations=8,
+            families={"hybrid": _recipe({**UNPLACED, "num_hidden_layers": 6, "norm_type": "simple_rms"})},
             seconds=1800,
         ),
         "full": Size({"rows": _rows(96_000, 2000)}),
@@ -79,7 +82,7 @@ SIZES: dict[str, dict[str, Size]] = {
             ),
             batch=32,
             evaluations=8,
-            families=dict.fromkeys(BATCH_NORMED, _recipe({"position_embedding_type": "none"})),
+            families=dict.fromkeys(BATCH_NORMED, _recipe(UNPLACED)),
             seconds=3600,
         ),
         "full": Size({}, _recipe(**WORDS)),

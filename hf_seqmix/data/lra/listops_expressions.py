@@ -109,7 +109,9 @@ def evaluate_listops(expression: str) -> int:
 def listops_values(expression: str) -> list[tuple[str, int | None]]:
     """Return the words of an expression, without parentheses, and what each is worth when it has been read.
 
-    A digit is worth itself, a closing bracket the value of the list that it closes, an operator nothing.
+    A digit is worth what its list would be if the list ended there: in "[SM 9 4 2 ]" the digits are worth 9, 3 and 5.
+    A closing bracket is worth the value of the list that it closes, an operator nothing. So long lists are learned by
+    way of short ones.
 
     Raises:
         ValueError: as `evaluate_listops`.
@@ -127,14 +129,18 @@ def listops_values(expression: str) -> list[tuple[str, int | None]]:
             if not stack or not stack[-1][1]:
                 raise ValueError("a closing bracket has no operator, or its operator no arguments.")
             operator, arguments = stack.pop()
-            value = OPERATORS[operator](arguments)
+            worth = OPERATORS[operator](arguments)
+            if stack:
+                stack[-1][1].append(worth)
         elif len(word) == 1 and word in "0123456789":
-            value = int(word)
+            worth = int(word)
+            if stack:
+                operator, arguments = stack[-1]
+                arguments.append(worth)
+                worth = OPERATORS[operator](arguments)
         else:
             raise ValueError(f"{word!r} is not a word of ListOps: {', '.join(NAMES)}, {END} and digits are.")
-        if stack:
-            stack[-1][1].append(value)
-        read.append((word, value))
+        read.append((word, worth))
     if not read or stack:
         raise ValueError("the expression is empty or lacks a closing bracket.")
     return read

@@ -73,8 +73,8 @@ class SeqMixHybridConfig(SeqMixConfig):
     `SeqMixHybridConfig(mixer_types=["tnn", "tnn", "attention"] * 2, mixer_configs={"attention": {"num_heads": 4}})`
 
     Args:
-        mixer_types: the mixer of each layer, "attention", "short_conv" or a family's `model_type`; one name stands for
-            all layers. All "attention" by default.
+        mixer_types: the mixer of each layer, "attention", "short_conv" or a family's `model_type`. Fewer names are
+            repeated, if the number of layers is a multiple of theirs. All "attention" by default.
         mixer_configs: for each mixer, its own fields where they differ from its defaults. Fields that a mixer shares
             with the model (`hidden_size`, `is_causal`, ...) are the model's. All mix an image (`image_size`) as a
             sequence.
@@ -93,8 +93,8 @@ class SeqMixHybridConfig(SeqMixConfig):
             self.num_hidden_layers = 7 if self.mixer_types is None else len(self.mixer_types)
         if self.mixer_types is None:
             self.mixer_types = ["attention"]
-        if len(self.mixer_types) == 1:
-            self.mixer_types = self.mixer_types * self.num_hidden_layers
+        if self.mixer_types and self.num_hidden_layers % len(self.mixer_types) == 0:
+            self.mixer_types = self.mixer_types * (self.num_hidden_layers // len(self.mixer_types))
         if self.mixer_configs is None:
             self.mixer_configs = {}
         super().__post_init__(**kwargs)
@@ -140,7 +140,7 @@ class SeqMixHybridConfig(SeqMixConfig):
         if len(types) != self.num_hidden_layers:
             raise ValueError(
                 f"mixer_types names {len(types)} layers, but num_hidden_layers is {self.num_hidden_layers}: give one "
-                "name a layer, or one for all."
+                "name a layer, or fewer that are to be repeated, of which that is a multiple."
             )
         configs = self.mixer_configs or {}
         for mixer_type in sorted({*types, *configs}):

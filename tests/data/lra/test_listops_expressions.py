@@ -124,10 +124,24 @@ def test_values_by_hand(expression: str, value: int) -> None:
 
 
 def test_what_each_word_is_worth() -> None:
-    """Every list within an expression has its value at the bracket that closes it."""
+    """A list has its value at the bracket that closes it, and at each digit the value that it has so far."""
     read = listops_values("( ( ( [SM 9 ) ( ( ( [MED 1 ) 4 ) ] ) ) ( ( ( [MAX 0 ) 5 ) ] ) ) ] )")
     words = ["[SM", "9", "[MED", "1", "4", "]", "[MAX", "0", "5", "]", "]"]
-    assert read == list(zip(words, [None, 9, None, 1, 4, 2, None, 0, 5, 5, 6], strict=True))
+    assert read == list(zip(words, [None, 9, None, 1, 2, 2, None, 0, 5, 5, 6], strict=True))
+
+
+def test_a_digit_is_worth_its_list_so_far() -> None:
+    assert [worth for _, worth in listops_values("[SM 9 4 [MIN 3 1 ] 2 ]")] == [None, 9, 3, None, 3, 1, 1, 6, 6]
+    for (source,) in ([row["Source"]] for row in listops({"train": 20}, seed=1)["train"]):
+        read = listops_values(source)
+        for place, (word, worth) in enumerate(read):
+            if not word.isdigit():
+                continue
+            depth, begin = 0, place  # its list begins at the last bracket that is still open
+            while depth <= 0 and begin > 0:
+                begin -= 1
+                depth += read[begin][0].startswith("[") - (read[begin][0] == "]")
+            assert worth == value_by_rewriting(" ".join([*(other for other, _ in read[begin : place + 1]), "]"]))
 
 
 @pytest.mark.parametrize("expression", ["", "[MIN 1", "1 2", "[MIN ]", "[AVG 1 2 ]", "]", "12", "[MAX 1 ] ]", "²"])

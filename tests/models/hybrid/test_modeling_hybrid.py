@@ -65,6 +65,14 @@ def test_defaults_are_the_attention_control():
     assert SeqMixHybridConfig(mixer_types=["tnn", "attention"]).num_hidden_layers == 2
 
 
+def test_fewer_names_are_repeated():
+    config = SeqMixHybridConfig(mixer_types=["tnn", "attention"], num_hidden_layers=6)
+    assert config.layer_mixers == ["tnn", "attention"] * 3
+    assert SeqMixHybridConfig(mixer_types=["tnn"], num_hidden_layers=2).layer_mixers == ["tnn", "tnn"]
+    assert SeqMixHybridConfig(mixer_types=["tnn", "ipa"]).num_hidden_layers == 2
+    assert SeqMixHybridConfig.from_dict(config.to_dict()).layer_mixers == config.layer_mixers
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

@@ -17,7 +17,7 @@ from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import summarize
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
-FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "attention", "short_conv")
+FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "hybrid", "attention", "short_conv")
 
 
 @pytest.fixture(scope="module")
@@ -226,7 +226,7 @@ def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size:
     parsed = scripts.finetuning_arguments.parse_arguments(words)
     assert parsed.training.seed == 5
     model_type = {"poly2": "poly_transformer", "poly3": "poly_transformer", "attention": "seqmix_hybrid"}
-    model_type["short_conv"] = "seqmix_hybrid"
+    model_type |= dict.fromkeys(["hybrid", "short_conv"], "seqmix_hybrid")
     assert parsed.model.model_type == model_type.get(family, family)
     assert parsed.training.load_best_model_at_end and parsed.training.metric_for_best_model == "accuracy"
     steps, seconds = parsed.training.max_steps, parsed.run.max_seconds
