@@ -36,9 +36,9 @@ def coupling(
     * "weights": with what the mixer multiplies values, see `realized_weights`. Not for polynomials of other degrees
       than 2 < d <= 3.
     * "jacobian": |d y_t / d x_s|, see `jacobian_norms`, y the mixer's output and x its input. The one source that is
-      defined for all mixers. For models of the library, y is the output and x the input of the layer's attention.
+      defined for all mixers.
 
-    Models of the library have "logits" and "weights", where their attention follows `attn_implementation`.
+    Models of the library have "logits" and "weights" only, where their attention follows `attn_implementation`.
 
     Args:
         model: a model of this package, or of the library.

@@ -73,16 +73,20 @@ def plot_memory(views: Sequence[LayerView], path: PathLike) -> None:
         views: of `look_inside`.
         path: image file; the extension gives the format.
     """
+    longest = 1
     with draw_row(path, 7, 4.2) as (figure, (axes,)):
         for view in views:
             memory = view.memory
             if memory is not None:
                 shares = memory.shares.cumsum(dim=0)
-                color = COLORS[view.layer % len(COLORS)]
+                color, longest = COLORS[view.layer % len(COLORS)], max(longest, len(shares) - 1)
                 axes.plot(torch.arange(len(shares)), shares, color=color, label=_name(view), linestyle=_dash(view))
         axes.axhline(0.9, color="#888888", linewidth=0.8)
         axes.set(xlabel="distance (tokens)", ylabel="share of the squares within it", ylim=(0, 1.02))
         axes.set_xscale("symlog", base=2, linthresh=1)
+        ticks = [0, *(2**power for power in range(longest.bit_length()))]
+        axes.set_xticks(ticks, [str(tick) for tick in ticks])
+        axes.set_xlim(0, longest)
         legend_below(figure, axes)
 
 
