@@ -4,13 +4,15 @@ r"""Does a layer of degree 3 learn more from the same parameters than layers of 
     python scripts/studies/degree_experiment.py train --form sequence --token-width 2 --width 10 --batch-size 64 \
         --output-dir runs/degree/sequence
     python scripts/studies/degree_experiment.py ranks --output-dir runs/degree/ranks
+    python scripts/studies/degree_experiment.py log-ranks --output-dir runs/degree/log-ranks
 
 `train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with other
 pairs, 1, with residual nets of layers of degree 2, 3 and 4 (static norms, no activation: polynomials) and of
 fractional degrees. Depths are equal in parameters; the learning rate is chosen on seeds of its own. All nets of an
 architecture are trained side by side. Each line of results.jsonl is an architecture at a task; a killed run goes on
 where it stopped when the command is given again. Writes table.md and plots at the end. `ranks` prints exact separation
-ranks modulo a prime beside what they are said to be.
+ranks modulo a prime beside what they are said to be. `log-ranks` prints how these ranks grow with depth, degree and
+width, and the share of random sums of monomials whose rank is the number of monomials.
 """
 
 import argparse
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from degree_log_ranks import write_log_rank_tables
 from degree_nets import FORMS, Architecture, architectures, build_net, draw_rows, rank_of
 from degree_report import results_of, run_of, write_report
 from degree_tables import write_rank_tables
@@ -75,17 +78,26 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--max-size", type=int, default=4096, help="of a sampled matrix; smaller ones give lower bounds"
     )
     ranks.add_argument("--threads", type=int, default=1)
+    logs = commands.add_parser("log-ranks", help="print how exact separation ranks grow with the depth")
+    logs.add_argument(
+        "--output-dir", type=Path, help="where to write log-ranks.md, .jsonl and .png; nowhere by default"
+    )
+    logs.add_argument(
+        "--max-size", type=int, default=600, help="of a sampled matrix, at least 64; larger ranks are left out"
+    )
+    logs.add_argument("--draws", type=int, default=1000, help="of sums of monomials")
+    logs.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args(argv)
     _check(arguments)
     return arguments
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    numbers = ("steps", "batch_size", "width", "token_width", "threads", "max_size", "min_depth")
+    numbers = ("steps", "batch_size", "width", "token_width", "threads", "max_size", "min_depth", "draws")
     for name in numbers:
         if getattr(arguments, name, 1) < 1:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1.")
-    if arguments.command == "ranks":
+    if arguments.command != "train":
         return
     for name in ("learning_rates", "seeds", "sweep_seeds", "tasks", "projections"):
         values = getattr(arguments, name)
@@ -216,6 +228,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         torch.set_num_threads(arguments.threads)
         if arguments.command == "ranks":
             return write_rank_tables(arguments.output_dir, arguments.max_size, run_of_arguments(arguments, "ranks"))
+        if arguments.command == "log-ranks":
+            run = run_of_arguments(arguments, "log-ranks")
+            return write_log_rank_tables(arguments.output_dir, arguments.max_size, arguments.draws, run)
         experiment = Experiment(arguments)
     except ValueError as error:
         sys.exit(f"degree_experiment.py: {error}")

@@ -163,6 +163,40 @@ def test_ranks(
     assert {r.value for r in written if r.metric == "rank" and r.model == "2, 2, 2, 2, 2, 2"} == {65}
 
 
+def test_log_ranks(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], load: Any, monkeypatch: Any
+) -> None:
+    small = {"NETS": (("fully-connected", 1, 4), ("attention", 2, 1)), "TERMS": (2,), "MONOMIAL_DEGREES": (2, 4)}
+    for name, value in (small | {"INPUTS": (4,)}).items():
+        monkeypatch.setattr(load("degree_log_ranks"), name, value)
+    command = ["log-ranks", "--output-dir", str(tmp_path), "--max-size", "64", "--draws", "20"]
+    report = script.main(command)
+    ranks = {(row["form"], row["projections"], row["degree"]): row["rank"] for row in report["nets"]}
+    assert len(ranks) == 9
+    assert ranks["fully-connected", "linear", 2] == {1: 4, 2: 9, 3: 25}
+    assert ranks["attention", "linear", 3] == {1: 2, 2: 5, 3: 14, 4: 41}
+    assert ranks["attention", "affine, residual", 3] == {1: 2, 2: 6, 3: 25}
+    # Far above the threshold a layer of degree 2 adds h = width / 2 to log2 of the rank; before, far less.
+    added = {row["width"]: row for row in report["steps"] if "added" in row["quantity"]}
+    factors = {row["width"]: row for row in report["steps"] if "added" not in row["quantity"]}
+    assert added[16]["+4"] == pytest.approx(1, abs=0.03)
+    assert added[256]["-4"] < 0.25
+    assert factors[16]["+4"] < 1.2 < 1.5 < factors[256]["-4"] < 2
+    printed = capsys.readouterr().out
+    line = next(line for line in printed.splitlines() if "affine, residual" in line and "|      3 |" in line)
+    assert [cell.strip() for cell in line.split("|")[-5:-1]] == ["6 (10)", "25 (28)", "-", "-"]
+    assert (tmp_path / "log-ranks.md").read_text(encoding="utf-8") == printed
+    assert (tmp_path / "log-ranks.png").stat().st_size > 10_000
+    written = read_results(tmp_path / "log-ranks.jsonl")
+    found = [r.value for r in written if r.metric == "rank" and r.setting["degree"] == 3 and r.setting["depth"] == 2]
+    assert found == [30, 5, 6]
+    assert {r.value for r in written if r.metric == "exact"} == {row["exact"] for row in report["monomials"]}
+    with pytest.raises(SystemExit, match="max_size 9"):
+        script.main(["log-ranks", "--max-size", "9"])
+    with pytest.raises(SystemExit, match="--draws is 0"):
+        script.main(["log-ranks", "--draws", "0"])
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
