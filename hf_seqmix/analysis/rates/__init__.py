@@ -4,10 +4,14 @@ Targets with known structure, alterations of their temporal order, floors of the
 complexities, and sweeps of trained errors over budgets.
 """
 
+from .selections import NearestPoint, SegmentMean, SelectAverage
 from .targets import CouplingTarget, LinearTarget, Target
 
 __all__ = [
     "CouplingTarget",
     "LinearTarget",
+    "NearestPoint",
+    "SegmentMean",
+    "SelectAverage",
     "Target",
 ]
