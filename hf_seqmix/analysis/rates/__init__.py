@@ -4,14 +4,19 @@ Targets with known structure, alterations of their temporal order, floors of the
 complexities, and sweeps of trained errors over budgets.
 """
 
+from .alterations import AlteredTarget, exchange_ends, mix, permute
 from .selections import NearestPoint, SegmentMean, SelectAverage
 from .targets import CouplingTarget, LinearTarget, Target
 
 __all__ = [
+    "AlteredTarget",
     "CouplingTarget",
     "LinearTarget",
     "NearestPoint",
     "SegmentMean",
     "SelectAverage",
     "Target",
+    "exchange_ends",
+    "mix",
+    "permute",
 ]
