@@ -5,18 +5,25 @@ complexities, and sweeps of trained errors over budgets.
 """
 
 from .alterations import AlteredTarget, exchange_ends, mix, permute
+from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
 from .selections import NearestPoint, SegmentMean, SelectAverage
 from .targets import CouplingTarget, LinearTarget, Target
 
 __all__ = [
+    "FLOOR_COLUMNS",
+    "PREDICTORS",
     "AlteredTarget",
     "CouplingTarget",
+    "Floor",
     "LinearTarget",
     "NearestPoint",
     "SegmentMean",
     "SelectAverage",
     "Target",
+    "error_floors",
+    "exact_floors",
     "exchange_ends",
     "mix",
     "permute",
+    "sampled_floors",
 ]
