@@ -8,17 +8,20 @@ from .alterations import AlteredTarget, exchange_ends, mix, permute
 from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
 from .selections import NearestPoint, SegmentMean, SelectAverage
 from .targets import CouplingTarget, LinearTarget, Target
+from .transformer import Coupling, SingleHeadTransformer
 
 __all__ = [
     "FLOOR_COLUMNS",
     "PREDICTORS",
     "AlteredTarget",
+    "Coupling",
     "CouplingTarget",
     "Floor",
     "LinearTarget",
     "NearestPoint",
     "SegmentMean",
     "SelectAverage",
+    "SingleHeadTransformer",
     "Target",
     "error_floors",
     "exact_floors",
