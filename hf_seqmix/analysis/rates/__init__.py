@@ -6,6 +6,7 @@ complexities, and sweeps of trained errors over budgets.
 
 from .alterations import AlteredTarget, exchange_ends, mix, permute
 from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
+from .recurrent import LinearRNN
 from .selections import NearestPoint, SegmentMean, SelectAverage
 from .targets import CouplingTarget, LinearTarget, Target
 from .transformer import Coupling, SingleHeadTransformer
@@ -17,6 +18,7 @@ __all__ = [
     "Coupling",
     "CouplingTarget",
     "Floor",
+    "LinearRNN",
     "LinearTarget",
     "NearestPoint",
     "SegmentMean",
