@@ -5,6 +5,14 @@ complexities, and sweeps of trained errors over budgets.
 """
 
 from .alterations import AlteredTarget, exchange_ends, mix, permute
+from .complexity import (
+    RecurrentComplexity,
+    coupling_complexity,
+    factor_complexity,
+    feed_forward_complexity,
+    recurrent_complexity,
+    transformer_bound,
+)
 from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
 from .recurrent import LinearRNN
 from .selections import NearestPoint, SegmentMean, SelectAverage
@@ -21,14 +29,20 @@ __all__ = [
     "LinearRNN",
     "LinearTarget",
     "NearestPoint",
+    "RecurrentComplexity",
     "SegmentMean",
     "SelectAverage",
     "SingleHeadTransformer",
     "Target",
+    "coupling_complexity",
     "error_floors",
     "exact_floors",
     "exchange_ends",
+    "factor_complexity",
+    "feed_forward_complexity",
     "mix",
     "permute",
+    "recurrent_complexity",
     "sampled_floors",
+    "transformer_bound",
 ]
