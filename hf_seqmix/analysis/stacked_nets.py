@@ -58,9 +58,14 @@ class StackedNets:
         return len(self._nets)
 
     @torch.no_grad()
-    def outputs(self, inputs: Tensor) -> Tensor:
-        """Return (nets, rows, ...), what each net makes of the same inputs (rows, ...)."""
-        return vmap(self._predict, in_dims=(0, 0, None))(self.values, self._buffers, inputs)
+    def outputs(self, inputs: Tensor, shared: bool = True) -> Tensor:
+        """Return (nets, rows, ...), what each net makes of inputs.
+
+        Args:
+            inputs: (rows, ...), the same for all nets, or (nets, rows, ...) if not `shared`.
+            shared: whether the nets share their inputs.
+        """
+        return vmap(self._predict, in_dims=(0, 0, None if shared else 0))(self.values, self._buffers, inputs)
 
     def update(self, inputs: Tensor, targets: Tensor, rates: Tensor) -> Tensor:
         """Update each net once, on rows of its own.

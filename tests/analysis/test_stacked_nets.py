@@ -43,6 +43,7 @@ def test_outputs_of_all_nets_on_the_same_rows():
     assert len(stacked) == 3
     for output, net in zip(stacked.outputs(inputs), nets, strict=True):
         torch.testing.assert_close(output, net(inputs))
+    torch.testing.assert_close(stacked.outputs(inputs.expand(3, 6, 3), shared=False), stacked.outputs(inputs))
 
 
 def test_what_cannot_be_stacked():

@@ -17,6 +17,7 @@ from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors
 from .recurrent import LinearRNN
 from .selections import NearestPoint, SegmentMean, SelectAverage
 from .targets import CouplingTarget, LinearTarget, Target
+from .training import TrainedModel, TrainSettings, train_on_target
 from .transformer import Coupling, SingleHeadTransformer
 
 __all__ = [
@@ -34,6 +35,8 @@ __all__ = [
     "SelectAverage",
     "SingleHeadTransformer",
     "Target",
+    "TrainSettings",
+    "TrainedModel",
     "coupling_complexity",
     "error_floors",
     "exact_floors",
@@ -44,5 +47,6 @@ __all__ = [
     "permute",
     "recurrent_complexity",
     "sampled_floors",
+    "train_on_target",
     "transformer_bound",
 ]
