@@ -16,6 +16,7 @@ from .complexity import (
 from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
 from .recurrent import LinearRNN
 from .selections import NearestPoint, SegmentMean, SelectAverage
+from .sweep import SWEEP_COLUMNS, OrderingRow, SweepRow, ordering_columns, ordering_report, rate_sweep
 from .targets import CouplingTarget, LinearTarget, Target
 from .training import TrainedModel, TrainSettings, train_on_target
 from .transformer import Coupling, SingleHeadTransformer
@@ -23,6 +24,7 @@ from .transformer import Coupling, SingleHeadTransformer
 __all__ = [
     "FLOOR_COLUMNS",
     "PREDICTORS",
+    "SWEEP_COLUMNS",
     "AlteredTarget",
     "Coupling",
     "CouplingTarget",
@@ -30,10 +32,12 @@ __all__ = [
     "LinearRNN",
     "LinearTarget",
     "NearestPoint",
+    "OrderingRow",
     "RecurrentComplexity",
     "SegmentMean",
     "SelectAverage",
     "SingleHeadTransformer",
+    "SweepRow",
     "Target",
     "TrainSettings",
     "TrainedModel",
@@ -44,7 +48,10 @@ __all__ = [
     "factor_complexity",
     "feed_forward_complexity",
     "mix",
+    "ordering_columns",
+    "ordering_report",
     "permute",
+    "rate_sweep",
     "recurrent_complexity",
     "sampled_floors",
     "train_on_target",
