@@ -1,10 +1,41 @@
-"""Evaluation and inspection of models: language modeling at several context lengths, separation ranks, tables, plots.
+"""Evaluation and inspection of models: language modeling, separation ranks, approximation rates, tables, plots.
 
 `plots` is not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
 """
 
 from .degree_budget import best_degree, budget_table, match_depth
 from .language_modeling import evaluate_language_model, iter_language_model_scores
+from .rates import (
+    AlteredTarget,
+    CouplingTarget,
+    Floor,
+    LinearRNN,
+    LinearTarget,
+    NearestPoint,
+    OrderingRow,
+    RecurrentComplexity,
+    SegmentMean,
+    SelectAverage,
+    SingleHeadTransformer,
+    SweepRow,
+    Target,
+    TrainedModel,
+    TrainSettings,
+    coupling_complexity,
+    error_floors,
+    exact_floors,
+    exchange_ends,
+    factor_complexity,
+    feed_forward_complexity,
+    mix,
+    ordering_report,
+    permute,
+    rate_sweep,
+    recurrent_complexity,
+    sampled_floors,
+    train_on_target,
+    transformer_bound,
+)
 from .scores import LanguageModelScore
 from .separation_rank import (
     ExactRank,
@@ -17,17 +48,47 @@ from .separation_rank import (
 )
 
 __all__ = [
+    "AlteredTarget",
+    "Coupling",
+    "CouplingTarget",
     "ExactRank",
+    "Floor",
     "LanguageModelScore",
+    "LinearRNN",
+    "LinearTarget",
+    "NearestPoint",
+    "OrderingRow",
+    "RecurrentComplexity",
+    "SegmentMean",
+    "SelectAverage",
     "SeparationSpectrum",
+    "SingleHeadTransformer",
+    "SweepRow",
+    "Target",
+    "TrainSettings",
+    "TrainedModel",
     "best_degree",
     "budget_table",
+    "coupling_complexity",
+    "error_floors",
     "evaluate_language_model",
+    "exact_floors",
     "exact_separation_rank",
+    "exchange_ends",
+    "factor_complexity",
+    "feed_forward_complexity",
     "generic_separation_rank",
     "iter_language_model_scores",
     "match_depth",
+    "mix",
+    "ordering_report",
+    "permute",
+    "rate_sweep",
+    "recurrent_complexity",
     "sample_matrix",
+    "sampled_floors",
     "separation_spectrum",
+    "train_on_target",
+    "transformer_bound",
     "uniform_rank_bounds",
 ]
