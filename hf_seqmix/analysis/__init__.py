@@ -1,8 +1,11 @@
-"""Evaluation and inspection of models: scores at several context lengths, separation ranks, spectra, tables, plots.
+"""Evaluation and inspection of models: scores at several lengths, couplings and their spectra, separation ranks.
 
-`plots` is not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
+Four folders go deeper: `couplings` and `spectra` (how much each token counts for each other one, and singular values
+of that), `inside` (a view of each layer) and `rates` (targets, floors and models of approximation theory). `plots` is
+not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
 """
 
+from . import rates, spectra
 from .couplings import coupling, jacobian_norms, queries_and_keys
 from .degree_budget import best_degree, budget_table, match_depth
 from .language_modeling import evaluate_language_model, iter_language_model_scores
@@ -17,42 +20,19 @@ from .separation_rank import (
     separation_spectrum,
     uniform_rank_bounds,
 )
-from .spectra import (
-    SHEARED_SINGULAR_VALUES,
-    DecayFit,
-    PowerLawFit,
-    SpectrumReport,
-    center,
-    cross_spectrum,
-    entropy_rank,
-    eps_rank,
-    fit_decay,
-    fit_power_law,
-    planted_coupling,
-    planted_features,
-    sheared_coupling,
-    spectrum,
-    stable_rank,
-    tail_squares,
-)
+from .spectra import SpectrumReport, cross_spectrum, fit_decay, fit_power_law, spectrum
 
 __all__ = [
-    "SHEARED_SINGULAR_VALUES",
-    "DecayFit",
     "ExactRank",
     "LanguageModelScore",
-    "PowerLawFit",
     "SeparationSpectrum",
     "SpectrumReport",
     "best_degree",
     "budget_table",
-    "center",
     "check_causal",
     "check_equivariance",
     "coupling",
     "cross_spectrum",
-    "entropy_rank",
-    "eps_rank",
     "evaluate_language_model",
     "exact_separation_rank",
     "fit_decay",
@@ -61,15 +41,12 @@ __all__ = [
     "iter_language_model_scores",
     "jacobian_norms",
     "match_depth",
-    "planted_coupling",
-    "planted_features",
     "polynomial_degree",
     "queries_and_keys",
+    "rates",
     "sample_matrix",
     "separation_spectrum",
-    "sheared_coupling",
+    "spectra",
     "spectrum",
-    "stable_rank",
-    "tail_squares",
     "uniform_rank_bounds",
 ]

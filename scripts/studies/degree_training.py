@@ -1,13 +1,13 @@
 """Trains many small networks of one architecture at once: a batch of models, each with its rate and its data."""
 
-import copy
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, stack_module_state, vmap
+
+from hf_seqmix.analysis.stacked_nets import StackedNets
 
 __all__ = ["FLOOR", "Schedule", "TrainedNets", "clipped", "train_nets"]
 
@@ -18,7 +18,6 @@ Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 """From a number of rows and a generator to inputs (rows, ...) and targets (rows,)."""
 
 _STEPS_A_DRAW = 50
-_BETAS, _EPS = (0.9, 0.99), 1e-8  # of Adam
 
 
 @dataclass(frozen=True)
@@ -69,29 +68,18 @@ def train_nets(
         draw: the task.
         schedule: of all nets.
     """
-    parameters, buffers = stack_module_state(list(nets))  # type: ignore[arg-type]
-    skeleton = copy.deepcopy(nets[0]).to("meta")
-    values = {name: value.detach().clone() for name, value in parameters.items()}
-    moments = {name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in values.items()}
+    stacked = StackedNets(nets, betas=(0.9, 0.99), clip=schedule.clip)
     rate = torch.tensor(rates)
     distinct = sorted(set(seeds))
     index = torch.tensor([distinct.index(seed) for seed in seeds])
     generators = [torch.Generator().manual_seed(1000 + seed) for seed in distinct]
     validation, test = (draw(schedule.eval_rows, torch.Generator().manual_seed(seed)) for seed in (7, 8))
 
-    def predict(weights: dict[str, Tensor], buffer: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        return functional_call(skeleton, (weights, buffer), (inputs,)).squeeze(-1)
-
-    def losses(weights: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
-        return (vmap(predict)(weights, buffers, inputs) - targets).square().mean(dim=1)
-
     def measure(rows: tuple[Tensor, Tensor]) -> Tensor:
         inputs, targets = rows
-        with torch.no_grad():
-            total = torch.zeros(len(nets))
-            for part, target in zip(inputs.split(512), targets.split(512), strict=True):
-                output = vmap(predict, in_dims=(0, 0, None))(values, buffers, part)
-                total += (output - target).square().sum(dim=1)
+        total = torch.zeros(len(nets))
+        for part, target in zip(inputs.split(512), targets.split(512), strict=True):
+            total += (stacked.outputs(part).squeeze(-1) - target).square().sum(dim=1)
         return total / targets.square().sum()
 
     points = {max(1, round(schedule.steps * k / schedule.curve_points)) for k in range(1, schedule.curve_points + 1)}
@@ -103,12 +91,7 @@ def train_nets(
             rows, values_of_rows = (torch.stack(part) for part in zip(*drawn, strict=True))
         chosen = slice(place * schedule.batch_size, (place + 1) * schedule.batch_size)
         inputs, targets = rows[:, chosen][index], values_of_rows[:, chosen][index]
-        leaves = {name: value.requires_grad_() for name, value in values.items()}
-        grads = torch.autograd.grad(losses(leaves, inputs, targets).sum(), list(leaves.values()))
-        values = {name: value.detach() for name, value in values.items()}
-        _adam(
-            values, dict(zip(values, grads, strict=True)), moments, rate * _factor(step, schedule), step, schedule.clip
-        )
+        stacked.update(inputs, targets[..., None], rate * _factor(step, schedule))
         if step in points:
             curve_steps.append(step)
             curves.append(measure(validation))
@@ -120,28 +103,6 @@ def _factor(step: int, schedule: Schedule) -> float:
     if step <= warm:
         return step / warm
     return 0.5 * (1 + math.cos(math.pi * (step - warm) / (schedule.steps - warm)))
-
-
-@torch.no_grad()
-def _adam(
-    values: dict[str, Tensor],
-    grads: dict[str, Tensor],
-    moments: dict[str, tuple[Tensor, Tensor]],
-    rate: Tensor,
-    step: int,
-    clip: float,
-) -> None:
-    """Update each net once, in place, with its own rate (nets,) and the gradient clipped to its own norm."""
-    squares = torch.stack([grad.flatten(1).square().sum(dim=1) for grad in grads.values()]).sum(dim=0)
-    shrink = (clip / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
-    for name, grad in grads.items():
-        shape = (-1, *[1] * (grad.ndim - 1))
-        first, second = moments[name]
-        grad = grad * shrink.view(shape)
-        first.lerp_(grad, 1 - _BETAS[0])
-        second.lerp_(grad.square(), 1 - _BETAS[1])
-        scale = (second / (1 - _BETAS[1] ** step)).sqrt_().add_(_EPS)
-        values[name].sub_(rate.view(shape) * (first / (1 - _BETAS[0] ** step)) / scale)
 
 
 def clipped(error: float | None) -> float:

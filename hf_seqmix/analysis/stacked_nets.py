@@ -1,0 +1,124 @@
+"""Many small networks of one architecture that compute and train at once."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, stack_module_state, vmap
+
+__all__ = ["StackedNets"]
+
+
+class StackedNets:
+    """Networks of one architecture as one batch of weights: a call computes all, an update is Adam's for each alone.
+
+    theta_i <- theta_i - rate_i m_i / (sqrt(v_i) + eps), where m_i and v_i are Adam's averages of the gradient of net
+    i's own mean square error (Kingma, Ba 2015, arXiv 1412.6980). A net that diverges spoils itself only, and a rate of
+    0 leaves a finite net as it is.
+
+    Args:
+        nets: from inputs (rows, ...) to outputs, of one architecture; they are left untouched.
+        betas: of Adam.
+        eps: of Adam, added to the root.
+        clip: largest norm of a net's gradient; None leaves gradients as they are.
+
+    Attributes:
+        values: name of a parameter -> its values (nets, ...).
+
+    Raises:
+        ValueError: there are no nets, or their parameters differ in name or shape.
+    """
+
+    def __init__(
+        self,
+        nets: Sequence[nn.Module],
+        *,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        clip: float | None = None,
+    ) -> None:
+        shapes = [{name: value.shape for name, value in net.named_parameters()} for net in nets]
+        if not shapes or any(other != shapes[0] for other in shapes):
+            raise ValueError(
+                f"there are {len(shapes)} nets with parameters of {len({str(each) for each in shapes})} kinds of names"
+                " and shapes; give at least one net, and nets of one architecture only."
+            )
+        parameters, self._buffers = stack_module_state(list(nets))  # type: ignore[arg-type]
+        self._nets = list(nets)
+        self._skeleton = copy.deepcopy(nets[0]).to("meta")
+        self.values = {name: value.detach().clone() for name, value in parameters.items()}
+        self._moments = {
+            name: (torch.zeros_like(value), torch.zeros_like(value)) for name, value in parameters.items()
+        }
+        self._betas, self._eps, self._clip = betas, eps, clip
+        self._steps = 0
+
+    def __len__(self) -> int:
+        return len(self._nets)
+
+    @torch.no_grad()
+    def outputs(self, inputs: Tensor, shared: bool = True) -> Tensor:
+        """Return (nets, rows, ...), what each net makes of inputs.
+
+        Args:
+            inputs: (rows, ...), the same for all nets, or (nets, rows, ...) if not `shared`.
+            shared: whether the nets share their inputs.
+        """
+        return vmap(self._predict, in_dims=(0, 0, None if shared else 0))(self.values, self._buffers, inputs)
+
+    def update(self, inputs: Tensor, targets: Tensor, rates: Tensor) -> Tensor:
+        """Update each net once, on rows of its own.
+
+        Args:
+            inputs: (nets, rows, ...).
+            targets: (nets, rows, ...), in the shape of the outputs.
+            rates: (nets,), learning rates.
+
+        Returns:
+            (nets,), mean square errors before the update.
+
+        Raises:
+            ValueError: outputs and targets have different shapes.
+        """
+        leaves = {name: value.requires_grad_() for name, value in self.values.items()}
+        outputs = vmap(self._predict)(leaves, self._buffers, inputs)
+        if outputs.shape != targets.shape:
+            raise ValueError(
+                f"outputs have the shape {tuple(outputs.shape)} and targets {tuple(targets.shape)}; give targets in"
+                " the shape of the outputs."
+            )
+        losses = (outputs - targets).square().flatten(1).mean(dim=1)
+        grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        self.values = {name: value.detach() for name, value in leaves.items()}
+        self._adam(dict(zip(self.values, grads, strict=True)), rates)
+        return losses.detach()
+
+    def unstacked(self) -> list[nn.Module]:
+        """Return copies of the nets with the present values."""
+        nets = copy.deepcopy(self._nets)
+        for i, net in enumerate(nets):
+            for name, parameter in net.named_parameters():
+                parameter.data.copy_(self.values[name][i])
+        return nets
+
+    def _predict(self, values: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        return functional_call(self._skeleton, (values, buffers), (inputs,))
+
+    @torch.no_grad()
+    def _adam(self, grads: dict[str, Tensor], rates: Tensor) -> None:
+        self._steps += 1
+        first_decay, second_decay = self._betas
+        shrink = None
+        if self._clip is not None:
+            squares = torch.stack([grad.flatten(1).square().sum(dim=1) for grad in grads.values()]).sum(dim=0)
+            shrink = (self._clip / squares.sqrt().clamp(min=1e-12)).clamp(max=1.0)
+        for name, grad in grads.items():
+            shape = (-1, *[1] * (grad.ndim - 1))
+            first, second = self._moments[name]
+            if shrink is not None:
+                grad = grad * shrink.view(shape)
+            first.lerp_(grad, 1 - first_decay)
+            second.lerp_(grad.square(), 1 - second_decay)
+            scale = (second / (1 - second_decay**self._steps)).sqrt_().add_(self._eps)
+            self.values[name].sub_(rates.view(shape) * (first / (1 - first_decay**self._steps)) / scale)

@@ -1,0 +1,55 @@
+"""Nets side by side are nets alone: outputs, Adam's updates, and what cannot be stacked."""
+
+import pytest
+import torch
+from torch import nn
+
+from hf_seqmix.analysis.stacked_nets import StackedNets
+
+RATES = torch.tensor([1e-2, 3e-3, 0.0])
+
+
+def build(width=5):
+    return nn.Sequential(nn.Linear(3, width), nn.Tanh(), nn.Linear(width, 2))
+
+
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_updates_are_those_of_adam_alone(clip):
+    rtol = 1e-12 if clip is None else 1e-5  # torch's clipping adds 1e-6 to the norm
+    nets = [build().double() for _ in range(3)]
+    before = [[value.clone() for value in net.parameters()] for net in nets]
+    stacked = StackedNets(nets, betas=(0.9, 0.99), clip=clip)
+    steps = [(torch.randn(3, 7, 3, dtype=torch.float64), torch.randn(3, 7, 2, dtype=torch.float64)) for _ in range(4)]
+    losses = torch.stack([stacked.update(inputs, targets, RATES.double()) for inputs, targets in steps])
+    for i, net in enumerate(nets):
+        assert all(map(torch.equal, before[i], net.parameters()))  # untouched
+        optimizer = torch.optim.Adam(net.parameters(), lr=RATES[i].item(), betas=(0.9, 0.99))
+        for step, (inputs, targets) in enumerate(steps):
+            optimizer.zero_grad()
+            loss = (net(inputs[i]) - targets[i]).square().mean()
+            loss.backward()
+            torch.testing.assert_close(losses[step, i], loss.detach(), rtol=rtol, atol=0)
+            if clip is not None:
+                nn.utils.clip_grad_norm_(net.parameters(), clip)
+            optimizer.step()
+        for mine, value in zip(stacked.unstacked()[i].parameters(), net.parameters(), strict=True):
+            torch.testing.assert_close(mine, value, rtol=rtol, atol=rtol)
+
+
+def test_outputs_of_all_nets_on_the_same_rows():
+    nets = [build() for _ in range(3)]
+    stacked = StackedNets(nets)
+    inputs = torch.randn(6, 3)
+    assert len(stacked) == 3
+    for output, net in zip(stacked.outputs(inputs), nets, strict=True):
+        torch.testing.assert_close(output, net(inputs))
+    torch.testing.assert_close(stacked.outputs(inputs.expand(3, 6, 3), shared=False), stacked.outputs(inputs))
+
+
+def test_what_cannot_be_stacked():
+    with pytest.raises(ValueError, match="there are 0 nets"):
+        StackedNets([])
+    with pytest.raises(ValueError, match="of 2 kinds"):
+        StackedNets([build(), build(6)])
+    with pytest.raises(ValueError, match=r"outputs have the shape \(1, 7, 2\) and targets \(1, 7\)"):
+        StackedNets([build()]).update(torch.randn(1, 7, 3), torch.randn(1, 7), RATES[:1])
