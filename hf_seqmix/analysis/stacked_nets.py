@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
+from ..models.backbone import SeqMixPreTrainedModel
+
 __all__ = ["StackedNets"]
 
 
@@ -15,7 +17,8 @@ class StackedNets:
 
     theta_i <- theta_i - rate_i m_i / (sqrt(v_i) + eps), where m_i and v_i are Adam's averages of the gradient of net
     i's own mean square error (Kingma, Ba 2015, arXiv 1412.6980). A net that diverges spoils itself only, and a rate of
-    0 leaves a finite net as it is.
+    0 leaves a finite net as it is. Nets with a model of this package in them compute one after another, since
+    `torch.func` cannot transform their operators.
 
     Args:
         nets: from inputs (rows, ...) to outputs, of one architecture; they are left untouched.
@@ -45,7 +48,8 @@ class StackedNets:
                 " and shapes; give at least one net, and nets of one architecture only."
             )
         parameters, self._buffers = stack_module_state(list(nets))  # type: ignore[arg-type]
-        self._nets = list(nets)
+        self._nets = copy.deepcopy(list(nets))
+        self._at_once = not any(isinstance(module, SeqMixPreTrainedModel) for module in nets[0].modules())
         self._skeleton = copy.deepcopy(nets[0]).to("meta")
         self.values = {name: value.detach().clone() for name, value in parameters.items()}
         self._moments = {
@@ -65,7 +69,7 @@ class StackedNets:
             inputs: (rows, ...), the same for all nets, or (nets, rows, ...) if not `shared`.
             shared: whether the nets share their inputs.
         """
-        return vmap(self._predict, in_dims=(0, 0, None if shared else 0))(self.values, self._buffers, inputs)
+        return self._predict(self.values, inputs, shared)
 
     def update(self, inputs: Tensor, targets: Tensor, rates: Tensor) -> Tensor:
         """Update each net once, on rows of its own.
@@ -82,14 +86,15 @@ class StackedNets:
             ValueError: outputs and targets have different shapes.
         """
         leaves = {name: value.requires_grad_() for name, value in self.values.items()}
-        outputs = vmap(self._predict)(leaves, self._buffers, inputs)
+        outputs = self._predict(leaves, inputs)
         if outputs.shape != targets.shape:
             raise ValueError(
                 f"outputs have the shape {tuple(outputs.shape)} and targets {tuple(targets.shape)}; give targets in"
                 " the shape of the outputs."
             )
         losses = (outputs - targets).square().flatten(1).mean(dim=1)
-        grads = torch.autograd.grad(losses.sum(), list(leaves.values()))
+        # A parameter that the outputs do not depend on, such as an unused embedding, has no gradient.
+        grads = torch.autograd.grad(losses.sum(), list(leaves.values()), allow_unused=True, materialize_grads=True)
         self.values = {name: value.detach() for name, value in leaves.items()}
         self._adam(dict(zip(self.values, grads, strict=True)), rates)
         return losses.detach()
@@ -102,8 +107,20 @@ class StackedNets:
                 parameter.data.copy_(self.values[name][i])
         return nets
 
-    def _predict(self, values: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
-        return functional_call(self._skeleton, (values, buffers), (inputs,))
+    def _predict(self, values: dict[str, Tensor], inputs: Tensor, shared: bool = False) -> Tensor:
+        if not self._at_once:
+            return torch.stack(
+                [self._predict_alone(i, values, inputs if shared else inputs[i]) for i in range(len(self))]
+            )
+
+        def predict(values: dict[str, Tensor], buffers: dict[str, Tensor], inputs: Tensor) -> Tensor:
+            return functional_call(self._skeleton, (values, buffers), (inputs,))
+
+        return vmap(predict, in_dims=(0, 0, None if shared else 0))(values, self._buffers, inputs)
+
+    def _predict_alone(self, place: int, values: dict[str, Tensor], inputs: Tensor) -> Tensor:
+        own = {name: value[place] for name, value in (values | self._buffers).items()}
+        return functional_call(self._nets[place], own, (inputs,))
 
     @torch.no_grad()
     def _adam(self, grads: dict[str, Tensor], rates: Tensor) -> None:

@@ -14,9 +14,10 @@ from .complexity import (
     transformer_bound,
 )
 from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
+from .mixers import MixerRegressor
 from .recurrent import LinearRNN
 from .selections import NearestPoint, SegmentMean, SelectAverage
-from .sweep import SWEEP_COLUMNS, OrderingRow, SweepRow, ordering_columns, ordering_report, rate_sweep
+from .sweep import SWEEP_COLUMNS, OrderingRow, SweepRow, altered_targets, ordering_columns, ordering_report, rate_sweep
 from .targets import CouplingTarget, LinearTarget, Target
 from .training import TrainedModel, TrainSettings, train_on_target
 from .transformer import Coupling, SingleHeadTransformer
@@ -31,6 +32,7 @@ __all__ = [
     "Floor",
     "LinearRNN",
     "LinearTarget",
+    "MixerRegressor",
     "NearestPoint",
     "OrderingRow",
     "RecurrentComplexity",
@@ -41,6 +43,7 @@ __all__ = [
     "Target",
     "TrainSettings",
     "TrainedModel",
+    "altered_targets",
     "coupling_complexity",
     "error_floors",
     "exact_floors",

@@ -14,7 +14,8 @@ from .floors import PREDICTORS, Floor, error_floors
 from .targets import LinearTarget, Target
 from .training import Progress, TrainSettings, train_on_target
 
-__all__ = ["SWEEP_COLUMNS", "OrderingRow", "SweepRow", "ordering_columns", "ordering_report", "rate_sweep"]
+__all__ = ["SWEEP_COLUMNS", "OrderingRow", "SweepRow"]
+__all__ += ["altered_targets", "ordering_columns", "ordering_report", "rate_sweep"]
 
 SWEEP_COLUMNS = {
     "budget": "budget",
@@ -132,6 +133,22 @@ class OrderingRow:
         return {"alteration": self.alteration, "is_causal": self.is_causal, **medians, **limits}
 
 
+def altered_targets(
+    target: Target, permutation: Sequence[int] | None = None, theta: Sequence[float] = (1 / 3, 1 / 3, 1 / 3)
+) -> dict[str, Target]:
+    """Return a target and its alterations by their names, see `ordering_report`.
+
+    Args:
+        target: the original; only a `LinearTarget` has a kernel to permute.
+        permutation: see `permute`.
+        theta: see `mix`.
+    """
+    altered: dict[str, Target] = {"original": target, "permuted inputs": permute(target, permutation)}
+    if isinstance(target, LinearTarget):
+        altered["permuted kernel"] = permute(target, permutation, mode="kernel")
+    return altered | {"mixed": mix(target, theta), "mixed with look-ahead": mix(target, theta, causal=False)}
+
+
 def ordering_columns(rows: Sequence[OrderingRow]) -> dict[str, str]:
     """Return columns of `OrderingRow.to_dict` for `markdown_table`: models, then floors, in brackets."""
     models = {name: f"{name}:.2e" for row in rows for name in row.errors}
@@ -168,12 +185,8 @@ def ordering_report(
     """
     if not models:
         raise ValueError("there are no models; give at least one, by a name.")
-    altered: dict[str, Target] = {"original": target, "permuted inputs": permute(target, permutation)}
-    if isinstance(target, LinearTarget):
-        altered["permuted kernel"] = permute(target, permutation, mode="kernel")
-    altered |= {"mixed": mix(target, theta), "mixed with look-ahead": mix(target, theta, causal=False)}
     rows = []
-    for alteration, version in altered.items():
+    for alteration, version in altered_targets(target, permutation, theta).items():
         errors = {}
         for name, make_model in models.items():
             trained = train_on_target(make_model, version, train, seeds, progress, f"{name}, {alteration}")
