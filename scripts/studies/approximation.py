@@ -76,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     shared.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     shared.add_argument("--max-steps", type=int, default=TrainSettings.max_steps, help="updates of a run, at most")
     shared.add_argument("--rows", type=int, default=TrainSettings.rows, help="training rows of a run")
+    shared.add_argument("--test-rows", type=int, default=TrainSettings.test_rows, help="held-out rows")
     order = experiments.add_parser("order", parents=[shared], allow_abbrev=False, description=run_order.__doc__)
     order.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     order.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
@@ -95,7 +96,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def settings_of(arguments: argparse.Namespace) -> TrainSettings:
     """Return how models are trained."""
-    return TrainSettings(rows=arguments.rows, max_steps=arguments.max_steps)
+    return TrainSettings(rows=arguments.rows, test_rows=arguments.test_rows, max_steps=arguments.max_steps)
 
 
 class Log:

@@ -10,7 +10,7 @@ import hf_seqmix
 from hf_seqmix.training.result_files import read_results
 
 PATH = Path(hf_seqmix.__file__).parent.parent / "scripts" / "studies" / "approximation.py"
-FEW = ["--rows", "32", "--max-steps", "40", "--seeds", "0", "1"]
+FEW = ["--rows", "16", "--test-rows", "32", "--max-steps", "10", "--seeds", "0", "1"]
 
 
 @pytest.fixture(scope="module")
