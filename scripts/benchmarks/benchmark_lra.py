@@ -208,6 +208,7 @@ def make_job(
         before = lra_pretraining.pretraining_job(
             run, data.contents, share, arguments.mlm_probability, arguments.output_dir / "data"
         )
+        run = lra_pretraining.with_gentle_rates(run)
         model, name = f"{family}, pretrained on the task", f"{family}-pretrained"
     return Job(
         f"{task}/{name}/seed-{seed}",

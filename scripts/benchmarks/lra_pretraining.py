@@ -21,13 +21,14 @@ from hf_seqmix.data import build_tokenizer, listops_values
 from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification, load_labelled
 from hf_seqmix.training.run import Run
 
-from .benchmark_training import REPLACED, Job
+from .benchmark_training import RATES, REPLACED, Job
 
 TASKS = ("listops", "text", "retrieval")
 """Tasks of texts. pretrain.py has no objective for the pixels of the others."""
 
 ROOM = 512
 """Tokens that short texts are packed into."""
+GENTLE = 0.1
 OF_FINETUNING = (
     *(name for length in REPLACED for name in (length, *REPLACED[length])),
     *("load_best_model_at_end", "metric_for_best_model", "eval_strategy", "eval_steps"),
@@ -90,6 +91,18 @@ def pretraining_job(
     }
     training = {**kept, "per_device_train_batch_size": batch // packed, **length_of_stage}
     return Job("pretraining", "pretrain.py", Run(run.task, model, data, training, run.seed))
+
+
+def with_gentle_rates(run: Run) -> Run:
+    """Return the stage after pretraining: in ListOps with a tenth of the learning rates.
+
+    The first stage has learned the value of the whole expression, at its last word. With the full rates the second
+    stage loses what the first has learned of sums.
+    """
+    if run.task != "listops":
+        return run
+    rates = {name: GENTLE * run.training[name] for name in RATES if run.training.get(name)}
+    return dataclasses.replace(run, training={**run.training, **rates})
 
 
 def training_values(texts: Path) -> Path:

@@ -104,6 +104,8 @@ def test_the_values_of_all_lists_come_before_those_of_expressions(scripts: Any, 
     assert (first.run.max_seconds, second.run.max_seconds) == (15, 45)
     assert first.data.task == "token-classification" and first.data.max_length == second.data.max_length
     assert first.model == second.model and first.training.eval_strategy == "no"
+    # What the first stage has learned of sums is not to be lost.
+    assert second.training.learning_rate == pytest.approx(first.training.learning_rate / 10)
     cache = str(tmp_path / "cache")
     rows = datasets.Dataset.from_parquet(first.data.train_file, cache_dir=cache)
     sources = datasets.Dataset.from_parquet(second.data.train_file, cache_dir=cache)["Source"]
