@@ -43,7 +43,7 @@ def test_every_family_has_one():
     families = {check_repository(folder).model_type for folder in FOLDERS}
     assert families == {"tnn", "fd_tnn", "ski_tnn", "ipa", "poly_transformer", "seqmix_hybrid"}
     classifiers = {check_repository(folder).model_type for folder in LISTOPS}
-    assert classifiers == {"tnn", "fd_tnn", "ski_tnn"}
+    assert classifiers == {"tnn", "fd_tnn", "ski_tnn", "seqmix_hybrid"}
 
 
 @each_folder
