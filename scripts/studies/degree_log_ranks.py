@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.ticker import MaxNLocator
 
 from hf_seqmix._files import write_text
 from hf_seqmix.analysis.figures import COLORS, MARKERS, draw_grid, legend_below
@@ -125,7 +126,7 @@ def plot_log_ranks(nets: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw log_d of the rank over the depth, a column a degree: measured (markers), bound (line), threshold (dotted).
 
     Args:
-        nets: rows of the table; of affine and linear nets the linear ones of fully connected form, else the affine.
+        nets: rows of the table; nets in attention form are drawn with affine projections and residual.
         path: image file; the extension gives the format.
     """
     kinds = {"fully-connected": "linear", "attention": "affine, residual"}
@@ -136,7 +137,7 @@ def plot_log_ranks(nets: Sequence[Mapping[str, Any]], path: Path) -> None:
         for line, (form, projections) in enumerate(kinds.items()):
             rows = [row for row in nets if row["form"] == form and row["projections"] == projections]
             for axes, degree in zip(panels[line], DEGREES, strict=True):
-                for place, row in enumerate(row for row in rows if row["degree"] == degree and row["rank"]):
+                for place, row in enumerate(row for row in rows if row["degree"] == degree):
                     color, marker = COLORS[place % len(COLORS)], MARKERS[place % len(MARKERS)]
                     depths = list(row["rank"])
                     tokens = f"{row['tokens']} tokens of " if row["tokens"] > 1 else "width "
@@ -148,6 +149,7 @@ def plot_log_ranks(nets: Sequence[Mapping[str, Any]], path: Path) -> None:
                         depths, logs["rank"], marker, linestyle="none", color=color, label=f"{tokens}{row['width']}"
                     )
                     axes.axvline(row["threshold"], color=color, linestyle=":", linewidth=1)
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 axes.set(title=f"{form}, degree {degree}", xlabel="depth", ylabel=f"log{degree} rank")
         legend_below(figure, panels.flat, columns=6)
 

@@ -23,7 +23,7 @@ class DecayFit:
     Attributes:
         kind: "power" or "exp".
         exponent: alpha.
-        constant: c of least squares, an estimate of C1^(alpha) (Equation 10 of the paper).
+        constant: c of least squares, an estimate of C1^(alpha) (Jiang and Li, Equation 10).
         envelope: the least c with sigma_k <= c k^-alpha (or c e^(-alpha k)) at every k of the fit and every sample.
             C1^(alpha) is this number over all k.
         r2: share of the variance of log sigma_k, averaged over samples, that the fit explains; nan for equal values.
@@ -80,8 +80,9 @@ def fit_decay(
 ) -> DecayFit:
     """Fit the decay of singular values, log sigma_k = log c - alpha log k ("power") or log c - alpha k ("exp").
 
-    Section 4 of Jiang and Li (arXiv 2305.18475) bounds the squared error of a head of dimension m_h by
-    C1^(alpha) / m_h^(2 alpha - 1) if sigma_k <= C1 k^-alpha, alpha > 1/2.
+    If sigma_k <= C1 k^-alpha with alpha > 1/2, a head of dimension m_h leaves sum_{k > m_h} sigma_k^2, at most
+    C1^2 m_h^(1 - 2 alpha) / (2 alpha - 1). Theorem 4.2 of Jiang and Li (arXiv 2305.18475) has C1 in place of
+    C1^2 / (2 alpha - 1), and takes C1 as the least one over all representations of a target. Ours is of one coupling.
 
     Values at or below `floor` sigma_1 are rounding errors: the fit ends before the first one, of any sample.
 
@@ -140,9 +141,11 @@ def fit_power_law(
 ) -> PowerLawFit:
     """Fit errors against budgets, log e = log(c m^-p + f), by least squares in logarithms; f is 0 without a floor.
 
-    Theorem 4.2 of Jiang and Li (arXiv 2305.18475) has p = 2 alpha - 1 in the head dimension for mean squared errors;
-    root mean squares then fall with alpha - 1/2. Several seeds are averaged in logarithms. A floor that does not lower
-    the sum of squares is 0 in the result, and the interval is then that of the law without a floor.
+    Theorem 4.2 of Jiang and Li (arXiv 2305.18475) states p = 2 alpha - 1 in the head dimension, of singular values
+    k^-alpha, for absolute errors. Its proof supports that p for mean squares, and alpha - 1/2 for their roots.
+
+    Several seeds are averaged in logarithms. A floor that does not lower the sum of squares is 0 in the result, and
+    the interval is then that of the law without a floor.
 
     The interval is Student's. Of one error a size it covers "points": how far errors lie from the law, as if these
     distances were independent. Of several seeds it covers "samples": the exponent's mean over seeds drawn as these
@@ -187,7 +190,7 @@ def _table(name: str, numbers: Tensor) -> Tensor:
             f"{name} have shape {tuple(numbers.shape)} and dtype {numbers.dtype}; give finite real numbers in one or"
             " two dimensions, at least one."
         )
-    return numbers.detach().double().reshape(-1, numbers.shape[-1])
+    return numbers.detach().double().cpu().reshape(-1, numbers.shape[-1])
 
 
 def _fit_line(x: Tensor, y: Tensor) -> tuple[float, float]:
@@ -217,18 +220,20 @@ def _fit_with_floor(x: Tensor, y: Tensor) -> tuple[float, float, float] | None:
         b = y.min().item() + math.log(share)
         law = torch.tensor([*_fit_line(x, (y.exp() - math.exp(b)).log()), b], dtype=torch.float64)
         damping, error = 1e-3, squares(law)
-        while damping < 1e9:
+        for _ in range(500):
             fitted, jacobian = _bent_line(x, *law.tolist())
             normal = jacobian.T @ jacobian
             normal += damping * torch.diag(normal.diagonal() + 1e-12)
             step = torch.linalg.solve(normal, jacobian.T @ (y - fitted))
             tried = squares(law + step)
+            if damping > 1e9:
+                break
             if not tried < error:
                 damping *= 10
                 continue
-            done = error - tried < 1e-14 * error or step.abs().max() < 1e-12
+            settled = error - tried < 1e-14 * error or step.abs().max() < 1e-12
             law, error, damping = law + step, tried, max(damping / 10, 1e-12)
-            if done:
+            if settled:
                 break
         if error < least:
             nearest, least = law, error

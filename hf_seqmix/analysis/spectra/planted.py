@@ -36,8 +36,8 @@ def planted_features(u: Tensor, v: Tensor, singular_values: Sequence[float] | Te
         if not ((tokens >= 0) & (tokens <= 1)).all():
             raise ValueError(f"{name} has tokens outside [0, 1], or NaN; draw tokens from the unit interval.")
     frequencies = 2 * math.pi * torch.arange(1, len(sigma) + 1, dtype=torch.float64)
-    queries, keys = (math.sqrt(2) * torch.sin(x.double()[..., None] * frequencies) for x in (u, v))
-    return queries * sigma, keys
+    queries, keys = (math.sqrt(2) * torch.sin(x.double()[..., None] * frequencies.to(x.device)) for x in (u, v))
+    return queries * sigma.to(queries.device), keys
 
 
 def planted_coupling(u: Tensor, v: Tensor, singular_values: Sequence[float] | Tensor) -> Tensor:

@@ -60,7 +60,8 @@ class SpectrumReport:
         """
         if not levels or not all(0 <= level <= 1 for level in levels):
             raise ValueError(f"levels are {levels}; give at least one number between 0 and 1.")
-        return self.samples.quantile(torch.tensor(levels, dtype=torch.float64), dim=0)
+        at = torch.tensor(levels, dtype=torch.float64, device=self.singular_values.device)
+        return self.samples.quantile(at, dim=0)
 
     def eps_rank(self, eps: float) -> Tensor:
         """Return `eps_rank` of each sample, (...)."""

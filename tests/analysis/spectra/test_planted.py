@@ -19,7 +19,9 @@ GRID = (torch.arange(24, dtype=torch.float64) + 0.5) / 24
 
 @pytest.mark.parametrize("values", [[1 / k for k in range(1, 7)], [0.3], [2.0, 2.0, 0.0]])
 def test_planted_values_are_the_spectrum(values: list[float]) -> None:
-    coupling = planted_coupling(GRID, GRID, values)
+    others = (torch.arange(31, dtype=torch.float64) + 0.5) / 31
+    coupling = planted_coupling(GRID, others, values)
+    assert coupling.shape == (24, 31)
     found = spectrum(coupling).mean
     assert found[: len(values)].tolist() == pytest.approx(values, abs=1e-12)
     assert found[len(values) :].max() < 1e-12
