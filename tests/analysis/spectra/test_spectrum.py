@@ -127,6 +127,13 @@ def test_the_triangle_of_a_constant(length: int) -> None:
     assert spectrum(torch.ones(length, length), "row", mask="tril").mean.max() < 1e-12
 
 
+def test_the_future_is_never_read() -> None:
+    coupling = _normal(5, 5)
+    future = torch.ones(5, 5, dtype=torch.bool).triu(1)
+    found = spectrum(coupling.masked_fill(future, -math.inf), mask="tril").mean
+    assert_close(found, torch.linalg.svdvals(coupling.tril()) / 5)
+
+
 def test_reports() -> None:
     values = torch.tensor([[3.0, 1.0], [1.0, 1.0], [2.0, 0.0]])
     report = spectrum(torch.diag_embed(values)[None])
