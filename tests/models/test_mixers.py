@@ -102,7 +102,7 @@ def test_packed_rows_fill_no_cache():
 
 
 def test_heads_must_divide_the_channels():
-    with pytest.raises(ValueError, match="num_heads 3"):
+    with pytest.raises(ValueError, match="num_heads is 3, which does not divide hidden_size 16"):
         SoftmaxAttention(16, num_heads=3)
 
 
