@@ -47,7 +47,7 @@ class StackedNets:
                 f"there are {len(shapes)} nets with parameters of {len({str(each) for each in shapes})} kinds of names"
                 " and shapes; give at least one net, and nets of one architecture only."
             )
-        parameters, self._buffers = stack_module_state(list(nets))  # type: ignore[arg-type]
+        parameters, self._buffers = stack_module_state(nn.ModuleList(nets))
         self._nets = copy.deepcopy(list(nets))
         self._at_once = not any(isinstance(module, SeqMixPreTrainedModel) for module in nets[0].modules())
         self._skeleton = copy.deepcopy(nets[0]).to("meta")

@@ -1,5 +1,6 @@
 """The tables of mixers and feed-forwards: how a name in `config.layer_mixers` becomes a module."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -47,16 +48,16 @@ class QueryKey(NamedTuple):
         return product if self.bias is None else product + self.bias
 
 
-class WeighingMixer(PicklableCapture, nn.Module):
+class WeighingMixer(PicklableCapture, nn.Module, ABC):
     """A mixer that weighs tokens by their content, so that a model can return the weights (`output_attentions`).
 
     Called with `output_attentions=True`, the mixer returns a pair: its output, and the weights that the values were
     summed with, (batch, heads, queries, keys). Keys of a cache come first, and hidden keys have weight 0.
     """
 
+    @abstractmethod
     def query_key(self, hidden_states: Tensor, position_ids: Tensor | None = None) -> QueryKey:
         """Return the queries and keys of rows without pads, (batch, length, hidden_size), before any normalization."""
-        raise NotImplementedError
 
 
 def register_mixer(name: str, config_class: type[SeqMixConfig], build: Callable[..., nn.Module]) -> None:

@@ -26,9 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from transformers import AutoConfig, AutoModel
-from transformers.utils import logging as transformers_logging
+from study_models import load_backbone
 
 from hf_seqmix.analysis.extrapolation import EXTRAPOLATION_COLUMNS, extrapolate_model, plot_extrapolation
 from hf_seqmix.analysis.kernel_decay import (
@@ -135,27 +133,6 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def load_model(arguments: argparse.Namespace) -> nn.Module:
-    """Return the backbone of a checkpoint, whatever its head.
-
-    Raises:
-        ValueError: it cannot be loaded.
-    """
-    verbosity = transformers_logging.get_verbosity()
-    transformers_logging.set_verbosity_error()  # a head that is not loaded is no news here
-    try:
-        config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=arguments.trust_remote_code)
-        model = AutoModel.from_pretrained(
-            arguments.model, config=config, dtype=torch.float32, trust_remote_code=arguments.trust_remote_code
-        )
-    except OSError as error:
-        raise ValueError(str(error)) from error
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-    logger.info(f"{arguments.model}: {type(model).__name__}, {model.num_parameters():,} parameters")
-    return model.eval()
-
-
 def trained_length(arguments: argparse.Namespace, model: Any) -> int:
     """Return the length asked for, or else the one that the model is configured for."""
     return arguments.length or model.config.max_position_embeddings
@@ -175,7 +152,7 @@ def chosen(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 def run_kernels(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Draw and tabulate the kernels of every Toeplitz layer."""
-    model = load_model(arguments)
+    model = load_backbone(arguments.model, arguments.trust_remote_code)
     kernels = learned_kernels(model, trained_length(arguments, model))
     rows = [describe(layer) for layer in kernels]
     columns = {
@@ -221,7 +198,7 @@ def run_responses(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Compare the decay of kernels given by their response with what is predicted, and draw both."""
     drawn: dict[str, dict[str, ResponseExample]]
     if arguments.model:
-        model = load_model(arguments)
+        model = load_backbone(arguments.model, arguments.trust_remote_code)
         operators = {name: operator for name, operator, _ in toeplitz_operators(model)}
         found = {name: operator.kernel for name, operator in operators.items()}
         frequency_kernels = {name: kernel for name, kernel in found.items() if isinstance(kernel, FrequencyKernel)}
@@ -285,7 +262,10 @@ def run_ski_error(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     if points[0] < 2 or points[-1] >= arguments.length:
         raise ValueError(f"--points is {points}; each must be at least 2 and below --length {arguments.length}.")
     if arguments.model:
-        operators = {name: operator for name, operator, _ in toeplitz_operators(load_model(arguments))}
+        operators = {
+            name: operator
+            for name, operator, _ in toeplitz_operators(load_backbone(arguments.model, arguments.trust_remote_code))
+        }
         for name in chosen(arguments, list(operators)):
             logger.info(name)
             panels[name] = [
@@ -344,7 +324,7 @@ def run_piecewise_linear(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def run_split(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Split learned kernels into a few taps around lag 0 and a smooth rest."""
-    kernels = learned_kernels(load_model(arguments), arguments.length)
+    kernels = learned_kernels(load_backbone(arguments.model, arguments.trust_remote_code), arguments.length)
     rows = []
     for layer in kernels:
         logger.info(layer.name)
@@ -365,7 +345,7 @@ def run_split(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 
 def run_extrapolation(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Make learned kernels longer than they were trained for."""
-    model = load_model(arguments)
+    model = load_backbone(arguments.model, arguments.trust_remote_code)
     length = trained_length(arguments, model)
     results = extrapolate_model(model, length, round(length * arguments.factor))
     rows = [result.to_dict() for result in results]

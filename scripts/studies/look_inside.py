@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel
+from study_models import load_backbone
+from transformers import AutoTokenizer, PreTrainedModel
 
 from hf_seqmix._files import write_json
 from hf_seqmix.analysis.inside.inside_plots import plot_maps, plot_memory, plot_spectra
@@ -65,22 +66,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of random images, which models of images look at")
     parser.add_argument("--output-dir", type=Path, required=True, help="where the page, its pictures and JSON go")
     return parser
-
-
-def load_model(arguments: argparse.Namespace) -> PreTrainedModel:
-    """Return the backbone of a checkpoint in float32.
-
-    Raises:
-        ValueError: if it cannot be loaded.
-    """
-    try:
-        config = AutoConfig.from_pretrained(arguments.model, trust_remote_code=arguments.trust_remote_code)
-        model = AutoModel.from_pretrained(
-            arguments.model, config=config, dtype=torch.float32, trust_remote_code=arguments.trust_remote_code
-        )
-    except OSError as error:
-        raise ValueError(str(error)) from error
-    return model.eval()
 
 
 def read_batch(arguments: argparse.Namespace, model: PreTrainedModel) -> tuple[dict[str, torch.Tensor], str]:
@@ -176,10 +161,10 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
             sys.exit(f"look_inside.py: --{name} is {getattr(arguments, name)}; it must be at least 1.")
     try:
         arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        model = load_model(arguments)
+        model = load_backbone(arguments.model, arguments.trust_remote_code)
         batch, read = read_batch(arguments, model)
         name = Path(arguments.model).name
-        logger.info(f"{name}: {type(model).__name__}, {model.num_parameters():,} parameters, reads {read}")
+        logger.info(f"{name} reads {read}")
         views = look_inside(model, batch, arguments.heads, arguments.probes)
         sections = draw(arguments, model, views)
         rows = [view.figures() for view in views]

@@ -54,9 +54,8 @@ def coupling(
         weights do not depend on the input.
 
     Raises:
-        ValueError: for an unknown source, a layer or head that is not there, rows with pads, and logits of a mixer
-            that has none.
-        NotImplementedError: for weights of a mixer that has none.
+        ValueError: for an unknown source, a layer or head that is not there, rows with pads, and logits or weights of
+            a mixer that has none.
     """
     check_choice("source", source, SOURCES)
     if source == "jacobian" and head is not None:

@@ -8,7 +8,7 @@ from ...models.poly_transformer.mixer import PolynomialMixer
 from ...ops.masking import TokenLayout
 from .recording import MixerCall
 
-__all__ = ["check_head", "realized_operator", "realized_weights"]
+__all__ = ["check_head", "has_weights", "realized_operator", "realized_weights"]
 
 _MOST_NUMBERS = 2**24
 """Of one call of an operator."""
@@ -30,8 +30,7 @@ def realized_weights(call: MixerCall, head: int | None = None) -> Tensor:
         (batch, heads, queries, keys), 0 at hidden keys; batch is 1 where the weights do not depend on the input.
 
     Raises:
-        ValueError: for rows with pads or several sequences, and a head that is not there.
-        NotImplementedError: for a mixer without such weights.
+        ValueError: for rows with pads or several sequences, a head that is not there, or a mixer without weights.
     """
     if not call.is_whole:
         raise ValueError(
@@ -50,12 +49,19 @@ def realized_weights(call: MixerCall, head: int | None = None) -> Tensor:
             check_head(head, channels)
         like = hidden_states.new_empty(hidden_states.shape[1], channels)
         return realized_operator(operator, like, head, call.layout.grid_size).unsqueeze(0)
-    if isinstance(mixer, PolynomialMixer) and all(2 < group.degree <= 3 for group in mixer.groups):
+    if isinstance(mixer, PolynomialMixer) and has_weights(mixer):
         return _of_head(_bilinear_weights(mixer, hidden_states), head)
-    raise NotImplementedError(
+    raise ValueError(
         f"{type(mixer).__name__} does not sum values with weights of pairs of tokens: ask for the Jacobian "
         "(source='jacobian') instead."
     )
+
+
+def has_weights(mixer: nn.Module) -> bool:
+    """Return whether a mixer sums values with weights of pairs of tokens, see `realized_weights`."""
+    if isinstance(mixer, WeighingMixer) or getattr(mixer, "operator", None) is not None:
+        return True
+    return isinstance(mixer, PolynomialMixer) and all(2 < group.degree <= 3 for group in mixer.groups)
 
 
 def check_head(head: int, heads: int) -> None:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from ...models.backbone import SeqMixPreTrainedModel
 from ...models.mixers import WeighingMixer
 from ..couplings.coupling import jacobian_of
-from ..couplings.realized import realized_weights
+from ..couplings.realized import has_weights, realized_weights
 from ..couplings.recording import MixerCall, record_attention, record_mixers
 from ..spectra import DecayFit, SpectrumReport, fit_decay, spectrum
 from .memory import Memory, memory_of
@@ -101,10 +101,7 @@ def look_inside(
 
 @torch.no_grad()
 def _view(model: PreTrainedModel, layer: int, call: MixerCall, heads: int, probes: int | None) -> LayerView:
-    try:
-        weights = realized_weights(call)
-    except NotImplementedError:
-        weights = None
+    weights = realized_weights(call) if has_weights(call.mixer) else None
     kept = [] if weights is None else _spread(weights.shape[1], heads)
     logits = None
     if isinstance(call.mixer, WeighingMixer):

@@ -141,7 +141,7 @@ def test_what_is_not_there_is_refused():
     mask[0, 0] = 0
     with pytest.raises(ValueError, match="a row has pads or holds several sequences"):
         coupling(model, {**batch, "attention_mask": mask})
-    with pytest.raises(NotImplementedError, match="does not sum values with weights of pairs of tokens"):
+    with pytest.raises(ValueError, match="does not sum values with weights of pairs of tokens"):
         coupling(make("poly_transformer", degree=4), batch)
 
 
