@@ -202,13 +202,14 @@ def make_job(
         probe = partial(probe_operators, fields=data.fields, use_cpu=bool(run.training.get("use_cpu")))
     patch = run.model.get("config_overrides", {}).get("patch_size", 1)
     source = data.source if patch == 1 else f"{data.source}, in patches of {patch} pixels a side"
-    before, model, name = None, family, family
+    before, start, model, name = None, None, family, family
     if pretrain:
         share = arguments.pretrain_share * seconds
         before = lra_pretraining.pretraining_job(
             run, data.contents, share, arguments.mlm_probability, arguments.output_dir / "data"
         )
-        run = lra_pretraining.with_gentle_rates(run)
+        if task == "listops":
+            run, start = lra_pretraining.with_gentle_rates(run), lra_pretraining.classifier_of_values
         model, name = f"{family}, pretrained on the task", f"{family}-pretrained"
     return Job(
         f"{task}/{name}/seed-{seed}",
@@ -219,6 +220,7 @@ def make_job(
         data.contents,
         probe,
         before,
+        start,
     )
 
 

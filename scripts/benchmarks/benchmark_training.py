@@ -88,6 +88,7 @@ class Job:
         contents: what tells the files that the run names from others of the same name, where files may change.
         probe: measures the finished run, whose folder it gets; what it returns is added to the run's results.
         before: a stage that makes the weights from which the run starts, its model otherwise the same.
+        start: makes of the folder of that stage the model that the run starts from; the folder itself by default.
     """
 
     name: str
@@ -98,6 +99,7 @@ class Job:
     contents: Mapping[str, str | None] = field(default_factory=dict)
     probe: Callable[[Path], Mapping[str, Any]] | None = None
     before: "Job | None" = None
+    start: Callable[[Path], Path] | None = None
 
     def portable(self, output_dir: Path) -> Run:
         """Return the run without this machine's folders: what its results are known by."""
@@ -110,6 +112,8 @@ class Job:
                 "data": first.data,
                 "training": first.training,
             }
+            if self.start is not None:
+                stage["start"] = self.start.__name__
             sections["training"] = {**sections["training"], PRETRAINED: stage}
         return replace(self.run, **sections)
 
@@ -272,7 +276,8 @@ def train(job: Job, folder: Path) -> dict[str, Any] | str:
         first = first or train(job.before, folder / PRETRAINED)
         if isinstance(first, str):
             return first
-        run, stages = replace(run, model={"model": str(folder / PRETRAINED)}), {PRETRAINED: first}
+        start = folder / PRETRAINED if job.start is None else job.start(folder / PRETRAINED)
+        run, stages = replace(run, model={"model": str(start)}), {PRETRAINED: first}
     write_json(folder / "run.json", run.to_json())
     command = [sys.executable, str(SCRIPTS / job.script), "--recipe", str(folder / "run.json")]
     command += ["--output-dir", str(folder), "--resume"]

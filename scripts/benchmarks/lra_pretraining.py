@@ -14,6 +14,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import datasets
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from hf_seqmix import __version__
 from hf_seqmix._files import whole_files
@@ -25,6 +31,9 @@ from .benchmark_training import RATES, REPLACED, Job
 
 TASKS = ("listops", "text", "retrieval")
 """Tasks of texts. pretrain.py has no objective for the pixels of the others."""
+
+OPERATOR = "-"
+"""Label of the words of ListOps that close no list."""
 
 ROOM = 512
 """Tokens that short texts are packed into."""
@@ -94,15 +103,43 @@ def pretraining_job(
 
 
 def with_gentle_rates(run: Run) -> Run:
-    """Return the stage after pretraining: in ListOps with a tenth of the learning rates.
+    """Return the stage after pretraining of ListOps, with a tenth of the learning rates.
 
     The first stage has learned the value of the whole expression, at its last word. With the full rates the second
     stage loses what the first has learned of sums.
     """
-    if run.task != "listops":
-        return run
     rates = {name: GENTLE * run.training[name] for name in RATES if run.training.get(name)}
     return dataclasses.replace(run, training={**run.training, **rates})
+
+
+def classifier_of_values(folder: Path) -> Path:
+    """Write the classifier of whole expressions of ListOps that begins as what knows the value of every list.
+
+    Its head is that of the lists without the label of operators. So nothing learned is lost to a random head.
+
+    Args:
+        folder: of the first stage, a classifier of tokens whose labels are "-" and the digits.
+
+    Returns:
+        The folder of the classifier.
+    """
+    target = folder / "classifier"
+    if (target / "config.json").is_file():
+        return target
+    values = AutoModelForTokenClassification.from_pretrained(folder)
+    digits = sorted(set(values.config.label2id) - {OPERATOR})
+    config = AutoConfig.from_pretrained(
+        folder, id2label=dict(enumerate(digits)), label2id={digit: index for index, digit in enumerate(digits)}
+    )
+    classifier = AutoModelForSequenceClassification.from_config(config)
+    classifier.model.load_state_dict(values.model.state_dict())
+    rows = [values.config.label2id[digit] for digit in digits]
+    head = {"weight": values.classifier.weight[rows], "bias": values.classifier.bias[rows]}
+    classifier.classifier.out_proj.load_state_dict(head)
+    with whole_files(target, last="config.json") as aside:
+        classifier.save_pretrained(aside)
+        AutoTokenizer.from_pretrained(folder).save_pretrained(aside)
+    return target
 
 
 def training_values(texts: Path) -> Path:
@@ -126,7 +163,7 @@ def training_values(texts: Path) -> Path:
         ) from error
     columns = {
         "words": [[word for word, _ in words] for words in read],
-        "values": [["-" if value is None else str(value) for _, value in words] for words in read],
+        "values": [[OPERATOR if value is None else str(value) for _, value in words] for words in read],
     }
     with whole_files(target.parent, last=target.name) as aside:
         datasets.Dataset.from_dict(columns).to_parquet(str(aside / target.name))

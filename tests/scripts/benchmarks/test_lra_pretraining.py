@@ -10,7 +10,9 @@ from typing import Any
 import datasets
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
 
+from hf_seqmix import TNNConfig
 from hf_seqmix.data import build_tokenizer, evaluate_listops
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
@@ -114,6 +116,33 @@ def test_the_values_of_all_lists_come_before_those_of_expressions(scripts: Any, 
         assert words == source.replace("(", " ").replace(")", " ").split()
         assert [value == "-" for value in values] == [word.startswith("[") for word in words]
         assert values[-1] == str(evaluate_listops(source))
+
+
+def test_the_classifier_begins_as_what_knows_the_values(scripts: Any, tmp_path: Path) -> None:
+    labels = ["-", *"0123456789"]
+    shuffled = [*labels[3:], *labels[:3]]
+    config = TNNConfig(
+        vocab_size=20,
+        hidden_size=16,
+        num_hidden_layers=2,
+        is_causal=False,
+        classifier_pooling="last",
+        id2label=dict(enumerate(shuffled)),
+        label2id={label: index for index, label in enumerate(shuffled)},
+    )
+    values = AutoModelForTokenClassification.from_config(config).eval()
+    with torch.no_grad():
+        for parameter in values.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    values.save_pretrained(tmp_path)
+    build_tokenizer("byte").save_pretrained(tmp_path)
+    folder = scripts.lra_pretraining.classifier_of_values(tmp_path)
+    classifier = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    assert [classifier.config.id2label[index] for index in range(10)] == labels[1:]
+    ids = torch.randint(20, (3, 7))
+    of_digits = [config.label2id[label] for label in labels[1:]]
+    torch.testing.assert_close(classifier(ids).logits, values(ids).logits[:, -1, of_digits])
+    assert AutoTokenizer.from_pretrained(folder).vocab_size == AutoTokenizer.from_pretrained(tmp_path).vocab_size
 
 
 def test_expressions_that_are_cut_have_no_values(scripts: Any, tmp_path: Path) -> None:
