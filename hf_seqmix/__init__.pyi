@@ -15,6 +15,7 @@ from .models.auto import IMAGE_HEADS as IMAGE_HEADS
 from .models.auto import TEXT_HEADS as TEXT_HEADS
 from .models.auto import register_family as register_family
 from .models.configuration import SeqMixConfig as SeqMixConfig
+from .models.copy_head import CopyHead as CopyHead
 from .models.family import Family as Family
 from .models.fd_tnn.configuration_fd_tnn import FDTNNConfig as FDTNNConfig
 from .models.fd_tnn.kernel import FrequencyKernel as FrequencyKernel
@@ -42,7 +43,6 @@ from .models.hybrid.modeling_hybrid import SeqMixHybridModel as SeqMixHybridMode
 from .models.hybrid.modeling_hybrid import SeqMixHybridPreTrainedModel as SeqMixHybridPreTrainedModel
 from .models.image_processing import SeqMixImageProcessor as SeqMixImageProcessor
 from .models.ipa.configuration_ipa import IPAConfig as IPAConfig
-from .models.ipa.copy_head import CopyHead as CopyHead
 from .models.ipa.mixer import IPAMixer as IPAMixer
 from .models.ipa.modeling_ipa import IPAForCausalLM as IPAForCausalLM
 from .models.ipa.modeling_ipa import IPAForImageClassification as IPAForImageClassification

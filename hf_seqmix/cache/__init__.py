@@ -5,7 +5,7 @@ from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, 
 from .inputs import INPUTS, InputsLayer, InputsStaticLayer, count_steps
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 from .modes import MODES, ModesLayer, ModesStaticLayer
-from .pairs import PAIRS, PairsLayer, PairsStaticLayer, pairs_of
+from .pairs import Pairs, StaticPairs, pairs_of
 from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
@@ -15,7 +15,6 @@ __all__ = [
     "INPUTS",
     "KEY_INPUTS",
     "MODES",
-    "PAIRS",
     "SUMS",
     "ConvolutionLayer",
     "ConvolutionStaticLayer",
@@ -27,8 +26,8 @@ __all__ = [
     "KeyInputsStaticLayer",
     "ModesLayer",
     "ModesStaticLayer",
-    "PairsLayer",
-    "PairsStaticLayer",
+    "Pairs",
+    "StaticPairs",
     "SumsLayer",
     "SumsStaticLayer",
     "append_history",

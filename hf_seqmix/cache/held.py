@@ -1,6 +1,7 @@
 """What the layers of this package share: whatever is done to one is done to all that it holds.
 
-Beside its own tensors a layer holds the last inputs of short convolutions (`recent_inputs.py`).
+Beside its own tensors a layer holds the last inputs of short convolutions (`recent_inputs.py`), and the first layer
+what a copy head keeps (`pairs.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -167,11 +168,13 @@ class HeldStaticLayer(StaticLayer):
 
     Attributes:
         before: for each convolution, (batch, taps - 1, channels), its last real inputs so far.
+        companions: other layers that share this layer's fate, by name.
     """
 
     def __init__(self, max_cache_len: int, **kwargs: Any) -> None:
         super().__init__(max_cache_len=max_cache_len, **kwargs)
         self.before: dict[str, Tensor] = {}
+        self.companions: dict[str, Any] = {}
 
     def push_inputs(self, name: str, inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
         """Add the inputs of this call, and return the last real ones before it: see `HeldLayer.push_inputs`."""
@@ -191,9 +194,13 @@ class HeldStaticLayer(StaticLayer):
         super().reset()
         for held in self.before.values():
             held.zero_()
+        for companion in self.companions.values():
+            companion.reset()
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the rows of the batch for beam search."""
         super().reorder_cache(beam_idx)  # type: ignore[arg-type]
         for name, held in self.before.items():
             self.before[name] = held.index_select(0, beam_idx.to(held.device))
+        for companion in self.companions.values():
+            companion.reorder_cache(beam_idx)

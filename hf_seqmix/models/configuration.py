@@ -59,6 +59,9 @@ class SeqMixConfig(PreTrainedConfig):
             dimensions has one convolution along rows and one along columns. See `ShortConvolution`.
         short_conv_init: "identity" (taps that begin as no convolution) or "uniform" (U(+-1/sqrt(taps)), PyTorch's
             own).
+        copy_head: whether a causal language model may copy the token that followed an earlier one; see `CopyHead`.
+        copy_head_rank: numbers of a token that the copy head compares; 64, or `hidden_size` if that is less, by
+            default.
         position_embedding_type: "none", "sinusoidal", or "learned".
         embedding_scale: factor on the embedding; sqrt(hidden_size) by default for a causal model, else 1.
         linear_init: "uniform" (PyTorch's own, U(+-1/sqrt(fan_in)), as in the published causal model) or "normal"
@@ -111,6 +114,8 @@ class SeqMixConfig(PreTrainedConfig):
     use_residual: bool = True
     short_conv_taps: int = 0
     short_conv_init: str = "identity"
+    copy_head: bool = False
+    copy_head_rank: int | None = None
     position_embedding_type: str = "none"
     embedding_scale: float | int | None = None
     linear_init: str | None = None
@@ -150,6 +155,8 @@ class SeqMixConfig(PreTrainedConfig):
             self.intermediate_size = self.intermediate_ratio * self.hidden_size
         if self.embedding_scale is None:
             self.embedding_scale = math.sqrt(max(self.hidden_size, 0)) if self.is_causal else 1.0
+        if self.copy_head and self.copy_head_rank is None:
+            self.copy_head_rank = min(64, self.hidden_size)
         if self.linear_init is None:
             self.linear_init = "uniform" if self.is_causal else "normal"
         if self.classifier_pooling is None:
@@ -230,11 +237,16 @@ class SeqMixConfig(PreTrainedConfig):
     @property
     def layer_types(self) -> list[str]:
         """What the cache keeps for each layer."""
-        return [self.layer_type_with_inputs(self.cache_layer_type)] * self.num_hidden_layers
+        return self.own_layer_types([self.cache_layer_type] * self.num_hidden_layers)
 
-    def layer_type_with_inputs(self, layer_type: str) -> str:
-        """Return our own layer of keys and values for the library's, which keeps no inputs of a convolution."""
-        return "seqmix_key_inputs" if layer_type == "full_attention" and self.short_conv_taps > 0 else layer_type
+    def own_layer_types(self, layer_types: list[str]) -> list[str]:
+        """Take our own layer of keys and values for the library's where that cannot keep what belongs to the layer.
+
+        That is the inputs of a convolution, or, in the first layer, the pairs of a copy head.
+        """
+        own = len(layer_types) if self.short_conv_taps > 0 else int(self.copy_head)
+        changed = ["seqmix_key_inputs" if kept == "full_attention" else kept for kept in layer_types[:own]]
+        return [*changed, *layer_types[own:]]
 
     @classmethod
     def cache_layer_type_of(cls, fields: dict[str, Any]) -> str:
@@ -305,6 +317,10 @@ class SeqMixConfig(PreTrainedConfig):
                 f"short_conv_taps is {self.short_conv_taps}, but is_causal is False: a convolution that is centered "
                 "on its token needs an odd number of taps."
             )
+        if self.copy_head:
+            check_range("copy_head_rank", self.copy_head_rank, low=1)
+            if not self.is_causal:
+                raise ValueError("copy_head is True, but is_causal is False: only a causal language model can copy.")
         check_choice("position_embedding_type", self.position_embedding_type, ("none", "sinusoidal", "learned"))
         check_choice("linear_init", self.linear_init, ("uniform", "normal"))
         check_choice("classifier_pooling", self.classifier_pooling, ("mean", "last", "first"))

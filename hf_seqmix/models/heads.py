@@ -17,6 +17,7 @@ from ..serving import RowBatchingMixin
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
 from .backbone import SeqMixModel, SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
+from .copy_head import CopyHead
 from .generation import RightPaddedPrompts
 
 __all__ = [
@@ -69,7 +70,11 @@ class SeqMixHead(SeqMixPreTrainedModel):
 
 
 class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
-    """Language model: the logits at each position are for the next token."""
+    """Language model: the logits at each position are for the next token.
+
+    With `copy_head` the logits are log p(w), p = (1 - g) p_vocab + g (copies), see `CopyHead`. The model then takes
+    `input_ids` only: what is copied are tokens.
+    """
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     _tp_plan = {"lm_head": "colwise_gather_output"}
@@ -80,6 +85,10 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         super().__init__(config)
         self.vocab_size = config.vocab_size
         self.lm_head: nn.Linear = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.copy_head: CopyHead | None = None
+        if config.copy_head:
+            assert config.copy_head_rank is not None
+            self.copy_head = CopyHead(config.hidden_size, config.copy_head_rank)
         self.post_init()
 
     def _check_config(self, config: SeqMixConfig) -> None:
@@ -157,7 +166,7 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         )
 
     def compute_logits(self, hidden_states: Tensor, kept: slice | Tensor, past: int | Tensor, **call: Any) -> Tensor:
-        """Compute the logits of the positions that are kept; a family with another distribution overrides this.
+        """Compute the logits of the positions that are kept; the copy head's, where there is one.
 
         Args:
             hidden_states: (batch, length, hidden_size), what the backbone returned.
@@ -169,7 +178,9 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         Returns:
             (batch, kept, vocab_size).
         """
-        return self.lm_head(hidden_states[:, kept])
+        if self.copy_head is None:
+            return self.lm_head(hidden_states[:, kept])
+        return self.copy_head.predict(hidden_states, kept, past, self.get_input_embeddings(), self.lm_head, **call)
 
 
 class MaskedLMTransform(nn.Module):

@@ -1,5 +1,6 @@
-"""Layers of a mixer that also keep keys and ids of tokens for the copy head."""
+"""What a copy head keeps: keys and ids of tokens beside the first layer of a cache."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -7,15 +8,19 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from hf_seqmix.cache.pairs import PairsLayer, PairsStaticLayer, pairs_of
+from hf_seqmix.cache import KeyInputsLayer, KeyInputsStaticLayer, pairs_of
 
 
-def growing() -> PairsLayer:
-    return PairsLayer()
+def growing() -> KeyInputsLayer:
+    return KeyInputsLayer()
 
 
-def preallocated() -> PairsStaticLayer:
-    return PairsStaticLayer(max_cache_len=12)
+def preallocated() -> KeyInputsStaticLayer:
+    return KeyInputsStaticLayer(max_cache_len=12)
+
+
+def pairs(layer: Any) -> Any:
+    return pairs_of(SimpleNamespace(layers=[layer]))
 
 
 def fill(layer: Any, ids: Tensor) -> Tensor:
@@ -23,8 +28,8 @@ def fill(layer: Any, ids: Tensor) -> Tensor:
     states = torch.randn(*ids.shape, 4)[:, None]
     layer.push_inputs("token_shift", states[:, 0], None, 2)
     layer.update(states, states)
-    pairs = torch.stack([ids, ids], dim=-1)[:, None]
-    _, held = layer.pairs.update(torch.randn(*ids.shape, 3, dtype=torch.bfloat16)[:, None], pairs)
+    both = torch.stack([ids, ids], dim=-1)[:, None]
+    _, held = pairs(layer).update(torch.randn(*ids.shape, 3, dtype=torch.bfloat16)[:, None], both)
     return held[:, 0, :, 1]
 
 
@@ -34,8 +39,8 @@ def test_ids_are_integers_beyond_half_precision(make):
     fill(layer, ids[:, :2])
     held = fill(layer, ids[:, 2:])
     assert held.dtype == torch.long and torch.equal(held[:, :3], ids)
-    assert layer.pairs.keys.dtype == torch.bfloat16
-    assert layer.get_seq_length() == layer.pairs.get_seq_length() == 3
+    assert pairs(layer).keys.dtype == torch.bfloat16
+    assert layer.get_seq_length() == pairs(layer).get_seq_length() == 3
 
 
 @pytest.mark.parametrize("make", [growing, preallocated])
@@ -43,9 +48,9 @@ def test_rows_and_resets_are_shared(make):
     layer, ids = make(), torch.arange(12).view(3, 4)
     fill(layer, ids)
     layer.reorder_cache(torch.tensor([2, 0, 0]))
-    assert torch.equal(layer.pairs.values[:, 0, :4, 1], ids[[2, 0, 0]])
+    assert torch.equal(pairs(layer).values[:, 0, :4, 1], ids[[2, 0, 0]])
     layer.reset()
-    assert layer.get_seq_length() == layer.pairs.get_seq_length() == 0
+    assert layer.get_seq_length() == pairs(layer).get_seq_length() == 0
     assert torch.equal(fill(layer, ids)[:, :4], ids)
 
 
@@ -53,17 +58,17 @@ def test_pairs_are_cropped_repeated_and_selected_with_their_layer():
     layer, ids = growing(), torch.arange(12).view(2, 6)
     fill(layer, ids)
     layer.crop(-2)
-    assert layer.get_seq_length() == layer.pairs.get_seq_length() == 4
+    assert layer.get_seq_length() == pairs(layer).get_seq_length() == 4
     layer.batch_repeat_interleave(2)
     layer.batch_select_indices(torch.tensor([3, 0]))
     layer.offload()
-    assert torch.equal(layer.pairs.values[:, 0, :, 1], ids[[1, 0], :4])
+    assert torch.equal(pairs(layer).values[:, 0, :, 1], ids[[1, 0], :4])
 
 
 def test_pairs_of_a_cache():
     cache = DynamicCache()
     cache.layers = [growing()]
-    assert pairs_of(cache) is cache.layers[0].pairs
+    assert pairs_of(cache) is pairs_of(cache) and pairs_of(cache).get_seq_length() == 0
     plain = DynamicCache()
     plain.update(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), 0)
     for other, name in ((DynamicCache(), "NoneType"), (plain, "DynamicLayer")):

@@ -14,7 +14,6 @@ from hf_seqmix.cache import (
     HistoryLayer,
     HistoryStaticLayer,
     ModesLayer,
-    PairsStaticLayer,
     SumsLayer,
     SumsStaticLayer,
 )
@@ -24,7 +23,7 @@ from hf_seqmix.cache.recent_inputs import RecentInputs, last_real
 from tests.tolerances import assert_close
 
 GROWING = (KeyInputsLayer, InputsLayer, HistoryLayer, ConvolutionLayer, ModesLayer, SumsLayer)
-PREALLOCATED = (KeyInputsStaticLayer, InputsStaticLayer, HistoryStaticLayer, PairsStaticLayer, SumsStaticLayer)
+PREALLOCATED = (KeyInputsStaticLayer, InputsStaticLayer, HistoryStaticLayer, SumsStaticLayer)
 LAYERS = GROWING + PREALLOCATED
 
 

@@ -143,7 +143,7 @@ def test_what_caches_keep():
     ]
     assert config_of(["short_conv", "attention"], short_conv_taps=0).layer_types == ["seqmix_inputs", "full_attention"]
     assert IPAConfig(num_hidden_layers=2, **taps).layer_types == ["seqmix_key_inputs"] * 2
-    assert IPAConfig(num_hidden_layers=2, copy_head=True, **taps).layer_types == ["seqmix_pairs", "seqmix_key_inputs"]
+    assert IPAConfig(num_hidden_layers=2, copy_head=True, **taps).layer_types == ["seqmix_key_inputs"] * 2
 
 
 @torch.no_grad()

@@ -116,7 +116,7 @@ class SeqMixHybridConfig(SeqMixConfig):
         # Without building configurations: a compiled graph that builds its cache asks for this.
         own = self.mixer_configs or {}
         kept = [MIXER_CONFIGS[name].cache_layer_type_of(own.get(name, {})) for name in self.layer_mixers]
-        return [self.layer_type_with_inputs(layer_type) for layer_type in kept]
+        return self.own_layer_types(kept)
 
     @property
     def _cached_mixer_config(self) -> SeqMixConfig:

@@ -33,7 +33,7 @@ class IPAConfig(SeqMixConfig):
         max_relative_distance: offsets that the kernels' bias tells apart; `max_position_embeddings` by default.
         output_norm: whether the result of the centers is normalized before the output projection.
         token_shift: taps of a convolution of the keys' inputs over the last tokens, 0 for none; an extension.
-        copy_head: whether the causal language model may copy the token that followed an earlier one; an extension.
+        copy_head_rank: `rank` by default.
         tie_iterations: whether all layers are the same block.
         intermediate_size: units of the row operation, 4 `hidden_size` by default.
     """
@@ -42,7 +42,7 @@ class IPAConfig(SeqMixConfig):
     # For hybrids: this layer suits all options. `layer_types` names those of a model of IPA alone.
     cache_layer_type: ClassVar[str] = "seqmix_key_inputs"
     intermediate_ratio: ClassVar[int] = 4
-    whole_model_fields: ClassVar[tuple[str, ...]] = ("copy_head", "num_row_centers", "tie_iterations")
+    whole_model_fields: ClassVar[tuple[str, ...]] = ("num_row_centers", "tie_iterations")
 
     norm_type: str = "layer"
     num_centers: int = 8
@@ -55,7 +55,6 @@ class IPAConfig(SeqMixConfig):
     max_relative_distance: int | None = None
     output_norm: bool = True
     token_shift: int = 0
-    copy_head: bool = False
     tie_iterations: bool = False
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -69,6 +68,8 @@ class IPAConfig(SeqMixConfig):
             self.rank = self.hidden_size // self.num_centers
         if self.kernel_rank is None:
             self.kernel_rank = self.rank
+        if self.copy_head and self.copy_head_rank is None:
+            self.copy_head_rank = self.rank
         if self.num_row_centers is None:
             self.num_row_centers = self.num_centers
         super().__post_init__(**kwargs)
@@ -94,10 +95,8 @@ class IPAConfig(SeqMixConfig):
     @property
     def layer_types(self) -> list[str]:
         """Name what the cache keeps: keys and values, or, for other widths or with their inputs, our own layer."""
-        plain = self.token_shift == self.short_conv_taps == 0 and self.kernel_rank == self.rank
-        layers = ["full_attention" if plain else self.cache_layer_type] * self.num_hidden_layers
-        # Pairs of tokens are kept beside those of the first mixer: a cache has no more layers than the model.
-        return ["seqmix_pairs", *layers[1:]] if self.copy_head else layers
+        plain = self.token_shift == 0 and self.kernel_rank == self.rank
+        return self.own_layer_types(["full_attention" if plain else self.cache_layer_type] * self.num_hidden_layers)
 
     @property
     def mixer_tp_plan(self) -> dict[str, str]:
@@ -125,5 +124,3 @@ class IPAConfig(SeqMixConfig):
                 f"num_row_centers is {self.num_row_centers}, which does not divide intermediate_size "
                 f"{self.intermediate_size}: choose one that does."
             )
-        if self.copy_head and not self.is_causal:
-            raise ValueError("copy_head is True, but is_causal is False: only a causal language model can copy.")

@@ -1,8 +1,5 @@
 """IPA: its classes, and its row of the table of families."""
 
-from typing import Any
-
-from torch import Tensor
 from transformers import GenerationMixin
 
 from ..backbone import SeqMixModel, SeqMixPreTrainedModel
@@ -15,7 +12,6 @@ from ..family import Family
 from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..vision import SeqMixForImageClassification
 from .configuration_ipa import IPAConfig
-from .copy_head import CopyHead
 from .mixer import IPAMixer
 from .row import PiecewiseRow
 
@@ -71,27 +67,9 @@ class IPAModel(SeqMixModel, IPAPreTrainedModel):
 
 
 class IPAForCausalLM(SeqMixForCausalLM, IPAPreTrainedModel, GenerationMixin):
-    """Causal language model of IPA: the logits at each position are for the next token.
-
-    With `copy_head` the logits are log p(w), p = (1 - g) p_vocab + g (copies), see `CopyHead`. The model then takes
-    `input_ids` only: what is copied are tokens.
-    """
+    """Causal language model of IPA: the logits at each position are for the next token."""
 
     base_model_class = IPAModel
-
-    def __init__(self, config: IPAConfig) -> None:
-        super().__init__(config)
-        self.copy_head: CopyHead | None = None
-        if config.copy_head:
-            assert config.rank is not None
-            self.copy_head = CopyHead(config.hidden_size, config.rank)
-            self.post_init()
-
-    def compute_logits(self, hidden_states: Tensor, kept: slice | Tensor, past: int | Tensor, **call: Any) -> Tensor:
-        """Compute the logits of the positions that are kept; the copy head's, where there is one."""
-        if self.copy_head is None:
-            return super().compute_logits(hidden_states, kept, past, **call)
-        return self.copy_head.predict(hidden_states, kept, past, self.get_input_embeddings(), self.lm_head, **call)
 
 
 class IPAForMaskedLM(SeqMixForMaskedLM, IPAPreTrainedModel):

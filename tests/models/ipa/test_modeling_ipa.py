@@ -10,6 +10,7 @@ from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import IPAConfig, IPAForCausalLM, IPAForMaskedLM, IPAModel, SeqMixHybridConfig, SeqMixHybridForCausalLM
 from hf_seqmix.models.ipa.modeling_ipa import IPA_FAMILY
+from tests.models.copying import Copying
 from tests.models.suite import PADS, VOCAB, CompiledModelSuite, perturb
 from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
 
@@ -22,16 +23,15 @@ class TestIPA(CompiledModelSuite):
         fields = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_centers": 4}
         fields |= {"max_position_embeddings": 24, "is_causal": is_causal, **self.own, **kwargs}
         if not is_causal:
-            fields.pop("copy_head", None)
             # Deviations of 0.02 are made for wider models: these would not move in the dozen steps of a test.
             fields.setdefault("initializer_range", 0.1)
         return IPAConfig(**fields)
 
 
-class TestExtendedIPA(TestIPA):
+class TestExtendedIPA(Copying, TestIPA):
     """All extensions at once, where they could matter: what compiles without them is left to the plain suite."""
 
-    own = {"token_shift": 3, "copy_head": True, "kernel_norm": "prod", "tie_iterations": True}
+    own = {"token_shift": 3, "kernel_norm": "prod", "tie_iterations": True}
 
     test_compiles_at_most_twice_for_all_lengths = None
     test_a_compiled_training_step_has_the_same_gradients = None
@@ -43,21 +43,6 @@ class TestExtendedIPA(TestIPA):
     @pytest.mark.parametrize("masked", [True])
     def test_compiles_in_one_graph(self, is_causal, masked):
         super().test_compiles_in_one_graph(is_causal, masked)
-
-    def test_generation_from_embeddings(self, generator):
-        embeds = generator.get_input_embeddings()(torch.randint(1, VOCAB, (1, 5)))
-        with pytest.raises(ValueError, match="give input_ids instead of inputs_embeds"):
-            generator.generate(inputs_embeds=embeds, max_new_tokens=6)
-
-    def test_resizing_and_tying_of_embeddings(self):
-        """Log-probabilities are over more tokens then: their differences stay, but for what is copied."""
-        model = self.make("ForCausalLM")
-        ids = torch.full((1, 1), 7)  # nothing to copy
-        before = model(ids).logits
-        model.resize_token_embeddings(VOCAB + 5)
-        after = model(ids).logits[..., :VOCAB]
-        assert_close(after - after[..., :1], before - before[..., :1])
-        assert model.lm_head.weight is model.get_input_embeddings().weight
 
 
 def make(**kwargs: Any) -> IPAForCausalLM:
@@ -120,7 +105,8 @@ def test_default_sizes():
     assert config.intermediate_size == 4 * config.hidden_size
     assert config.layer_types == ["full_attention"] * 7
     assert IPAConfig(kernel_rank=32).layer_types == ["seqmix_key_inputs"] * 7
-    assert IPAConfig(copy_head=True).layer_types == ["seqmix_pairs"] + ["full_attention"] * 6
+    assert IPAConfig(copy_head=True).layer_types == ["seqmix_key_inputs"] + ["full_attention"] * 6
+    assert IPAConfig(copy_head=True, rank=5).copy_head_rank == 5
 
 
 def test_initial_weights():
@@ -156,71 +142,6 @@ def test_without_residuals_and_norms():
     for layer in model.model.layers:
         x = layer.mlp(layer.mixer(x))
     assert_close(model(ids).logits, model.lm_head(x))
-
-
-# -- the copy head ----------------------------------------------------------------------------------------------------
-
-
-def copied(model: IPAForCausalLM, ids: list[int], states: torch.Tensor) -> torch.Tensor:
-    """Log p after each of `ids`, token by token, from hidden states (length, channels)."""
-    head, embed = model.copy_head, model.get_input_embeddings()
-    out = []
-    for here, state in enumerate(states):
-        p = model.lm_head(state).softmax(-1)
-        if here > 0:
-            query = head.q_proj(embed(torch.tensor(ids[here])))
-            keys = head.k_proj(embed(torch.tensor(ids[:here])))
-            alpha = (keys @ query / len(query) ** 0.5).softmax(-1)
-            gate = torch.sigmoid(head.gate_proj(state) - 2)
-            p = (1 - gate) * p
-            for j in range(here):
-                p = p + gate * alpha[j] * nn.functional.one_hot(torch.tensor(ids[j + 1]), VOCAB)
-        out.append(p.log())
-    return torch.stack(out)
-
-
-@pytest.mark.parametrize("memory", [None, 1], ids=["whole", "in blocks"])
-def test_copying_by_its_formula(monkeypatch, memory):
-    if memory is not None:
-        monkeypatch.setattr("hf_seqmix.models.ipa.copy_head._BYTES", memory)
-    model = make(copy_head=True)
-    mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
-    ids = torch.randint(1, 9, mask.shape)  # few tokens, so that they repeat
-    out = model(ids, mask).logits
-    assert_close(out.exp().sum(-1), torch.ones(mask.shape, dtype=torch.float64))
-    states = model.model(ids, mask).last_hidden_state
-    for row in range(len(mask)):
-        real = mask[row].bool()
-        assert_close(out[row][real], copied(model, ids[row][real].tolist(), states[row][real]))
-    packed = torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4]])
-    states = model.model(ids[:1], position_ids=packed).last_hidden_state[0]
-    expected = [copied(model, ids[0, s].tolist(), states[s]) for s in (slice(0, 3), slice(3, 4), slice(4, 9))]
-    assert_close(model(ids[:1], position_ids=packed).logits[0], torch.cat(expected))
-
-
-def test_blocks_of_the_copy_head_have_the_same_gradients(monkeypatch):
-    model, ids = make(copy_head=True), torch.randint(1, 9, (2, 9))
-    model(ids, labels=ids).loss.backward()
-    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
-    model.zero_grad()
-    monkeypatch.setattr("hf_seqmix.models.ipa.copy_head._BYTES", 1)
-    model(ids, labels=ids).loss.backward()
-    for name, parameter in model.named_parameters():
-        assert_close(parameter.grad, expected[name], factor=10)
-
-
-def test_ids_are_kept_exactly_in_half_precision():
-    config = TestIPA().config(True, copy_head=True, vocab_size=3001)
-    model = IPAForCausalLM(config).to(torch.bfloat16).eval()
-    ids = torch.tensor([[2999, 2997, 2999, 2998]])
-    for cache in (DynamicCache(config=config), StaticCache(config, max_cache_len=8)):
-        model(ids, past_key_values=cache)
-        assert cache.layers[0].pairs.values[0, 0, :4].tolist() == [
-            [-1, 2999],
-            [2997, 2997],
-            [2999, 2999],
-            [2998, 2998],
-        ]
 
 
 # -- caches of their own ----------------------------------------------------------------------------------------------

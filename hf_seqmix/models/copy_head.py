@@ -6,9 +6,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from ...cache import pairs_of
-from ...ops.common.running_max import running_max
-from ...ops.masking import TokenLayout, padding_mask, token_layout
+from ..cache import pairs_of
+from ..ops.common.copies import add_copies
+from ..ops.common.running_max import running_max
+from ..ops.masking import TokenLayout, padding_mask, token_layout
 
 __all__ = ["CopyHead", "copy_pairs"]
 
@@ -55,7 +56,7 @@ class CopyHead(nn.Module):
     Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv
     1506.03134), the gated mixture with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368). Departure:
     scores compare embeddings of tokens instead of hidden states, and what is copied is the token after the one pointed
-    at. The paper of IPA has no such head.
+    at. None of the papers of the mixers has such a head.
 
     A cache keeps, for each token, A' e of the real token before it and its own id; so j < l is "tokens up to l".
 
@@ -226,11 +227,7 @@ class CopyHead(nn.Module):
         # log(1 - g), and g shared out; no token is copied where there is none.
         log_stay = torch.where(some, nn.functional.logsigmoid(-gate), 0)
         log_model = torch.log_softmax(logits, dim=-1, dtype=dtype) + log_stay
-        target = ids.clamp(min=0).unsqueeze(1).expand(-1, places.shape[0], -1)
-        copied = torch.zeros_like(log_model).scatter_add(-1, target, torch.sigmoid(gate) * weights)
-        # In logarithms, as probabilities of the model may be too small for a number.
-        log_copied = copied.clamp(min=torch.finfo(dtype).tiny).log()
-        return torch.where(copied > 0, torch.logaddexp(log_model, log_copied), log_model)
+        return add_copies(log_model, torch.sigmoid(gate) * weights, ids.clamp(min=0))
 
 
 def _last_real(values: Tensor, past: int | Tensor) -> Tensor:

@@ -1,0 +1,286 @@
+"""The copy head alone, and in the models of every family: what it predicts, and what caches keep for it."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, StaticCache
+
+from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM, TNNConfig, TNNForCausalLM
+from hf_seqmix.cache import Pairs, StaticPairs, pairs_of
+from hf_seqmix.models.copy_head import CopyHead, copy_pairs
+from hf_seqmix.ops.masking import TokenLayout, token_layout
+from tests.largest import Largest
+from tests.models.copying import Copying
+from tests.models.fd_tnn import test_modeling_fd_tnn as fd_tnn
+from tests.models.hybrid import test_modeling_hybrid as hybrid
+from tests.models.poly_transformer import test_modeling_poly_transformer as poly_transformer
+from tests.models.suite import PADS, perturb
+from tests.models.tnn import test_modeling_tnn as tnn
+from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
+
+VOCAB = 7
+
+
+def parts(channels: int = 6, rank: int = 3) -> tuple[CopyHead, nn.Embedding, nn.Linear]:
+    head = CopyHead(channels, rank).double()
+    return head, nn.Embedding(VOCAB, channels).double(), nn.Linear(channels, VOCAB).double()
+
+
+def run(modules: tuple[CopyHead, nn.Embedding, nn.Linear], ids: Tensor, states: Tensor, layout: TokenLayout) -> Tensor:
+    head, embed, lm_head = modules
+    keys, copied = head.keys(ids, embed, layout, None)
+    places = torch.arange(ids.shape[1])
+    packed = None if layout.sequence_ids is None else (layout.sequence_ids, layout.sequence_ids)
+    return head(states, embed(ids), places, keys, copied, lm_head, packed)
+
+
+def test_pairs_skip_pads_and_stay_in_their_sequence():
+    ids = torch.tensor([[5, 3, 0, 4, 6]])
+    previous, pairs = copy_pairs(ids, TokenLayout())
+    assert previous.tolist() == [[0, 5, 3, 0, 4]]
+    assert pairs[0, :, 0].tolist() == [-1, 3, 0, 4, 6] and torch.equal(pairs[..., 1], ids)
+    previous, pairs = copy_pairs(ids, token_layout(torch.tensor([[1, 1, 0, 1, 1]]), 1, 5))
+    assert previous[0, 3].item() == 3
+    assert pairs[0].tolist() == [[-1, 5], [3, 3], [-1, -1], [4, 4], [6, 6]]
+    previous, pairs = copy_pairs(ids, token_layout(None, 1, 5, position_ids=torch.tensor([[0, 1, 0, 1, 2]])))
+    assert pairs[0, :, 0].tolist() == [-1, 3, -1, 4, 6]
+    previous, pairs = copy_pairs(ids, TokenLayout(), last=torch.tensor([2]))
+    assert previous[0, 0].item() == 2 and pairs[0, 0, 0].item() == 5
+
+
+def test_an_open_gate_copies_what_followed():
+    """After a b c a the token b, whose predecessor is the same token, gets all of the probability."""
+    head, embed, lm_head = parts(VOCAB, VOCAB)
+    embed.weight.data = torch.eye(VOCAB).double()
+    for projection in (head.q_proj, head.k_proj):
+        projection.weight.data = 30 * torch.eye(VOCAB).double()
+    head.gate_proj.weight.data.fill_(1e3)
+    ids = torch.tensor([[1, 2, 3, 1]])
+    states = torch.full((1, 4, VOCAB), 1.0, dtype=torch.float64)
+    out = run((head, embed, lm_head), ids, states, TokenLayout())
+    assert_close(out.exp().sum(-1), torch.ones(1, 4, dtype=torch.float64))
+    assert out[0, 3].argmax().item() == 2 and out[0, 3, 2].exp().item() > 0.999
+    # The first has nothing to copy.
+    assert_close(out[0, 0], lm_head(states)[0, 0].log_softmax(-1))
+
+
+@pytest.mark.parametrize("memory", [1, 400])
+def test_blocks_are_the_whole_and_smaller(monkeypatch, memory):
+    modules, ids = parts(), torch.randint(VOCAB, (2, 33))
+    states = torch.randn(2, 33, 6, dtype=torch.float64)
+    results = []
+    for limit in (2**20, memory):
+        monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", limit)
+        modules[0].zero_grad()
+        with Largest() as largest:
+            out = run(modules, ids, states, TokenLayout())
+            (out * out.detach()).sum().backward()
+        results.append((out, modules[0].q_proj.weight.grad.clone(), largest.elements))
+    assert_close(results[1][0], results[0][0])
+    assert_close(results[1][1], results[0][1])
+    assert results[0][2] >= 2 * 33 * 33 > 2 * results[1][2]  # all scores, and never half of them
+
+
+def test_compiled():
+    torch._dynamo.reset()
+    modules, ids = parts(), torch.randint(VOCAB, (2, 9))
+    states = torch.randn(2, 9, 6, dtype=torch.float64)
+    compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
+    assert_close(compiled(modules, ids, states, TokenLayout()), run(modules, ids, states, TokenLayout()))
+
+
+@pytest.mark.parametrize("make", [Pairs, lambda: StaticPairs(max_cache_len=12)])
+def test_a_cache_continues(make):
+    head, embed, lm_head = modules = parts()
+    ids, states = torch.randint(VOCAB, (2, 9)), torch.randn(2, 9, 6, dtype=torch.float64)
+    pairs, past, out = make(), 0, []
+    for size in (4, 1, 4):
+        some = slice(past, past + size)
+        keys, copied = head.keys(ids[:, some], embed, TokenLayout(), pairs)
+        out.append(head(states[:, some], embed(ids[:, some]), torch.arange(9)[some], keys, copied, lm_head))
+        past += size
+    assert_close(torch.cat(out, dim=1), run(modules, ids, states, TokenLayout()))
+
+
+# -- in the models of every family ------------------------------------------------------------------------------------
+
+OWN = {
+    "attention": {"num_heads": 2},
+    "tnn": {"decay": 0.95, "rpe_hidden_size": 8},
+    "fd_tnn": {"rpe_hidden_size": 8},
+    "ipa": {"num_centers": 4, "token_shift": 2},
+    "poly_transformer": {"num_attention_heads": 2},
+    "short_conv": {"taps": 3},
+}
+MIXERS = [["tnn", "attention"], ["attention", "fd_tnn"], ["short_conv"], ["ipa"], ["poly_transformer"]]
+"""The first layer of a cache keeps the pairs, beside a history, keys, inputs, or sums."""
+
+
+def make(mixers: list[str], **fields: Any) -> PreTrainedModel:
+    config = SeqMixHybridConfig(
+        vocab_size=31, hidden_size=16, pad_token_id=0, eos_token_id=None, mixer_types=mixers,
+        mixer_configs={mixer: OWN[mixer] for mixer in mixers}, copy_head=True, copy_head_rank=5, **fields,
+    )  # fmt: skip
+    return perturb(AutoModelForCausalLM.from_config(config), 0.2).double().eval()
+
+
+def copied(model: PreTrainedModel, ids: list[int], states: Tensor) -> Tensor:
+    """Log p after each of `ids`, token by token, from hidden states (length, channels)."""
+    head, embed = model.copy_head, model.get_input_embeddings()
+    out = []
+    for here, state in enumerate(states):
+        p = model.lm_head(state).softmax(-1)
+        if here > 0:
+            query = head.q_proj(embed(torch.tensor(ids[here])))
+            keys = head.k_proj(embed(torch.tensor(ids[:here])))
+            alpha = (keys @ query / len(query) ** 0.5).softmax(-1)
+            gate = torch.sigmoid(head.gate_proj(state) - 2)
+            p = (1 - gate) * p
+            for j in range(here):
+                p = p + gate * alpha[j] * nn.functional.one_hot(torch.tensor(ids[j + 1]), len(p))
+        out.append(p.log())
+    return torch.stack(out)
+
+
+@pytest.mark.parametrize("memory", [None, 1], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("mixers", MIXERS, ids=str)
+@torch.no_grad()
+def test_copying_by_its_formula(monkeypatch, mixers, memory):
+    if memory is not None:
+        monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", memory)
+    model = make(mixers)
+    mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
+    ids = torch.randint(1, 9, mask.shape)  # few tokens, so that they repeat
+    out = model(ids, mask).logits
+    assert_close(out.exp().sum(-1), torch.ones(mask.shape, dtype=torch.float64))
+    states = model.model(ids, mask).last_hidden_state
+    for row in range(len(mask)):
+        real = mask[row].bool()
+        assert_close(out[row][real], copied(model, ids[row][real].tolist(), states[row][real]))
+    packed = torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4]])
+    states = model.model(ids[:1], position_ids=packed).last_hidden_state[0]
+    expected = [copied(model, ids[0, s].tolist(), states[s]) for s in (slice(0, 3), slice(3, 4), slice(4, 9))]
+    assert_close(model(ids[:1], position_ids=packed).logits[0], torch.cat(expected))
+
+
+def test_blocks_in_a_model_have_the_same_gradients(monkeypatch):
+    model, ids = make(["tnn"]), torch.randint(1, 9, (2, 9))
+    model(ids, labels=ids).loss.backward()
+    expected = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", 1)
+    model(ids, labels=ids).loss.backward()
+    for name, parameter in model.named_parameters():
+        assert_close(parameter.grad, expected[name], factor=10)
+
+
+@pytest.mark.parametrize("mixers", MIXERS, ids=str)
+@torch.no_grad()
+def test_decodes_as_it_reads(mixers):
+    """Logits in chunks with pads, of growing and preallocated caches; every way to generate gives the same tokens."""
+    model, assistant = make(mixers), make(mixers)
+    mask = torch.tensor(PADS["inside"])
+    ids = torch.randint(1, 9, mask.shape)
+    full = model(ids, mask, use_cache=False).logits
+    for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=14)):
+        chunked = tnn.TestTNN().in_chunks(model, ids, mask, [4, 1, 4], cache)
+        real = mask.bool()
+        assert relative_error(chunked[real], full[real]) < MODEL_TOLERANCE[torch.float64]
+    left = torch.tensor(PADS["left"])
+    settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": left}
+    expected = model.generate(ids * left, use_cache=False, **settings)
+    for static in ({}, {"cache_implementation": "static", "disable_compile": True}):
+        assert torch.equal(model.generate(ids * left, **static, **settings), expected)
+    beams = model.generate(ids * left, num_beams=3, use_cache=False, **settings)
+    assert torch.equal(model.generate(ids * left, num_beams=3, **settings), beams)
+    settings = {"max_new_tokens": 8, "do_sample": False}
+    alone = model.generate(ids[1:], **settings)
+    for other in ({"assistant_model": assistant}, {"prompt_lookup_num_tokens": 3}):
+        assert torch.equal(model.generate(ids[1:], **other, **settings), alone)
+
+
+@torch.no_grad()
+def test_rows_and_crops_of_a_cache():
+    for mixers in MIXERS:
+        model = make(mixers)
+        ids = torch.randint(1, 9, (2, 9))
+        cache = DynamicCache(config=model.config)
+        model(ids[:, :8], past_key_values=cache)
+        cache.crop(-2)
+        cache.batch_repeat_interleave(2)
+        cache.batch_select_indices(torch.tensor([3, 0]))
+        logits = model(ids[:, 6:].flip(0), past_key_values=cache).logits
+        assert_close(logits, model(ids).logits[:, 6:].flip(0))
+
+
+def test_ids_are_kept_exactly_in_half_precision():
+    config = TNNConfig(vocab_size=3001, hidden_size=16, num_hidden_layers=2, copy_head=True)
+    model = TNNForCausalLM(config).to(torch.bfloat16).eval()
+    ids = torch.tensor([[2999, 2997, 2999, 2998]])
+    expected = [[-1, 2999], [2997, 2997], [2999, 2999], [2998, 2998]]
+    for cache in (DynamicCache(config=config), StaticCache(config, max_cache_len=8)):
+        model(ids, past_key_values=cache)
+        assert pairs_of(cache).values[0, 0, :4].tolist() == expected
+
+
+@torch.no_grad()
+def test_a_distilled_model_copies_too():
+    config = TNNConfig(
+        vocab_size=31,
+        hidden_size=16,
+        num_hidden_layers=2,
+        decay=0.9,
+        rpe_hidden_size=8,
+        copy_head=True,
+        pad_token_id=0,
+    )
+    model = perturb(TNNForCausalLM(config)).double().eval()
+    ids = torch.randint(1, 9, (2, 40))
+    expected = model.generate(ids, max_new_tokens=6, do_sample=False)
+    model.distill_decoder(tolerance=1e-6, exact_taps=4)
+    assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), expected)
+
+
+def test_the_head_is_only_there_where_it_is_asked_for():
+    fields = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2}
+    assert TNNForCausalLM(TNNConfig(**fields)).copy_head is None
+    assert TNNForCausalLM(TNNConfig(**fields, copy_head=True)).copy_head.q_proj.weight.shape == (16, 16)
+    assert TNNConfig(copy_head=True).copy_head_rank == 64 and TNNConfig().copy_head_rank is None
+    for changed, message in (
+        ({"copy_head": True, "is_causal": False}, "copy_head is True, but is_causal is False"),
+        ({"copy_head": True, "copy_head_rank": 0}, "copy_head_rank is 0; it must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TNNConfig(**fields, **changed)
+    with pytest.raises(ValueError, match="keeps no tokens"):
+        make(["attention"])(torch.randint(9, (1, 5)), past_key_values=DynamicCache())
+
+
+def test_the_first_layer_of_a_cache_is_one_that_keeps_pairs():
+    own = {"attention": {"num_heads": 2}}
+    config = SeqMixHybridConfig(hidden_size=16, num_hidden_layers=3, mixer_configs=own, copy_head=True)
+    assert config.layer_types == ["seqmix_key_inputs", "full_attention", "full_attention"]
+    assert SeqMixHybridForCausalLM(config).copy_head is not None
+    assert TNNConfig(num_hidden_layers=2, copy_head=True).layer_types == ["seqmix_convolution"] * 2
+
+
+@pytest.mark.slow
+class TestCopyingTNN(Copying, tnn.TestTNN):
+    pass
+
+
+@pytest.mark.slow
+class TestCopyingFDTNN(Copying, fd_tnn.TestFDTNN):
+    pass
+
+
+@pytest.mark.slow
+class TestCopyingPolyTransformer(Copying, poly_transformer.TestPolyTransformer):
+    pass
+
+
+@pytest.mark.slow
+class TestCopyingAttentionFirst(Copying, hybrid.TestCompiledAttentionFirst):
+    pass
