@@ -215,6 +215,16 @@ def test_rows_and_crops_of_a_cache():
         assert_close(logits, model(ids).logits[:, 6:].flip(0))
 
 
+def test_continuous_batching_gives_what_a_prompt_gives_alone():
+    for mixers in MIXERS[:3]:
+        model = make(mixers)
+        prompts = [torch.randint(1, 9, (length,)).tolist() for length in (3, 70, 9)]
+        found = model.generate_batch(prompts, max_new_tokens=6, do_sample=False)
+        for prompt, output in zip(prompts, found.values(), strict=True):
+            alone = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)
+            assert output.generated_tokens == alone[0, len(prompt) :].tolist()
+
+
 def test_ids_are_kept_exactly_in_half_precision():
     config = TNNConfig(vocab_size=3001, hidden_size=16, num_hidden_layers=2, copy_head=True)
     model = TNNForCausalLM(config).to(torch.bfloat16).eval()
