@@ -38,7 +38,9 @@ def run_checkpoints(arguments: argparse.Namespace) -> Rows:
     if len(models) < len(arguments.models):
         raise ValueError("two of the models' folders have the same name; give each another name.")
     log, rows = Log(arguments), []
-    options: dict[str, Any] = {"train": log.settings, "seeds": arguments.seeds} if arguments.train_on else {}
+    options: dict[str, Any] = {"rows": arguments.test_rows}
+    if arguments.train_on:
+        options = {"train": log.settings, "seeds": arguments.seeds}
     for kernel in arguments.kernels:
         target = LinearTarget.from_kernel(kernel, arguments.length)
         for row in checkpoint_report(models, target, **options):

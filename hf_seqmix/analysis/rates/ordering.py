@@ -110,6 +110,7 @@ def checkpoint_report(
     *,
     permutation: Sequence[int] | None = None,
     theta: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
+    rows: int = TrainSettings.test_rows,
     train: TrainSettings | None = None,
     seeds: Sequence[int] = (0,),
     progress: Progress | None = None,
@@ -128,6 +129,7 @@ def checkpoint_report(
         target: the original.
         permutation: see `permute`.
         theta: see `mix`.
+        rows: held-out rows, where nothing is trained.
         train: settings of training on; None for none.
         seeds: of the rows that models are trained on with.
         progress: see `ordering_report`.
@@ -150,7 +152,7 @@ def checkpoint_report(
         OrderingRow(
             alteration,
             version.is_causal,
-            {name: (held_out_error(model, version),) for name, model in loaded.items()},
+            {name: (held_out_error(model, version, rows),) for name, model in loaded.items()},
             error_floors(version),
         )
         for alteration, version in altered_targets(target, permutation, theta).items()
