@@ -39,6 +39,7 @@ MIXERS: dict[str, dict[str, Any]] = {
 """Mixers of this package, and their fields."""
 MODELS = ("rnn", "rnn, radius 1", "rnn, solved", "transformer", *MIXERS)
 KERNELS = ("exponential", "uniform")
+ALTERATIONS = ("original", "permuted inputs", "permuted kernel", "mixed", "mixed with look-ahead")
 FLOORS = ("time_dependent_mean", "causal_filter", "causal_linear", "bidirectional_linear")
 
 
@@ -47,6 +48,7 @@ def add_order(experiments: Any, shared: argparse.ArgumentParser) -> None:
     order = experiments.add_parser("order", parents=[shared], allow_abbrev=False, description=run_order.__doc__)
     order.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     order.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
+    order.add_argument("--alterations", nargs="+", choices=ALTERATIONS, default=list(ALTERATIONS))
     order.add_argument("--length", type=int, default=32, help="tokens of a row")
     order.add_argument(
         "--save-models", action="store_true", help="write trained mixers below the output folder, for `checkpoints`"
@@ -59,7 +61,9 @@ def run_order(arguments: argparse.Namespace) -> Rows:
     log, rows = Log(arguments), []
     for kernel in arguments.kernels:
         target = LinearTarget.from_kernel(kernel, arguments.length)
-        for alteration, version in altered_targets(target).items():
+        versions = altered_targets(target)
+        for alteration in arguments.alterations:
+            version = versions[alteration]
             setting = {"kernel": kernel, "alteration": alteration}
             row: dict[str, Any] = {**setting, "causal": "yes" if version.is_causal else "no", "cut": []}
             limits = error_floors(version)
