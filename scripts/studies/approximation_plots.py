@@ -32,7 +32,8 @@ def plot_order(rows: Sequence[Mapping[str, Any]], models: Sequence[str], floors:
                 axes.plot([place + shift for place, _ in shown], heights, label=name, linestyle="", **line(index))
             names = [row["alteration"].replace(" ", "\n", 1) for row in own]
             axes.set_xticks(range(len(own)), names, fontsize=8)
-            axes.set(yscale="log", ylabel="mean square error, held-out rows", title=f"{kernel} kernel")
+            label = f"mean square error, held-out rows ({LEAST:.0e}: or less)"
+            axes.set(yscale="log", ylabel=label, title=f"{kernel} kernel")
         legend_below(figure, panels)
 
 
