@@ -40,7 +40,7 @@ MIXERS: dict[str, dict[str, Any]] = {
 MODELS = ("rnn", "rnn, radius 1", "rnn, solved", "transformer", *MIXERS)
 KERNELS = ("exponential", "uniform")
 ALTERATIONS = ("original", "permuted inputs", "permuted kernel", "mixed", "mixed with look-ahead")
-FLOORS = ("time_dependent_mean", "causal_filter", "causal_linear", "bidirectional_linear")
+FLOORS = ("time_dependent_mean", "causal_filter_with_mean", "causal_linear", "bidirectional_linear")
 
 
 def add_order(experiments: Any, shared: argparse.ArgumentParser) -> None:

@@ -39,7 +39,7 @@ def test_alterations_have_floors_and_runs_are_kept(script, load, tmp_path, capsy
     # A causal target is within reach of a causal predictor, and the readout of a network of 128 states reaches it.
     assert by_name["original"]["causal_linear"] < 1e-12
     assert by_name["original"]["rnn, solved"] < 1e-6 < by_name["permuted inputs"]["causal_linear"]
-    assert by_name["permuted inputs"]["rnn, solved"] > 0.9 * by_name["permuted inputs"]["causal_filter"]
+    assert by_name["permuted inputs"]["rnn, solved"] > 0.9 * by_name["permuted inputs"]["causal_filter_with_mean"]
     assert "ski_tnn" not in by_name["original"] and by_name["permuted inputs"]["ski_tnn"] > 0
     assert "| mixed with look-ahead" in capsys.readouterr().out
     results = read_results(tmp_path / "order.jsonl")
