@@ -14,13 +14,14 @@ from .complexity import (
     transformer_bound,
 )
 from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
-from .mixers import MixerRegressor
+from .ordering import OrderingRow, altered_targets, checkpoint_report, ordering_columns, ordering_report
 from .recurrent import LinearRNN
+from .regressors import MixerRegressor, TokenRegressor
 from .selections import NearestPoint, SegmentMean, SelectAverage
-from .sweep import SWEEP_COLUMNS, OrderingRow, SweepRow, altered_targets, ordering_columns, ordering_report, rate_sweep
+from .sweep import SWEEP_COLUMNS, SweepRow, rate_sweep
 from .targets import CouplingTarget, LinearTarget, Target
-from .training import TrainedModel, TrainSettings, train_on_target
-from .transformer import Coupling, SingleHeadTransformer
+from .training import TrainedModel, TrainSettings, held_out_error, train_on_target
+from .transformer import Coupling, MultiHeadTransformer, SingleHeadTransformer
 
 __all__ = [
     "FLOOR_COLUMNS",
@@ -33,6 +34,7 @@ __all__ = [
     "LinearRNN",
     "LinearTarget",
     "MixerRegressor",
+    "MultiHeadTransformer",
     "NearestPoint",
     "OrderingRow",
     "RecurrentComplexity",
@@ -41,15 +43,18 @@ __all__ = [
     "SingleHeadTransformer",
     "SweepRow",
     "Target",
+    "TokenRegressor",
     "TrainSettings",
     "TrainedModel",
     "altered_targets",
+    "checkpoint_report",
     "coupling_complexity",
     "error_floors",
     "exact_floors",
     "exchange_ends",
     "factor_complexity",
     "feed_forward_complexity",
+    "held_out_error",
     "mix",
     "ordering_columns",
     "ordering_report",

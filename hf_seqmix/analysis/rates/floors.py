@@ -17,6 +17,7 @@ PREDICTORS = (
     "time_dependent_mean",
     "causal_filter_without_bias",
     "causal_filter",
+    "causal_filter_with_mean",
     "causal_linear",
     "bidirectional_linear",
 )
@@ -63,6 +64,8 @@ def exact_floors(target: Target) -> dict[str, Floor]:
     - constant: y^(t) = b;
     - time_dependent_mean: y^(t) = b(t), of a model that ignores its inputs;
     - causal_filter: y^(t) = b + sum_{s <= t} k(s) x(t - s), and the same without b;
+    - causal_filter_with_mean: the same with b(t) for b, so the floor of any linear recurrent network that does not
+      change with time, whatever its biases and its first state;
     - causal_linear: y^(t) = b(t) + sum_{s <= t} K(t, s) x(s); of independent inputs, the floor of any causal model;
     - bidirectional_linear: the same with all s.
 
@@ -139,12 +142,17 @@ def _regressors(predictor: str, inputs: Tensor, ones: Tensor) -> Iterator[tuple[
     """Yield positions that share coefficients, and what they are predicted from, (rows, positions, regressors)."""
     rows, length, width = inputs.shape
     bias = ones[:, None, None].expand(rows, length, 1)
+    biases = {
+        "causal_filter_without_bias": bias[..., :0],
+        "causal_filter": bias,
+        "causal_filter_with_mean": bias * torch.eye(length, dtype=inputs.dtype, device=inputs.device),
+    }
     if predictor == "constant":
         yield slice(None), bias
-    elif predictor.startswith("causal_filter"):
+    elif predictor in biases:
         padded = torch.cat([inputs.new_zeros(rows, length - 1, width), inputs], dim=1)
         past = padded.unfold(1, length, 1).flatten(2)  # (rows, length, width length)
-        yield slice(None), past if predictor.endswith("without_bias") else torch.cat([past, bias], dim=-1)
+        yield slice(None), torch.cat([past, biases[predictor]], dim=-1)
     else:
         seen = {"time_dependent_mean": lambda t: 0, "causal_linear": lambda t: t + 1}.get(predictor, lambda t: length)
         for t in range(length):

@@ -17,28 +17,31 @@ class LinearRNN(nn.Module):
     h(t + 1) = W h(t) + U x(t),   h(0) = 0,   y(t) = c^T h(t + 1) = sum_{s <= t} c^T W^s U x(t - s)
 
     The powers W^s U come from repeated squaring, log2(length) products of matrices, and the outputs are one product
-    with the taps. W, U and c are uniform in +-1/sqrt(m), as in `torch.nn.RNN`: W then has a spectral radius near
-    1/sqrt(3), and no product overflows.
+    with the taps. U and c are uniform in +-1/sqrt(m), as in `torch.nn.RNN`, and W in +-recurrent_gain/sqrt(m). W then
+    has a spectral radius near recurrent_gain/sqrt(3), up to which c^T W^s U and its gradients decay as radius^s.
 
-    Source: Jiang, Li 2023 (arXiv 2305.18475), section 6, one layer of m = 128.
+    Source: Jiang, Li 2023 (arXiv 2305.18475), section 6, one layer of m = 128. The paper does not tell how W begins.
 
     Args:
         input_size: d.
         hidden_size: m.
+        recurrent_gain: 1, as in `torch.nn.RNN`, or such as sqrt(3) for a radius near 1.
 
     Raises:
-        ValueError: a size is below 1.
+        ValueError: a size is below 1, or the gain is not positive.
     """
 
-    def __init__(self, input_size: int = 1, hidden_size: int = 128) -> None:
+    def __init__(self, input_size: int = 1, hidden_size: int = 128, recurrent_gain: float = 1.0) -> None:
         super().__init__()
         require_at_least(input_size=(input_size, 1), hidden_size=(hidden_size, 1))
+        if not 0 < recurrent_gain < math.inf:
+            raise ValueError(f"recurrent_gain is {recurrent_gain}; give a positive number.")
         bound = 1 / math.sqrt(hidden_size)
 
-        def uniform(*shape: int) -> nn.Parameter:
-            return nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+        def uniform(*shape: int, gain: float = 1.0) -> nn.Parameter:
+            return nn.Parameter(torch.empty(shape).uniform_(-gain * bound, gain * bound))
 
-        self.recurrent = uniform(hidden_size, hidden_size)  # W
+        self.recurrent = uniform(hidden_size, hidden_size, gain=recurrent_gain)  # W
         self.input = uniform(hidden_size, input_size)  # U
         self.readout = uniform(hidden_size)  # c
 

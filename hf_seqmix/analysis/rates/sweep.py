@@ -1,21 +1,17 @@
-"""Errors of trained models over budgets, and over alterations of the temporal order of a target."""
+"""Errors of trained models over budgets."""
 
 import functools
 import math
-import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from torch import nn
 
-from .alterations import mix, permute
-from .floors import PREDICTORS, Floor, error_floors
-from .targets import LinearTarget, Target
+from .targets import Target
 from .training import Progress, TrainSettings, train_on_target
 
-__all__ = ["SWEEP_COLUMNS", "OrderingRow", "SweepRow"]
-__all__ += ["altered_targets", "ordering_columns", "ordering_report", "rate_sweep"]
+__all__ = ["SWEEP_COLUMNS", "SweepRow", "rate_sweep"]
 
 SWEEP_COLUMNS = {
     "budget": "budget",
@@ -107,89 +103,4 @@ def rate_sweep(
             size = sum(parameter.numel() for parameter in trained.model.parameters())
             errors = measure(trained.train_error), measure(trained.test_error)
             rows.append(SweepRow(budget, trained.seed, *errors, metric, size, trained.steps, trained.has_stalled))
-    return rows
-
-
-@dataclass(frozen=True)
-class OrderingRow:
-    """What models reach at one alteration of a target.
-
-    Attributes:
-        alteration: "original", "permuted inputs", "permuted kernel", "mixed" or "mixed with look-ahead".
-        is_causal: whether the altered target is.
-        errors: name of a model -> mean square error on held-out rows, one for each seed.
-        floors: what predictors of a kind can reach, see `error_floors`.
-    """
-
-    alteration: str
-    is_causal: bool
-    errors: dict[str, tuple[float, ...]]
-    floors: dict[str, Floor]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures, ready for JSON: the median error of each model, and the floors by their names."""
-        medians = {name: statistics.median(errors) for name, errors in self.errors.items()}
-        limits = {name: floor.mse for name, floor in self.floors.items()}
-        return {"alteration": self.alteration, "is_causal": self.is_causal, **medians, **limits}
-
-
-def altered_targets(
-    target: Target, permutation: Sequence[int] | None = None, theta: Sequence[float] = (1 / 3, 1 / 3, 1 / 3)
-) -> dict[str, Target]:
-    """Return a target and its alterations by their names, see `ordering_report`.
-
-    Args:
-        target: the original; only a `LinearTarget` has a kernel to permute.
-        permutation: see `permute`.
-        theta: see `mix`.
-    """
-    altered: dict[str, Target] = {"original": target, "permuted inputs": permute(target, permutation)}
-    if isinstance(target, LinearTarget):
-        altered["permuted kernel"] = permute(target, permutation, mode="kernel")
-    return altered | {"mixed": mix(target, theta), "mixed with look-ahead": mix(target, theta, causal=False)}
-
-
-def ordering_columns(rows: Sequence[OrderingRow]) -> dict[str, str]:
-    """Return columns of `OrderingRow.to_dict` for `markdown_table`: models, then floors, in brackets."""
-    models = {name: f"{name}:.2e" for row in rows for name in row.errors}
-    limits = {name: f"({name.replace('_', ' ')}):.2e" for name in PREDICTORS}
-    return {"alteration": "target", "is_causal": "causal", **models, **limits}
-
-
-def ordering_report(
-    models: Mapping[str, Callable[[], nn.Module]],
-    target: Target,
-    *,
-    permutation: Sequence[int] | None = None,
-    theta: Sequence[float] = (1 / 3, 1 / 3, 1 / 3),
-    train: TrainSettings | None = None,
-    seeds: Sequence[int] = (0,),
-    progress: Progress | None = None,
-) -> list[OrderingRow]:
-    """Train models on a target, on its permuted and on its mixed forms, beside what is possible at each.
-
-    Source: Jiang, Li 2023 (arXiv 2305.18475), tables 2 and 3. The paper leaves open whether inputs or the kernel are
-    permuted and whether mixing looks ahead, and theta; the report has every reading, and a moving average by default.
-
-    Args:
-        models: name -> makes the model; see `train_on_target`.
-        target: the original; only a `LinearTarget` has a kernel to permute.
-        permutation: see `permute`; the first and the last 10 tokens exchanged by default.
-        theta: see `mix`.
-        train: settings of all trainings, `TrainSettings()` by default.
-        seeds: of each model.
-        progress: called with "model, alteration", see `train_on_target`.
-
-    Raises:
-        ValueError: there are no models, or an alteration is not possible.
-    """
-    if not models:
-        raise ValueError("there are no models; give at least one, by a name.")
-    rows = []
-    for alteration, version in altered_targets(target, permutation, theta).items():
-        errors = {}
-        for name, make_model in models.items():
-            trained = train_on_target(make_model, version, train, seeds, progress, f"{name}, {alteration}")
-            errors[name] = tuple(each.test_error for each in trained)
-        rows.append(OrderingRow(alteration, version.is_causal, errors, error_floors(version)))
     return rows

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ..stacked_nets import StackedNets
 from .targets import Target, require_at_least
 
-__all__ = ["Progress", "TrainSettings", "TrainedModel", "train_on_target"]
+__all__ = ["Progress", "TrainSettings", "TrainedModel", "held_out_error", "train_on_target"]
 
 Progress = Callable[[str, int, list[float]], None]
 """Called with what is trained, updates done, and the recent mean square error of each net."""
@@ -133,13 +133,34 @@ def train_on_target(
                 progress(label, step, errors)
             if not rule.rates.any():
                 break
-    test = target.draw(settings.test_rows, torch.Generator().manual_seed(_TEST_SEED), like.dtype)
-    shared = [part.to(like.device).expand(len(seeds), *part.shape) for part in test]
+    shared = [part.expand(len(seeds), *part.shape) for part in _held_out(target, settings.test_rows, like)]
     found = zip(seeds, stacked.unstacked(), _errors(stacked, inputs, outputs), _errors(stacked, *shared), strict=True)
     return [
         TrainedModel(seed, model, train, test_error, rule.ends[i] or step, rule.ends[i] > 0)
         for i, (seed, model, train, test_error) in enumerate(found)
     ]
+
+
+def held_out_error(model: nn.Module, target: Target, rows: int = TrainSettings.test_rows) -> float:
+    """Return the mean square error of a model on the held-out rows of `train_on_target`.
+
+    Args:
+        model: (batch, length, width) -> the shape of the target's outputs; its mode, training or not, is kept.
+        target: what the model is compared with.
+        rows: held-out rows.
+
+    Raises:
+        ValueError: outputs have another shape than those of the target, or `rows` is below 1.
+    """
+    inputs, outputs = _held_out(target, rows, next(model.parameters()))
+    with torch.no_grad():
+        found = torch.cat([model(part) for part in inputs.split(_ROWS_AT_ONCE)])
+    if found.shape != outputs.shape:
+        raise ValueError(
+            f"outputs have the shape {tuple(found.shape)} and targets {tuple(outputs.shape)}; give a model whose"
+            " outputs have the shape of the target's."
+        )
+    return (found - outputs).double().square().mean().item()
 
 
 class _Plateaus:
@@ -175,6 +196,12 @@ def _build(make_model: Callable[[], nn.Module], seed: int) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return make_model()
+
+
+def _held_out(target: Target, rows: int, like: Tensor) -> list[Tensor]:
+    """Return inputs and outputs of rows that no net trains on, with dtype and device of a tensor."""
+    drawn = target.draw(rows, torch.Generator().manual_seed(_TEST_SEED), like.dtype)
+    return [part.to(like.device) for part in drawn]
 
 
 def _errors(stacked: StackedNets, inputs: Tensor, outputs: Tensor) -> list[float]:

@@ -35,6 +35,12 @@ def test_permuted_inputs_of_table_2():
     assert found["causal_linear"] == pytest.approx(3.0e-2, abs=5e-4)
     assert found["causal_filter"] == pytest.approx(6.5e-2, abs=5e-4)
     assert found["causal_filter_without_bias"] == pytest.approx(8.0e-2, abs=1e-3)
+    # With a bias a position, taps are the means along the diagonals, and the error is the variance along them.
+    matrix, positions = permute(TABLE_2).matrix(), range(TABLE_2.length)
+    misses = [matrix.diagonal(-lag).var(correction=0) * (TABLE_2.length - lag) for lag in positions]
+    wanted = (sum(misses) + matrix.triu(1).square().sum()) / 12 / TABLE_2.length
+    assert found["causal_filter_with_mean"] == pytest.approx(wanted.item(), rel=1e-12)
+    assert found["causal_filter_with_mean"] == pytest.approx(5.26e-2, abs=5e-5)  # above the 3.57e-2 of the paper
     assert found["bidirectional_linear"] < 1e-20
 
 
@@ -80,8 +86,9 @@ def test_samples_agree_with_exact_floors(target):
 
 
 def test_richer_predictors_have_lower_floors():
-    constant, mean, filter_alone, filter_with_bias, causal, bidirectional = errors(permute(TABLE_2)).values()
-    assert constant > mean > causal > bidirectional and constant > filter_alone > filter_with_bias > causal
+    constant, mean, filter_alone, with_bias, with_mean, causal, bidirectional = errors(permute(TABLE_2)).values()
+    assert constant > mean > with_mean > causal > bidirectional
+    assert constant > filter_alone > with_bias > with_mean
 
 
 def test_several_inputs_and_outputs():

@@ -21,6 +21,14 @@ def test_the_impulse_response_is_the_recurrence(length):
     torch.testing.assert_close(net.states(x) @ net.readout, net(x), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("gain", [1.0, 3**0.5])
+def test_the_gain_is_that_of_the_spectral_radius(gain):
+    torch.manual_seed(0)
+    net = LinearRNN(1, 200, recurrent_gain=gain)
+    assert torch.linalg.eigvals(net.recurrent.detach()).abs().max().item() == pytest.approx(gain / 3**0.5, rel=0.1)
+    assert net.input.abs().max() <= 200**-0.5 and net.readout.abs().max() <= 200**-0.5
+
+
 @pytest.mark.parametrize("shape", [(1,), (7,), (32,), (5, 3)])
 @pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
 def test_a_shift_register_holds_any_kernel_exactly(shape, dtype):

@@ -12,6 +12,7 @@ from hf_seqmix.analysis.rates import (
     NearestPoint,
     SingleHeadTransformer,
     TrainSettings,
+    held_out_error,
     train_on_target,
 )
 from hf_seqmix.analysis.rates.training import _ROWS_SEED, _Plateaus
@@ -49,6 +50,7 @@ def test_a_net_among_others_is_the_net_alone():
     # And the errors are those of the models that come back.
     x, y = target.draw(TINY.rows, torch.Generator().manual_seed(_ROWS_SEED + 8), torch.float64)
     assert both[1].train_error == pytest.approx((both[1].model(x) - y).square().mean().item(), rel=1e-9)
+    assert both[1].test_error == pytest.approx(held_out_error(both[1].model, target, TINY.test_rows), rel=1e-9)
     assert both[0].steps == 20 and not both[0].has_stalled
 
 
@@ -85,6 +87,10 @@ def test_the_transformer_trains_on_every_shape(target):
         (
             lambda: train_on_target(lambda: SingleHeadTransformer(1, num_outputs=1), LinearTarget((1.0,)), TINY),
             r"outputs have the shape \(1, 16, 1, 1\) and targets \(1, 16, 1\)",
+        ),
+        (
+            lambda: held_out_error(SingleHeadTransformer(1, num_outputs=1), LinearTarget((1.0,)), 5),
+            r"outputs have the shape \(5, 1, 1\) and targets \(5, 1\)",
         ),
     ],
 )

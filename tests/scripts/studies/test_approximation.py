@@ -1,7 +1,6 @@
 """The experiments of approximation theory: resumed, tabled, with floors beside."""
 
-import importlib.util
-import sys
+import importlib
 from pathlib import Path
 
 import pytest
@@ -9,20 +8,23 @@ import pytest
 import hf_seqmix
 from hf_seqmix.training.result_files import read_results
 
-PATH = Path(hf_seqmix.__file__).parent.parent / "scripts" / "studies" / "approximation.py"
+SCRIPTS = Path(hf_seqmix.__file__).parent.parent / "scripts" / "studies"
 FEW = ["--rows", "16", "--test-rows", "32", "--max-steps", "10", "--seeds", "0", "1"]
 
 
 @pytest.fixture(scope="module")
-def script():
-    spec = importlib.util.spec_from_file_location("approximation", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["approximation"] = module
-    spec.loader.exec_module(module)
-    return module
+def load():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module
 
 
-def test_alterations_have_floors_and_runs_are_kept(script, tmp_path, capsys, monkeypatch):
+@pytest.fixture(scope="module")
+def script(load):
+    return load("approximation")
+
+
+def test_alterations_have_floors_and_runs_are_kept(script, load, tmp_path, capsys, monkeypatch):
     models = ["--models", "rnn", "rnn, solved", "tnn", "ski_tnn"]
     command = ["order", *models, "--kernels", "exponential", "--length", "20", *FEW, "--output-dir", str(tmp_path)]
     rows = script.main(command)
@@ -37,13 +39,47 @@ def test_alterations_have_floors_and_runs_are_kept(script, tmp_path, capsys, mon
     # A causal target is within reach of a causal predictor, and the readout of a network of 128 states reaches it.
     assert by_name["original"]["causal_linear"] < 1e-12
     assert by_name["original"]["rnn, solved"] < 1e-6 < by_name["permuted inputs"]["causal_linear"]
-    assert by_name["permuted inputs"]["rnn, solved"] > 0.9 * by_name["permuted inputs"]["causal_filter"]
+    assert by_name["permuted inputs"]["rnn, solved"] > 0.9 * by_name["permuted inputs"]["causal_filter_with_mean"]
     assert "ski_tnn" not in by_name["original"] and by_name["permuted inputs"]["ski_tnn"] > 0
     assert "| mixed with look-ahead" in capsys.readouterr().out
     results = read_results(tmp_path / "order.jsonl")
     assert {result.seed for result in results if result.metric == "test_error" and result.model == "tnn"} == {0, 1}
-    monkeypatch.setattr(script, "train_on_target", None)  # a second call reads the file
+    assert by_name["original"]["cut"] == "rnn (2), tnn (2)"  # 10 updates end no training
+    assert (tmp_path / "order.png").stat().st_size > 5000
+    monkeypatch.setattr(load("approximation_log"), "train_on_target", None)  # a second call reads the file
     assert script.main(command) == rows
+    fewer = script.main([word for word in command if word != "1"])
+    assert fewer[0]["tnn"] == min(each.value for each in results if _is_first_error(each))
+
+
+def _is_first_error(result):
+    return (result.model, result.metric, result.seed) == ("tnn", "test_error", 0) and result.setting == {
+        "kernel": "exponential",
+        "alteration": "original",
+    }
+
+
+def test_saved_models_in_other_orders(script, tmp_path, capsys):
+    few = ["--kernels", "exponential", "--length", "20", *FEW]
+    some = ["--models", "short_conv", "--alterations", "original", "permuted inputs", "--save-models"]
+    assert len(script.main(["order", *some, *few, "--output-dir", str(tmp_path)])) == 2
+    saved = sorted((tmp_path / "models").iterdir())
+    assert len(saved) == 2 * 2 and saved[-1].name == "short_conv-exponential-permuted-inputs-1"
+    command = ["checkpoints", "--models", str(tmp_path / "models" / "short_conv-exponential-original-0"), *few]
+    rows = script.main([*command, "--output-dir", str(tmp_path / "as-is")])
+    assert [row["alteration"] for row in rows][::4] == ["original", "mixed with look-ahead"]
+    results = read_results(tmp_path / "order.jsonl")
+    (error,) = [each.value for each in results if each.seed == 0 and each.metric == "test_error" and _original(each)]
+    assert rows[0]["short_conv-exponential-original-0"] == pytest.approx(error, rel=1e-5)
+    trained = script.main([*command, "--train-on", "--output-dir", str(tmp_path / "on")])
+    assert trained[0]["short_conv-exponential-original-0"] != rows[0]["short_conv-exponential-original-0"]
+    assert "trained on, on held-out" in capsys.readouterr().out
+    seeds = {each.seed for each in read_results(tmp_path / "on" / "checkpoints.jsonl") if each.kind == "measured"}
+    assert seeds == {0, 1} and (tmp_path / "on" / "checkpoints.png").stat().st_size > 5000
+
+
+def _original(result):
+    return result.model == "short_conv" and result.setting["alteration"] == "original"
 
 
 def test_errors_of_head_sizes_are_fitted(script, tmp_path):
@@ -55,8 +91,23 @@ def test_errors_of_head_sizes_are_fitted(script, tmp_path):
     assert (tmp_path / "rate.png").stat().st_size > 5000
 
 
+def test_heads_layers_and_positions_are_options(script, tmp_path):
+    command = ["rate", "--exponents", "1", "--ranks", "9", "--head-sizes", "4", "8", *FEW, "--num-heads", "1", "2"]
+    command += ["--num-layers", "2", "--residual", "--positions", "none", "rotary", "--output-dir", str(tmp_path)]
+    rows = script.main(command)
+    assert [(row["num_heads"], row["positions"], row["head_size"]) for row in rows] == [
+        (heads, positions, size) for heads in (1, 2) for positions in ("none", "rotary") for size in (4, 8)
+    ]
+    assert len({row["train_error"] for row in rows}) == len(rows)
+    assert {result.setting["residual"] for result in read_results(tmp_path / "rate.jsonl")} == {True}
+
+
 def test_what_makes_no_sense_is_refused(script, tmp_path):
     with pytest.raises(SystemExit, match=r"approximation.py: max_steps"):
         script.main(["rate", "--max-steps", "0", "--output-dir", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"approximation.py: 2 heads share a head size of 3 and 32 values"):
+        script.main(["rate", "--num-heads", "2", "--head-sizes", "2", "3", "--output-dir", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"approximation.py: two of the models' folders have the same name"):
+        script.main(["checkpoints", "--models", str(tmp_path), str(tmp_path), "--output-dir", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"approximation.py: length 9 has no two ends of 10 tokens"):
         script.main(["order", "--length", "9", "--output-dir", str(tmp_path)])

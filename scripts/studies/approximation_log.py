@@ -1,0 +1,140 @@
+"""What the experiments of approximation.py share: training that a results file resumes, and settings on the line."""
+
+import argparse
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from hf_seqmix.analysis.rates import Target, TrainedModel, TrainSettings, train_on_target
+from hf_seqmix.training.environment import environment_of, portable_command
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.results import Result
+
+__all__ = ["Log", "Rows", "logger", "median", "settings_of", "shared_arguments", "unfinished", "values"]
+
+SETTINGS = {
+    "max_steps": "updates of a run, at most",
+    "rows": "training rows of a run",
+    "test_rows": "held-out rows",
+    "batch_size": "rows an update",
+    "learning_rate": "of Adam at first",
+    "patience": "hundreds of updates without a fall before the rate is divided by 10, or training ends",
+}
+"""Fields of `TrainSettings` on the command line."""
+
+logger = logging.getLogger("approximation")
+
+Rows = list[dict[str, Any]]
+
+
+def shared_arguments() -> argparse.ArgumentParser:
+    """Return the arguments that all experiments have, as a parent parser."""
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--output-dir", type=Path, required=True, help="where results, table and plot go")
+    shared.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    for name, meaning in SETTINGS.items():
+        default = getattr(TrainSettings, name)
+        shared.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=meaning)
+    return shared
+
+
+def settings_of(arguments: argparse.Namespace) -> TrainSettings:
+    """Return how models are trained.
+
+    Raises:
+        ValueError: a number is out of range.
+    """
+    return TrainSettings(**{name: getattr(arguments, name) for name in SETTINGS})
+
+
+class Log:
+    """Trains models that the results file does not have yet, and shows how far training is."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        self.settings = settings_of(arguments)
+        self.file = ResultFile(arguments.output_dir / f"{arguments.experiment}.jsonl")
+        self.shared: dict[str, Any] = {"command": portable_command("approximation"), "environment": environment_of()}
+
+    def train(
+        self,
+        make: Callable[[], nn.Module],
+        target: Target,
+        model: str,
+        keep: Callable[[TrainedModel], None] | None = None,
+        **setting: Any,
+    ) -> list[Result]:
+        """Return the errors of a model on a target: read, or measured for the seeds that are missing and written.
+
+        Args:
+            make: makes the model.
+            target: what is learned.
+            model: its name.
+            keep: called with each model that was trained.
+            **setting: what else the errors depend on.
+        """
+        words = {"model": model, **{name: str(value) for name, value in setting.items()}}
+        training = dataclasses.asdict(self.settings)
+        keys = {seed: {**words, "seed": seed, "training": training} for seed in self.arguments.seeds}
+        missing = [seed for seed, key in keys.items() if self.file.get(key) is None]
+        if missing:
+            for each in self._trained(make, target, ", ".join(words.values()), missing):
+                self.file.append(keys[each.seed], list(self._results(each, model, setting)))
+                if keep is not None:
+                    keep(each)
+        return [result for key in keys.values() for result in self.file.get(key) or []]
+
+    def note(self, model: str, value: float, kind: str = "measured", seed: int | None = None, **setting: Any) -> float:
+        """Write an error that nothing was trained for, unless the file has it, and return the error."""
+        key = {"model": model, "seed": seed, **{name: str(entry) for name, entry in setting.items()}}
+        found = self.file.get(key)
+        if found is None:
+            found = [self._result(model, "test_error", value, seed, setting, kind=kind)]
+            self.file.append(key, found)
+        assert found[0].value is not None
+        return found[0].value
+
+    def _trained(
+        self, make: Callable[[], nn.Module], target: Target, label: str, seeds: Sequence[int]
+    ) -> list[TrainedModel]:
+        with tqdm(total=self.settings.max_steps, desc=label, unit=" updates", leave=False) as bar:
+
+            def show(_: str, step: int, errors: list[float]) -> None:
+                bar.update(step - bar.n)
+                bar.set_postfix_str(f"{min(errors):.1e} to {max(errors):.1e}")
+
+            trained = train_on_target(make, target, self.settings, seeds, show)
+        logger.info(f"{label}: {', '.join(f'{each.test_error:.2e}' for each in trained)}")
+        return trained
+
+    def _results(self, trained: TrainedModel, model: str, setting: Mapping[str, Any]) -> Iterator[Result]:
+        figures = {"test_error": trained.test_error, "train_error": trained.train_error, "updates": trained.steps}
+        for metric, value in (figures | {"has_stalled": float(trained.has_stalled)}).items():
+            yield self._result(model, metric, value, trained.seed, setting)
+
+    def _result(
+        self, model: str, metric: str, value: float, seed: int | None, setting: Mapping[str, Any], **fields: Any
+    ) -> Result:
+        task = f"approximation-{self.arguments.experiment}"
+        return Result(task, model, metric, value, seed, setting=dict(setting), **fields, **self.shared)
+
+
+def values(results: Sequence[Result], metric: str = "test_error") -> list[float]:
+    """Return the values of a metric, one a seed."""
+    return [result.value for result in results if result.metric == metric and result.value is not None]
+
+
+def unfinished(results: Sequence[Result]) -> int:
+    """Return of how many seeds the training ended by the limit of updates, with an error that may still fall."""
+    return values(results, "has_stalled").count(0.0)
+
+
+def median(errors: Sequence[float]) -> float | None:
+    """Return the median, of an even number the lower one; None where there are no errors."""
+    return torch.tensor(errors, dtype=torch.float64).median().item() if errors else None
