@@ -182,8 +182,8 @@ class TranslationTask(Task):
         except (OSError, ImportError, ValueError) as error:
             raise ValueError(
                 f"the metric {self.arguments.metric!r} could not be loaded: {_short(error)} `evaluate` has "
-                "sacrebleu of the Hub, which needs the package of that name (pip install sacrebleu). Where there is no "
-                "network, give the folder of a metric, or --metric none for the loss alone."
+                "sacrebleu of the Hub, which needs the package of that name (pip install sacrebleu). Where there is "
+                "no network, give the folder of a metric, or --metric none for the loss alone."
             ) from error
 
     def _rows(self, split: str) -> list[dict[str, Any]]:
