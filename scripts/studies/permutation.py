@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> Rows:
         task: Task = arguments.make(name, arguments, training)
         for condition, seed in _conditions(arguments.seeds):
             is_trained = CONDITIONS[condition][1]
-            how = {"condition": condition, "moved": arguments.moved}
+            how: dict[str, Any] = {"condition": condition, "moved": arguments.moved}
             how |= dataclasses.asdict(training) if is_trained else {}
             model = {"name": Path(name).name, "model": portable_path(name)}
             key = Run(f"permutation-{arguments.task}", model, task.data, how, seed or 0)

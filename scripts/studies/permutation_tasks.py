@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
+import datasets
 import evaluate
 import torch
 import vision_training
@@ -200,7 +201,7 @@ class TranslationTask(Task):
             trainer = Trainer(
                 model=model,
                 args=training_arguments(folder, self.training, seed),
-                train_dataset=self._rows("train"),  # type: ignore[arg-type]
+                train_dataset=datasets.Dataset.from_list(self._rows("train")),
                 data_collator=DataCollatorForSeq2Seq(self._tokenizer, model),
             )
             trainer.remove_callback(PrinterCallback)
@@ -210,6 +211,7 @@ class TranslationTask(Task):
     def score(self, model: PreTrainedModel) -> dict[str, float]:
         """Return BLEU, unless the metric is none, and the mean loss of a target token (nats)."""
         metric = self._metric  # before anything is computed
+        generate: Any = model.generate
         model.eval()
         loss, tokens, translations = 0.0, 0, []
         for batch in self._batches(model):
@@ -221,7 +223,7 @@ class TranslationTask(Task):
                     "max_new_tokens": self.arguments.max_tokens,
                     "num_beams": self.arguments.num_beams,
                 }
-                written = model.generate(**inputs, **limits)  # type: ignore[operator]
+                written = generate(**inputs, **limits)
                 translations += self._tokenizer.batch_decode(written, skip_special_tokens=True)
         figures = {"loss": loss / tokens}
         if metric is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from matplotlib import colormaps
@@ -11,7 +12,10 @@ from vision_figures import QUANTILES, Figures
 from hf_seqmix.analysis.figures import COLORS, draw_grid
 from hf_seqmix.analysis.spectra import PowerLawFit
 
-__all__ = ["plot_spectra"]
+__all__ = ["PAPER_EXPONENT", "plot_spectra"]
+
+PAPER_EXPONENT = 0.27
+"""Of the training error against the head size, ViT on CIFAR-10 (Figure 1c)."""
 
 _SHOWN = 16
 """Boxes of a panel, at most."""
@@ -52,7 +56,9 @@ def _of(size: int | None) -> str:
 def _draw_boxes(axes: Axes, figures: Figures, layer: int, title: str) -> None:
     levels = [figures.curve(f"sigma_q{level:g}", layer)[:_SHOWN] for level in QUANTILES]
     names = ("whislo", "q1", "med", "q3", "whishi")
-    boxes = [{**dict(zip(names, values, strict=True)), "label": ""} for values in zip(*levels, strict=True)]
+    boxes: list[dict[str, Any]] = [
+        {**dict(zip(names, values, strict=True)), "label": ""} for values in zip(*levels, strict=True)
+    ]
     places = list(range(1, len(boxes) + 1))
     axes.bxp(boxes, positions=places, showfliers=False, medianprops={"color": COLORS[1]}, widths=0.6)
     cross = figures.curve("sigma_cross", layer)[:_SHOWN]
@@ -88,7 +94,7 @@ def _draw_errors(axes: Axes, own: Mapping[int | None, Sequence[Figures]], law: P
     fitted = [law.constant * size**-law.exponent for size in sizes]
     label = f"size^-{law.exponent:.3f} ({law.low:.3f} to {law.high:.3f})"
     axes.plot(sizes, fitted, "-", color=COLORS[1], label=label)
-    paper = [fitted[0] * (size / sizes[0]) ** -0.27 for size in sizes]
-    axes.plot(sizes, paper, "--", color="#888888", label="slope of the paper, 0.27")
+    paper = [fitted[0] * (size / sizes[0]) ** -PAPER_EXPONENT for size in sizes]
+    axes.plot(sizes, paper, "--", color="#888888", label=f"slope of the paper, {PAPER_EXPONENT}")
     axes.set(xscale="log", yscale="log", xlabel="size", ylabel="training loss (nats)", title=title)
     axes.legend(fontsize=8)

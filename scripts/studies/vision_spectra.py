@@ -32,7 +32,7 @@ import torch
 from study_models import load_backbone
 from vision_figures import RANKS, Figures
 from vision_log import Log
-from vision_plots import plot_spectra
+from vision_plots import PAPER_EXPONENT, plot_spectra
 from vision_training import (
     SIZED,
     Classifiers,
@@ -51,8 +51,6 @@ from hf_seqmix.training import explain_write_error
 from hf_seqmix.training.environment import portable_path
 from hf_seqmix.training.result_files import write_report
 
-PAPER_EXPONENT = 0.27
-"""Of the training error against the head size, ViT on CIFAR-10 (Figure 1c)."""
 ERRORS = ("train_loss", "train_error", "test_loss", "test_error")
 ERROR_COLUMNS = {
     "model": "model",

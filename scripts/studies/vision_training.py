@@ -144,7 +144,7 @@ class Classifiers:
 
 def _vit(classifiers: Classifiers, size: int, fields: dict[str, Any]) -> PreTrainedConfig:
     # `head_dim` is no field of ViTConfig, but its attention asks for such an attribute.
-    return ViTConfig(**fields, num_attention_heads=classifiers.num_heads, head_dim=size)
+    return ViTConfig(**{**fields, "num_attention_heads": classifiers.num_heads, "head_dim": size})
 
 
 def _own(model_type: str, **own: Any) -> Callable[[Classifiers, int, dict[str, Any]], PreTrainedConfig]:
