@@ -21,7 +21,8 @@ from hf_seqmix.training.result_files import read_results
 PATH = Path(hf_seqmix.__file__).parent.parent / "scripts" / "studies" / "permutation.py"
 WORDS = ["<pad>", "</s>", "<unk>", *"abcdefghijklmnop"]
 METRIC = '''
-import datasets, evaluate
+import datasets
+import evaluate
 
 class Share(evaluate.Metric):
     """Share of translations that are the reference."""
@@ -134,7 +135,7 @@ def test_what_is_not_there_is_said_in_one_line(script, classifier, translator, t
     files = tables(tmp_path / "text", pairs)
     with pytest.raises(SystemExit, match=r"the metric 'sacrebleu' could not be loaded: .*--metric none"):
         script.main([*text, *files, *out])
-    with pytest.raises(SystemExit, match="the test data has the columns en, de, but --languages are en and fr"):
+    with pytest.raises(SystemExit, match="the train data has the columns en, de, but --languages are en and fr"):
         script.main([*text, *files, "--languages", "en", "fr", "--metric", "none", *out])
     with pytest.raises(SystemExit, match="tiny tells 2 classes apart, but the data has 3"):
         table = pictures(6).remove_columns("label").add_column("label", [0, 1, 2, 0, 1, 2])
