@@ -96,7 +96,7 @@ def _hook(model: PreTrainedModel, order: Order) -> RemovableHandle:
 
 
 def _patch_embedding(model: PreTrainedModel) -> nn.Module:
-    found = []
+    found: list[nn.Module] = []
     for module in model.modules():
         if isinstance(module, SeqMixModel):
             found += [] if module.embed_patches is None else [module.embed_patches]

@@ -208,9 +208,8 @@ def processor_of(name: str, config: PreTrainedConfig) -> Any:
         return AutoImageProcessor.from_pretrained(name)
     except (OSError, ValueError):
         size = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
-        return SeqMixImageProcessor(
-            size={"height": size[0], "width": size[1]}, num_channels=getattr(config, "num_channels", 3)
-        )
+        fields = {"size": {"height": size[0], "width": size[1]}, "num_channels": getattr(config, "num_channels", 3)}
+        return SeqMixImageProcessor(**fields)
 
 
 def read_images(
