@@ -208,7 +208,10 @@ def processor_of(name: str, config: PreTrainedConfig) -> Any:
         return AutoImageProcessor.from_pretrained(name)
     except (OSError, ValueError):
         size = config.image_size if isinstance(config.image_size, (list, tuple)) else [config.image_size] * 2
-        fields = {"size": {"height": size[0], "width": size[1]}, "num_channels": getattr(config, "num_channels", 3)}
+        fields: dict[str, Any] = {
+            "size": {"height": size[0], "width": size[1]},
+            "num_channels": getattr(config, "num_channels", 3),
+        }
         return SeqMixImageProcessor(**fields)
 
 
