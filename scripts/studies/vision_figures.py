@@ -17,6 +17,8 @@ from hf_seqmix.training.results import Result
 __all__ = ["QUANTILES", "RANKS", "Figures", "Measurement", "measure"]
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+_WITH_QUANTILES = 16
+"""Singular values whose quantiles are kept, the first ones."""
 RANKS = ("rank_10", "rank_1", "stable_rank", "entropy_rank")
 
 
@@ -80,7 +82,8 @@ def measure(model: PreTrainedModel, pixel_values: Tensor, wanted: Measurement) -
             curves["sigma_cross"] = cross.mean
             count = min(count, len(cross.mean))
         for name, values in curves.items():
-            for k, value in enumerate(values[:count].tolist(), start=1):
+            kept = values[: min(count, _WITH_QUANTILES) if "_q" in name else count]
+            for k, value in enumerate(kept.tolist(), start=1):
                 yield {"metric": name, "value": value, "setting": {**setting, "k": k}}
 
 
@@ -97,7 +100,7 @@ def _spectra(
     pairs = queries_and_keys(model, batch, layer, wanted.head)
     if pairs.bias is not None:
         return spectrum(found, wanted.center), None
-    query, key = ((part.flatten(0, 2)).double() for part in (pairs.scale * pairs.query, pairs.key))
+    query, key = (part.flatten(0, 2) for part in (pairs.scale * pairs.query, pairs.key))
     return spectrum(found, wanted.center), cross_spectrum(query, key, wanted.center)
 
 

@@ -17,8 +17,8 @@ __all__ = ["PAPER_EXPONENT", "plot_spectra"]
 PAPER_EXPONENT = 0.27
 """Of the training error against the head size, ViT on CIFAR-10 (Figure 1c)."""
 
-_SHOWN = 16
-"""Boxes of a panel, at most."""
+_LEAST = 1e-5
+"""Of the first singular value; smaller ones are rounding errors of float32."""
 
 
 def plot_spectra(
@@ -54,14 +54,14 @@ def _of(size: int | None) -> str:
 
 
 def _draw_boxes(axes: Axes, figures: Figures, layer: int, title: str) -> None:
-    levels = [figures.curve(f"sigma_q{level:g}", layer)[:_SHOWN] for level in QUANTILES]
+    levels = [figures.curve(f"sigma_q{level:g}", layer) for level in QUANTILES]
     names = ("whislo", "q1", "med", "q3", "whishi")
     boxes: list[dict[str, Any]] = [
         {**dict(zip(names, values, strict=True)), "label": ""} for values in zip(*levels, strict=True)
     ]
     places = list(range(1, len(boxes) + 1))
     axes.bxp(boxes, positions=places, showfliers=False, medianprops={"color": COLORS[1]}, widths=0.6)
-    cross = figures.curve("sigma_cross", layer)[:_SHOWN]
+    cross = figures.curve("sigma_cross", layer)[: len(boxes)]
     if cross:
         axes.plot(places[: len(cross)], cross, "x", color=COLORS[0], label="tokens of all images at once")
         axes.legend()
@@ -77,11 +77,13 @@ def _draw_curves(axes: Axes, own: Mapping[int | None, Sequence[Figures]], layer:
             if not curves[0]:
                 continue
             mean = torch.tensor(curves, dtype=torch.float64).mean(dim=0)
+            mean = mean[mean > _LEAST * mean[0]]
             label = None if metric == "sigma_cross" else "sigma_k" if size is None else f"size {size}"
             marker = "o" if len(mean) == 1 else None
             axes.plot(range(1, len(mean) + 1), mean, style, color=color, label=label, marker=marker, markersize=3)
     source = next(iter(own.values()))[0].source(layer)
-    note = "dotted: tokens of all images at once" if source == "logits" else None
+    is_crossed = any(seeds[0].curve("sigma_cross", layer) for seeds in own.values())
+    note = "dotted: tokens of all images at once" if is_crossed else None
     axes.set(xscale="log", yscale="log", xlabel="k", ylabel=f"sigma_k of {source}", title=title)
     axes.legend(fontsize=7, title=note, title_fontsize=7)
 

@@ -158,9 +158,10 @@ def run_train(arguments: argparse.Namespace) -> Rows:
                 found = log.read(run)
                 assert found is not None
                 measured.setdefault((kind, size), []).append(found)
-    measured = {(kind, size): measured[kind, size] for kind in arguments.models for size in arguments.sizes}
+    sizes = sorted(set(arguments.sizes))
+    measured = {(kind, size): measured[kind, size] for kind in arguments.models for size in sizes}
     errors = _error_rows(measured)
-    fits, laws = _fits(measured, arguments.models, arguments.sizes)
+    fits, laws = _fits(measured, arguments.models, sizes)
     layers = _layer_rows(measured, arguments.layers)
     seeds = len(arguments.seeds)
     sections = [
