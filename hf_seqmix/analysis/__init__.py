@@ -21,6 +21,7 @@ from .separation_rank import (
     uniform_rank_bounds,
 )
 from .spectra import SpectrumReport, cross_spectrum, fit_decay, fit_power_law, spectrum
+from .token_order import first_to_end, permuted_tokens
 
 __all__ = [
     "ExactRank",
@@ -35,12 +36,14 @@ __all__ = [
     "cross_spectrum",
     "evaluate_language_model",
     "exact_separation_rank",
+    "first_to_end",
     "fit_decay",
     "fit_power_law",
     "generic_separation_rank",
     "iter_language_model_scores",
     "jacobian_norms",
     "match_depth",
+    "permuted_tokens",
     "polynomial_degree",
     "queries_and_keys",
     "rates",
