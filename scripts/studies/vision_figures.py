@@ -63,7 +63,7 @@ def measure(model: PreTrainedModel, pixel_values: Tensor, wanted: Measurement) -
         source = _source(model, layer) if wanted.source == "auto" else wanted.source
         report, cross = _spectra(model, batch, layer, source, wanted)
         setting = {"layer": layer, "coupling": source}
-        figures = {
+        figures: dict[str, float | None] = {
             "tokens": report.num_keys,
             "samples": report.num_samples,
             "rank_10": report.eps_rank(0.1).double().mean().item(),

@@ -1,5 +1,6 @@
 """The figure of vision_spectra.py: singular values, and the training loss against the size."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def _draw_curves(axes: Axes, own: Mapping[int | None, Sequence[Figures]], layer:
 def _draw_errors(axes: Axes, own: Mapping[int | None, Sequence[Figures]], law: PowerLawFit, title: str) -> None:
     sizes = sorted(size for size in own if size is not None)
     for place in range(len(own[sizes[0]])):
-        losses = [own[size][place].one("train_loss") for size in sizes]
+        losses = [own[size][place].one("train_loss") or math.nan for size in sizes]
         axes.plot(sizes, losses, "o", color=COLORS[0], label="training loss" if place == 0 else None)
     fitted = [law.constant * size**-law.exponent for size in sizes]
     label = f"size^-{law.exponent:.3f} ({law.low:.3f} to {law.high:.3f})"
