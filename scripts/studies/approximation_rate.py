@@ -63,16 +63,20 @@ def run_rate(arguments: argparse.Namespace) -> Rows:
         **of_form,
         "head_size": "head size, all heads",
         "train_error": "error on training rows:.2e",
+        "least": "least of seeds:.2e",
         "test_error": "held out:.2e",
+        "truncated": "(coupling of that rank):.2e",
         "cut": f"seeds still training at {arguments.max_steps} updates",
     }
     of_fit = {
         **of_form,
+        "of": "errors",
         "sizes": "head sizes",
         "expected": "2a - 1:.2f",
         "measured": "exponent of the squared error:.2f",
         "low": "95 % from:.2f",
         "high": "to:.2f",
+        "covers": "over",
         "r2": "R²:.2f",
     }
     title = f"Mean square errors of {len(arguments.seeds)} seeds, medians"
@@ -97,17 +101,28 @@ def _row(log: Log, form: dict[str, Any], size: int) -> dict[str, Any]:
     setting = {"exponent": form["exponent"], "rank": form["rank"], "head_size": size, **model}
     results = log.train(make, target, "transformer", **setting)
     errors = values(results, "train_error")
-    medians = {"train_error": median(errors), "test_error": median(values(results))}
-    return {**form, "head_size": size, **medians, "errors": errors, "cut": unfinished(results)}
+    cut = target.truncation_error(size)
+    log.note("truncated coupling", cut, "baseline", exponent=form["exponent"], rank=form["rank"], head_size=size)
+    figures = {"train_error": median(errors), "least": min(errors), "test_error": median(values(results))}
+    return {**form, "head_size": size, **figures, "truncated": cut, "errors": errors, "cut": unfinished(results)}
 
 
 def _fit(form: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Rows:
-    """Fit the errors of head sizes below the rank; none where there are fewer than three."""
+    """Fit the errors of head sizes below the rank; none where there are fewer than three.
+
+    What a head size can reach is the least error of all trainings, so the least of the seeds is fitted, too, and the
+    coupling cut to the head size.
+    """
     below = [row for row in rows if row["head_size"] < form["rank"]]
     if len(below) < 3:
         return []
     sizes = [row["head_size"] for row in below]
-    errors = torch.tensor([row["errors"] for row in below], dtype=torch.float64).T  # (seeds, sizes)
-    found = fit_power_law(sizes, errors)
-    shown = {"measured": found.exponent, "low": found.low, "high": found.high, "r2": found.r2}
-    return [{**form, "sizes": f"{sizes[0]} to {sizes[-1]}", "expected": 2 * form["exponent"] - 1, **shown}]
+    fits: Rows = []
+    for of, key in {"all seeds": "errors", "least of seeds": "least", "(coupling of that rank)": "truncated"}.items():
+        table = torch.tensor([row[key] for row in below], dtype=torch.float64)  # (sizes, seeds), or (sizes,)
+        found = fit_power_law(sizes, table.T if table.ndim == 2 else table)
+        shown = {"measured": found.exponent, "low": found.low, "high": found.high}
+        shown |= {"covers": found.covers, "r2": found.r2}
+        ends = f"{min(sizes)} to {max(sizes)}"
+        fits.append({**form, "of": of, "sizes": ends, "expected": 2 * form["exponent"] - 1, **shown})
+    return fits

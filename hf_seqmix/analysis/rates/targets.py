@@ -122,6 +122,27 @@ class CouplingTarget(Target):
         phi = math.sqrt(2) * torch.sin(2 * math.pi * inputs * orders)  # (rows, length, orders)
         return phi * sigma @ phi.transpose(1, 2)
 
+    def truncation_error(self, rank: int, rows: int = 4096) -> float:
+        """Return the mean square error of the target with its largest singular values alone, over random rows.
+
+        E (H_t(x) - H^r_t(x))^2, where rho^r keeps the `rank` largest sigma_i. This is what a head of that size reaches
+        in the construction of Theorem 4.2, where dense networks cost nothing. The construction is an upper bound: a
+        trained model, whose W_V and F are free, may get below.
+
+        Args:
+            rank: of rho^r; with 0, H^r is the mean of the inputs.
+            rows: that are drawn, the same in every call.
+
+        Raises:
+            ValueError: `rank` is below 0, or `rows` below 1.
+        """
+        require_at_least(rank=(rank, 0))
+        order = sorted(range(len(self.singular_values)), key=lambda i: -self.singular_values[i])
+        kept = set(order[:rank])
+        values = tuple(value if i in kept else 0.0 for i, value in enumerate(self.singular_values))
+        inputs, outputs = self.draw(rows, torch.Generator().manual_seed(0), torch.float64)
+        return (CouplingTarget(values, self.length).outputs(inputs) - outputs).square().mean().item()
+
     def _outputs(self, inputs: Tensor) -> Tensor:
         return (self.coupling(inputs).softmax(dim=-1) @ inputs).squeeze(-1)
 

@@ -30,6 +30,18 @@ def test_coupling_target_by_loops(length):
             assert y[b, t].item() == pytest.approx(wanted, rel=1e-12)
 
 
+def test_error_of_a_truncated_coupling():
+    target = CouplingTarget((0.2, 1.0, 0.0, 0.5), 6)
+    x, y = target.draw(4096, torch.Generator().manual_seed(0), DOUBLE)
+    rank_2 = CouplingTarget((0.0, 1.0, 0.0, 0.5), 6).outputs(x)
+    assert target.truncation_error(2) == pytest.approx((rank_2 - y).square().mean().item(), rel=1e-12)
+    assert target.truncation_error(0) == pytest.approx((x.mean(1) - y).square().mean().item(), rel=1e-12)
+    errors = [target.truncation_error(rank) for rank in range(5)]
+    assert errors[0] > errors[1] > errors[2] > errors[3] == errors[4] == 0
+    with pytest.raises(ValueError, match="rank is -1"):
+        target.truncation_error(-1)
+
+
 def test_singular_values_of_the_coupling():
     target = CouplingTarget.power_law(rank=5, exponent=0.55, length=64)
     grid = (torch.arange(64, dtype=DOUBLE) + 0.5) / 64  # the midpoint rule is exact for these sines
