@@ -59,7 +59,8 @@ class SeqMixConfig(PreTrainedConfig):
             dimensions has one convolution along rows and one along columns. See `ShortConvolution`.
         short_conv_init: "identity" (taps that begin as no convolution) or "uniform" (U(+-1/sqrt(taps)), PyTorch's
             own).
-        copy_head: whether a causal language model may copy the token that followed an earlier one; see `CopyHead`.
+        copy_head: whether a causal language model may copy the token that followed an earlier one; see `CopyHead`. A
+            cache then keeps `copy_head_rank` numbers and two ids for each token, and a token costs O(n).
         copy_head_rank: numbers of a token that the copy head compares; 64, or `hidden_size` if that is less, by
             default.
         position_embedding_type: "none", "sinusoidal", or "learned".
