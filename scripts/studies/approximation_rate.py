@@ -121,7 +121,7 @@ def _fit(form: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Rows:
     for of, key in {"all seeds": "errors", "least of seeds": "least", "(coupling of that rank)": "truncated"}.items():
         table = torch.tensor([row[key] for row in below], dtype=torch.float64)  # (sizes, seeds), or (sizes,)
         found = fit_power_law(sizes, table.T if table.ndim == 2 else table)
-        shown = {"measured": found.exponent, "low": found.low, "high": found.high}
+        shown: dict[str, Any] = {"measured": found.exponent, "low": found.low, "high": found.high}
         shown |= {"covers": found.covers, "r2": found.r2}
         ends = f"{min(sizes)} to {max(sizes)}"
         fits.append({**form, "of": of, "sizes": ends, "expected": 2 * form["exponent"] - 1, **shown})
