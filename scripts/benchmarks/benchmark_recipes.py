@@ -5,7 +5,6 @@ import dataclasses
 import functools
 import json
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,16 +12,16 @@ from typing import Any
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_seqmix.analysis import iter_language_model_scores
-from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
 from hf_seqmix.training.arguments import RunArguments
-from hf_seqmix.training.results import Result, group_results, summarize
-from hf_seqmix.training.tables import results_table
+from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from .benchmark_inputs import default_device, first_bytes
-from .benchmark_training import RATES, Job, Report, make_run, select, train_all, training_arguments, write_report
+from .benchmark_training import RATES, Job, Report, make_run, train_all, training_arguments, write_report
+from .equal_seconds import timings_table, updates_in
+from .recipes_report import LONGER, best_factor, describe
 
 PLAIN = "as the recipe"
 LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
@@ -32,18 +31,7 @@ EVALUATIONS = 6
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
 TEST_METRICS = ("test_bits_per_byte", "test_bits_per_byte_longer")
-LONGER = 4
-"""Times the length of training at which a model is scored on the test split, too."""
 FAST_BYTES = 4000
-
-TABLE = {
-    "bits_per_byte": "bits per byte:.3f",
-    "test_bits_per_byte": "test split:.3f",
-    "test_bits_per_byte_longer": f"at {LONGER} times the length:.3f",
-    "updates": "updates:,.0f",
-    "train_seconds": "seconds:,.0f",
-    "num_parameters": "parameters:,.0f",
-}
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -80,6 +68,14 @@ def add_recipes(benchmarks: Any) -> None:
         help="what the learning rates of a recipe or variant are multiplied by",
     )
     parser.add_argument("--max-seconds", type=float, help="of each training, instead of the size's")
+    parser.add_argument(
+        "--time-in-turns",
+        type=int,
+        metavar="ROUNDS",
+        help="first time updates of all models in turns, so many rounds, and train each for the updates that take it "
+        "the seconds by the median: the speed of the machine at one time or another favors none. By default each run "
+        "times its own first updates",
+    )
     parser.set_defaults(run=run_recipes)
 
 
@@ -94,7 +90,12 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
         variants = {PLAIN: {}, **variants}
     if not variants:
         raise ValueError("--no-plain leaves nothing to train: give a --variant.")
-    for name, numbers in (("--rate-factors", arguments.rate_factors), ("--max-seconds", [arguments.max_seconds])):
+    positive = {
+        "--rate-factors": arguments.rate_factors,
+        "--max-seconds": [arguments.max_seconds],
+        "--time-in-turns": [arguments.time_in_turns],
+    }
+    for name, numbers in positive.items():
         if any(number is not None and number <= 0 for number in numbers):
             raise ValueError(f"{name} must be positive; given {', '.join(map(str, numbers))}.")
     fixed = [name for name in parse_overrides(arguments.training) if name in (*RATES, *LENGTHS)]
@@ -113,10 +114,17 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
         raise ValueError("two recipes have one name, by which results tell models apart: rename one.")
     cases = [(model, variant) for model in models for variant in variants]
 
+    updates: dict[str, int] = {}
+
     def job(model: str, variant: str, factor: float, seed: int) -> Job:
-        return make_job(arguments, model, models[model], variant, variants[variant], factor, seed)
+        number = updates.get(case_name(model, variant))
+        return make_job(arguments, model, models[model], variant, variants[variant], factor, seed, number)
 
     first, *others = arguments.seeds
+    if arguments.time_in_turns and not arguments.costs:
+        kinds = [dataclasses.replace(job(*case, 1.0, first), name=case_name(*case)) for case in cases]
+        seconds = seconds_of(arguments)
+        updates |= updates_in(seconds, kinds, arguments.time_in_turns, arguments.output_dir)
     tried = [job(*case, factor, first) for case in cases for factor in arguments.rate_factors]
     every = [*tried, *(job(*case, 1.0, seed) for case in cases for seed in others)]
     report = train_all(arguments, tried, measure, planned=every)
@@ -128,8 +136,21 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
         later = train_all(arguments, again, measure, planned=[])
         report.results += later.results
         report.failures |= later.failures
-    write_report(arguments.output_dir, report, describe(arguments.output_dir, report.results, best))
+    parts = describe(arguments.output_dir, report.results, best)
+    if updates:
+        parts.append("Updates timed in turns.\n\n" + timings_table(arguments.output_dir))
+    write_report(arguments.output_dir, report, parts)
     return report
+
+
+def case_name(model: str, variant: str) -> str:
+    """Return what a recipe with a variant is called in paths."""
+    return f"{model}/{variant.replace(' ', '-')}"
+
+
+def seconds_of(arguments: argparse.Namespace) -> float:
+    """Return the budget of a training."""
+    return float(arguments.max_seconds or SECONDS[arguments.size])
 
 
 def parse_variants(given: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
@@ -166,9 +187,21 @@ def make_job(
     fields: Mapping[str, Any],
     factor: float,
     seed: int,
+    updates: int | None,
 ) -> Job:
-    """Return one training, with all settings of its recipe written out."""
-    seconds = arguments.max_seconds or SECONDS[arguments.size]
+    """Return one training, with all settings of its recipe written out.
+
+    Args:
+        arguments: of the command line.
+        model: name of the recipe.
+        recipe: as read.
+        variant: name of the variant.
+        fields: of the variant.
+        factor: of the rates.
+        seed: of the training.
+        updates: that take the model its seconds; None where the run finds out by a trial of its own.
+    """
+    seconds = seconds_of(arguments)
     merged = merge_recipes(recipe, sections_of(fields))
     training = merged["training"]
     # As a float: YAML reads 1e-3 as text.
@@ -178,7 +211,13 @@ def make_job(
     if training.get("optim") == "muon":
         rates.setdefault("muon_learning_rate", SeqMixTrainingArguments.muon_learning_rate * factor)
     every = 1 / EVALUATIONS
-    length = {"max_seconds": seconds, "eval_strategy": "steps", "eval_steps": every, "save_steps": every}
+    length: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": every, "save_steps": every}
+    if updates is None:
+        length["max_seconds"] = seconds
+    else:
+        # A warm-up in updates stays as the recipe says, and would go with the length that it was laid out for.
+        kept = {name: training[name] for name in ("warmup_steps",) if training.get(name) is not None}
+        length |= {"max_steps": updates, **kept}
     data = {"max_eval_blocks": 4} if arguments.size == "fast" else {}
     run = make_run(
         "language modeling", merged, {"training": {**rates, **length}, "data": data}, arguments=arguments, seed=seed
@@ -189,7 +228,7 @@ def make_job(
         "size": arguments.size,
         "setting": {"variant": variant, "rate_factor": factor, "budget": seconds},
     }
-    name = f"{model}/{variant.replace(' ', '-')}/factor-{factor:g}/seed-{seed}"
+    name = f"{case_name(model, variant)}/factor-{factor:g}/seed-{seed}"
     probe = functools.partial(score_test, max_bytes=FAST_BYTES if arguments.size == "fast" else None)
     return Job(name, "pretrain.py", run, labels, probe=probe)
 
@@ -239,56 +278,3 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
     }
     results = group_results(values, **shared)
     return results + group_results({"bits_per_byte": curve}, over="seconds", **shared)
-
-
-def best_factor(results: Sequence[Result], model: str, variant: str) -> float | None:
-    """Return the factor of the rates whose model has the fewest bits per byte; None where none was measured."""
-    own = [
-        result
-        for result in select(results, model=model, variant=variant, metric="bits_per_byte", seconds=None)
-        if result.value is not None and not math.isnan(result.value)
-    ]
-    best = min(own, key=lambda result: result.value or math.inf).setting["rate_factor"] if own else None
-    return best if isinstance(best, (int, float)) else None
-
-
-def describe(folder: Path, results: Sequence[Result], best: Mapping[tuple[str, str], float | None]) -> list[str]:
-    """Return the tables, and plot bits per byte over seconds."""
-    at_best = [
-        result
-        for result in results
-        if result.setting["rate_factor"] == best.get((result.model, str(result.setting["variant"])))
-    ]
-    if not at_best:
-        return []
-    curves = [
-        dataclasses.replace(result, model=f"{result.model}, {result.setting['variant']}")
-        for result in at_best
-        if result.get("seconds") is not None
-    ]
-    if len({result.model for result in curves}) <= 8:
-        plot_results(
-            [dataclasses.replace(r, setting={"seconds": r.setting["seconds"]}) for r in curves],
-            folder / "bits_per_byte.png",
-            x="seconds",
-            y="bits_per_byte",
-            labels={"seconds": "seconds of training", "bits_per_byte": "bits per byte"},
-        )
-    final = [result for result in at_best if result.get("seconds") is None]
-    rows = {"model": "recipe", "variant": "variant", "rate_factor": "rates x"}
-    return [
-        "Best rate of each: bits per byte of the validation text in equal seconds, and of the test split.\n\n"
-        + results_table(final, rows, TABLE),
-        "Every rate, first seed.\n\n" + rates_table([r for r in results if r.get("seconds") is None]),
-    ]
-
-
-def rates_table(results: Sequence[Result]) -> str:
-    """Return bits per byte by rate, of the seed that tried all of them."""
-    first = results[0].seed
-    own = [s.result for s in summarize(select(results, metric="bits_per_byte", seed=first))]
-    columns = {factor: f"x {factor:g}:.3f" for factor in sorted({float(r.setting["rate_factor"] or 0) for r in own})}
-    rows = [
-        dataclasses.replace(r, setting={**r.setting, "rate_factor": float(r.setting["rate_factor"] or 0)}) for r in own
-    ]
-    return results_table(rows, {"model": "recipe", "variant": "variant"}, columns, over="rate_factor")

@@ -28,7 +28,6 @@ LOG = "runs.jsonl"
 
 TRIAL_UPDATES = 5  # timed to tell what a run will cost: the median leaves the first, slow ones out
 _SHORT: dict[str, Any] = {
-    "max_steps": TRIAL_UPDATES,
     "eval_strategy": "no",
     "save_strategy": "no",
     "load_best_model_at_end": False,
@@ -304,7 +303,7 @@ def state_costs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[dict
             logger.info(f"timing {TRIAL_UPDATES} updates of {job.name}")
             folder = arguments.output_dir / "costs" / job.name
             shutil.rmtree(folder, ignore_errors=True)
-            found = train(replace(job, run=_trial(job), probe=None, before=None), folder)
+            found = train(trial_of(job, TRIAL_UPDATES), folder)
             shutil.rmtree(folder, ignore_errors=True)
             known[kind] = {} if isinstance(found, str) else found
         speed = known[kind].get("train", known[kind])
@@ -326,11 +325,18 @@ def state_costs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> list[dict
     return rows
 
 
-def _trial(job: Job) -> Run:
-    """Return the run cut to a few updates."""
+def trial_of(job: Job, updates: int) -> Job:
+    """Return a job cut to a few updates, without the stage before it: what is timed.
+
+    Args:
+        job: any.
+        updates: that are made; the medians of `train` leave the first, slow ones out.
+    """
     training = {name: value for name, value in job.run.training.items() if name not in REPLACED["max_steps"]}
-    sections = merge_recipes({"data": job.run.data}, {"training": training}, TRIALS[job.script])
-    return replace(job.run, data=sections["data"], training=sections["training"])
+    short = merge_recipes(TRIALS[job.script], {"training": {"max_steps": updates}})
+    sections = merge_recipes({"data": job.run.data}, {"training": training}, short)
+    run = replace(job.run, data=sections["data"], training=sections["training"])
+    return replace(job, run=run, probe=None, before=None)
 
 
 def write_report(folder: Path, report: Report, parts: Sequence[str]) -> None:

@@ -95,7 +95,7 @@ def _draw_errors(axes: Axes, own: Mapping[int | None, Sequence[Figures]], law: P
         losses = [own[size][place].one("train_loss") or math.nan for size in sizes]
         axes.plot(sizes, losses, "o", color=COLORS[0], label="training loss" if place == 0 else None)
     fitted = [law.constant * size**-law.exponent for size in sizes]
-    label = f"size^-{law.exponent:.3f} ({law.low:.3f} to {law.high:.3f})"
+    label = f"size^-p, p = {law.exponent:.3f} ({law.low:.3f} to {law.high:.3f})"
     axes.plot(sizes, fitted, "-", color=COLORS[1], label=label)
     paper = [fitted[0] * (size / sizes[0]) ** -PAPER_EXPONENT for size in sizes]
     axes.plot(sizes, paper, "--", color="#888888", label=f"slope of the paper, {PAPER_EXPONENT}")

@@ -106,6 +106,64 @@ def test_a_rate_that_the_recipe_does_not_say_is_multiplied_too(
     assert [job.run.training["learning_rate"] for job in trained] == [2.5e-5, 5e-5, 1e-4]
 
 
+def test_models_timed_in_turns_have_the_updates_of_equal_seconds(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timing = importlib.import_module("benchmarks.equal_seconds")
+    slow = {"tiny/as-the-recipe": [0.4, 0.1, 0.2], "tiny/wide": [0.3, 0.8, 0.5]}
+    trials = []
+
+    def train(job: Any, folder: Path) -> dict[str, Any]:
+        trials.append((job.name, job.run.training["max_steps"]))
+        assert "max_seconds" not in job.run.training and "warmup_steps" not in job.run.training
+        return {"seconds_per_update": slow[job.name].pop()}
+
+    monkeypatch.setattr(timing, "train", train)
+    options = [
+        "--variant",
+        "wide",
+        "hidden_size=16",
+        "--time-in-turns",
+        "3",
+        "--max-seconds",
+        "10",
+        "--seeds",
+        "0",
+        "1",
+    ]
+    script.main(command(recipe, tmp_path / "out", *options))
+    assert trials == [("tiny/as-the-recipe", timing.UPDATES), ("tiny/wide", timing.UPDATES)] * 3
+    lengths = {job.labels["setting"]["variant"]: job.run.training["max_steps"] for job in trained}
+    assert lengths == {"as the recipe": 50, "wide": 20}  # 10 s at medians of 0.2 and 0.5 s
+    assert all(job.run.training["warmup_steps"] == 2 for job in trained)
+    assert not any({"max_seconds", "max_tokens"} & set(job.run.training) for job in trained)
+    assert "| tiny/wide          |   0.5000 | 0.3000 | 0.8000 |" in (tmp_path / "out" / "results.md").read_text()
+
+    # The same again: nothing is timed. A new variant is timed beside the others, on a machine half as fast by now.
+    slow |= {"tiny/as-the-recipe": [0.4], "tiny/wide": [1.0], "tiny/deep": [2.0]}
+    script.main(command(recipe, tmp_path / "out", *options))
+    assert len(trials) == 6
+    deep = ["--variant", "deep", "num_hidden_layers=4", "--time-in-turns", "1"]
+    script.main(command(recipe, tmp_path / "out", *options, *deep))
+    lengths = {job.labels["setting"]["variant"]: job.run.training["max_steps"] for job in trained}
+    assert lengths == {"as the recipe": 50, "wide": 20, "deep": 10}
+
+
+def test_a_trial_that_fails_is_said(
+    script: Any,
+    trained: list[Any],
+    recipe: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(importlib.import_module("benchmarks.equal_seconds"), "train", lambda *_: "no memory")
+    with pytest.raises(SystemExit):
+        script.main(command(recipe, tmp_path / "out", "--time-in-turns", "1"))
+    assert "tiny/as-the-recipe could not be timed: no memory" in capsys.readouterr().err
+    assert not trained
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run's folder: a small model that has not learned anything."""

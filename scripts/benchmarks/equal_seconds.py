@@ -1,0 +1,92 @@
+"""Updates that take several models equal seconds, by timing their updates in turns.
+
+A budget that each run turns into updates by a trial of its own depends on what the machine did in that minute. Medians
+of trials in turns put all models under the same conditions.
+"""
+
+import json
+import logging
+import shutil
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hf_seqmix._files import write_json
+from hf_seqmix.training.tables import markdown_table
+
+from .benchmark_training import RATES, Job, train, trial_of
+
+TIMINGS = "timings.json"
+"""File of an output folder: kind of a job -> seconds of an update in each trial. A resumed benchmark reads it."""
+UPDATES = 25
+"""Of a trial, of which the median counts."""
+
+COLUMNS = {
+    "name": "model",
+    "median": "s/update:.4f",
+    "low": "least:.4f",
+    "high": "most:.4f",
+}
+
+logger = logging.getLogger("run_benchmarks")
+
+
+def updates_in(seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Path) -> dict[str, int]:
+    """Return name of a job -> the updates that take it so many seconds; at least 1.
+
+    Each round times `UPDATES` updates of every job, one job after the other, in a process of its own.
+
+    Args:
+        seconds: of CPU time on one thread, else of the wall.
+        jobs: one a model; their own lengths and rates do not matter.
+        rounds: of trials, whose median counts.
+        output_dir: of the benchmark. Its file `timings.json` keeps the trials. A job that is new there is timed beside
+            all others, and its seconds are scaled by what the others need now and needed then.
+
+    Raises:
+        ValueError: a trial failed; its folder stays.
+    """
+    path = output_dir / TIMINGS
+    known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    trials = {_kind(job, output_dir): job for job in jobs}
+    if any(kind not in known for kind in trials):
+        now = _timed(trials, rounds, output_dir)
+        shared = [statistics.median(known[kind]) / statistics.median(now[kind]) for kind in now if kind in known]
+        scale = statistics.median(shared) if shared else 1.0
+        known |= {kind: [scale * each for each in now[kind]] for kind in now if kind not in known}
+        output_dir.mkdir(parents=True, exist_ok=True)
+        write_json(path, known)
+    return {job.name: max(1, round(seconds / statistics.median(known[kind]))) for kind, job in trials.items()}
+
+
+def timings_table(output_dir: Path) -> str:
+    """Return all trials of an output folder as a table: medians, the least and the most."""
+    known: dict[str, list[float]] = json.loads((output_dir / TIMINGS).read_text(encoding="utf-8"))
+    rows = [
+        {"name": kind.rpartition("-")[0], "median": statistics.median(all_), "low": min(all_), "high": max(all_)}
+        for kind, all_ in known.items()
+    ]
+    return markdown_table(rows, COLUMNS)
+
+
+def _kind(job: Job, output_dir: Path) -> str:
+    """Return the name of a job and what tells it from others of that name: all but its rates, seed and length."""
+    trial = trial_of(job, UPDATES).portable(output_dir)
+    alike = replace(trial, seed=0, training={**trial.training, **dict.fromkeys(RATES)})
+    return f"{job.name}-{alike.digest[:8]}"
+
+
+def _timed(trials: Mapping[str, Job], rounds: int, output_dir: Path) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {kind: [] for kind in trials}
+    for number in range(1, rounds + 1):
+        for kind, job in trials.items():
+            logger.info(f"round {number} of {rounds}: timing {UPDATES} updates of {job.name}")
+            folder = output_dir / "costs" / kind
+            shutil.rmtree(folder, ignore_errors=True)
+            speed = train(trial_of(job, UPDATES), folder)
+            if isinstance(speed, str):
+                raise ValueError(f"updates of {job.name} could not be timed: {speed}")
+            shutil.rmtree(folder, ignore_errors=True)
+            found[kind].append(speed["seconds_per_update"])
+    return found
