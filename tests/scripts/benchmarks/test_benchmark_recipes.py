@@ -150,17 +150,11 @@ def test_models_timed_in_turns_have_the_updates_of_equal_seconds(
 
 
 def test_a_trial_that_fails_is_said(
-    script: Any,
-    trained: list[Any],
-    recipe: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.import_module("benchmarks.equal_seconds"), "train", lambda *_: "no memory")
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit, match="tiny/as-the-recipe could not be timed: no memory"):
         script.main(command(recipe, tmp_path / "out", "--time-in-turns", "1"))
-    assert "tiny/as-the-recipe could not be timed: no memory" in capsys.readouterr().err
     assert not trained
 
 
