@@ -35,6 +35,9 @@ TASKS = ("listops", "text", "retrieval")
 OPERATOR = "-"
 """Label of the words of ListOps that close no list."""
 
+VALUES = "values-to-the-end.parquet"
+"""Beside the texts; the name tells it from files of version 0.2.0, whose ends had no value."""
+
 ROOM = 512
 """Tokens that short texts are packed into."""
 GENTLE = 0.1
@@ -73,7 +76,7 @@ def pretraining_job(
     if run.task == "listops":
         data = {
             "task": "token-classification",
-            "train_file": [str(training_values(texts))],
+            "train_file": [str(training_values(texts, build_tokenizer(run.model["tokenizer"]).eos_token))],
             "validation_fraction": 0.02,
             "text_columns": ["words"],
             "label_column": ["values"],
@@ -142,16 +145,18 @@ def classifier_of_values(folder: Path) -> Path:
     return target
 
 
-def training_values(texts: Path) -> Path:
+def training_values(texts: Path, end: str | None) -> Path:
     """Write the words of expressions of ListOps and the value of each, "-" for an operator, unless that was done.
 
     Args:
         texts: the file of the expressions, as `training_texts` writes it.
+        end: the token that ends a text, where a classifier of whole expressions reads the answer. So the value of the
+            expression is learned there, too.
 
     Raises:
         ValueError: an expression was cut, since it is longer than the inputs of the classifier, or is none.
     """
-    target = texts.with_name("values.parquet")
+    target = texts.with_name(VALUES)
     if target.is_file():
         return target
     try:
@@ -161,6 +166,8 @@ def training_values(texts: Path) -> Path:
             "--self-pretrain learns the value of every list, but an expression is longer than this size reads, or is "
             f"none: {error} Give shorter expressions, or train with --full."
         ) from error
+    if end is not None:
+        read = [[*words, (end, words[-1][1])] for words in read]
     columns = {
         "words": [[word for word, _ in words] for words in read],
         "values": [[OPERATOR if value is None else str(value) for _, value in words] for words in read],

@@ -21,7 +21,9 @@ IGNORED_LABEL = -100
 class TokenClassification:
     """One label for each word of a list of words, such as a part of speech.
 
-    The label of a word is on its last token, because a causal model has seen the whole word only there.
+    The label of a word is on its last token, because a causal model has seen the whole word only there. Where the last
+    word is what the tokenizer itself adds to the end of a text, its label is that of the added token: a label of the
+    whole text.
     """
 
     words_column: str
@@ -136,7 +138,8 @@ def _encode_words(
         ids: Ids = []
         targets: Ids = []
         kept: Ids = []
-        for word, piece in enumerate(pieces):
+        ends = bool(pieces and pieces[-1]) and pieces[-1] == list(special.single_after)
+        for word, piece in enumerate(pieces[:-1] if ends else pieces):
             if not piece and tokenizer.unk_token_id is not None:
                 piece = [tokenizer.unk_token_id]
             if len(ids) + len(piece) > room:
@@ -150,5 +153,8 @@ def _encode_words(
         before = [IGNORED_LABEL] * len(special.single_before)
         after = [IGNORED_LABEL] * (len(row["input_ids"]) - len(before) - len(targets))
         row["labels"] = before + targets + after
+        if ends and kept == list(range(len(words) - 1)):
+            row["labels"][-1] = labels[index][-1] if labels else 0
+            kept.append(len(words) - 1)
         rows.append({**row, "kept": kept})
     return to_columns(rows)

@@ -65,3 +65,15 @@ def test_bad_data(tokenizers):
     task = TokenClassification.from_data(table(), "tokens", "tags")
     with pytest.raises(ValueError, match="validation data has the label 'PER'"):
         task.encode(table([["a"]], [["PER"]]), tokenizers["bytes"], 40, "validation")
+
+
+def test_the_token_that_ends_a_text_can_have_a_label(tokenizers):
+    words, tags = [["be", "[SEP]"], ["be", "cafe", "[SEP]"], ["[SEP]"]], [["O", "LOC"], ["O", "O", "LOC"], ["LOC"]]
+    data = table(words, tags)
+    task = TokenClassification.from_data(data, "tokens", "tags")
+    bert = tokenizers["bert"]
+    encoded = task.encode(data, bert, 6, "training")
+    assert encoded["input_ids"][0] == bert("be")["input_ids"] and encoded["input_ids"][2] == bert("")["input_ids"]
+    assert encoded["labels"][0] == [-100, -100, 1, 0] and encoded["labels"][2] == [-100, 0]
+    assert encoded["kept"] == [[0, 1], [0], [0]]  # "cafe" is cut, and with it the label of the whole text
+    assert [label for label in encoded["labels"][1] if label != -100] == [1]

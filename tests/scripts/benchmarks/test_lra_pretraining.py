@@ -14,6 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoModelForTokenCl
 
 from hf_seqmix import TNNConfig
 from hf_seqmix.data import build_tokenizer, evaluate_listops
+from hf_seqmix.data.labelled import TokenClassification
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 NAMES = ("run_benchmarks", "benchmark_lra", "benchmark_training", "lra_data", "lra_pretraining")
@@ -113,9 +114,15 @@ def test_the_values_of_all_lists_come_before_those_of_expressions(scripts: Any, 
     sources = datasets.Dataset.from_parquet(second.data.train_file, cache_dir=cache)["Source"]
     assert len(rows) == 30
     for words, values, source in zip(rows["words"], rows["values"], sources, strict=True):
-        assert words == source.replace("(", " ").replace(")", " ").split()
+        assert words == [*source.replace("(", " ").replace(")", " ").split(), "<eos>"]
         assert [value == "-" for value in values] == [word.startswith("[") for word in words]
-        assert values[-1] == str(evaluate_listops(source))
+        assert values[-1] == values[-2] == str(evaluate_listops(source))
+    # Both stages read the same ids, and the value of an expression is learned where the classifier reads its answer.
+    tokenizer = build_tokenizer("listops")
+    task = TokenClassification.from_data(rows, "words", "values")
+    encoded = task.encode(rows, tokenizer, first.data.max_length, "training")
+    assert encoded["input_ids"] == [tokenizer(source)["input_ids"] for source in sources]
+    assert [task.label_names[row[-1]] for row in encoded["labels"]] == [values[-1] for values in rows["values"]]
 
 
 def test_the_classifier_begins_as_what_knows_the_values(scripts: Any, tmp_path: Path) -> None:
@@ -151,8 +158,8 @@ def test_expressions_that_are_cut_have_no_values(scripts: Any, tmp_path: Path) -
     with pytest.raises(
         ValueError, match=r"longer than this size reads.* lacks a closing bracket\. Give shorter expressions"
     ):
-        scripts.lra_pretraining.training_values(texts)
-    assert not texts.with_name("values.parquet").exists()
+        scripts.lra_pretraining.training_values(texts, "<eos>")
+    assert [path.name for path in tmp_path.iterdir()] == ["train.parquet"]
 
 
 def test_runs_are_told_apart_by_their_first_stage(scripts: Any, reviews: Path, tmp_path: Path) -> None:
