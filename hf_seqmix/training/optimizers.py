@@ -1,14 +1,15 @@
 """Optimizers that treat hidden matrices, kernel networks and the rest of a model apart, for the `Trainer`."""
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ..models.parameter_roles import hidden_matrices, kernel_parameters
 
-__all__ = ["MUON", "MuonWithAdamW", "OptimizerError", "RoleOptimizers"]
+__all__ = ["MUON", "Float32Muon", "MuonWithAdamW", "OptimizerError", "RoleOptimizers", "newton_schulz"]
 
 MUON = "muon"
 """The name by which `--optim` asks for Muon."""
@@ -18,6 +19,75 @@ Group = dict[str, Any]
 
 class OptimizerError(ValueError):
     """What was asked of an optimizer does not suit the model, which is known only after data was prepared."""
+
+
+class Float32Muon(torch.optim.Muon):
+    """`torch.optim.Muon` whose Newton-Schulz iterations are in float32 instead of bfloat16.
+
+    Processors without products in bfloat16 emulate them, at less than a tenth of the speed of float32: then the
+    iterations of torch take several times as long as the model's forward and backward pass.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Update all parameters; `closure`, if given, computes the loss anew, with gradients, and is called once."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            rate, momentum = group["lr"], group["momentum"]
+            for parameter in group["params"]:
+                if (gradient := parameter.grad) is None:
+                    continue
+                state = self.state[parameter]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(gradient)
+                average = state["momentum_buffer"].lerp_(gradient, 1 - momentum)
+                update = gradient.lerp(average, momentum) if group["nesterov"] else average
+                update = newton_schulz(update, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                parameter.mul_(1 - rate * group["weight_decay"])
+                parameter.add_(update, alpha=-rate * _scale(group["adjust_lr_fn"], *parameter.shape))
+        return loss
+
+
+def newton_schulz(
+    matrix: Tensor,
+    coefficients: tuple[float, float, float] = (3.4445, -4.7750, 2.0315),
+    steps: int = 5,
+    eps: float = 1e-7,
+) -> Tensor:
+    """Return a matrix with nearly the singular vectors of the given one, and singular values near 1.
+
+    X <- a X + b (X X^T) X + c (X X^T)^2 X, `steps` times, from X = matrix / ||matrix||_F. Source: Jordan et al. 2024,
+    "Muon: an optimizer for hidden layers in neural networks".
+
+    Args:
+        matrix: (rows, columns), of any floating dtype; the iterations are in float32, or in float64 if that is given.
+        coefficients: a, b, c.
+        steps: iterations.
+        eps: least norm that is divided by.
+
+    Returns:
+        (rows, columns), of the dtype of the iterations.
+    """
+    a, b, c = coefficients
+    x = matrix.to(torch.promote_types(matrix.dtype, torch.float32))
+    is_tall = x.shape[0] > x.shape[1]
+    if is_tall:
+        x = x.T
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    return x.T if is_tall else x
+
+
+def _scale(rule: str | None, rows: int, columns: int) -> float:
+    """Return what a rate is multiplied by for matrices of a shape, by the rules of `torch.optim.Muon`."""
+    if rule == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / columns))
 
 
 class MuonWithAdamW(torch.optim.Optimizer):
@@ -33,13 +103,20 @@ class MuonWithAdamW(torch.optim.Optimizer):
         matrices: groups for Muon, of matrices only; a group may have any option of `torch.optim.Muon`.
         others: groups for AdamW, which may have any option of `torch.optim.AdamW`.
         lr: the rate to which schedules that end at a given rate relate that rate; by default that of the first group.
+        dtype: of the Newton-Schulz iterations, bfloat16 as in torch, or float32.
 
     Raises:
         OptimizerError: for a group of Muon with parameters that are no matrices, as they are where a strategy flattens
             parameters.
     """
 
-    def __init__(self, matrices: list[Group], others: list[Group], lr: float | None = None) -> None:
+    def __init__(
+        self,
+        matrices: list[Group],
+        others: list[Group],
+        lr: float | None = None,
+        dtype: torch.dtype = torch.bfloat16,
+    ) -> None:
         for group in matrices:
             for parameter in group["params"]:
                 if parameter.ndim != 2:
@@ -48,12 +125,13 @@ class MuonWithAdamW(torch.optim.Optimizer):
                         "parameters are flattened (DeepSpeed, FSDP of version 1) take FSDP of version 2, or another "
                         "optimizer."
                     )
-        parts = [(torch.optim.AdamW, others), (torch.optim.Muon, matrices)]
+        muon = torch.optim.Muon if dtype == torch.bfloat16 else Float32Muon
+        parts = [(torch.optim.AdamW, others), (muon, matrices)]
         self._parts = [make(groups) for make, groups in parts if groups]
         groups = [group for part in self._parts for group in part.param_groups]
         super().__init__(groups, {"lr": groups[0]["lr"] if lr is None else lr})
 
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update all parameters; `closure`, if given, computes the loss anew, with gradients, and is called once."""
         loss = None
         if closure is not None:
@@ -83,6 +161,7 @@ class RoleOptimizers:
         weight_decay: float,
         kernel_learning_rate: float | None = None,
         muon: Mapping[str, Any] | None = None,
+        muon_dtype: torch.dtype = torch.bfloat16,
     ) -> torch.optim.Optimizer:
         """Return the optimizer of a model.
 
@@ -93,6 +172,7 @@ class RoleOptimizers:
             weight_decay: of the parameters that decay.
             kernel_learning_rate: of kernel networks; None for that of the rest.
             muon: options of Muon for the hidden matrices; None for AdamW there, too.
+            muon_dtype: of its Newton-Schulz iterations, bfloat16 or float32.
 
         Raises:
             OptimizerError: for a rate of kernel networks where none is trained, or Muon without hidden matrices.
@@ -129,4 +209,4 @@ class RoleOptimizers:
         # Schedules that end at a given rate read the optimizer's own rate, beside those of its groups.
         if muon is None:
             return torch.optim.AdamW(by_adamw, **adamw)
-        return MuonWithAdamW(by_muon, by_adamw, lr=adamw["lr"])
+        return MuonWithAdamW(by_muon, by_adamw, lr=adamw["lr"], dtype=muon_dtype)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import nn
 from transformers.training_args import OptimizerNames
 
@@ -93,4 +94,6 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
             "weight_decay": self.weight_decay,
             "kernel_learning_rate": self.kernel_learning_rate,
             "muon": {"lr": self.muon_learning_rate} if by_muon else None,
+            # Where the run does not compute in bfloat16, the processor may have to emulate products in bfloat16.
+            "muon_dtype": torch.bfloat16 if self.bf16 or self.device.type != "cpu" else torch.float32,
         }

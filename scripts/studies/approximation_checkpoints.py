@@ -10,7 +10,7 @@ from approximation_plots import plot_order
 
 from hf_seqmix.analysis.rates import LinearTarget, OrderingRow, checkpoint_report
 from hf_seqmix.training.environment import environment_of, portable_command
-from hf_seqmix.training.result_files import write_report, write_results
+from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
 __all__ = ["add_checkpoints", "run_checkpoints"]
@@ -55,8 +55,7 @@ def run_checkpoints(arguments: argparse.Namespace) -> Rows:
     columns |= {name: f"{name}:.1e" for name in models}
     state = "trained on" if arguments.train_on else "as they are"
     title = f"Mean square errors of saved models, {state}, on held-out rows of {arguments.length} tokens"
-    write_report(arguments, "checkpoints", [(title, rows, columns)])
-    write_results(arguments.output_dir / "checkpoints.jsonl", results)
+    write_report(arguments, "checkpoints", [(title, rows, columns)], results)
     plot_order(rows, list(models), FLOORS, arguments.output_dir / "checkpoints.png")
     return rows
 

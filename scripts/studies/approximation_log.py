@@ -14,7 +14,8 @@ from tqdm import tqdm
 from hf_seqmix.analysis.rates import Target, TrainedModel, TrainSettings, train_on_target
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile
-from hf_seqmix.training.results import Result
+from hf_seqmix.training.results import Kind, Result
+from hf_seqmix.training.run import Run
 
 __all__ = ["Log", "Rows", "logger", "median", "settings_of", "shared_arguments", "unfinished", "values"]
 
@@ -66,39 +67,46 @@ class Log:
         self,
         make: Callable[[], nn.Module],
         target: Target,
-        model: str,
+        model: Mapping[str, Any],
+        data: Mapping[str, Any],
         keep: Callable[[TrainedModel], None] | None = None,
-        **setting: Any,
     ) -> list[Result]:
         """Return the errors of a model on a target: read, or measured for the seeds that are missing and written.
 
         Args:
             make: makes the model.
             target: what is learned.
-            model: its name.
+            model: its name and fields.
+            data: what tells the target from others.
             keep: called with each model that was trained.
-            **setting: what else the errors depend on.
         """
-        words = {"model": model, **{name: str(value) for name, value in setting.items()}}
-        training = dataclasses.asdict(self.settings)
-        keys = {seed: {**words, "seed": seed, "training": training} for seed in self.arguments.seeds}
-        missing = [seed for seed, key in keys.items() if self.file.get(key) is None]
+        run = self._run(model, data, dataclasses.asdict(self.settings))
+        runs = {seed: dataclasses.replace(run, seed=seed) for seed in self.arguments.seeds}
+        missing = [seed for seed, each in runs.items() if self.file.get(each) is None]
         if missing:
-            for each in self._trained(make, target, ", ".join(words.values()), missing):
-                self.file.append(keys[each.seed], list(self._results(each, model, setting)))
+            label = ", ".join(
+                str(value) for value in (*model.values(), *data.values()) if not isinstance(value, Mapping)
+            )
+            for trained in self._trained(make, target, label, missing):
+                self.file.append(runs[trained.seed], list(self._results(trained, runs[trained.seed])))
                 if keep is not None:
-                    keep(each)
-        return [result for key in keys.values() for result in self.file.get(key) or []]
+                    keep(trained)
+        return [result for each in runs.values() for result in self.file.get(each) or []]
 
-    def note(self, model: str, value: float, kind: str = "measured", seed: int | None = None, **setting: Any) -> float:
+    def note(
+        self, model: str, value: float, data: Mapping[str, Any], kind: Kind = "measured", seed: int | None = None
+    ) -> float:
         """Write an error that nothing was trained for, unless the file has it, and return the error."""
-        key = {"model": model, "seed": seed, **{name: str(entry) for name, entry in setting.items()}}
-        found = self.file.get(key)
+        run = dataclasses.replace(self._run({"name": model}, data, {}), seed=seed or 0)
+        found = self.file.get(run)
         if found is None:
-            found = [self._result(model, "test_error", value, seed, setting, kind=kind)]
-            self.file.append(key, found)
+            found = [self._result(run, "test_error", value, seed, kind)]
+            self.file.append(run, found)
         assert found[0].value is not None
         return found[0].value
+
+    def _run(self, model: Mapping[str, Any], data: Mapping[str, Any], training: Mapping[str, Any]) -> Run:
+        return Run(f"approximation-{self.arguments.experiment}", model, data, training)
 
     def _trained(
         self, make: Callable[[], nn.Module], target: Target, label: str, seeds: Sequence[int]
@@ -113,16 +121,16 @@ class Log:
         logger.info(f"{label}: {', '.join(f'{each.test_error:.2e}' for each in trained)}")
         return trained
 
-    def _results(self, trained: TrainedModel, model: str, setting: Mapping[str, Any]) -> Iterator[Result]:
+    def _results(self, trained: TrainedModel, run: Run) -> Iterator[Result]:
         figures = {"test_error": trained.test_error, "train_error": trained.train_error, "updates": trained.steps}
         for metric, value in (figures | {"has_stalled": float(trained.has_stalled)}).items():
-            yield self._result(model, metric, value, trained.seed, setting)
+            yield self._result(run, metric, value, trained.seed)
 
-    def _result(
-        self, model: str, metric: str, value: float, seed: int | None, setting: Mapping[str, Any], **fields: Any
-    ) -> Result:
-        task = f"approximation-{self.arguments.experiment}"
-        return Result(task, model, metric, value, seed, setting=dict(setting), **fields, **self.shared)
+    def _result(self, run: Run, metric: str, value: float, seed: int | None, kind: Kind = "measured") -> Result:
+        model, data = dict(run.model), dict(run.data)
+        name = model.pop("name")
+        setting = data | {key: entry for key, entry in model.items() if not isinstance(entry, Mapping)}
+        return Result(run.task, name, metric, value, seed, kind=kind, setting=setting, run=run, **self.shared)
 
 
 def values(results: Sequence[Result], metric: str = "test_error") -> list[float]:

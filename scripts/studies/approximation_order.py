@@ -64,15 +64,20 @@ def run_order(arguments: argparse.Namespace) -> Rows:
         versions = altered_targets(target)
         for alteration in arguments.alterations:
             version = versions[alteration]
-            setting = {"kernel": kernel, "alteration": alteration}
-            row: dict[str, Any] = {**setting, "causal": "yes" if version.is_causal else "no", "cut": []}
+            data = {"kernel": kernel, "alteration": alteration, "length": arguments.length}
+            row: dict[str, Any] = {
+                "kernel": kernel,
+                "alteration": alteration,
+                "causal": "yes" if version.is_causal else "no",
+                "cut": [],
+            }
             limits = error_floors(version)
             for name in FLOORS:
-                row[name] = log.note(f"best {name.replace('_', ' ')}", limits[name].mse, "baseline", **setting)
+                row[name] = log.note(f"best {name.replace('_', ' ')}", limits[name].mse, data, "baseline")
             for name in arguments.models:
                 if name == "ski_tnn" and version.is_causal:
                     continue  # bidirectional only
-                row[name], cut = _errors(log, name, version, setting)
+                row[name], cut = _errors(log, name, version, data)
                 row["cut"] += [f"{name} ({cut})"] * bool(cut)
             rows.append({**row, "cut": ", ".join(row["cut"]) or "none"})
     columns = {"kernel": "kernel", "alteration": "target", "causal": "causal"}
@@ -87,17 +92,18 @@ def run_order(arguments: argparse.Namespace) -> Rows:
     return rows
 
 
-def _errors(log: Log, name: str, target: Target, setting: Mapping[str, Any]) -> tuple[float | None, int]:
+def _errors(log: Log, name: str, target: Target, data: Mapping[str, Any]) -> tuple[float | None, int]:
     """Return the median error of a model, and of how many seeds the training was cut."""
     if name == "rnn, solved":
-        return median([_solved(log, target, seed, setting) for seed in log.arguments.seeds]), 0
+        return median([_solved(log, target, seed, data) for seed in log.arguments.seeds]), 0
 
     def keep(trained: TrainedModel) -> None:
         if log.arguments.save_models and isinstance(trained.model, TokenRegressor):
-            stem = "-".join([name, *setting.values(), str(trained.seed)]).replace(" ", "-")
+            stem = "-".join([name, data["kernel"], data["alteration"], str(trained.seed)]).replace(" ", "-")
             trained.model.save_pretrained(Path(log.arguments.output_dir) / "models" / stem)
 
-    results = log.train(functools.partial(_model, name, target), target, name, keep, **setting)
+    model = {"name": name} | ({"mixer_config": MIXERS[name]} if MIXERS.get(name) else {})
+    results = log.train(functools.partial(_model, name, target), target, model, data, keep)
     return median(values(results)), unfinished(results)
 
 
@@ -110,7 +116,7 @@ def _model(name: str, target: Target) -> nn.Module:
     return MixerRegressor(name, max_length=target.length, is_causal=target.is_causal, **MIXERS[name])
 
 
-def _solved(log: Log, target: Target, seed: int, setting: Mapping[str, Any]) -> float:
+def _solved(log: Log, target: Target, seed: int, data: Mapping[str, Any]) -> float:
     """Return the error of a random linear RNN of 128 states whose readout is the least squares solution."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -120,4 +126,4 @@ def _solved(log: Log, target: Target, seed: int, setting: Mapping[str, Any]) -> 
     inputs, outputs = target.draw(2048, generator, torch.float64)
     with torch.no_grad():
         error = (net(inputs) - outputs).square().mean().item()
-    return log.note("rnn, solved", error, seed=seed, **setting)
+    return log.note("rnn, solved", error, data, seed=seed)

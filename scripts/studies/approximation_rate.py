@@ -98,11 +98,11 @@ def _row(log: Log, form: dict[str, Any], size: int) -> dict[str, Any]:
         max_length=target.length,
         **model,
     )
-    setting = {"exponent": form["exponent"], "rank": form["rank"], "head_size": size, **model}
-    results = log.train(make, target, "transformer", **setting)
+    data = {"exponent": form["exponent"], "rank": form["rank"], "length": target.length}
+    results = log.train(make, target, {"name": "transformer", "head_size": size, **model}, data)
     errors = values(results, "train_error")
     cut = target.truncation_error(size)
-    log.note("truncated coupling", cut, "baseline", exponent=form["exponent"], rank=form["rank"], head_size=size)
+    log.note("truncated coupling", cut, {**data, "cut_to": size}, "baseline")
     figures = {"train_error": median(errors), "least": min(errors), "test_error": median(values(results))}
     return {**form, "head_size": size, **figures, "truncated": cut, "errors": errors, "cut": unfinished(results)}
 

@@ -13,7 +13,7 @@ from transformers import TrainingArguments
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.models.parameter_roles import hidden_matrices, kernel_parameters
 from hf_seqmix.training.divergence_error import DivergenceError
-from hf_seqmix.training.optimizers import MuonWithAdamW, OptimizerError, RoleOptimizers
+from hf_seqmix.training.optimizers import Float32Muon, MuonWithAdamW, OptimizerError, RoleOptimizers, newton_schulz
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
@@ -41,7 +41,7 @@ def losses(run: ResumableTrainer) -> list[float]:
 
 
 def test_each_part_is_the_optimizer_of_torch(tmp_path: Path) -> None:
-    run = trainer(tmp_path, optim="muon", learning_rate=3e-3, muon_learning_rate=5e-2, weight_decay=0.1)
+    run = trainer(tmp_path, optim="muon", learning_rate=3e-3, muon_learning_rate=5e-2, weight_decay=0.1, bf16="true")
     ours: Any = run.create_optimizer()
     twin = model()
     names, decays = hidden_matrices(twin), set(run.get_decay_parameter_names(twin))
@@ -64,6 +64,42 @@ def test_each_part_is_the_optimizer_of_torch(tmp_path: Path) -> None:
     for (name, own), other in zip(run.model.named_parameters(), twin.parameters(), strict=True):
         assert torch.equal(own, other), name
     assert {group["lr"] for group in ours.param_groups} == {3e-3, 5e-2}
+
+
+@pytest.mark.parametrize("options", [{}, {"nesterov": False}, {"adjust_lr_fn": "match_rms_adamw", "ns_steps": 3}])
+def test_muon_in_float32_is_the_muon_of_torch_but_for_rounding(options: dict[str, Any]) -> None:
+    generator = torch.Generator().manual_seed(0)
+    start = [torch.randn(shape, generator=generator) for shape in [(6, 6), (5, 11), (13, 4), (1, 7), (7, 1)]]
+    ours, theirs = ([torch.nn.Parameter(matrix.clone()) for matrix in start] for _ in range(2))
+    muon: list[Any] = [{"params": ours, "lr": 0.1, "weight_decay": 0.1, **options}]
+    optimizers = [MuonWithAdamW(muon, [], dtype=torch.float32), torch.optim.Muon(theirs, 0.1, 0.1, **options)]
+    for _ in range(3):
+        for own, other in zip(ours, theirs, strict=True):
+            own.grad = torch.randn(own.shape, generator=generator)
+            other.grad = own.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    for own, other, matrix in zip(ours, theirs, start, strict=True):
+        moved = (other - matrix).norm()
+        assert 0 < (own - other).norm() < 0.02 * moved, own.shape  # eight bits of bfloat16
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (3, 17), (17, 3), (1, 5), (1, 1)])
+def test_newton_schulz_keeps_singular_vectors_and_evens_singular_values(shape: tuple[int, int]) -> None:
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    u, s, vh = torch.linalg.svd(matrix, full_matrices=False)
+    values = s / s.norm()
+    for _ in range(5):
+        values = 3.4445 * values - 4.7750 * values**3 + 2.0315 * values**5
+    torch.testing.assert_close(newton_schulz(matrix), u @ torch.diag(values) @ vh)
+    assert newton_schulz(matrix.bfloat16()).dtype == torch.float32
+    assert newton_schulz(torch.zeros(shape)).abs().max() == 0
+
+
+def test_iterations_are_in_bfloat16_only_where_the_run_is(tmp_path: Path) -> None:
+    for bf16, kind in (("false", Float32Muon), ("true", torch.optim.Muon)):
+        optimizer: Any = trainer(tmp_path / bf16, optim="muon", bf16=bf16).create_optimizer()
+        assert [type(part) for part in optimizer._parts] == [torch.optim.AdamW, kind]
 
 
 def test_a_resumed_run_is_the_run_bit_for_bit(tmp_path: Path) -> None:

@@ -50,12 +50,17 @@ def test_alterations_have_floors_and_runs_are_kept(script, load, tmp_path, capsy
     assert script.main(command) == rows
     fewer = script.main([word for word in command if word != "1"])
     assert fewer[0]["tnn"] == min(each.value for each in results if _is_first_error(each))
+    measured = [each for each in results if each.kind == "measured"]
+    assert all(each.run.seed == each.seed and each.run.model["name"] == each.model for each in measured)
+    with pytest.raises(TypeError, match="not callable"):  # rows of another length are another run
+        script.main([word.replace("20", "21") for word in command if not word.startswith("/")] + [str(tmp_path)])
 
 
 def _is_first_error(result):
     return (result.model, result.metric, result.seed) == ("tnn", "test_error", 0) and result.setting == {
         "kernel": "exponential",
         "alteration": "original",
+        "length": 20,
     }
 
 
