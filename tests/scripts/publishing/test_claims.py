@@ -1,0 +1,137 @@
+"""The page of claims: figures are read from results, paired by seed, and few seeds decide nothing."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+
+from hf_seqmix.training.result_files import write_results
+from hf_seqmix.training.results import Result
+
+ROOT = Path(__file__).resolve().parents[3]
+SCRIPT = ROOT / "scripts" / "publishing" / "claims.py"
+MEASURED = ROOT / "scripts" / "measured"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    specification = importlib.util.spec_from_file_location("claims", SCRIPT)
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+LOSSES = {"ours": [1.0, 2.0, 4.0], "control": [2.0, 3.0, 5.5], "short": [1.0]}
+OURS = {"file": "results.jsonl", "metric": "loss", "model": "ours", "setting": {"length": 8}, "format": ".2f"}
+
+
+def write(folder: Path, **claim: Any) -> Path:
+    """Write results, and a claim about them; return the file of claims."""
+    results = [
+        Result("lm", model, "loss", value + (length - 8), seed, setting={"length": length}, command="run me")
+        for model, values in LOSSES.items()
+        for seed, value in enumerate(values)
+        for length in (8, 16)
+    ]
+    write_results(folder / "results.jsonl", [*results, Result("lm", "exact", "loss", 3.0, kind="baseline")])
+    whole = {"claim": "Ours is better.", "place": "page 1", "verdict": "reproduced", **claim}
+    path = folder / "claims.yaml"
+    path.write_text(yaml.safe_dump({"A. Author 2020": [whole]}), encoding="utf-8")
+    return path
+
+
+def page(script: ModuleType, path: Path) -> str:
+    return script.render(script.read_claims(path), script.Results(path.parent))
+
+
+@pytest.mark.parametrize(
+    ("figure", "text"),
+    [
+        ({}, "2.33 ± 1.53"),
+        ({"pool": "median"}, "2.00 (1.00 to 4.00)"),
+        ({"factor": 100, "format": ".0f"}, "233 ± 153"),
+        ({"against": {"model": "control"}, "by": "difference", "format": "+.2f"}, "-1.17 ± 0.29"),
+        ({"against": {"model": "control"}}, "0.63 ± 0.12"),
+        ({"against": {"model": "control"}, "by": "percent", "pool": "median", "format": ".0f"}, "-33 (-50 to -27)"),
+        ({"against": {"setting": {"length": 16}}, "by": "difference"}, "-8.00 ± 0.00"),
+    ],
+)
+def test_figures_are_of_the_results_seed_by_seed(
+    script: ModuleType, tmp_path: Path, figure: dict[str, Any], text: str
+) -> None:
+    path = write(tmp_path, measured="a loss of {a}", figures={"a": {**OURS, **figure}}, why="so it is")
+    assert f"| a loss of {text} [1]" in page(script, path)
+
+
+def test_a_page_has_verdicts_seeds_and_commands(script: ModuleType, tmp_path: Path) -> None:
+    path = write(
+        tmp_path, measured="{a} and {b}", figures={"a": OURS, "b": {**OURS, "model": "control"}}, why="as ever"
+    )
+    text = page(script, path)
+    (row,) = [line for line in text.splitlines() if "Ours is better" in line]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells == [
+        "Ours is better. (page 1)",
+        "-",
+        "2.33 ± 1.53 and 3.50 ± 1.80 [1]",
+        "-",
+        "3",
+        "**reproduced**: as ever",
+    ]
+    assert "- **reproduced** (1): " in text and "- **undecided** (0): " in text and "\n1. `run me`\n" in text
+
+
+@pytest.mark.parametrize(
+    ("claim", "message"),
+    [
+        ({"figures": {"a": {**OURS, "model": "short"}}}, "is reproduced by 1 seeds; with fewer than 3"),
+        ({"figures": {"a": {**OURS, "against": {"model": "short"}}}}, "is reproduced by 1 seeds"),
+        ({"verdict": "sound"}, "A. Author 2020, claim 1: verdict 'sound' is none of reproduced, "),
+        ({"verdict": "undecided"}, "claim 1 is undecided; say in 'why' what would decide it"),
+        ({"figures": {"a": {**OURS, "model": "theirs"}}}, "no results: loss of theirs in results.jsonl"),
+        ({"figures": {"a": {**OURS, "setting": {}}}}, "several results of seed 0: loss of ours"),
+        ({"figures": {"a": {**OURS, "median": True}}}, "figure 'a' has the unknown field 'median'"),
+        ({"measured": "{b}", "figures": {"a": OURS}}, "names the figure 'b', which its figures do not have"),
+        ({"measured": "by thought"}, "neither it nor its results name a command"),
+        ({"figures": {"a": {**OURS, "file": "none.jsonl"}}}, "none.jsonl cannot be read"),
+        ({"source": "x"}, "unknown field 'source'"),
+    ],
+)
+def test_what_a_page_must_not_say_is_refused_in_a_line(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], claim: dict[str, Any], message: str
+) -> None:
+    path = write(tmp_path, **claim)
+    assert script.main(["--claims", str(path), "--into", str(tmp_path / "CLAIMS.md")]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.startswith("claims.py: ") and error.count("\n") == 1
+    assert not (tmp_path / "CLAIMS.md").exists()
+
+
+def test_exact_claims_need_no_seeds_and_undecided_claims_no_command(script: ModuleType, tmp_path: Path) -> None:
+    short = {"a": {**OURS, "model": "short"}}
+    for claim in (
+        {"trained": False, "figures": short},
+        {"verdict": "undecided", "why": "more seeds", "figures": short},
+    ):
+        assert "1.00" in page(script, write(tmp_path, measured="{a}", **claim))
+    assert "more seeds" in page(script, write(tmp_path, verdict="undecided", why="more seeds"))
+    baseline = {"a": {"file": "results.jsonl", "metric": "loss", "model": "exact", "kind": "baseline"}}
+    assert "| 3 [1]" in page(script, write(tmp_path, measured="{a}", figures=baseline, command="think"))
+
+
+def test_a_file_of_something_else_is_refused(script: ModuleType, tmp_path: Path) -> None:
+    path = tmp_path / "claims.yaml"
+    for text in ("just words", "source: no list", "a: [b", "source: [words]"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=r"claims\.yaml"):
+            script.read_claims(path)
+    with pytest.raises(ValueError, match="cannot be read as claims"):
+        script.read_claims(tmp_path / "none.yaml")
+
+
+def test_the_committed_page_is_of_the_committed_results(script: ModuleType) -> None:
+    committed = (MEASURED / "CLAIMS.md").read_text(encoding="utf-8")
+    assert page(script, MEASURED / "claims.yaml") == committed, "write scripts/measured/CLAIMS.md anew"
