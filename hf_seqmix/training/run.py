@@ -91,7 +91,7 @@ def run_of(arguments: argparse.Namespace, task: str, model: Mapping[str, Any] | 
         if name in _PRIVATE or value is None:
             continue
         section = "model" if _MODEL.fullmatch(name) else "data" if _DATA.fullmatch(name) else "training"
-        entry = portable_path(str(value)) if isinstance(value, (str, Path)) else value
+        entry = [_portable(each) for each in value] if isinstance(value, (list, tuple)) else _portable(value)
         if name.endswith("_file"):
             entry = {"path": entry, "digest": file_digest(Path(value))}
         sections[section][name] = entry
@@ -99,3 +99,7 @@ def run_of(arguments: argparse.Namespace, task: str, model: Mapping[str, Any] | 
     sections["model"] |= model or {}
     sections["data"] |= data
     return Run(task, seed=seed, **sections)
+
+
+def _portable(value: Any) -> Any:
+    return portable_path(str(value)) if isinstance(value, (str, Path)) else value
