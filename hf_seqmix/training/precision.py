@@ -18,7 +18,14 @@ from transformers.hf_argparser import string_to_bool
 from .._files import write_json
 from .run_folder import PRECISION_FILE
 
-__all__ = ["AUTO", "PRECISION_FILE", "AutoPrecisionArguments", "bfloat16_speedup", "settle_precision"]
+__all__ = [
+    "AUTO",
+    "PRECISION_FILE",
+    "AutoPrecisionArguments",
+    "bfloat16_speedup",
+    "gpu_has_bfloat16",
+    "settle_precision",
+]
 
 AUTO = "auto"
 """What `auto` chose, in the folder of the run."""
@@ -56,7 +63,7 @@ class AutoPrecisionArguments(TrainingArguments):
         if self.auto_bf16 and self.fp16:
             raise ValueError("--bf16 auto and --fp16 exclude each other; give one of them.")
         try:
-            chosen = not self.use_cpu and _gpu_has_bfloat16() if self.auto_bf16 else string_to_bool(given)
+            chosen = not self.use_cpu and gpu_has_bfloat16() if self.auto_bf16 else string_to_bool(given)
         except ArgumentTypeError as error:
             raise ValueError(f"--bf16 is {self.bf16!r}; it must be true, false or auto.") from error
         vars(self)["bf16"] = chosen  # a bool from here on, as the library declares it
@@ -101,14 +108,14 @@ def settle_precision(
     vars(training).update(bf16=low, mixed_precision="bf16" if low else "no")
 
 
-def _gpu_has_bfloat16() -> bool:
-    # Emulated, bfloat16 works on any GPU and is slower than float32.
+def gpu_has_bfloat16() -> bool:
+    """Return whether there is a CUDA GPU that computes in bfloat16 and does not emulate it."""
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _choose(device: torch.device, width: int, rows: int) -> dict[str, Any]:
     if device.type == "cuda":
-        has = _gpu_has_bfloat16()
+        has = gpu_has_bfloat16()
         reason = f"the GPU {'has' if has else 'has no'} bfloat16"
         return {"dtype": "bfloat16" if has else "float32", "speedup": None, "reason": reason}
     width = min(max(width, 64), 512)

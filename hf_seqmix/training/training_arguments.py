@@ -11,7 +11,7 @@ from torch import nn
 from transformers.training_args import OptimizerNames
 
 from .optimizers import MUON, RoleOptimizers
-from .precision import AutoPrecisionArguments
+from .precision import AutoPrecisionArguments, gpu_has_bfloat16
 
 __all__ = ["SeqMixTrainingArguments"]
 
@@ -94,6 +94,9 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
             "weight_decay": self.weight_decay,
             "kernel_learning_rate": self.kernel_learning_rate,
             "muon": {"lr": self.muon_learning_rate} if by_muon else None,
-            # Where the run does not compute in bfloat16, the processor may have to emulate products in bfloat16.
-            "muon_dtype": torch.bfloat16 if self.bf16 or self.device.type != "cpu" else torch.float32,
+            # Processors and older GPUs emulate products in bfloat16, more slowly than float32.
+            "muon_dtype": torch.bfloat16 if self.bf16 or self._has_bfloat16() else torch.float32,
         }
+
+    def _has_bfloat16(self) -> bool:
+        return self.device.type == "cuda" and gpu_has_bfloat16()
