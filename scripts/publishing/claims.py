@@ -126,16 +126,13 @@ def _claim(entry: Any, where: str) -> Claim:
         raise ValueError(f"{where}: verdict {fields['verdict']!r} is none of {', '.join(VERDICTS)}.")
     if fields["verdict"] == "undecided" and not fields.get("why"):
         raise ValueError(f"{where} is undecided; say in 'why' what would decide it.")
-    names = {each.name: object if each.name in ("factor", "against") else (str, Mapping) for each in _fields(Figure)}
+    names: dict[str, Any] = {each.name: (str, Mapping) for each in dataclasses.fields(Figure)}
+    names |= {"factor": (int, float)}
     figures = {
         name: Figure(**checked(figure, names, {"file", "metric"}, f"{where}, figure {name!r}"))
         for name, figure in fields.get("figures", {}).items()
     }
     return Claim(**{**fields, "figures": figures, "trained": is_trained})
-
-
-def _fields(kind: type) -> tuple[dataclasses.Field[Any], ...]:
-    return dataclasses.fields(kind)
 
 
 class Results:
