@@ -18,7 +18,7 @@ from hf_seqmix.training.scoring import METRIC_KEYS
 
 from .benchmark_inputs import fingerprint, short_names
 from .benchmark_training import Job, Report, make_run, select, state_costs, train_all, training_arguments, write_report
-from .glue_report import COLUMNS, describe, published, task_scores
+from .glue_report import COLUMNS, describe, task_scores
 
 DEFAULT_TASKS = ("sst2", "cola", "rte", "mrpc", "stsb")
 
@@ -171,7 +171,6 @@ def run_glue(arguments: argparse.Namespace) -> Report:
         if result.metric not in scores
         or result.get("learning_rate") in (None, chosen.get((result.task, result.model)))
     ]
-    report.results += published(arguments.tasks) if report.results else []
     write_report(arguments.output_dir, report, describe(arguments.output_dir, report.results, arguments.tasks))
     return report
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_seqmix.analysis.result_plots import plot_results
-from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.results import Result
 from hf_seqmix.training.tables import results_table
 
 from .benchmark_training import select
@@ -41,25 +41,10 @@ COLUMNS = {
     "wnli": Column("WNLI", ACCURACY),
 }
 
-# Qin et al. 2023 (arXiv 2305.04749), GLUE table; quoted from memory, the numbers of parameters agree with this
-# package's models. MRPC is F1 there, QQP accuracy; the means are over these seven columns.
-PUBLISHED: dict[str, dict[str, tuple[float | None, ...]]] = {
-    "TNN, 126.4 M": {
-        **{"mnli": (76.72, 76.06), "qnli": (85.06,), "qqp": (None, 88.30)},
-        **{"sst2": (90.60,), "mrpc": (82.96, None), "cola": (49.85,)},
-    },
-    "Transformer, 124.7 M": {
-        **{"mnli": (79.37, 79.07), "qnli": (87.79,), "qqp": (None, 88.04)},
-        **{"sst2": (90.25,), "mrpc": (88.35, None), "cola": (38.63,)},
-    },
-}
 NOTE = (
     "In per cent, on the published development sets, scored once; means and standard deviations (±) over seeds. The "
-    "average is over tasks, each the mean of its metrics; a correlation that is not defined counts as 0. Published: "
-    "Qin et al. 2023 (arXiv 2305.04749), models of another size, pretrained on all of WikiText-103; quoted from "
-    "memory; their averages over MNLI, QNLI, QQP, SST-2, MRPC and CoLA are 78.51 and 78.79."
+    "average is over tasks, each the mean of its metrics; a correlation that is not defined counts as 0."
 )
-SOURCE = "Qin et al. 2023, quoted from memory"
 RUNS = {
     "held_out_score": "held-out score:.4f",
     "held_out_examples": "held out:,.0f",
@@ -77,18 +62,6 @@ def task_scores(task: str, splits: Mapping[str, Mapping[str, Any]]) -> dict[str,
         value = splits.get(split, {}).get(key)
         found[label] = value if value is not None and math.isfinite(value) else None
     return {**found, "score": statistics.mean(value or 0.0 for value in found.values())}
-
-
-def published(tasks: Sequence[str]) -> list[Result]:
-    """Return the figures of the paper."""
-    results = []
-    for name, figures in PUBLISHED.items():
-        for task in tasks:
-            labels = [label for _, _, label in COLUMNS[task].metrics]
-            known = {k: v / 100 for k, v in zip(labels, figures.get(task, ()), strict=False) if v is not None}
-            fields = {"task": task, "model": name, "size": "full", "kind": "published", "source": SOURCE}
-            results += group_results(known | ({"score": statistics.mean(known.values())} if known else {}), **fields)
-    return results
 
 
 def describe(folder: Path, results: Sequence[Result], tasks: Sequence[str]) -> list[str]:
@@ -136,7 +109,7 @@ def per_cent(result: Result, metric: str) -> Result:
 
 def averages(results: Sequence[Result], tasks: Sequence[str]) -> list[Result]:
     """Return the mean score of every model and seed that has a score in all tasks."""
-    scores = [r for r in select(results, metric="score", task=tuple(tasks)) if r.kind != "published"]
+    scores = select(results, metric="score", task=tuple(tasks))
     found = []
     for model, seed in dict.fromkeys((result.model, result.seed) for result in scores):
         own = {result.task: result for result in select(scores, model=model, seed=seed)}

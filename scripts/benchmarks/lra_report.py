@@ -17,12 +17,12 @@ PUBLISHED: dict[str, dict[str, float]] = {
     "tnn": {"text": 86.39, "listops": 47.33, "retrieval": 89.40, "pathfinder": 73.89, "image": 77.84},
     "ski_tnn": {"text": 83.19, "listops": 45.31, "retrieval": 88.73, "pathfinder": 68.30, "image": 76.46},
     "fd_tnn": {"text": 85.00, "listops": 55.21, "retrieval": 90.26, "pathfinder": 69.45, "image": 84.12},
-    # Tay et al. 2021 (arXiv 2011.04006), the Transformer of their leaderboard
+    # Tay et al. 2021 (arXiv 2011.04006), table 1, the Transformer
     "attention": {"text": 64.27, "listops": 36.37, "retrieval": 57.46, "pathfinder": 71.40, "image": 42.44},
 }
 """Accuracies in per cent, of the benchmark's own data at its full size."""
 
-SOURCES = dict.fromkeys(TOEPLITZ, "Moreno, Mei, Walters 2023, table 2") | {"attention": "Tay et al. 2021"}
+SOURCES = dict.fromkeys(TOEPLITZ, "Moreno, Mei, Walters 2023, table 2") | {"attention": "Tay et al. 2021, table 1"}
 
 TABLE = {
     "num_parameters": "parameters:,.0f",
