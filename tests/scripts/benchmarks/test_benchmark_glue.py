@@ -148,7 +148,6 @@ def test_two_metrics_and_two_development_sets(script, trained, model, tmp_path, 
     table = capsys.readouterr().out
     header = next(line for line in table.splitlines() if line.startswith("| model"))
     assert all(f" {name} |" in header for name in ("STS-B Pearson", "STS-B Spearman", "MNLI matched", "average"))
-    assert "76.7" in table and "76.1" in table
 
 
 def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
