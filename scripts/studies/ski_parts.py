@@ -1,5 +1,7 @@
-"""The two parts of SKI's operator as mixers of their own: what remains of SKI-TNN without the other part."""
+"""The two parts of SKI's operator as mixers of their own, and SKI with a low-rank part that begins small."""
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,7 +16,7 @@ from hf_seqmix.ops.masking import TokenLayout
 from hf_seqmix.ops.short_convolution.product import short_conv
 from hf_seqmix.ops.ski.product import ski_matmul
 
-__all__ = ["ConvolutionOnly", "LowRankOnly", "register_parts"]
+__all__ = ["PARTS", "ConvolutionOnly", "LowRankOnly", "quieter", "register_parts", "silent"]
 
 
 class LowRankOnly(nn.Module):
@@ -50,20 +52,42 @@ class ConvolutionOnly(nn.Module):
         return layout.mix(lambda rows: short_conv(rows.transpose(1, 2), self.conv_weight).transpose(1, 2), values)
 
 
-def _builder(part: type[nn.Module]) -> Any:
+def quieter(operator: SKIOperator) -> SKIOperator:
+    """Let the knots begin as N(0, 1 / n^2) for n positions, where they begin as N(0, 1 / n) otherwise.
+
+    Inputs with a mean are then no larger after W A W^T, however long they are.
+    """
+    operator.kernel.length_scale **= 2
+    return operator
+
+
+def silent(operator: SKIOperator) -> SKIOperator:
+    """Let the knots begin at zero: a convolution alone, whose low-rank part is learned from there."""
+    operator.kernel.length_scale = math.inf
+    return operator
+
+
+def _builder(change: Callable[[SKIOperator], nn.Module]) -> Any:
     def build(config: SKITNNConfig, layer_idx: int) -> SKITNNMixer:
         mixer = build_ski_tnn_mixer(config, layer_idx)
         assert isinstance(mixer.operator, SKIOperator)
-        mixer.operator = part(mixer.operator)
+        mixer.operator = change(mixer.operator)
         return mixer
 
     return build
 
 
+PARTS: dict[str, Callable[[SKIOperator], nn.Module]] = {
+    "low-rank-only": LowRankOnly,
+    "convolution-only": ConvolutionOnly,
+    "ski-quiet-low-rank": quieter,
+    "ski-zero-low-rank": silent,
+}
+
+
 def register_parts() -> dict[str, str]:
-    """Make both known to hybrids; return the name in tables -> the name of the mixer."""
-    parts = {"low-rank-only": LowRankOnly, "convolution-only": ConvolutionOnly}
-    names = {name: f"ski_{name.replace('-', '_')}" for name in parts}
-    for name, part in parts.items():
-        register_mixer(names[name], SKITNNConfig, _builder(part))
+    """Make all of them known to hybrids; return the name in tables -> the name of the mixer."""
+    names = {name: f"ski_{name.removeprefix('ski-').replace('-', '_')}" for name in PARTS}
+    for name, change in PARTS.items():
+        register_mixer(names[name], SKITNNConfig, _builder(change))
     return names

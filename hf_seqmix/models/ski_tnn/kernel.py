@@ -33,7 +33,7 @@ class InverseTimeWarpKernel(nn.Module):
             inputs.
     """
 
-    def __init__(self, channels: int, num_knots: int, decay: float | Sequence[float], length_scale: int) -> None:
+    def __init__(self, channels: int, num_knots: int, decay: float | Sequence[float], length_scale: float) -> None:
         super().__init__()
         self.decay = tuple(decay) if isinstance(decay, Sequence) else decay
         if not 1 <= len(self._decays) <= channels:

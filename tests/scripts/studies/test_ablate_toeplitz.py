@@ -8,7 +8,7 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForMaskedLM
 
 from hf_seqmix.models.backbone import SeqMixBlock
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
@@ -56,10 +56,10 @@ def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
     names = ["ski_tnn", "low-rank-only", "convolution-only"]
     assert [row["model"] for row in found["timings"]] == names
     assert found["timings"][1]["time_ratio"] == found["timings"][1]["ms"] / found["timings"][0]["ms"]
-    assert [row["model"] for row in found["trained"]] == names
+    assert [row["model"] for row in found["trained"]] == [*names, "ski-quiet-low-rank", "ski-zero-low-rank"]
     sizes = [row["num_parameters"] for row in found["trained"]]
     assert max(sizes) < 1.02 * min(sizes)
-    assert len({row["test_loss"] for row in found["trained"]}) == 3
+    assert len({row["test_loss"] for row in found["trained"]}) == 5
     results = written(tmp_path, "sparse_low_rank")
     assert [r.value for r in results if r.metric == "test_loss"] == [row["test_loss"] for row in found["trained"]]
     assert [r.value for r in results if r.metric == "ms"] == [row["ms"] for row in found["timings"]]
@@ -158,12 +158,31 @@ def test_the_parts_add_up() -> None:
     x = torch.randn(2, 12, operator.conv_weight.shape[0])
     both = parts.LowRankOnly(operator)(x, layout) + parts.ConvolutionOnly(operator)(x, layout)
     torch.testing.assert_close(operator(x, layout), both)
-    for mixer in parts.register_parts().values():
-        fields = {mixer: {"num_inducing_points": 4}}
-        config: Any = AutoConfig.for_model(
-            "seqmix_hybrid", mixer_types=[mixer], mixer_configs=fields, is_causal=False, **sizes
-        )
-        assert isinstance(SeqMixBlock(config, 0).mixer.operator, (parts.LowRankOnly, parts.ConvolutionOnly))
+    names = parts.register_parts()
+    for name, part in (("low-rank-only", parts.LowRankOnly), ("convolution-only", parts.ConvolutionOnly)):
+        assert isinstance(hybrid_of(names[name], **sizes).model.layers[0].mixer.operator, part)
+
+
+def test_knots_begin_small_or_at_zero() -> None:
+    parts = load("ski_parts")
+    names = parts.register_parts()
+    sizes = {"hidden_size": 64, "intermediate_size": 6, "num_hidden_layers": 1, "max_position_embeddings": 100}
+    expected = {"ski-quiet-low-rank": 0.01, "ski-zero-low-rank": 0.0}
+    for name, spread in expected.items():
+        knots = hybrid_of(names[name], **sizes).model.layers[0].mixer.operator.kernel.past_knots
+        torch.testing.assert_close(knots.std(), torch.tensor(spread), rtol=0.1, atol=0)
+
+
+def hybrid_of(mixer: str, **sizes: int) -> Any:
+    config: Any = AutoConfig.for_model(
+        "seqmix_hybrid",
+        mixer_types=[mixer],
+        mixer_configs={mixer: {"num_inducing_points": 4}},
+        is_causal=False,
+        vocab_size=11,
+        **sizes,
+    )
+    return AutoModelForMaskedLM.from_config(config)
 
 
 @pytest.mark.parametrize(
