@@ -103,7 +103,7 @@ def paper_pairs() -> list[Pair]:
 
     faster: dict[tuple[str, bool, int, int], Mapping[int | None, float]] = {
         # family, causal, its depth, the rival's depth
-        ("fd_tnn", True, 3, 6): {512: 0.15},
+        ("fd_tnn", True, 6, 6): {512: 0.15},
         ("fd_tnn", True, 3, 3): {512: 0.10},
         ("fd_tnn", False, 6, 6): {None: 0.80},
         ("ski_tnn", False, 0, 6): {512: 0.25, 2048: 0.30},
@@ -112,8 +112,8 @@ def paper_pairs() -> list[Pair]:
     pairs = []
     for rival_family in ("original", "tnn"):
         for causal in (True, False):
-            layers = [of("fd_tnn", causal, 3)]
-            layers += [] if causal else [of("fd_tnn", causal, 6), of("ski_tnn", causal)]
+            layers = [of("fd_tnn", causal, 3), of("fd_tnn", causal, 6)]
+            layers += [] if causal else [of("ski_tnn", causal)]
             if rival_family == "original":
                 layers = [of("tnn", causal, 6), *layers]
             for layer in layers:

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ablation_models import SPLITS, run_curves, run_mlp_depth, run_sparse_low_rank
+from ablation_models import run_curves, run_mlp_depth, run_sparse_low_rank
 from ablation_products import run_causal_ski, run_interpolation
+from comparison_options import SPLITS
 
 from hf_seqmix.training import explain_write_error
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import compare_mixers
 import torch
+from comparison_options import SPLITS, Options
 from comparison_tasks import MODELS, TASKS, TOEPLITZ
 from ski_parts import register_parts
 from torch import nn
@@ -23,11 +24,9 @@ from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.run import Run, run_of
 from hf_seqmix.training.timing import Clock, Timed, forward_backward, interleave, medians_ms, peak_bytes
 
-__all__ = ["SPLITS", "run_curves", "run_mlp_depth", "run_sparse_low_rank"]
+__all__ = ["run_curves", "run_mlp_depth", "run_sparse_low_rank"]
 
 logger = logging.getLogger("ablate_toeplitz")
-
-SPLITS = ("train", "validation", "test")
 
 
 def text_files(arguments: argparse.Namespace) -> dict[str, Path]:
@@ -54,7 +53,7 @@ def train(arguments: argparse.Namespace, task: str, models: Sequence[str]) -> li
     names = ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads")
     given = {name: getattr(arguments, name) for name in (*names, "tokenizer", "learning_rates", "seeds")}
     given |= {f"{split}_file": str(path) for split, path in text_files(arguments).items()}
-    options = compare_mixers.Options.of(
+    options = Options.of(
         task, output_dir=Path(arguments.output_dir) / "training", models=models, extend_sweep=0, **given
     )
     comparison = compare_mixers.compare(options)

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compare_mixers import Comparison, Options, add_arguments, compare
+from compare_mixers import Comparison, compare
 from compare_mixers import write_report as write_comparison
+from comparison_options import Options, add_arguments
 from comparison_tasks import build_model
 from transformers import PreTrainedModel
 

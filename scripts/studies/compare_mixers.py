@@ -21,13 +21,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from comparison_bins import mean_of_bins, score_bins
+from comparison_options import Options, add_arguments
 from comparison_results import results_of, run_of
 from comparison_tasks import (
     MODELS,
@@ -41,110 +42,28 @@ from comparison_tasks import (
     data_digest,
 )
 from study_plots import plot_bins, plot_comparison
-from transformers import PreTrainedConfig, PrinterCallback, Trainer, TrainingArguments, default_data_collator
+from transformers import PreTrainedConfig, PrinterCallback, Trainer, default_data_collator
 
 from hf_seqmix._files import write_text
 from hf_seqmix.data import ReproducibleMaskingCollator
-from hf_seqmix.training import block_scores, corpus_metrics, explain_write_error, prepare_run_folder
+from hf_seqmix.modules import StaticNorm, calibrate_static_norms
+from hf_seqmix.training import (
+    block_scores,
+    corpus_metrics,
+    explain_write_error,
+    prepare_run_folder,
+)
 from hf_seqmix.training.environment import environment_of, file_digest, portable_command, portable_path
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
-
-SPLITS = ("train", "validation", "test")
+from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 logger = logging.getLogger("compare_mixers")
 
 
 class OutOfTimeError(Exception):
     """The next run would not end within the time budget."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """What is compared: the arguments of the command line, by their names there.
-
-    Raises:
-        ValueError: if an argument makes no sense.
-    """
-
-    task: str
-    output_dir: Path
-    models: Sequence[str]
-    learning_rates: Sequence[float]
-    seeds: Sequence[int]
-    extend_sweep: int
-    train_file: str | None
-    validation_file: str | None
-    test_file: str | None
-    tokenizer: str
-    steps: int
-    batch_size: int
-    block_size: int
-    eval_blocks: int
-    hidden_size: int
-    num_layers: int
-    decay: float
-    embedding_scale: float
-    threads: int
-    time_budget: float | None = None
-
-    @classmethod
-    def of(cls, task: str, **given: Any) -> "Options":
-        """Return the options of a task; sizes that are missing or None are the task's."""
-        return cls(task=task, **given | {n: v for n, v in TASKS[task].defaults.items() if given.get(n) is None})
-
-    def __post_init__(self) -> None:
-        for name in ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1.")
-        for name in ("models", "learning_rates", "seeds"):
-            values = getattr(self, name)
-            if len(set(values)) < len(values):
-                raise ValueError(f"--{name.replace('_', '-')} names something twice: {' '.join(map(str, values))}.")
-        if not all(0 < rate < math.inf for rate in self.learning_rates):
-            raise ValueError(f"--learning-rates is {self.learning_rates}; rates must be positive and finite.")
-        if self.extend_sweep < 0:
-            raise ValueError(f"--extend-sweep is {self.extend_sweep}; give 0 or more.")
-
-    @property
-    def files(self) -> dict[str, str | None]:
-        """The text of each split."""
-        return {split: getattr(self, f"{split}_file") for split in SPLITS}
-
-    def training(self, rate: float) -> dict[str, Any]:
-        """Return the fields of the training arguments of a run but its seed."""
-        return {
-            "max_steps": self.steps,
-            "per_device_train_batch_size": self.batch_size,
-            "learning_rate": rate,
-            "lr_scheduler_type": "cosine",
-            "warmup_steps": self.steps // 10,
-            "adam_beta2": 0.98,
-            "weight_decay": 0.1,
-            "max_grad_norm": 1.0,
-        }
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options but task, models, output folder and length."""
-    parser.add_argument("--learning-rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], metavar="RATE")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
-    parser.add_argument(
-        "--extend-sweep", type=int, default=2, help="rates to add, at most, while the best is at an edge"
-    )
-    for split in SPLITS:
-        parser.add_argument(f"--{split}-file", help="for the tasks lm-causal and lm-masked")
-    parser.add_argument("--tokenizer", default="bpe:1024", help="see pretrain.py; trained once and kept")
-    parser.add_argument("--steps", type=int, help="updates a run")
-    parser.add_argument("--batch-size", type=int, help="sequences an update")
-    parser.add_argument("--eval-blocks", type=int, help="sequences of the validation and of the test split")
-    parser.add_argument("--hidden-size", type=int)
-    parser.add_argument("--num-layers", type=int)
-    parser.add_argument("--decay", type=float, help="of the kernels of tnn")
-    parser.add_argument("--embedding-scale", type=float, help="of all models")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--time-budget", type=float, help="minutes; no run begins that would end later")
 
 
 def parse_arguments(argv: Sequence[str]) -> Options:
@@ -185,6 +104,7 @@ class Comparison:
             "steps": arguments.steps,
             "batch_size": arguments.batch_size,
             "data": data_digest(self.task),
+            **arguments.departures(),
         }
         self.data = {"block_size": arguments.block_size, "digest": self.settings["data"]}
         self.data |= {"eval_blocks": arguments.eval_blocks}
@@ -249,22 +169,25 @@ class Comparison:
         task, arguments = self.task, self.arguments
         causal = task.kind.causal
         model = build_model(config, causal, seed)
+        if any(isinstance(module, StaticNorm) for module in model.modules()):
+            calibrate_static_norms(model, torch.tensor(task.train[: arguments.batch_size]["input_ids"]))
         with tempfile.TemporaryDirectory() as folder:
+            args = SeqMixTrainingArguments(
+                output_dir=folder,
+                **arguments.training(rate),
+                per_device_eval_batch_size=arguments.batch_size * 4,
+                seed=seed,
+                data_seed=seed,  # the order of the data, which is thereby the same for all models
+                save_strategy="no",
+                logging_steps=max(1, arguments.steps // 20),
+                logging_nan_inf_filter=False,
+                report_to="none",
+                disable_tqdm=True,
+                dataloader_pin_memory=torch.accelerator.is_available(),
+            )
             trainer = Trainer(
                 model=model,
-                args=TrainingArguments(
-                    output_dir=folder,
-                    **arguments.training(rate),
-                    per_device_eval_batch_size=arguments.batch_size * 4,
-                    seed=seed,
-                    data_seed=seed,  # the order of the data, which is thereby the same for all models
-                    save_strategy="no",
-                    logging_steps=max(1, arguments.steps // 20),
-                    logging_nan_inf_filter=False,
-                    report_to="none",
-                    disable_tqdm=True,
-                    dataloader_pin_memory=torch.accelerator.is_available(),
-                ),
+                args=args,
                 train_dataset=task.train,
                 data_collator=default_data_collator
                 if causal or task.tokenizer is None
@@ -273,6 +196,7 @@ class Comparison:
                 compute_metrics=corpus_metrics(),
             )
             trainer.remove_callback(PrinterCallback)
+            trainer.optimizer_cls_and_kwargs = args.optimizer_factory(trainer.get_decay_parameter_names)
             seconds = trainer.train().metrics["train_runtime"]
             scores = {split: self._score(trainer, split) for split in task.evaluation}
         losses = [[entry["step"], _finite(entry["loss"])] for entry in trainer.state.log_history if "loss" in entry]

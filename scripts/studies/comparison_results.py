@@ -21,7 +21,7 @@ def results_of(run: Run, found: Mapping[str, Any], **shared: Any) -> list[Result
         **shared: further fields of all results, such as the environment.
     """
     shared |= {"task": run.task, "model": run.model["name"], "seed": run.seed, "run": run}
-    rate = {"learning_rate": run.training["learning_rate"]}
+    rate = {name: run.training[name] for name in ("learning_rate", "optim", "bf16") if name in run.training}
     numbers = {name: found[name] for name in ("num_parameters", "intermediate_size", "train_seconds")}
     results = group_results(numbers | {"train_loss": found["train_loss_curve"]}, setting=rate, **shared)
     for split in SPLITS:

@@ -1,6 +1,7 @@
 """What compare_mixers.py trains, and on what: the models, made equal in parameters, and the tasks."""
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -54,8 +55,12 @@ TOEPLITZ: dict[str, Any] = {"rpe_hidden_size": 32, "rpe_num_layers": 3}
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tnn": ("tnn", TOEPLITZ),
     "attention": ("seqmix_hybrid", {"mixer_configs": {"attention": {"num_heads": 4}}}),
+    # The library's own transformer, with its own scale of embeddings.
+    "llama": ("llama", {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}),
     "ski_tnn": ("ski_tnn", {}),
 }
+# Softmax, and no activation besides: the feed-forward is the product of two projections.
+MODELS["attention-bilinear"] = ("seqmix_hybrid", MODELS["attention"][1] | {"hidden_act": "linear"})
 MODELS |= {
     f"fd_tnn-{frequency_input}-{activation}": (
         "fd_tnn",
@@ -71,12 +76,30 @@ MODELS |= {f"ipa-{norm}": ("ipa", IPA | {"kernel_norm": norm}) for norm in ("p",
 MODELS |= {
     "ipa-p-shift": ("ipa", IPA | {"kernel_norm": "p", "token_shift": 3}),
     "ipa-p-copy": ("ipa", IPA | {"kernel_norm": "p", "copy_head": True}),
+    # The paper's two sizes: P centers, and affine maps of rank k, hidden_size / P by default.
+    "ipa-p-8-centers": ("ipa", IPA | {"kernel_norm": "p", "num_centers": 8, "num_row_centers": 4}),
+    "ipa-p-half-rank": ("ipa", IPA | {"kernel_norm": "p", "rank": 12}),
+    "ipa-p-double-rank": ("ipa", IPA | {"kernel_norm": "p", "rank": 48}),
 }
 # Sums over the past know no order, so these get positions, as attention has its rotary ones.
 POLYNOMIAL: dict[str, Any] = {"num_attention_heads": 4, "position_embedding_type": "sinusoidal"}
 MODELS |= {f"poly-{degree}": ("poly_transformer", POLYNOMIAL | {"degree": degree}) for degree in (2, 3, 4, 5)}
+MODELS |= {
+    "poly-e": ("poly_transformer", POLYNOMIAL | {"degree": math.e}),
+    "poly-soft": ("poly_transformer", POLYNOMIAL | {"degree_form": "soft"}),
+    # Degree 3 of a learned matrix over positions, as in a mixer of tokens, in place of content.
+    "poly-3-mixer": ("poly_transformer", POLYNOMIAL | {"degree": 3, "mixing": "toeplitz"}),
+    # What is no polynomial in degree 3, one after another: activations, norms, both.
+    "poly-3-bilinear": ("poly_transformer", POLYNOMIAL | {"degree": 3, "hidden_act": "linear"}),
+    "poly-3-static": ("poly_transformer", POLYNOMIAL | {"degree": 3, "normalization": "static"}),
+    "poly-3-polynomial": (
+        "poly_transformer",
+        POLYNOMIAL | {"degree": 3, "normalization": "static", "hidden_act": "linear"},
+    ),
+}
 
 BIDIRECTIONAL_ONLY = {"ski_tnn"}
+CAUSAL_ONLY = {"llama"}
 # The feed-forward of IPA is divided among its centers.
 WIDTH_STEP = {"ipa": 4}
 
@@ -240,6 +263,8 @@ def build_config(name: str, task: Task, sizes: Sizes) -> PreTrainedConfig:
     """
     if name in BIDIRECTIONAL_ONLY and task.kind.causal:
         raise ValueError(f"{name} is bidirectional; it has no causal form. Leave it out or take a masked task.")
+    if name in CAUSAL_ONLY and not task.kind.causal:
+        raise ValueError(f"{name} is causal; it has no masked form. Leave it out or take a causal task.")
     if name == "tnn":
         return _config(name, task, sizes, sizes.hidden_size)
     target = _num_parameters(_config("tnn", task, sizes, sizes.hidden_size), task)
@@ -271,6 +296,10 @@ def config_fields(
         "num_hidden_layers": sizes.num_layers,
         "intermediate_size": intermediate_size,
         "max_position_embeddings": sizes.block_size,
+    }
+    if name == "llama":
+        return model_type, common | fields
+    common |= {
         "embedding_scale": sizes.embedding_scale,
         "hidden_dropout": 0.0,
         "linear_init": "uniform",

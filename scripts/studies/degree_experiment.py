@@ -5,6 +5,7 @@ r"""Does a layer of degree 3 learn more from the same parameters than layers of 
         --output-dir runs/degree/sequence
     python scripts/studies/degree_experiment.py ranks --output-dir runs/degree/ranks
     python scripts/studies/degree_experiment.py log-ranks --output-dir runs/degree/log-ranks
+    python scripts/studies/degree_experiment.py effective-ranks --output-dir runs/degree/effective-ranks
 
 `train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with other
 pairs, 1, with residual nets of layers of degree 2, 3 and 4 (static norms, no activation: polynomials) and of
@@ -12,7 +13,8 @@ fractional degrees. Depths are equal in parameters; the learning rate is chosen 
 architecture are trained side by side. Each line of results.jsonl is an architecture at a task; a killed run goes on
 where it stopped when the command is given again. Writes table.md and plots at the end. `ranks` prints exact separation
 ranks modulo a prime beside what they are said to be. `log-ranks` prints how these ranks grow with depth, degree and
-width, and the share of random sums of monomials whose rank is the number of monomials.
+width, and the share of random sums of monomials whose rank is the number of monomials. `effective-ranks` prints how
+many products suffice for nets of random weights within an error.
 """
 
 import argparse
@@ -26,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from degree_effective import write_effective_rank_tables
 from degree_log_ranks import write_log_rank_tables
 from degree_nets import FORMS, Architecture, architectures, build_net, draw_rows, rank_of
 from degree_report import results_of, run_of, write_report
@@ -87,6 +90,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     )
     logs.add_argument("--draws", type=int, default=1000, help="of sums of monomials")
     logs.add_argument("--threads", type=int, default=1)
+    effective = commands.add_parser("effective-ranks", help="print the ranks of random nets within an error")
+    effective.add_argument("--output-dir", type=Path, help="where to write effective-ranks.md, .jsonl and .png")
+    effective.add_argument("--draws", type=int, default=100, help="of the weights")
+    effective.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args(argv)
     _check(arguments)
     return arguments
@@ -231,6 +238,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         if arguments.command == "log-ranks":
             run = run_of_arguments(arguments, "log-ranks")
             return write_log_rank_tables(arguments.output_dir, arguments.max_size, arguments.draws, run)
+        if arguments.command == "effective-ranks":
+            run = run_of_arguments(arguments, "effective-ranks")
+            return write_effective_rank_tables(arguments.output_dir, arguments.draws, run)
         experiment = Experiment(arguments)
     except ValueError as error:
         sys.exit(f"degree_experiment.py: {error}")

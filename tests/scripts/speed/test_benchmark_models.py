@@ -117,7 +117,9 @@ def test_no_pair_is_left(script: ModuleType, tmp_path: Path) -> None:
 def test_published_figures_stand_beside_their_pair(scripts: dict[str, ModuleType]) -> None:
     made = scripts["layer_candidates"].paper_pairs()
     pairs = {(p.layer.name, p.layer.causal, p.rival.name): p for p in made}
-    assert pairs["fd_tnn K=3", True, "original K=6"].published_faster == {512: 0.15}
+    assert pairs["fd_tnn K=6", True, "tnn K=6"].published_faster == {512: 0.15}
+    assert pairs["fd_tnn K=6", True, "original K=6"].published_faster == {512: 0.15}
+    assert pairs["fd_tnn K=3", True, "original K=6"].published_faster == {}
     assert pairs["fd_tnn K=3", True, "tnn K=3"].published_faster == {512: 0.10}
     assert pairs["fd_tnn K=6", False, "original K=6"].published_faster == {None: 0.80}
     ski = pairs["ski_tnn r=32 m=17", False, "original K=6"]

@@ -104,6 +104,47 @@ def test_models_are_compared_from_end_to_end(script: ModuleType, tmp_path: Path)
     assert str(tmp_path) not in table + (tmp_path / "results.jsonl").read_text(encoding="utf-8")
 
 
+def test_muon_and_nets_that_are_polynomials(script: ModuleType, tmp_path: Path) -> None:
+    rates = ["--learning-rates", "1e-3", "--seeds", "0", "--models"]
+    plain = script.main(recall(tmp_path, *rates, "poly-3-polynomial", "llama"))["results"]
+    muon = script.main(recall(tmp_path, *rates, "poly-3-polynomial", "llama", "--optim", "muon"))["results"]
+    lines = lines_of(tmp_path)
+    assert len(lines) == 4
+    assert [line["key"]["settings"].get("optim") for line in lines] == [None, None, "muon", "muon"]
+    for before, after in zip(plain, muon, strict=True):
+        assert before["num_parameters"] == after["num_parameters"]
+        assert before["test_token_loss"]["mean"] != after["test_token_loss"]["mean"]
+    trainings = [r.run.training for r in read_results(tmp_path / "results.jsonl") if r.metric == "train_seconds"]
+    assert [training.get("muon_learning_rate") for training in trainings] == [None, None, 5e-3, 5e-3]
+
+
+def test_static_norms_are_calibrated(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrated = []
+    own = script.calibrate_static_norms
+    monkeypatch.setattr(script, "calibrate_static_norms", lambda *given: calibrated.append(own(*given)))
+    one = ["--learning-rates", "1e-3", "--seeds", "0", "--models", "poly-3-static", "poly-3-bilinear"]
+    script.main(recall(tmp_path, *one))
+    assert len(calibrated) == 1
+
+
+def test_every_model_has_as_many_parameters(script: ModuleType, tmp_path: Path) -> None:
+    options = script.parse_arguments(["--task", "recall", "--hidden-size", "96", "--output-dir", str(tmp_path)])
+    comparison = script.Comparison(options)
+    tasks = importlib.import_module("comparison_tasks")
+    causal = [name for name in tasks.MODELS if name not in tasks.BIDIRECTIONAL_ONLY]
+    sizes = {}
+    for name in causal:
+        config = script.build_config(name, comparison.task, comparison.sizes)
+        sizes[name] = script.build_model(config, True, 0).num_parameters()
+    # The feed-forward of IPA is divided among its centers: four units are the least step.
+    assert sizes == {name: pytest.approx(sizes["tnn"], rel=4e-3) for name in causal}
+
+
+def test_a_llama_has_no_masked_form(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="llama is causal"):
+        script.main(["--task", "recall-masked", "--models", "llama", "--output-dir", str(tmp_path), *SMALL])
+
+
 @pytest.mark.parametrize(
     ("task", "metric"),
     [("lm-causal", "bits_per_byte"), pytest.param("lm-masked", "token_accuracy", marks=pytest.mark.slow)],

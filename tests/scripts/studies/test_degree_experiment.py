@@ -197,6 +197,29 @@ def test_log_ranks(
         script.main(["log-ranks", "--draws", "0"])
 
 
+def test_effective_ranks(script: ModuleType, tmp_path: Path, load: Any, monkeypatch: Any) -> None:
+    effective = load("degree_effective")
+    for name, value in {"SAMPLED_WIDTHS": (4,), "SAMPLES": 40}.items():
+        monkeypatch.setattr(effective, name, value)
+    # Shallow nets have their exact rank well above rounding, deep ones do not.
+    for degree, depth, rank in ((2, 1, 3), (3, 1, 4), (2, 2, 5)):
+        for measure in effective.MEASURES:
+            assert effective.net_spectrum(degree, depth, 2, measure, seed=0).numerical_rank() == rank
+    rows = script.main(["effective-ranks", "--output-dir", str(tmp_path), "--draws", "3"])["rows"]
+    assert [(row["width"], row["degree"]) for row in rows] == [(w, d) for w in (2, 4) for _ in "un" for d in (2, 3, 4)]
+    assert [row["exact_rank"] for row in rows[:3]] == [65, 82, 65]
+    assert max(rank for row in rows[:6] for rank in row["effective_rank"][0.01].values()) < 20
+    assert max(max(row["beyond_least"].values()) for row in rows[:6]) < 1e-8
+    assert all("beyond_least" not in row for row in rows[6:])
+    written = read_results(tmp_path / "effective-ranks.jsonl")
+    first = {"width": 2, "measure": "uniform", "degree": 2, "depth": 6, "eps": 0.01}
+    found = {r.seed: r.value for r in written if r.metric == "effective_rank" and r.setting == first}
+    assert found == rows[0]["effective_rank"][0.01]
+    assert (tmp_path / "effective-ranks.png").stat().st_size > 10_000
+    with pytest.raises(SystemExit, match="--draws is 0"):
+        script.main(["effective-ranks", "--draws", "0"])
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
