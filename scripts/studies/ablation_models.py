@@ -207,7 +207,7 @@ def plot_layers_and_losses(
 
 
 def run_sparse_low_rank(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time and train SKI and each of its parts alone; train SKI from a low-rank part that is small or zero."""
+    """Time and train SKI and each of its parts alone; train SKI from a low-rank part that is small or zero, and a TNN."""
     parts = register_parts()
     models: dict[str, Mapping[str, Any]] = {"ski_tnn": {"model_type": "ski_tnn"}}
     layers = {"ski_tnn": {"model_type": "ski_tnn", "is_causal": False, **_points(arguments)}}
@@ -222,6 +222,7 @@ def run_sparse_low_rank(arguments: argparse.Namespace) -> dict[str, Any]:
             "mixer_types": [mixer],
             "mixer_configs": {mixer: _points(arguments)},
         }
+    models["tnn"] = {"model_type": "tnn", **TOEPLITZ}  # what a whole Toeplitz matrix is worth on this text
     return layers_and_losses(arguments, "sparse-low-rank", "lm-masked", models, layers)
 
 

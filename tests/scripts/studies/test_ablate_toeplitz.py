@@ -22,6 +22,7 @@ TRAIN = ["--steps", "2", "--batch-size", "2", "--block-size", "32", "--eval-bloc
 TRAIN += ["--num-layers", "1", "--train-characters", "9000", "--tokenizer", "bpe:270", "--learning-rates", "1e-3"]
 TRAIN += ["--seeds", "0"]
 LAYERS = ["--lengths", "32", "--layer-size", "8", "--batch", "1", "--rounds", "1"]
+SMALL_AT_FIRST = ["ski-quiet-low-rank", "ski-zero-low-rank"]
 PRODUCTS = ["--lengths", "16", "33", "--batch", "1", "--channels", "3", "--rounds", "1"]
 
 
@@ -56,10 +57,10 @@ def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
     names = ["ski_tnn", "low-rank-only", "convolution-only"]
     assert [row["model"] for row in found["timings"]] == names
     assert found["timings"][1]["time_ratio"] == found["timings"][1]["ms"] / found["timings"][0]["ms"]
-    assert [row["model"] for row in found["trained"]] == [*names, "ski-quiet-low-rank", "ski-zero-low-rank"]
+    assert [row["model"] for row in found["trained"]] == [*names, *SMALL_AT_FIRST, "tnn"]
     sizes = [row["num_parameters"] for row in found["trained"]]
     assert max(sizes) < 1.02 * min(sizes)
-    assert len({row["test_loss"] for row in found["trained"]}) == 5
+    assert len({row["test_loss"] for row in found["trained"]}) == 6
     results = written(tmp_path, "sparse_low_rank")
     assert [r.value for r in results if r.metric == "test_loss"] == [row["test_loss"] for row in found["trained"]]
     assert [r.value for r in results if r.metric == "ms"] == [row["ms"] for row in found["timings"]]
