@@ -771,9 +771,15 @@ class ModelSuite:
             assert not model.is_remote_code()
 
 
+# By default each direction is compiled once: causal models in evaluation, with caches, the others in training.
+FIRST_CAUSAL = [pytest.param(True, id="causal"), pytest.param(False, id="bidirectional", marks=pytest.mark.slow)]
+FIRST_BOTH = [pytest.param(True, id="causal", marks=pytest.mark.slow), pytest.param(False, id="bidirectional")]
+
+
 class CompiledModelSuite(ModelSuite):
     """The common tests and those of compiled and exported graphs, which take half of the time of all."""
 
+    @pytest.mark.parametrize("is_causal", FIRST_CAUSAL, indirect=True)
     # Without a mask the graph is a part of this one.
     @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
     def test_compiles_in_one_graph(self, is_causal, masked):
@@ -890,6 +896,7 @@ class CompiledModelSuite(ModelSuite):
                 torch.testing.assert_close(actual, expected)
         assert counter.frame_count <= 2
 
+    @pytest.mark.parametrize("is_causal", FIRST_BOTH, indirect=True)
     def test_a_compiled_training_step_has_the_same_gradients(self, is_causal):
         torch._dynamo.reset()
         batch = self.batch("ForTokenClassification")
