@@ -207,7 +207,7 @@ def plot_layers_and_losses(
 
 
 def run_sparse_low_rank(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Time and train SKI and each of its parts; train SKI from a low-rank part that is small or zero, and a TNN."""
+    """Time and train SKI and each of its parts; train SKI from a low-rank part that is large or zero, and a TNN."""
     parts = register_parts()
     models: dict[str, Mapping[str, Any]] = {"ski_tnn": {"model_type": "ski_tnn"}}
     layers = {"ski_tnn": {"model_type": "ski_tnn", "is_causal": False, **_points(arguments)}}

@@ -1,4 +1,4 @@
-"""The two parts of SKI's operator as mixers of their own, and SKI with a low-rank part that begins small."""
+"""The two parts of SKI's operator as mixers of their own, and SKI with another beginning of its low-rank part."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from hf_seqmix.ops.masking import TokenLayout
 from hf_seqmix.ops.short_convolution.product import short_conv
 from hf_seqmix.ops.ski.product import ski_matmul
 
-__all__ = ["PARTS", "ConvolutionOnly", "LowRankOnly", "quieter", "register_parts", "silent"]
+__all__ = ["PARTS", "ConvolutionOnly", "LowRankOnly", "loud", "low_rank_only", "register_parts", "silent"]
 
 
 class LowRankOnly(nn.Module):
@@ -52,12 +52,9 @@ class ConvolutionOnly(nn.Module):
         return layout.mix(lambda rows: short_conv(rows.transpose(1, 2), self.conv_weight).transpose(1, 2), values)
 
 
-def quieter(operator: SKIOperator) -> SKIOperator:
-    """Let the knots begin as N(0, 1 / n^2) for n positions, where they begin as N(0, 1 / n) otherwise.
-
-    Inputs with a mean are then no larger after W A W^T, however long they are.
-    """
-    operator.kernel.length_scale **= 2
+def loud(operator: SKIOperator) -> SKIOperator:
+    """Let the knots begin as N(0, 1 / n) for n positions, where they begin as N(0, 1 / n^2) otherwise."""
+    operator.kernel.length_scale **= 0.5
     return operator
 
 
@@ -65,6 +62,11 @@ def silent(operator: SKIOperator) -> SKIOperator:
     """Let the knots begin at zero: a convolution alone, whose low-rank part is learned from there."""
     operator.kernel.length_scale = math.inf
     return operator
+
+
+def low_rank_only(operator: SKIOperator) -> LowRankOnly:
+    """Leave the convolution out; alone, W A W^T begins on the scale of white inputs."""
+    return LowRankOnly(loud(operator))
 
 
 def _builder(change: Callable[[SKIOperator], nn.Module]) -> Any:
@@ -78,9 +80,9 @@ def _builder(change: Callable[[SKIOperator], nn.Module]) -> Any:
 
 
 PARTS: dict[str, Callable[[SKIOperator], nn.Module]] = {
-    "low-rank-only": LowRankOnly,
+    "low-rank-only": low_rank_only,
     "convolution-only": ConvolutionOnly,
-    "ski-quiet-low-rank": quieter,
+    "ski-loud-low-rank": loud,
     "ski-zero-low-rank": silent,
 }
 

@@ -21,16 +21,15 @@ class InverseTimeWarpKernel(nn.Module):
     PL is piecewise linear on [-1, 1] with knots at j / r, j = -r..r, and PL(0) = 0. So k vanishes at infinity, and any
     lag, however great, falls inside the trained interval. Always in float32 (float64 for float64 weights). Source:
     Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2.2. 2 r m parameters for m channels. Departure: knots
-    begin as N(0, 1 / length_scale) instead of N(0, 1), under which the sum over a sequence is tens of times its
-    inputs.
+    begin as N(0, 1 / length_scale^2) instead of N(0, 1). The kernel is smooth, so that inputs with a mean are summed
+    over all lags: at N(0, 1) outputs are larger than inputs by the length, and a convolution beside them is lost.
 
     Args:
         channels: m.
         num_knots: r, knots on each side of zero.
         decay: lambda, strictly between 0 and 1; at 1 the warp would be a sign and the kernel two constants. With n of
             them, channel c has number floor(c n / m).
-        length_scale: number of positions that outputs sum over at first, so that they begin on the scale of the
-            inputs.
+        length_scale: number of positions that outputs sum over, so that they begin no larger than the inputs.
     """
 
     def __init__(self, channels: int, num_knots: int, decay: float | Sequence[float], length_scale: float) -> None:
@@ -64,7 +63,7 @@ class InverseTimeWarpKernel(nn.Module):
     def init_weights(self, config: Any = None) -> None:
         """Draw the knots; `config` does not matter to them."""
         for knots in (self.past_knots, self.future_knots):
-            init.normal_(knots, std=self.length_scale**-0.5)
+            init.normal_(knots, std=1 / self.length_scale)
 
     def forward(self, lags: Tensor) -> Tensor:
         """Evaluate the kernel.
