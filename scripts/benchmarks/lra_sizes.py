@@ -65,7 +65,10 @@ SIZES: dict[str, dict[str, Size]] = {
             {**_recipe(LAST, max_length=66), "training": {"train_sampling_strategy": "group_by_length"}},
             batch=64,
             evaluations=8,
-            families={"hybrid": _recipe({**UNPLACED, "num_hidden_layers": 6, "norm_type": "simple_rms"})},
+            families={
+                "hybrid": _recipe({**UNPLACED, "num_hidden_layers": 6, "norm_type": "simple_rms"}),
+                "ski_tnn": _recipe({"num_inducing_points": 16}),
+            },
             seconds=1800,
         ),
         "full": Size({"rows": _rows(96_000, 2000)}),
@@ -107,7 +110,7 @@ SIZES: dict[str, dict[str, Size]] = {
             ),
             batch=32,
             evaluations=8,
-            # Fewer points than the 16 positions along an axis.
+            # Half of the 16 positions along an axis.
             families={"ski_tnn": _recipe({"num_inducing_points": 8})},
             seconds=1800,
         ),
@@ -115,7 +118,14 @@ SIZES: dict[str, dict[str, Size]] = {
     },
     "pathfinder": {
         "fast": Size({"rows": _rows(200, 40)}, _recipe(TINY), 8, 4, 2),
-        "reduced": Size({"rows": _rows(10_000, 500)}, _recipe(FEWER_LAYERS), batch=16, evaluations=8, seconds=1800),
+        "reduced": Size(
+            {"rows": _rows(10_000, 500)},
+            _recipe(FEWER_LAYERS),
+            batch=16,
+            evaluations=8,
+            families={"ski_tnn": _recipe({"num_inducing_points": 16})},
+            seconds=1800,
+        ),
         "full": Size({"rows": _rows(160_000, 20_000)}),
     },
     "path-x": {

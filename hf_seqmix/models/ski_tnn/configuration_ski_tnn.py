@@ -3,12 +3,15 @@
 from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
+from transformers.utils import logging
 
 from ..checks import check_choice, check_per_axis, check_range
 from ..toeplitz.channel_decays import check_channel_decays
 from ..toeplitz.configuration import ToeplitzConfig
 
 __all__ = ["SKITNNConfig"]
+
+logger = logging.get_logger(__name__)
 
 
 @strict
@@ -23,7 +26,8 @@ class SKITNNConfig(ToeplitzConfig):
             transform.
         num_inducing_points: r, over `max_position_embeddings` tokens, and the knots on each side of the kernel.
             Shorter inputs meet fewer points at the same spacing; the paper lays r over the actual length. With
-            `mixing_dimensions` 2 one number, or [along rows, along columns].
+            `mixing_dimensions` 2 one number, or [along rows, along columns]. More points than half the positions save
+            nothing, and are warned of.
         conv_kernel_size: taps of the short convolution, odd.
         interpolation: "linear" or "cubic", between the inducing points.
         decay: lambda of the inverse time warp, strictly between 0 and 1; by default exp(-5 / length), with the length
@@ -64,6 +68,11 @@ class SKITNNConfig(ToeplitzConfig):
                 raise ValueError(
                     f"num_inducing_points is {points}, but {where} {length}: there can be at most as many points as "
                     "positions."
+                )
+            if 2 * count > length:
+                logger.warning_once(
+                    f"num_inducing_points is {points}, more than half of {length} positions: the low-rank part has "
+                    "nearly full rank and saves nothing. Take fewer, or another Toeplitz family."
                 )
         check_range("conv_kernel_size", self.conv_kernel_size, low=1)
         if self.conv_kernel_size % 2 == 0:

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from hf_seqmix import SeqMixHybridConfig, SKITNNConfig, SKITNNForMaskedLM, SKITNNModel
+from hf_seqmix.models.ski_tnn import configuration_ski_tnn
 from hf_seqmix.models.ski_tnn.modeling_ski_tnn import SKITNN_FAMILY
 from tests.models.suite import VOCAB, CompiledModelSuite
 from tests.tolerances import assert_close, relative_error
@@ -64,6 +65,15 @@ def test_the_decay_follows_the_context_length_by_default():
 def test_bad_configurations_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         SKITNNConfig(**fields)
+
+
+@pytest.mark.parametrize(("points", "warned"), [(256, False), (257, True), ([20, 16], True), ([16, 16], False)])
+def test_points_that_save_nothing_are_warned_of(monkeypatch, points, warned):
+    said = []
+    monkeypatch.setattr(configuration_ski_tnn.logger, "warning_once", said.append)
+    image = {"image_size": 32, "mixing_dimensions": 2} if isinstance(points, list) else {}
+    SKITNNConfig(num_inducing_points=points, **image)
+    assert [text for text in said if "saves nothing" in text] == said and bool(said) == warned
 
 
 def test_a_causal_hybrid_with_ski_is_refused_with_the_alternative():
