@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from hf_seqmix.models.mixers import register_mixer
 from hf_seqmix.models.ski_tnn.configuration_ski_tnn import SKITNNConfig
+from hf_seqmix.models.ski_tnn.kernel import InverseTimeWarpKernel
 from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
 from hf_seqmix.models.ski_tnn.modeling_ski_tnn import build_ski_tnn_mixer
 from hf_seqmix.models.ski_tnn.operator import SKIOperator
@@ -52,6 +53,38 @@ class ConvolutionOnly(nn.Module):
         return layout.mix(lambda rows: short_conv(rows.transpose(1, 2), self.conv_weight).transpose(1, 2), values)
 
 
+class ScaledKernel(nn.Module):
+    """A kernel times a number: an optimizer's steps of the knots change the operator by so much less."""
+
+    def __init__(self, kernel: InverseTimeWarpKernel, scale: float) -> None:
+        super().__init__()
+        self.kernel, self.scale = kernel, scale
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of lags."""
+        return self.kernel.dtype
+
+    def forward(self, lags: Tensor) -> Tensor:
+        """Evaluate the kernel, (channels, points)."""
+        return self.scale * self.kernel(lags)
+
+
+def scaled(operator: SKIOperator) -> nn.Module:
+    """Let the knots be N(0, 1) and the kernel PL / n for n positions: the same at first, with steps n times smaller."""
+    scale = 1 / operator.kernel.length_scale
+    operator.kernel.length_scale = 1
+    operator.kernel = ScaledKernel(operator.kernel, scale)  # type: ignore[assignment]
+    return operator
+
+
+def half_scaled(operator: SKIOperator) -> nn.Module:
+    """Let the knots be N(0, 1 / n) and the kernel PL / sqrt(n): steps sqrt(n) times smaller."""
+    operator.kernel.length_scale **= 0.5
+    operator.kernel = ScaledKernel(operator.kernel, 1 / operator.kernel.length_scale)  # type: ignore[assignment]
+    return operator
+
+
 def loud(operator: SKIOperator) -> SKIOperator:
     """Let the knots begin as N(0, 1 / n) for n positions, where they begin as N(0, 1 / n^2) otherwise."""
     operator.kernel.length_scale **= 0.5
@@ -84,6 +117,8 @@ PARTS: dict[str, Callable[[SKIOperator], nn.Module]] = {
     "convolution-only": ConvolutionOnly,
     "ski-loud-low-rank": loud,
     "ski-zero-low-rank": silent,
+    "ski-half-scaled": half_scaled,
+    "ski-scaled": scaled,
 }
 
 
