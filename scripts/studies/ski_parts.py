@@ -71,7 +71,7 @@ class ScaledKernel(nn.Module):
 
 
 def scaled(operator: SKIOperator) -> nn.Module:
-    """Let the knots be N(0, 1) and the kernel PL / n for n positions: the same at first, with steps n times smaller."""
+    """Let the knots be N(0, 1) and the kernel PL / n for n positions: equal at first, with steps n times smaller."""
     scale = 1 / operator.kernel.length_scale
     operator.kernel.length_scale = 1
     operator.kernel = ScaledKernel(operator.kernel, scale)  # type: ignore[assignment]
