@@ -22,7 +22,7 @@ TRAIN = ["--steps", "2", "--batch-size", "2", "--block-size", "32", "--eval-bloc
 TRAIN += ["--num-layers", "1", "--train-characters", "9000", "--tokenizer", "bpe:270", "--learning-rates", "1e-3"]
 TRAIN += ["--seeds", "0"]
 LAYERS = ["--lengths", "32", "--layer-size", "8", "--batch", "1", "--rounds", "1"]
-OTHER_BEGINNINGS = ["ski-loud-low-rank", "ski-zero-low-rank"]
+OTHER_KNOTS = ["ski-loud-low-rank", "ski-zero-low-rank", "ski-half-scaled", "ski-scaled"]
 PRODUCTS = ["--lengths", "16", "33", "--batch", "1", "--channels", "3", "--rounds", "1"]
 
 
@@ -57,10 +57,10 @@ def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
     names = ["ski_tnn", "low-rank-only", "convolution-only"]
     assert [row["model"] for row in found["timings"]] == names
     assert found["timings"][1]["time_ratio"] == found["timings"][1]["ms"] / found["timings"][0]["ms"]
-    assert [row["model"] for row in found["trained"]] == [*names, *OTHER_BEGINNINGS, "tnn"]
+    assert [row["model"] for row in found["trained"]] == [*names, *OTHER_KNOTS, "tnn"]
     sizes = [row["num_parameters"] for row in found["trained"]]
     assert max(sizes) < 1.02 * min(sizes)
-    assert len({row["test_loss"] for row in found["trained"]}) == 6
+    assert len({row["test_loss"] for row in found["trained"]}) == 8
     results = written(tmp_path, "sparse_low_rank")
     assert [r.value for r in results if r.metric == "test_loss"] == [row["test_loss"] for row in found["trained"]]
     assert [r.value for r in results if r.metric == "ms"] == [row["ms"] for row in found["timings"]]

@@ -131,7 +131,9 @@ def test_every_model_has_as_many_parameters(script: ModuleType, tmp_path: Path) 
     options = script.parse_arguments(["--task", "recall", "--hidden-size", "96", "--output-dir", str(tmp_path)])
     comparison = script.Comparison(options)
     tasks = importlib.import_module("comparison_tasks")
-    causal = [name for name in tasks.MODELS if name not in tasks.BIDIRECTIONAL_ONLY]
+    # Other scripts add hybrids of their own mixers.
+    own = [name for name, (_, fields) in tasks.MODELS.items() if "mixer_types" not in fields]
+    causal = [name for name in own if name not in tasks.BIDIRECTIONAL_ONLY]
     sizes = {}
     for name in causal:
         config = script.build_config(name, comparison.task, comparison.sizes)
