@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -51,7 +52,7 @@ def describe(folder: Path, results: Sequence[Result], best: Mapping[tuple[str, s
     ]
     if len({result.model for result in curves}) <= 8:
         plot_results(
-            [dataclasses.replace(r, setting={"seconds": r.setting["seconds"]}) for r in curves],
+            at_mean_seconds(curves),
             folder / "bits_per_byte.png",
             x="seconds",
             y="bits_per_byte",
@@ -64,6 +65,20 @@ def describe(folder: Path, results: Sequence[Result], best: Mapping[tuple[str, s
         + results_table(final, rows, TABLE),
         "Every rate, first seed.\n\n" + rates_table([r for r in results if r.get("seconds") is None]),
     ]
+
+
+def at_mean_seconds(curves: Sequence[Result]) -> list[Result]:
+    """Return points of curves whose `seconds` are the mean over seeds of each point, so that seeds align."""
+    seeds: dict[str, dict[int | None, list[Result]]] = {}
+    for result in sorted(curves, key=lambda result: float(result.setting["seconds"] or 0)):
+        seeds.setdefault(result.model, {}).setdefault(result.seed, []).append(result)
+    aligned = []
+    for of_seed in seeds.values():
+        for place in range(max(map(len, of_seed.values()))):
+            points = [curve[place] for curve in of_seed.values() if place < len(curve)]
+            mean = statistics.mean(float(point.setting["seconds"] or 0) for point in points)
+            aligned += [dataclasses.replace(point, setting={"seconds": mean}) for point in points]
+    return aligned
 
 
 def rates_table(results: Sequence[Result]) -> str:

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.data import build_tokenizer, load_corpus
+from hf_seqmix.training.results import Result
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 RECIPE = """
@@ -207,6 +208,32 @@ def test_arguments_of_the_script_are_no_fields_of_the_configuration(
     script.main(command(recipe, tmp_path / "out", *typed))
     assert trained[0].run.training["on_divergence"] == "ignore"
     assert "on_divergence" not in trained[0].run.model["config_overrides"]
+
+
+def test_points_of_seeds_are_drawn_at_their_mean_seconds(script: ModuleType) -> None:
+    report = importlib.import_module("benchmarks.recipes_report")
+    seconds = {("tnn", 0): (10.0, 20.0), ("tnn", 1): (12.0, 26.0, 30.0), ("ipa", 0): (5.0,)}
+    curves = [
+        Result(
+            task="language modeling",
+            model=model,
+            metric="bits_per_byte",
+            value=1 / at,
+            seed=seed,
+            setting={"seconds": at},
+        )
+        for (model, seed), of_seed in seconds.items()
+        for at in of_seed
+    ]
+    aligned = {(r.model, r.seed, r.setting["seconds"]): r.value for r in report.at_mean_seconds(curves[::-1])}
+    assert aligned == {
+        ("tnn", 0, 11): 1 / 10,
+        ("tnn", 1, 11): 1 / 12,
+        ("tnn", 0, 23): 1 / 20,
+        ("tnn", 1, 23): 1 / 26,
+        ("tnn", 1, 30): 1 / 30,
+        ("ipa", 0, 5): 1 / 5,
+    }
 
 
 def test_masked_recipes_are_refused(script: Any, trained: list[Any], recipe: Path, tmp_path: Path) -> None:
