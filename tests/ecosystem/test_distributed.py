@@ -21,8 +21,8 @@ from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
 pytestmark = [pytest.mark.ecosystem("accelerate")]
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("data_parallel", "fsdp", "tensor_parallel", "fsdp_by_the_trainer", "stream", "muon")
-THOROUGH = ("data_parallel_accumulated", "fsdp_accumulated", "fsdp_bfloat16")
+KINDS = ("data_parallel", "fsdp", "tensor_parallel", "stream")
+THOROUGH = ("fsdp_by_the_trainer", "muon", "data_parallel_accumulated", "fsdp_accumulated", "fsdp_bfloat16")
 """Kinds of the slow tests."""
 SPLIT = ("fsdp", "tensor_parallel")
 DOCUMENTS = [f"document {i:06d}" for i in range(24)]
@@ -193,22 +193,24 @@ def test_bfloat16_parameters_in_pieces(thorough: list[Any], model_type: str) -> 
         assert result["losses"] == pytest.approx(losses, abs=0.03)
 
 
-def test_the_trainer_takes_models_in_pieces(outcome: list[Any], alone: Any) -> None:
-    names = outcome[0]["fsdp_by_the_trainer"]
+@pytest.mark.slow
+def test_the_trainer_takes_models_in_pieces(thorough: list[Any], alone: Any) -> None:
+    names = thorough[0]["fsdp_by_the_trainer"]
     assert list(names) == (["tnn", "ipa"] if worker.TRAINER_TAKES_SPLIT_MODELS else [])
     for name in names:
-        for result in found(outcome, "fsdp_by_the_trainer", name):
+        for result in found(thorough, "fsdp_by_the_trainer", name):
             assert result["losses"] == pytest.approx(alone[name][0], **CLOSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", ["tnn", "ipa"])
 @pytest.mark.parametrize("size", ["fsdp_size", "tp_size"])
-def test_muon_on_matrices_in_pieces(outcome: list[Any], size: str, model_type: str) -> None:
+def test_muon_on_matrices_in_pieces(thorough: list[Any], size: str, model_type: str) -> None:
     """Newton-Schulz iterations are in bfloat16, in which sums of pieces are rounded otherwise."""
     losses = worker.by_loop(tiny_model(model_type, worker.head_of(model_type)), muon=True)
     unlike = worker.by_loop(tiny_model(model_type, worker.head_of(model_type)))
     assert max(abs(a - b) for a, b in zip(losses, unlike, strict=True)) > 0.05
-    for result in found(outcome, "muon", f"{size} {model_type}"):
+    for result in found(thorough, "muon", f"{size} {model_type}"):
         assert result["losses"] == pytest.approx(losses, abs=5e-3)
 
 

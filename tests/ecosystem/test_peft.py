@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel, Trainer, TrainingArguments
 
 from hf_seqmix.models.auto import FAMILIES
-from tests.ecosystem.tiny import CAUSAL, tiny_model
+from tests.ecosystem.tiny import CAUSAL, thorough, tiny_model
 from tests.tolerances import MODEL_TOLERANCE, relative_error
 
 pytestmark = pytest.mark.ecosystem("peft", "accelerate")
@@ -123,7 +123,7 @@ def test_adapters_are_exchanged_and_merging_is_undone(model_type):
     check_equal(model.unload()(IDS).logits, plain, torch.float64)
 
 
-@pytest.mark.parametrize(("model_type", "suffix"), CLASSIFIERS)
+@pytest.mark.parametrize(("model_type", "suffix"), thorough(CLASSIFIERS))
 def test_a_classifier_keeps_its_head(model_type, suffix, tmp_path):
     """`modules_to_save`: the head, which is new, is trained as a whole and saved with the adapter."""
     import peft

@@ -12,7 +12,7 @@ from transformers import EarlyStoppingCallback, EvalPrediction, PreTrainedModel,
 
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.models.auto import FAMILIES
-from tests.ecosystem.tiny import tiny_model
+from tests.ecosystem.tiny import thorough, tiny_model
 
 pytestmark = pytest.mark.ecosystem("accelerate", "evaluate")
 
@@ -23,19 +23,6 @@ HEADS = [
 ]
 WHOLE = ("ForSequenceClassification", "ForImageClassification")
 LANGUAGE = ("ForCausalLM", "ForMaskedLM")
-
-
-def thorough(heads: list[tuple[str, str]]) -> list[Any]:
-    """Return all heads of all families, where by default some have the marker `slow`.
-
-    The default suite has one head of each family, another head each time, and all heads of the first family.
-    """
-    first = {family for family, _ in heads[:1]}
-    kept: set[tuple[str, str]] = set()
-    for place, family in enumerate(dict(heads)):
-        own = [suffix for name, suffix in heads if name == family]
-        kept |= {(family, suffix) for suffix in (own if family in first else [own[place % len(own)]])}
-    return [pytest.param(*head, marks=[] if head in kept else pytest.mark.slow) for head in heads]
 
 
 def make(model_type: str, suffix: str, **fields: Any) -> PreTrainedModel:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerFast
 
@@ -26,6 +27,19 @@ OWN: dict[str, dict[str, Any]] = {
     "seqmix_hybrid": {"mixer_types": ["tnn", "attention"], "mixer_configs": {"attention": {"num_heads": 2}}},
 }
 TEXT = [f"def add_{n}(x, y={n}):\n    return x + y * {n}\n" for n in range(12)]
+
+
+def thorough(heads: list[tuple[str, str]]) -> list[Any]:
+    """Return all heads of all families, where by default some have the marker `slow`.
+
+    The default suite has one head of each family, another head each time, and all heads of the first family.
+    """
+    first = {family for family, _ in heads[:1]}
+    kept: set[tuple[str, str]] = set()
+    for place, family in enumerate(dict(heads)):
+        own = [suffix for name, suffix in heads if name == family]
+        kept |= {(family, suffix) for suffix in (own if family in first else [own[place % len(own)]])}
+    return [pytest.param(*head, marks=[] if head in kept else pytest.mark.slow) for head in heads]
 
 
 def tiny_config(model_type: str, **overrides: Any) -> Any:
