@@ -21,13 +21,11 @@ from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 from .benchmark_inputs import default_device, first_bytes
 from .benchmark_training import RATES, Job, Report, make_run, train_all, training_arguments, write_report
 from .equal_seconds import timings_table, updates_in
-from .recipes_report import LONGER, best_factor, describe
+from .recipes_report import CHOSEN_BY, LONGER, PLAIN, best_factor, describe
 
-PLAIN = "as the recipe"
 LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
 OWN = (*LENGTHS, "eval_strategy", "eval_steps", "save_steps", "seed")
 """Training arguments that the benchmark sets, in each run the same or for each run its own."""
-EVALUATIONS = 6
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
 TEST_METRICS = ("test_bits_per_byte", "test_bits_per_byte_longer")
@@ -46,7 +44,8 @@ def add_recipes(benchmarks: Any) -> None:
         description="Trains language models of recipes in equal seconds (CPU time on one thread, else of the wall), "
         "each plain and with options, each with several learning rates. Further seeds train with the best rate of the "
         "first seed alone. Every model is scored on the recipe's validation text, with --fast on four blocks, by "
-        "which rates are chosen; and once on the test split, if there is one, at the length of training and at "
+        "which rates are chosen: in bits per byte, or in nats a masked token where the recipe is of a masked model. "
+        "Causal models are scored once on the test split, too, if there is one, at the length of training and at "
         f"{LONGER} times that.",
     )
     parser.add_argument("--recipe", nargs="+", required=True, type=Path, dest="recipes", help="of pretrain.py")
@@ -68,6 +67,15 @@ def add_recipes(benchmarks: Any) -> None:
         help="what the learning rates of a recipe or variant are multiplied by",
     )
     parser.add_argument("--max-seconds", type=float, help="of each training, instead of the size's")
+    parser.add_argument(
+        "--evaluations",
+        type=int,
+        default=6,
+        help="on the validation text, which make the curve of a training (default: %(default)s); 1 is the last alone",
+    )
+    parser.add_argument(
+        "--test-bytes", type=int, metavar="BYTES", help="score the beginning of the test split alone; 0: nothing of it"
+    )
     parser.add_argument(
         "--time-in-turns",
         type=int,
@@ -94,10 +102,13 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
         "--rate-factors": arguments.rate_factors,
         "--max-seconds": [arguments.max_seconds],
         "--time-in-turns": [arguments.time_in_turns],
+        "--evaluations": [arguments.evaluations],
     }
     for name, numbers in positive.items():
         if any(number is not None and number <= 0 for number in numbers):
             raise ValueError(f"{name} must be positive; given {', '.join(map(str, numbers))}.")
+    if arguments.test_bytes is not None and arguments.test_bytes < 0:
+        raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
     fixed = [name for name in parse_overrides(arguments.training) if name in (*RATES, *LENGTHS)]
     if fixed:
         raise ValueError(
@@ -105,11 +116,6 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
             "and --max-seconds: give rates in the recipe or in a --variant, and the length with --max-seconds."
         )
     models = {path.stem: read_recipe(path) for path in arguments.recipes}
-    if masked := [name for name, recipe in models.items() if recipe.get("model", {}).get("objective") != "causal"]:
-        raise ValueError(
-            f"bits per byte are of causal models, and the objective of {', '.join(masked)} is another: leave out "
-            f"{'it' if len(masked) == 1 else 'them'}."
-        )
     if len(models) < len(arguments.recipes):
         raise ValueError("two recipes have one name, by which results tell models apart: rename one.")
     cases = [(model, variant) for model in models for variant in variants]
@@ -210,8 +216,10 @@ def make_job(
     rates.setdefault("learning_rate", SeqMixTrainingArguments.learning_rate * factor)
     if training.get("optim") == "muon":
         rates.setdefault("muon_learning_rate", SeqMixTrainingArguments.muon_learning_rate * factor)
-    every = 1 / EVALUATIONS
-    length: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": every, "save_steps": every}
+    every = 1 / arguments.evaluations
+    # The script itself evaluates at the end.
+    strategy = "steps" if arguments.evaluations > 1 else "no"
+    length: dict[str, Any] = {"eval_strategy": strategy, "eval_steps": every, "save_steps": every}
     if updates is None:
         length["max_seconds"] = seconds
     else:
@@ -229,7 +237,10 @@ def make_job(
         "setting": {"variant": variant, "rate_factor": factor, "budget": seconds},
     }
     name = f"{case_name(model, variant)}/factor-{factor:g}/seed-{seed}"
-    probe = functools.partial(score_test, max_bytes=FAST_BYTES if arguments.size == "fast" else None)
+    max_bytes = arguments.test_bytes
+    if max_bytes is None and arguments.size == "fast":
+        max_bytes = FAST_BYTES
+    probe = functools.partial(score_test, max_bytes=max_bytes)
     return Job(name, "pretrain.py", run, labels, probe=probe)
 
 
@@ -241,10 +252,11 @@ def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
         max_bytes: of the split's beginning that are scored; all by default.
 
     Returns:
-        Nothing for data from files, and where there is no test split.
+        Nothing for masked models, for data from files, and where there is no test split.
     """
-    data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["arguments"]["data"]
-    if data["dataset"] is None:
+    sections = json.loads((folder / "results.json").read_text(encoding="utf-8"))["arguments"]
+    data = sections["data"]
+    if max_bytes == 0 or sections["model"]["objective"] != "causal" or data["dataset"] is None:
         return {}
     corpus = load_corpus(data["dataset"], text_column=data["text_column"], sample_by=data["sample_by"])
     if "test" not in corpus:
@@ -263,13 +275,14 @@ def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
 def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
     """Return the results of a run's results.json; curves over the seconds of training."""
     evaluation, updates = found["evaluation"], found["num_updates"]
-    to_bytes = evaluation["bits_per_byte"] / evaluation["token_loss"]
+    metric = next(metric for metric in CHOSEN_BY if metric in evaluation)
+    of_a_nat = evaluation[metric] / evaluation["token_loss"]
     each = found["seconds_per_update"]  # None where a finished run was only scored again
     seconds = updates * each if each else found["train_seconds"]
-    curve = {round(seconds * step / updates, 1): loss * to_bytes for step, loss in found["eval_loss_curve"]}
+    curve = {round(seconds * step / updates, 1): loss * of_a_nat for step, loss in found["eval_loss_curve"]}
     values = {
-        "bits_per_byte": evaluation["bits_per_byte"],
-        **{metric: found[metric] for metric in TEST_METRICS if metric in found},
+        metric: evaluation[metric],
+        **{name: found[name] for name in TEST_METRICS if name in found},
         "updates": updates,
         "train_seconds": seconds,
         "num_parameters": found["num_parameters"],
@@ -277,4 +290,4 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
         "steps_per_second": found["steps_per_second"],
     }
     results = group_results(values, **shared)
-    return results + group_results({"bits_per_byte": curve}, over="seconds", **shared)
+    return results + group_results({metric: curve}, over="seconds", **shared)

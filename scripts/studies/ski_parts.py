@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from hf_seqmix.models.mixers import register_mixer
 from hf_seqmix.models.ski_tnn.configuration_ski_tnn import SKITNNConfig
-from hf_seqmix.models.ski_tnn.kernel import InverseTimeWarpKernel
 from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
 from hf_seqmix.models.ski_tnn.modeling_ski_tnn import build_ski_tnn_mixer
 from hf_seqmix.models.ski_tnn.operator import SKIOperator
@@ -17,7 +16,17 @@ from hf_seqmix.ops.masking import TokenLayout
 from hf_seqmix.ops.short_convolution.product import short_conv
 from hf_seqmix.ops.ski.product import ski_matmul
 
-__all__ = ["PARTS", "ConvolutionOnly", "LowRankOnly", "loud", "low_rank_only", "register_parts", "silent"]
+__all__ = [
+    "PARTS",
+    "ConvolutionOnly",
+    "LowRankOnly",
+    "half_scaled",
+    "loud",
+    "low_rank_only",
+    "register_parts",
+    "scaled",
+    "silent",
+]
 
 
 class LowRankOnly(nn.Module):
@@ -53,36 +62,23 @@ class ConvolutionOnly(nn.Module):
         return layout.mix(lambda rows: short_conv(rows.transpose(1, 2), self.conv_weight).transpose(1, 2), values)
 
 
-class ScaledKernel(nn.Module):
-    """A kernel times a number: an optimizer's steps of the knots change the operator by so much less."""
-
-    def __init__(self, kernel: InverseTimeWarpKernel, scale: float) -> None:
-        super().__init__()
-        self.kernel, self.scale = kernel, scale
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of lags."""
-        return self.kernel.dtype
-
-    def forward(self, lags: Tensor) -> Tensor:
-        """Evaluate the kernel, (channels, points)."""
-        return self.scale * self.kernel(lags)
+def _with_scale(operator: SKIOperator, scale: float) -> SKIOperator:
+    """Multiply the kernel by a number, so that an optimizer's steps of the knots change it by so much less."""
+    operator.kernel.register_forward_hook(lambda _, __, taps: scale * taps)  # taps: (channels, points)
+    return operator
 
 
-def scaled(operator: SKIOperator) -> nn.Module:
+def scaled(operator: SKIOperator) -> SKIOperator:
     """Let the knots be N(0, 1) and the kernel PL / n for n positions: equal at first, with steps n times smaller."""
     scale = 1 / operator.kernel.length_scale
     operator.kernel.length_scale = 1
-    operator.kernel = ScaledKernel(operator.kernel, scale)  # type: ignore[assignment]
-    return operator
+    return _with_scale(operator, scale)
 
 
-def half_scaled(operator: SKIOperator) -> nn.Module:
+def half_scaled(operator: SKIOperator) -> SKIOperator:
     """Let the knots be N(0, 1 / n) and the kernel PL / sqrt(n): steps sqrt(n) times smaller."""
     operator.kernel.length_scale **= 0.5
-    operator.kernel = ScaledKernel(operator.kernel, 1 / operator.kernel.length_scale)  # type: ignore[assignment]
-    return operator
+    return _with_scale(operator, 1 / operator.kernel.length_scale)
 
 
 def loud(operator: SKIOperator) -> SKIOperator:

@@ -170,9 +170,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def arguments_of(folder: Path, dataset: str | None) -> None:
+def arguments_of(folder: Path, dataset: str | None, objective: str = "causal") -> None:
     data = {"dataset": dataset, "text_column": "text", "sample_by": "document", "block_size": 16}
-    (folder / "results.json").write_text(json.dumps({"arguments": {"data": data}}))
+    (folder / "results.json").write_text(json.dumps({"arguments": {"model": {"objective": objective}, "data": data}}))
 
 
 def test_a_finished_run_is_scored_on_the_test_split(script: Any, finished: Path) -> None:
@@ -184,7 +184,10 @@ def test_a_finished_run_is_scored_on_the_test_split(script: Any, finished: Path)
     wanted = evaluate_language_model(model, tokenizer, [beginning], context_lengths=(16, 64))
     found = score_test(finished, max_bytes=500)
     assert list(found.values()) == [score.bits_per_byte for score in wanted]
+    assert score_test(finished, max_bytes=0) == {}
     arguments_of(finished, None)
+    assert score_test(finished) == {}
+    arguments_of(finished, "embedded:python-stdlib", "masked")
     assert score_test(finished) == {}
 
 
@@ -236,11 +239,61 @@ def test_points_of_seeds_are_drawn_at_their_mean_seconds(script: ModuleType) -> 
     }
 
 
-def test_masked_recipes_are_refused(script: Any, trained: list[Any], recipe: Path, tmp_path: Path) -> None:
-    recipe.write_text(RECIPE.replace("objective: causal", "objective: masked"))
-    with pytest.raises(SystemExit, match="bits per byte are of causal models, and the objective of tiny is another"):
-        script.main(command(recipe, tmp_path / "out"))
-    assert not trained
+def test_rates_of_masked_models_are_chosen_by_the_loss_of_masked_tokens(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: ModuleType = importlib.import_module("benchmarks.benchmark_training")
+    of_causal_models = shared.train
+
+    def train(job: Any, folder: Path) -> dict[str, Any]:
+        found = of_causal_models(job, folder)
+        if job.run.model["objective"] == "masked":
+            found["evaluation"] = {"token_loss": 3 * found["evaluation"]["bits_per_byte"]}
+        return dict(found)
+
+    monkeypatch.setattr(shared, "train", train)
+    masked = recipe.with_name("gaps.yaml")
+    masked.write_text(RECIPE.replace("objective: causal", "objective: masked"))
+    options = ["--recipe", str(recipe), str(masked), "--max-seconds", "9", "--seeds", "0", "1"]
+    report = script.main(["recipes", *options, "--output-dir", str(tmp_path / "out")])
+    again = [job for job in trained if job.run.seed == 1]
+    assert [(job.labels["model"], job.labels["setting"]["rate_factor"]) for job in again] == [
+        ("tiny", 2.0),
+        ("gaps", 2.0),
+    ]
+    losses = {
+        (r.model, r.metric)
+        for r in report.results
+        if r.get("seconds") is None and r.metric in ("bits_per_byte", "token_loss")
+    }
+    assert losses == {("tiny", "bits_per_byte"), ("gaps", "token_loss")}
+    text = (tmp_path / "out" / "results.md").read_text()
+    assert "| gaps   | as the recipe |     2.0 |               6.015 |" in text
+    assert (tmp_path / "out" / "token_loss.png").is_file() and (tmp_path / "out" / "bits_per_byte.png").is_file()
+
+
+def test_what_a_variant_changes_is_told_seed_by_seed() -> None:
+    report = importlib.import_module("benchmarks.recipes_report")
+    losses = {"as the recipe": {0: 2.0, 1: 2.5, 2: 3.0}, "wide": {0: 1.9, 1: 2.6, 2: 2.7}, "deep": {0: 1.5, 3: 9.0}}
+    results = [
+        Result(task="t", model="tnn", metric="bits_per_byte", value=value, seed=seed, setting={"variant": variant})
+        for variant, of_seed in losses.items()
+        for seed, value in of_seed.items()
+    ]
+    wide, deep = report.differences(results)
+    assert (wide["variant"], wide["seeds"], deep["variant"], deep["seeds"]) == ("wide", 3, "deep", 1)
+    assert wide["mean"] == pytest.approx(-0.1) and wide["spread"] == pytest.approx(0.2)
+    assert deep["mean"] == pytest.approx(-0.5) and deep["spread"] is None
+    assert report.differences([result for result in results if result.setting["variant"] == "wide"]) == []
+
+
+@pytest.mark.parametrize(("evaluations", "strategy"), [(4, "steps"), (1, "no")])
+def test_evaluations_of_a_training_can_be_fewer(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path, evaluations: int, strategy: str
+) -> None:
+    script.main(command(recipe, tmp_path / "out", "--max-seconds", "9", "--evaluations", str(evaluations)))
+    for job in trained:
+        assert (job.run.training["eval_strategy"], job.run.training["eval_steps"]) == (strategy, 1 / evaluations)
 
 
 @pytest.mark.parametrize(
@@ -252,6 +305,8 @@ def test_masked_recipes_are_refused(script: Any, trained: list[Any], recipe: Pat
         (["--variant", "a", "max_steps=5", "seed=1"], "the variant a says max_steps, seed, which the benchmark"),
         (["--no-plain"], "--no-plain leaves nothing"),
         (["--rate-factors", "1", "0"], "--rate-factors must be positive"),
+        (["--evaluations", "0"], "--evaluations must be positive"),
+        (["--test-bytes", "-1"], "--test-bytes must be 0 or more"),
         (["--max-seconds", "-1"], "--max-seconds must be positive"),
         (["--training", "learning_rate=1e-3"], "--training says learning_rate, which would be the same"),
         (["--training", "use_cpu=true", "max_steps=5"], "--training says max_steps"),

@@ -174,6 +174,23 @@ def test_knots_begin_large_or_at_zero() -> None:
         torch.testing.assert_close(knots.std(), torch.tensor(spread), rtol=0.1, atol=0)
 
 
+@pytest.mark.parametrize(("name", "smaller"), [("ski-half-scaled", 10), ("ski-scaled", 100)])
+def test_smaller_steps_are_of_the_same_model(name: str, smaller: int) -> None:
+    """The kernel is that of SKI at first, and its derivatives by the knots are smaller."""
+    names = load("ski_parts").register_parts()
+    sizes = {"hidden_size": 8, "intermediate_size": 6, "num_hidden_layers": 1, "max_position_embeddings": 100}
+    found = {}
+    for mixer in ("ski_tnn", names[name]):
+        torch.manual_seed(0)
+        model = hybrid_of(mixer, **sizes)
+        kernel = model.model.layers[0].mixer.operator.kernel
+        logits = model(torch.arange(100).remainder(11)[None]).logits
+        found[mixer] = logits, torch.autograd.grad(logits.square().sum(), kernel.past_knots)[0]
+    (before, steep), (after, flat) = found["ski_tnn"], found[names[name]]
+    torch.testing.assert_close(after, before)
+    torch.testing.assert_close(smaller * flat, steep, rtol=1e-3, atol=1e-6)
+
+
 def hybrid_of(mixer: str, **sizes: int) -> Any:
     config: Any = AutoConfig.for_model(
         "seqmix_hybrid",
