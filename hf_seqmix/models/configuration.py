@@ -99,6 +99,8 @@ class SeqMixConfig(PreTrainedConfig):
     intermediate_ratio: ClassVar[int] = 1
     whole_model_fields: ClassVar[tuple[str, ...]] = ()
     """Fields of a family that say nothing of its mixer, so that a hybrid cannot set them for one."""
+    missing_fields: ClassVar[dict[str, Any]] = {}
+    """Fields of a mixer that were added later -> what a file means that does not have them."""
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
     auto_map: ClassVar[_NoCode] = _NoCode()
 
@@ -168,6 +170,11 @@ class SeqMixConfig(PreTrainedConfig):
             self.classifier_dropout = self.hidden_dropout
         self.check_architecture()
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read the fields of a file as the library does; fields that an older file lacks mean what they meant then."""
+        return super().from_dict({**cls.missing_fields, **config_dict}, **kwargs)
 
     def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
         """Save as the library does, but not the names of a repository's own files of code, which stay where they were.

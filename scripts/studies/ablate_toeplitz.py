@@ -1,6 +1,7 @@
 """The ablations of Moreno, Mei, Walters 2023 (arXiv 2305.09028) as commands; each writes results, a table and a plot.
 
     python scripts/studies/ablate_toeplitz.py sparse-low-rank --output-dir runs/sparse-low-rank
+    python scripts/studies/ablate_toeplitz.py ski-settings --output-dir runs/ski-settings
     python scripts/studies/ablate_toeplitz.py causal-ski --output-dir runs/causal-ski
     python scripts/studies/ablate_toeplitz.py interpolation --output-dir runs/interpolation
     python scripts/studies/ablate_toeplitz.py mlp-depth --output-dir runs/mlp-depth
@@ -22,6 +23,7 @@ import torch
 from ablation_models import run_curves, run_mlp_depth, run_sparse_low_rank
 from ablation_products import run_causal_ski, run_interpolation
 from comparison_options import SPLITS
+from ski_settings import run_ski_settings
 
 from hf_seqmix.training import explain_write_error
 
@@ -63,6 +65,12 @@ def build_parser() -> argparse.ArgumentParser:
     command = add("sparse-low-rank", run_sparse_low_rank, training, layers)
     command.add_argument("--points", type=int, default=32, help="inducing points of the timed layers")
     command.add_argument("--taps", type=int, default=17, help="of the convolution of the timed layers")
+    command = add("ski-settings", run_ski_settings, training)
+    command.add_argument("--points", type=int, nargs="+", default=[8, 64, 128], help="in place of 32")
+    command.add_argument("--taps", type=int, nargs="+", default=[5, 33], help="of the convolution, in place of 17")
+    command.add_argument(
+        "--warps", type=float, nargs="+", default=[1, 25, 100], help="in place of 5; see SKITNNConfig"
+    )
     command = add("mlp-depth", run_mlp_depth, training, layers)
     command.add_argument("--task", default="lm-causal", choices=["lm-causal", "lm-masked"])
     add("curves", run_curves, training)

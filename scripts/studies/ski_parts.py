@@ -20,12 +20,12 @@ __all__ = [
     "PARTS",
     "ConvolutionOnly",
     "LowRankOnly",
-    "half_scaled",
     "loud",
     "low_rank_only",
     "register_parts",
-    "scaled",
     "silent",
+    "small_steps",
+    "unscaled",
 ]
 
 
@@ -62,35 +62,28 @@ class ConvolutionOnly(nn.Module):
         return layout.mix(lambda rows: short_conv(rows.transpose(1, 2), self.conv_weight).transpose(1, 2), values)
 
 
-def _with_scale(operator: SKIOperator, scale: float) -> SKIOperator:
-    """Multiply the kernel by a number, so that an optimizer's steps of the knots change it by so much less."""
-    operator.kernel.register_forward_hook(lambda _, __, taps: scale * taps)  # taps: (channels, points)
+def unscaled(operator: SKIOperator) -> SKIOperator:
+    """Let the kernel be PL in place of PL / sqrt(n), the same at first: steps are sqrt(n) times as large."""
+    operator.kernel.scale = 1.0
     return operator
 
 
-def scaled(operator: SKIOperator) -> SKIOperator:
-    """Let the knots be N(0, 1) and the kernel PL / n for n positions: equal at first, with steps n times smaller."""
-    scale = 1 / operator.kernel.length_scale
-    operator.kernel.length_scale = 1
-    return _with_scale(operator, scale)
-
-
-def half_scaled(operator: SKIOperator) -> SKIOperator:
-    """Let the knots be N(0, 1 / n) and the kernel PL / sqrt(n): steps sqrt(n) times smaller."""
-    operator.kernel.length_scale **= 0.5
-    return _with_scale(operator, 1 / operator.kernel.length_scale)
+def small_steps(operator: SKIOperator) -> SKIOperator:
+    """Let the kernel be PL / n in place of PL / sqrt(n), the same at first: steps are sqrt(n) times smaller."""
+    operator.kernel.scale = 1 / operator.kernel.length_scale
+    return operator
 
 
 def loud(operator: SKIOperator) -> SKIOperator:
-    """Let the knots begin as N(0, 1 / n) for n positions, where they begin as N(0, 1 / n^2) otherwise."""
+    """Let the kernel be PL and begin as N(0, 1 / n) at the knots, as in version 0.2.0, in place of N(0, 1 / n^2)."""
     operator.kernel.length_scale **= 0.5
-    return operator
+    return unscaled(operator)
 
 
 def silent(operator: SKIOperator) -> SKIOperator:
-    """Let the knots begin at zero: a convolution alone, whose low-rank part is learned from there."""
+    """Let the kernel be PL and begin at zero: a convolution alone, whose low-rank part is learned from there."""
     operator.kernel.length_scale = math.inf
-    return operator
+    return unscaled(operator)
 
 
 def low_rank_only(operator: SKIOperator) -> LowRankOnly:
@@ -113,8 +106,8 @@ PARTS: dict[str, Callable[[SKIOperator], nn.Module]] = {
     "convolution-only": ConvolutionOnly,
     "ski-loud-low-rank": loud,
     "ski-zero-low-rank": silent,
-    "ski-half-scaled": half_scaled,
-    "ski-scaled": scaled,
+    "ski-unscaled": unscaled,
+    "ski-small-steps": small_steps,
 }
 
 

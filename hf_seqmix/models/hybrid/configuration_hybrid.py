@@ -1,5 +1,6 @@
 """Configuration of hybrids: a mixer a layer, softmax attention among them."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -22,6 +23,20 @@ _SHARED_FIELDS = (
     "linear_init",
     "is_causal",
 )
+
+
+def _with_fields_added_later(
+    mixer_types: Sequence[str],
+    mixer_configs: dict[str, dict[str, Any]] | None,
+    value: Callable[[type[SeqMixConfig], str], Any],
+) -> dict[str, dict[str, Any]]:
+    """Return the fields of each mixer with those of `missing_fields`, which `value` gives where they are not said."""
+    filled = dict(mixer_configs or {})
+    for name in {*mixer_types, *filled} & MIXER_CONFIGS.keys():
+        mixer = MIXER_CONFIGS[name]
+        if mixer.missing_fields:
+            filled[name] = {**{field: value(mixer, field) for field in mixer.missing_fields}, **filled.get(name, {})}
+    return filled
 
 
 @strict
@@ -95,9 +110,18 @@ class SeqMixHybridConfig(SeqMixConfig):
             self.mixer_types = ["attention"]
         if self.mixer_types and self.num_hidden_layers % len(self.mixer_types) == 0:
             self.mixer_types = self.mixer_types * (self.num_hidden_layers // len(self.mixer_types))
-        if self.mixer_configs is None:
-            self.mixer_configs = {}
+        # A file says what a later version may take for something else.
+        self.mixer_configs = _with_fields_added_later(
+            self.mixer_types, self.mixer_configs, lambda mixer, field: getattr(mixer, field)
+        )
         super().__post_init__(**kwargs)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Read the fields of a file; fields of a mixer that an older file lacks mean what they meant then."""
+        given = config_dict.get("mixer_types") or [], config_dict.get("mixer_configs")
+        filled = _with_fields_added_later(*given, lambda mixer, field: mixer.missing_fields[field])
+        return super().from_dict({**config_dict, "mixer_configs": filled}, **kwargs)
 
     def mixer_config(self, mixer_type: str) -> SeqMixConfig:
         """Build the configuration of a mixer: the fields it shares with the model, and its own."""

@@ -1,6 +1,6 @@
 """Configuration of SKI-TNN."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers.utils import logging
@@ -34,9 +34,13 @@ class SKITNNConfig(ToeplitzConfig):
             `max_position_embeddings`, or, with `mixing_dimensions` 2, that of each axis. Pairs as above.
         channel_decays: in place of `decay`, n numbers strictly between 0 and 1 for n equal blocks of channels: channel
             c of the mixer's m has lambda_(floor(c n / m)), along each axis. None for one decay.
+        scale_kernel: whether the smooth kernel is PL(x(t)) / sqrt(n) for n positions, or n along an axis, instead of
+            PL(x(t)). A step of the optimizer then moves the sum over a sequence by sqrt(n) instead of n times as much
+            (a departure; see `InverseTimeWarpKernel`). Files of versions up to 0.2 do not say so, and mean False.
     """
 
     model_type: ClassVar[str] = "ski_tnn"
+    missing_fields: ClassVar[dict[str, Any]] = {"scale_kernel": False}
 
     is_causal: bool = False
     num_inducing_points: int | list[int] = 32
@@ -44,6 +48,7 @@ class SKITNNConfig(ToeplitzConfig):
     interpolation: str = "linear"
     decay: float | int | list[float | int] | None = None
     channel_decays: list[float | int] | None = None
+    scale_kernel: bool = True
 
     @property
     def kernel_tp_plan(self) -> dict[str, str]:

@@ -16,23 +16,33 @@ __all__ = ["InverseTimeWarpKernel"]
 
 
 class InverseTimeWarpKernel(nn.Module):
-    """Evaluate k(t) = PL(x(t)) with x(t) = sign(t) lambda^|t|, sign(0) = 1.
+    """Evaluate k(t) = s PL(x(t)) with x(t) = sign(t) lambda^|t|, sign(0) = 1.
 
     PL is piecewise linear on [-1, 1] with knots at j / r, j = -r..r, and PL(0) = 0. So k vanishes at infinity, and any
     lag, however great, falls inside the trained interval. Always in float32 (float64 for float64 weights). Source:
-    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2.2. 2 r m parameters for m channels. Departure: knots
-    begin as N(0, 1 / length_scale^2) instead of N(0, 1). The kernel is smooth, so that inputs with a mean are summed
-    over all lags: at N(0, 1) outputs are larger than inputs by the length, and a convolution beside them is lost.
+    Moreno, Mei, Walters 2023 (arXiv 2305.09028), section 3.2.2. 2 r m parameters for m channels. Departures: s is
+    n^-1/2 for n = length_scale positions instead of 1, and s times a knot begins as N(0, 1 / n^2) instead of N(0, 1).
+    The kernel is smooth, so that inputs with a mean are summed over all lags. At N(0, 1) outputs are larger than
+    inputs by the length, and a convolution beside them is lost. An optimizer that moves a knot by its learning rate
+    moves the sum over n tokens by n s times that: with s = 1 the low-rank part makes a model worse.
 
     Args:
         channels: m.
         num_knots: r, knots on each side of zero.
         decay: lambda, strictly between 0 and 1; at 1 the warp would be a sign and the kernel two constants. With n of
             them, channel c has number floor(c n / m).
-        length_scale: number of positions that outputs sum over, so that they begin no larger than the inputs.
+        length_scale: n, number of positions that outputs sum over, so that they begin no larger than the inputs.
+        scaled: whether s is n^-1/2; 1 otherwise, as in versions up to 0.2.
     """
 
-    def __init__(self, channels: int, num_knots: int, decay: float | Sequence[float], length_scale: float) -> None:
+    def __init__(
+        self,
+        channels: int,
+        num_knots: int,
+        decay: float | Sequence[float],
+        length_scale: float,
+        scaled: bool = True,
+    ) -> None:
         super().__init__()
         self.decay = tuple(decay) if isinstance(decay, Sequence) else decay
         if not 1 <= len(self._decays) <= channels:
@@ -46,6 +56,7 @@ class InverseTimeWarpKernel(nn.Module):
             raise ValueError(f"num_knots is {num_knots}; at least 1 is needed.")
         self.num_knots = num_knots
         self.length_scale = length_scale
+        self.scale = length_scale**-0.5 if scaled else 1.0
         self.past_knots = nn.Parameter(torch.empty(channels, num_knots))  # x = 1/r, .., 1: lags from far to 0
         self.future_knots = nn.Parameter(torch.empty(channels, num_knots))  # x = -1/r, .., -1: lags from far to -1
         self.init_weights()
@@ -63,7 +74,7 @@ class InverseTimeWarpKernel(nn.Module):
     def init_weights(self, config: Any = None) -> None:
         """Draw the knots; `config` does not matter to them."""
         for knots in (self.past_knots, self.future_knots):
-            init.normal_(knots, std=1 / self.length_scale)
+            init.normal_(knots, std=1 / (self.scale * self.length_scale))
 
     def forward(self, lags: Tensor) -> Tensor:
         """Evaluate the kernel.
@@ -84,7 +95,7 @@ class InverseTimeWarpKernel(nn.Module):
             past = (lags >= 0).to(dtype)
             # (channels, decays x r) knots times (decays x r, points) hats
             before, after = self._at_decays(self.past_knots, lags), self._at_decays(self.future_knots, lags)
-            return _product(before, hats * past) + _product(after, hats * (1 - past))
+            return self.scale * (_product(before, hats * past) + _product(after, hats * (1 - past)))
 
     def _at_decays(self, weight: Tensor, lags: Tensor) -> Tensor:
         """Return the knots of this device's channels, (channels, decays x r), zero at the decays of other channels."""
@@ -98,7 +109,9 @@ class InverseTimeWarpKernel(nn.Module):
     def extra_repr(self) -> str:
         """Return the settings that the printed module shows."""
         decays = ", ".join(f"{decay:.6g}" for decay in self._decays)
-        return f"channels={self.past_knots.shape[0]}, num_knots={self.num_knots}, decay={decays}"
+        return (
+            f"channels={self.past_knots.shape[0]}, num_knots={self.num_knots}, decay={decays}, scale={self.scale:.6g}"
+        )
 
 
 def _product(knots: Tensor, hats: Tensor) -> Tensor:

@@ -41,6 +41,7 @@ class SKITNNMixer(GatedToeplitzUnit):
         decay: lambda of the inverse time warp, in (0, 1), `default_decay` of each axis' length by default. With a grid
             one number, or two.
         channel_decays: one for each of equal blocks of channels (see `SKITNNConfig`); `decay` does not count then.
+        scale_kernel: whether the kernel is divided by sqrt(max_length), or by that of an axis (see `SKITNNConfig`).
         activation: activation of both branches.
         layer_idx: number of the layer.
         grid_size: (height, width) of the grid of an image, mixed along rows and then columns, each axis with inducing
@@ -61,6 +62,7 @@ class SKITNNMixer(GatedToeplitzUnit):
         interpolation: str = "linear",
         decay: float | Sequence[float] | None = None,
         channel_decays: Sequence[float] | None = None,
+        scale_kernel: bool = True,
         activation: str = "silu",
         layer_idx: int = 0,
         grid_size: tuple[int, int] | None = None,
@@ -76,7 +78,7 @@ class SKITNNMixer(GatedToeplitzUnit):
                 )
             axis_decay = default_decay(length) if axis_decay is None else axis_decay
             decays = axis_decay if channel_decays is None else channel_decays
-            kernel = InverseTimeWarpKernel(mixer_size, points, decays, length_scale=length)
+            kernel = InverseTimeWarpKernel(mixer_size, points, decays, length, scale_kernel)
             return SKIOperator(kernel, InducingGrid(length, points, DEGREES[interpolation]), conv_kernel_size)
 
         lengths = max_length if grid_size is None else grid_size[::-1]  # a row is as long as the grid is wide

@@ -36,6 +36,7 @@ def build_ski_tnn_mixer(config: SKITNNConfig, layer_idx: int) -> SKITNNMixer:
         interpolation=config.interpolation,
         decay=config.decay,
         channel_decays=config.channel_decays,
+        scale_kernel=config.scale_kernel,
         layer_idx=layer_idx,
         **config.mixer_arguments,
     )

@@ -23,14 +23,14 @@ def test_piecewise_linear_by_its_definition(knots):
         x = math.copysign(0.9 ** abs(lag), lag if lag else 1.0)
         place = (x + 1) * knots
         low = min(int(place), 2 * knots - 1)
-        expected = table[:, low] + (place - low) * (table[:, low + 1] - table[:, low])
+        expected = (table[:, low] + (place - low) * (table[:, low + 1] - table[:, low])) / 4  # sqrt(16) positions
         torch.testing.assert_close(kernel(torch.tensor([lag], dtype=torch.float64))[:, 0].detach(), expected)
 
 
 def test_lag_zero_is_the_last_knot_of_the_past_and_infinity_is_zero():
     kernel = make()
     values = kernel(torch.tensor([0.0, 1e4, -1e4]))
-    torch.testing.assert_close(values[:, 0], kernel.past_knots[:, -1].float().double())
+    torch.testing.assert_close(values[:, 0], kernel.past_knots[:, -1].float().double() / 4)
     assert values[:, 1:].abs().max() < 1e-100
 
 
@@ -102,3 +102,17 @@ def test_more_decays_than_channels_are_refused():
 def test_knots_are_needed():
     with pytest.raises(ValueError, match="num_knots is 0; at least 1"):
         make(knots=0)
+
+
+def test_the_scale_changes_the_steps_of_the_knots_and_not_how_the_kernel_begins():
+    lags = torch.arange(-63, 64) * 1.0
+    kernels = {}
+    for scaled in (False, True):
+        torch.manual_seed(0)
+        kernels[scaled] = InverseTimeWarpKernel(8, 5, 0.9, 64, scaled)
+    torch.testing.assert_close(kernels[True](lags), kernels[False](lags))
+    torch.testing.assert_close(kernels[True].past_knots, 8 * kernels[False].past_knots)
+    slopes = {
+        scaled: torch.autograd.grad(kernel(lags).sum(), kernel.past_knots)[0] for scaled, kernel in kernels.items()
+    }
+    torch.testing.assert_close(8 * slopes[True], slopes[False])

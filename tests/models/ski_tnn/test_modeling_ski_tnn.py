@@ -1,5 +1,6 @@
 """SKI-TNN: the common suite, and what is its own."""
 
+import json
 import math
 from typing import Any
 
@@ -92,3 +93,42 @@ def test_missing_weights_are_drawn_when_loading(tmp_path):
         assert parameter.isfinite().all() and parameter.abs().max() < 10, name
     knots = loaded.layers[0].mixer.operator.kernel.past_knots
     assert 0.05 < knots.std() / 20**-0.5 < 2
+
+
+def test_files_of_before_the_scale_mean_none(tmp_path):
+    config = SKITNNConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, scale_kernel=False)
+    hybrid = SeqMixHybridConfig(
+        vocab_size=9,
+        hidden_size=16,
+        mixer_types=["ski_tnn", "attention"],
+        mixer_configs={"ski_tnn": {"num_inducing_points": 4, "scale_kernel": False}},
+        is_causal=False,
+    )
+    for saved in (config, hybrid):
+        saved.save_pretrained(tmp_path)
+        file = tmp_path / "config.json"
+        fields = json.loads(file.read_text())
+        where = fields["mixer_configs"]["ski_tnn"] if saved is hybrid else fields
+        assert where.pop("scale_kernel") is False
+        file.write_text(json.dumps(fields))
+        assert type(saved).from_pretrained(tmp_path).to_dict() == saved.to_dict()
+
+
+def test_new_files_say_whether_the_kernel_is_scaled(tmp_path):
+    own = {"num_inducing_points": 4}
+    config = SeqMixHybridConfig(
+        vocab_size=9, hidden_size=8, mixer_types=["ski_tnn"], mixer_configs={"ski_tnn": own}, is_causal=False
+    )
+    assert own == {"num_inducing_points": 4}
+    SKITNNConfig(vocab_size=9).save_pretrained(tmp_path / "family")
+    config.save_pretrained(tmp_path / "hybrid")
+    assert SKITNNConfig.from_pretrained(tmp_path / "family").scale_kernel
+    back = SeqMixHybridConfig.from_pretrained(tmp_path / "hybrid")
+    assert back.mixer_configs == {"ski_tnn": {"scale_kernel": True, "num_inducing_points": 4}}
+    # A scale along each axis: 16 rows of 4.
+    image = SKITNNConfig(
+        image_size=[16, 4], mixing_dimensions=2, hidden_size=8, num_hidden_layers=1, num_inducing_points=2
+    )
+    mixer = SKITNNModel(image).layers[0].mixer
+    scales = {module.length_scale: module.scale for module in mixer.modules() if hasattr(module, "past_knots")}
+    assert scales == {4: 0.5, 16: 0.25}

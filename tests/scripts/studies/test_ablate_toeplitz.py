@@ -22,7 +22,7 @@ TRAIN = ["--steps", "2", "--batch-size", "2", "--block-size", "32", "--eval-bloc
 TRAIN += ["--num-layers", "1", "--train-characters", "9000", "--tokenizer", "bpe:270", "--learning-rates", "1e-3"]
 TRAIN += ["--seeds", "0"]
 LAYERS = ["--lengths", "32", "--layer-size", "8", "--batch", "1", "--rounds", "1"]
-OTHER_KNOTS = ["ski-loud-low-rank", "ski-zero-low-rank", "ski-half-scaled", "ski-scaled"]
+OTHER_KNOTS = ["ski-loud-low-rank", "ski-zero-low-rank", "ski-unscaled", "ski-small-steps"]
 PRODUCTS = ["--lengths", "16", "33", "--batch", "1", "--channels", "3", "--rounds", "1"]
 
 
@@ -69,6 +69,18 @@ def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
     again = script.main(command)
     assert (tmp_path / "training" / "results.jsonl").read_bytes() == lines
     assert [row["test_loss"] for row in again["trained"]] == [row["test_loss"] for row in found["trained"]]
+
+
+def test_settings_of_ski(script: ModuleType, tmp_path: Path) -> None:
+    settings = ["--points", "4", "--taps", "5", "--warps", "20"]
+    found = script.main(["ski-settings", *TRAIN, *settings, "--output-dir", str(tmp_path)])
+    names = ["ski_tnn", "r=4", "m=5", "w=20", "convolution", "convolution, m=5"]
+    assert [row["model"] for row in found["trained"]] == names
+    runs = {r.model: r.run.model["config_overrides"] for r in written(tmp_path, "ski_settings") if r.run}
+    assert runs["r=4"] == {"num_inducing_points": 4} and runs["m=5"] == {"conv_kernel_size": 5}
+    assert runs["w=20"]["decay"] == pytest.approx(0.535, abs=1e-3)  # exp(-20 / 32)
+    assert runs["convolution, m=5"]["mixer_configs"] == {"ski_convolution_only": {"conv_kernel_size": 5}}
+    assert len({row["test_loss"] for row in found["trained"]}) == len(names)
 
 
 @pytest.mark.slow
@@ -174,9 +186,9 @@ def test_knots_begin_large_or_at_zero() -> None:
         torch.testing.assert_close(knots.std(), torch.tensor(spread), rtol=0.1, atol=0)
 
 
-@pytest.mark.parametrize(("name", "smaller"), [("ski-half-scaled", 10), ("ski-scaled", 100)])
-def test_smaller_steps_are_of_the_same_model(name: str, smaller: int) -> None:
-    """The kernel is that of SKI at first, and its derivatives by the knots are smaller."""
+@pytest.mark.parametrize(("name", "smaller"), [("ski-unscaled", 0.1), ("ski-small-steps", 10)])
+def test_steps_of_other_sizes_are_of_the_same_model(name: str, smaller: float) -> None:
+    """The kernel is that of SKI at first, and its derivatives by the knots are larger or smaller."""
     names = load("ski_parts").register_parts()
     sizes = {"hidden_size": 8, "intermediate_size": 6, "num_hidden_layers": 1, "max_position_embeddings": 100}
     found = {}

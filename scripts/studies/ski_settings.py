@@ -1,0 +1,79 @@
+"""SKI-TNN with other numbers of points and taps and other warps, beside its convolution alone."""
+
+import argparse
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from ablation_models import describe_training, recorded, results_of, shown_loss, train
+from comparison_tasks import MODELS
+from ski_parts import register_parts
+
+from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.training.result_files import write_report
+from hf_seqmix.training.run import run_of
+
+__all__ = ["run_ski_settings", "settings_of"]
+
+TASK = "lm-masked"
+COLUMNS = {
+    "model": "model",
+    "num_parameters": "parameters:,",
+    "rate": "rate",
+    "loss": "test loss (nats/token)",
+    "num_seeds": "seeds",
+}
+
+
+def settings_of(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """Return name -> fields of the models: SKI-TNN's defaults, one setting changed at a time, and its convolution.
+
+    The warp lambda = exp(-w / n) is named by w, by which the kernel has fallen to exp(-w) at the end of n tokens.
+    """
+    models: dict[str, dict[str, Any]] = {"ski_tnn": {"model_type": "ski_tnn"}}
+    for points in arguments.points:
+        models[f"r={points}"] = {"model_type": "ski_tnn", "num_inducing_points": points}
+    for taps in arguments.taps:
+        models[f"m={taps}"] = {"model_type": "ski_tnn", "conv_kernel_size": taps}
+    for warp in arguments.warps:
+        decay = math.exp(-warp / arguments.block_size)
+        models[f"w={warp:g}"] = {"model_type": "ski_tnn", "decay": decay}
+    alone = register_parts()["convolution-only"]
+    hybrid = {"model_type": "seqmix_hybrid", "mixer_types": [alone] * arguments.num_layers}
+    models["convolution"] = dict(hybrid)
+    for taps in arguments.taps:
+        models[f"convolution, m={taps}"] = {**hybrid, "mixer_configs": {alone: {"conv_kernel_size": taps}}}
+    return models
+
+
+def run_ski_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Train SKI-TNN with each setting changed alone, and report the test losses."""
+    torch.set_num_threads(arguments.threads)
+    models = settings_of(arguments)
+    for name, fields in models.items():
+        kind, overrides = recorded(fields).values()
+        MODELS[name] = (kind, overrides)
+    trained = train(arguments, TASK, list(models))
+    described = describe_training(arguments, TASK)
+    cells = [row | {"loss": shown_loss(row), "rate": f"{row['learning_rate']:g}"} for row in trained]
+    kept = results_of(trained, TASK, run_of(arguments, "ski-settings"))
+    folder = write_report(arguments, "ski_settings", [(f"Test loss: {described}", cells, COLUMNS)], kept)
+    plot_losses(trained, folder / "ski_settings.png", described)
+    return {"trained": trained}
+
+
+def plot_losses(trained: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:
+    """Draw the test loss of each seed and their mean, a column a model."""
+    with draw_row(path, 11, 4.4, 1, title) as (_, (panel,)):
+        for place, row in enumerate(trained):
+            style = line(int(row["model"].startswith("convolution")))
+            losses = [loss for loss in row["test_loss_by_seed"].values() if loss is not None]
+            panel.plot([place] * len(losses), losses, linestyle="none", alpha=0.6, **style)
+            if row["test_loss"] is not None:
+                panel.plot([place - 0.25, place + 0.25], [row["test_loss"]] * 2, color=style["color"])
+        names = [row["model"].replace(", ", ",\n") for row in trained]
+        panel.set_xticks(range(len(trained)), names, fontsize=8.5)
+        panel.set_ylabel("test loss: each seed, and their mean (nats/token)")
+        panel.grid(axis="x", visible=False)
