@@ -31,6 +31,9 @@ from .models.fd_tnn.modeling_fd_tnn import FDTNNPreTrainedModel as FDTNNPreTrain
 from .models.hybrid.attention import SoftmaxAttention as SoftmaxAttention
 from .models.hybrid.configuration_hybrid import AttentionConfig as AttentionConfig
 from .models.hybrid.configuration_hybrid import SeqMixHybridConfig as SeqMixHybridConfig
+from .models.hybrid.conversion import from_hybrid as from_hybrid
+from .models.hybrid.conversion import replace_mixers as replace_mixers
+from .models.hybrid.conversion import to_hybrid as to_hybrid
 from .models.hybrid.modeling_hybrid import SeqMixHybridForCausalLM as SeqMixHybridForCausalLM
 from .models.hybrid.modeling_hybrid import SeqMixHybridForImageClassification as SeqMixHybridForImageClassification
 from .models.hybrid.modeling_hybrid import SeqMixHybridForMaskedLM as SeqMixHybridForMaskedLM

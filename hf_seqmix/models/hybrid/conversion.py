@@ -1,0 +1,189 @@
+"""Models of a family as hybrids and back, and other mixers in the place of some of a trained model."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import GenerationConfig
+
+from ...modules.glu import GatedLinearUnit
+from ..auto import AUTO_CLASSES, FAMILIES
+from ..backbone import SeqMixPreTrainedModel
+from ..block import build_feed_forward
+from ..configuration import SeqMixConfig
+from ..family import Family
+from .configuration_hybrid import SeqMixHybridConfig
+from .modeling_hybrid import HYBRID_FAMILY
+
+__all__ = ["from_hybrid", "replace_mixers", "to_hybrid"]
+
+# What the library keeps with a configuration that belongs to the head or the weights, and not to a family.
+_OF_THE_LIBRARY = ("dtype", "id2label", "label2id", "problem_type")
+
+
+def to_hybrid(model: SeqMixPreTrainedModel) -> SeqMixPreTrainedModel:
+    """Return the hybrid all of whose layers have the mixer of a family's model, with copies of its weights.
+
+    Parameters have the same names, and outputs are the same, bit for bit: `TNNForCausalLM` becomes
+    `SeqMixHybridForCausalLM`. A distilled decoder, the dtype and the device are kept.
+
+    Args:
+        model: of any family, with any head.
+
+    Raises:
+        ValueError: for a hybrid, and for what hybrids do not have: a feed-forward other than the gated linear unit
+            (IPA; degree d without one), iterations of one block, mixing along the two axes of an image.
+    """
+    config = model.config
+    if isinstance(config, SeqMixHybridConfig):
+        raise ValueError(f"{type(model).__name__} is a hybrid already: use it as it is.")
+    _check_blocks(config)
+    mixers = {config.model_type: _fields_of_mixer(config)}
+    hybrid = SeqMixHybridConfig(**_shared_fields(config), mixer_types=list(config.layer_mixers), mixer_configs=mixers)
+    return _with_weights(HYBRID_FAMILY, model, hybrid)
+
+
+def from_hybrid(model: SeqMixPreTrainedModel) -> SeqMixPreTrainedModel:
+    """Return the model of a family with copies of the weights of a hybrid whose layers all have its mixer.
+
+    The inverse of [`to_hybrid`], with the same outputs, bit for bit.
+
+    Args:
+        model: a hybrid, with any head that the family has.
+
+    Raises:
+        ValueError: for a model that is no hybrid, whose layers have several mixers, whose mixer is of no family
+            ("attention", "short_conv"), or whose family has another feed-forward than hybrids (IPA) or not this head.
+    """
+    config = model.config
+    if not isinstance(config, SeqMixHybridConfig):
+        raise ValueError(f"{type(model).__name__} is no hybrid, but a model of a family: use it as it is.")
+    names = sorted(set(config.layer_mixers))
+    if len(names) > 1:
+        raise ValueError(f"the layers have the mixers {', '.join(names)}; a family has one mixer in all layers.")
+    families = {family.config_class.model_type: family for family in FAMILIES if family is not HYBRID_FAMILY}
+    if names[0] not in families:
+        raise ValueError(
+            f"the mixer {names[0]!r} is of no family, but of hybrids alone; families: {', '.join(sorted(families))}."
+        )
+    family = families[names[0]]
+    own = (config.mixer_configs or {}).get(names[0], {})
+    converted = family.config_class(**_shared_fields(config), **own)
+    _check_blocks(converted)
+    return _with_weights(family, model, converted)
+
+
+def replace_mixers(
+    model: SeqMixPreTrainedModel,
+    replacements: Mapping[str | int, str],
+    mixer_configs: Mapping[str, Mapping[str, Any]] | None = None,
+) -> SeqMixPreTrainedModel:
+    """Return a hybrid with other mixers in some layers of a model, and copies of all other weights.
+
+    New mixers are drawn as the configuration says; with `zero_init_outputs` they begin by adding nothing. Norms,
+    feed-forwards and convolutions before the mixers stay. The model has to be healed by a short training.
+
+    Args:
+        model: a hybrid, or a model of a family that [`to_hybrid`] takes; not distilled.
+        replacements: name of a mixer, or number of a layer, -> name of the mixer that takes its place. A number counts
+            before a name.
+        mixer_configs: fields of new mixers where they differ from their defaults, and from those that the model has
+            for layers of the same mixer.
+
+    Raises:
+        ValueError: where nothing is replaced, a name or number is of no layer, or a new mixer does not fit the model.
+    """
+    hybrid = model if isinstance(model.config, SeqMixHybridConfig) else to_hybrid(model)
+    config = hybrid.config
+    assert isinstance(config, SeqMixHybridConfig)
+    before = config.layer_mixers
+    if unknown := [place for place in replacements if place not in {*before, *range(len(before))}]:
+        raise ValueError(
+            f"replacements names {', '.join(map(repr, unknown))}, but the layers are {', '.join(before)}: name a "
+            f"mixer among them, or a layer from 0 to {len(before) - 1}."
+        )
+    after = [replacements.get(layer, replacements.get(name, name)) for layer, name in enumerate(before)]
+    changed = [layer for layer, (old, new) in enumerate(zip(before, after, strict=True)) if old != new]
+    if not changed:
+        raise ValueError("replacements puts no mixer in the place of another: every layer would stay as it is.")
+    fields = copy.deepcopy(config.mixer_configs or {})
+    if distilled := [name for name, own in fields.items() if own.get("decoder_modes")]:
+        raise ValueError(
+            f"the decoder of {', '.join(distilled)} is distilled, which replacing layers would undo: take the model "
+            "before `distill_decoder`, and distill after healing."
+        )
+    for name, own in (mixer_configs or {}).items():
+        fields[name] = {**fields.get(name, {}), **own}
+    kept = {name: own for name, own in fields.items() if name in after}
+    new_config = SeqMixHybridConfig(**_shared_fields(config), mixer_types=after, mixer_configs=kept)
+    new_parts = tuple(_prefix(hybrid, layer) for layer in changed)
+    return _with_weights(HYBRID_FAMILY, hybrid, new_config, left_out=new_parts)
+
+
+def _prefix(model: SeqMixPreTrainedModel, layer: int) -> str:
+    backbone = "" if model.base_model is model else f"{model.base_model_prefix}."
+    return f"{backbone}layers.{layer}.mixer."
+
+
+def _shared_fields(config: SeqMixConfig) -> dict[str, Any]:
+    """Return the fields of the whole model, which every family has."""
+    names = [*(field.name for field in dataclasses.fields(SeqMixConfig)), *_OF_THE_LIBRARY]
+    given = {name: getattr(config, name, None) for name in names}
+    return {name: copy.deepcopy(value) for name, value in given.items() if value is not None}
+
+
+def _fields_of_mixer(config: SeqMixConfig) -> dict[str, Any]:
+    """Return the fields that a hybrid may set for the mixer of a family; None only where that is not the default."""
+    whole = {*(field.name for field in dataclasses.fields(SeqMixConfig)), *config.whole_model_fields}
+    own = [field for field in dataclasses.fields(config) if field.name not in whole]
+    values = {field.name: getattr(config, field.name) for field in own}
+    return {f.name: copy.deepcopy(values[f.name]) for f in own if (values[f.name], f.default) != (None, None)}
+
+
+def _check_blocks(config: SeqMixConfig) -> None:
+    """Refuse a family's model whose blocks a hybrid does not have."""
+    name = config.model_type
+    if config.num_blocks != config.num_hidden_layers:
+        raise ValueError(f"the layers of this {name!r} model are one block, iterated: the layers of a hybrid are not.")
+    if config.mixing_grid is not None:
+        raise ValueError(f"this {name!r} model mixes rows and columns of images: hybrids mix images as sequences.")
+    with torch.device("meta"):
+        feed_forward = build_feed_forward(config)
+    if not isinstance(feed_forward, GatedLinearUnit):
+        kind = "none" if feed_forward is None else type(feed_forward).__name__
+        raise ValueError(
+            f"the feed-forward of this {name!r} model is {kind}, and that of hybrids a gated linear unit: weights do "
+            "not carry over."
+        )
+
+
+def _with_weights(
+    family: Family, model: SeqMixPreTrainedModel, config: SeqMixConfig, left_out: tuple[str, ...] = ()
+) -> SeqMixPreTrainedModel:
+    """Return the model of a family with the head of another, copies of its weights, their dtypes and its device.
+
+    Args:
+        family: of the new model.
+        model: whose weights are copied.
+        config: of the new model.
+        left_out: beginnings of the names of weights that stay as drawn, in the dtype of the model.
+    """
+    name = type(model).__name__
+    head = next((suffix for suffix in sorted(AUTO_CLASSES, key=len, reverse=True) if name.endswith(suffix)), None)
+    if head not in family.classes:
+        raise ValueError(
+            f"{name} has no counterpart in the family {family.prefix!r}, which has "
+            f"{', '.join(family.prefix + suffix for suffix in family.classes)}."
+        )
+    converted: Any = family.classes[head](config)
+    converted.to(model.dtype)
+    state = {key: value.clone() for key, value in model.state_dict().items() if not key.startswith(left_out)}
+    missing, unexpected = converted.load_state_dict(state, strict=False, assign=True)
+    if wrong := [*unexpected, *(key for key in missing if not key.startswith(left_out))]:
+        raise ValueError(f"weights do not carry over, since their names differ: {', '.join(wrong)}.")
+    converted.tie_weights()
+    if isinstance(getattr(model, "generation_config", None), GenerationConfig):
+        converted.generation_config = copy.deepcopy(model.generation_config)
+    return converted.to(model.device).train(model.training)
