@@ -31,11 +31,11 @@ from .corpora_scoring import TrainedModel, references, score_lengths
 RECIPES = SCRIPTS / "recipes"
 
 FAMILIES = {
-    "causal": ("tnn", "fd_tnn", "ipa", "poly3", "hybrid", "short_conv", "attention", "llama"),
+    "causal": ("tnn", "fd_tnn", "ipa", "ipa_prod", "poly3", "hybrid", "short_conv", "attention", "llama"),
     "masked": ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly3", "attention"),
 }
 
-SMALL_ONLY = ("hybrid", "short_conv", "llama")
+SMALL_ONLY = ("ipa_prod", "hybrid", "short_conv", "llama")
 """Families without settings at the published size."""
 
 PUBLISHED_RECIPES = {
@@ -64,7 +64,7 @@ FAST: dict[str, dict[str, Any]] = {
         "load_best_model_at_end": False,
     },
 }
-FAST_WIDTHS = {"ipa": 88, "poly3": 59, "attention": 59}
+FAST_WIDTHS = {"ipa": 88, "ipa_prod": 88, "poly3": 59, "attention": 59}
 FAST_TOKENIZER = "bpe:1024"
 FAST_TRAIN_BYTES = 500_000  # more takes longer to tokenize than the models take to train
 

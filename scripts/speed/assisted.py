@@ -1,6 +1,6 @@
 r"""Times prompt lookup and assisted decoding against plain greedy decoding by the same checkpoint.
 
-    python scripts/speed/assisted.py --models model_cards/{tnn,fd-tnn,ipa,poly3}-python-2m \
+    python scripts/speed/assisted.py --models model_cards/{tnn,fd-tnn,ipa-prod,poly3}-python-2m \
         --assistant model_cards/poly3-python-2m --threads 1 --output-dir runs/assisted
 
 Candidates for the next tokens come from the prompt itself (`prompt_lookup_num_tokens`) or from a second checkpoint

@@ -1,6 +1,6 @@
 r"""Times requests of mixed lengths, all at once by continuous batching against one after another by `generate`.
 
-    python scripts/speed/serving.py --models model_cards/{tnn,fd-tnn,ipa,poly3}-python-2m --llama --threads 2 \
+    python scripts/speed/serving.py --models model_cards/{tnn,fd-tnn,ipa-prod,poly3}-python-2m --llama --threads 2 \
         --output-dir runs/serving
 
 Each request has a prompt of its own length, cut from Python's standard library, and asks for its own number of tokens,
