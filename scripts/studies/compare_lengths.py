@@ -21,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compare_mixers import Comparison, compare
-from compare_mixers import write_report as write_comparison
+from compare_mixers import compare
+from comparison_models import build_model
 from comparison_options import Options, add_arguments
-from comparison_tasks import build_model
+from comparison_report import write_report as write_comparison
+from comparison_runs import Comparison
 from transformers import PreTrainedModel
 
 from hf_seqmix.analysis.figures import draw_row, line

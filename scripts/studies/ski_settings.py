@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from ablation_models import describe_training, recorded, results_of, shown_loss, train
-from comparison_tasks import MODELS
+from comparison_models import MODELS
 from ski_parts import register_parts
 
 from hf_seqmix.analysis.figures import draw_row, line

@@ -61,6 +61,10 @@ def faked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[flo
     return runs
 
 
+def models() -> ModuleType:
+    return importlib.import_module("comparison_models")
+
+
 def recall(folder: Path, *more: str) -> list[str]:
     return ["--task", "recall", "--output-dir", str(folder), *SMALL, *more]
 
@@ -120,8 +124,9 @@ def test_muon_and_nets_that_are_polynomials(script: ModuleType, tmp_path: Path) 
 
 def test_static_norms_are_calibrated(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calibrated = []
-    own = script.calibrate_static_norms
-    monkeypatch.setattr(script, "calibrate_static_norms", lambda *given: calibrated.append(own(*given)))
+    runs = importlib.import_module("comparison_runs")
+    own = runs.calibrate_static_norms
+    monkeypatch.setattr(runs, "calibrate_static_norms", lambda *given: calibrated.append(own(*given)))
     one = ["--learning-rates", "1e-3", "--seeds", "0", "--models", "poly-3-static", "poly-3-bilinear"]
     script.main(recall(tmp_path, *one))
     assert len(calibrated) == 1
@@ -130,14 +135,13 @@ def test_static_norms_are_calibrated(script: ModuleType, tmp_path: Path, monkeyp
 def test_every_model_has_as_many_parameters(script: ModuleType, tmp_path: Path) -> None:
     options = script.parse_arguments(["--task", "recall", "--hidden-size", "96", "--output-dir", str(tmp_path)])
     comparison = script.Comparison(options)
-    tasks = importlib.import_module("comparison_tasks")
     # Other scripts add hybrids of their own mixers.
-    own = [name for name, (_, fields) in tasks.MODELS.items() if "mixer_types" not in fields]
-    causal = [name for name in own if name not in tasks.BIDIRECTIONAL_ONLY]
+    own = [name for name, (_, fields) in models().MODELS.items() if "mixer_types" not in fields]
+    causal = [name for name in own if name not in models().BIDIRECTIONAL_ONLY]
     sizes = {}
     for name in causal:
-        config = script.build_config(name, comparison.task, comparison.sizes)
-        sizes[name] = script.build_model(config, True, 0).num_parameters()
+        config = models().build_config(name, comparison.task, comparison.sizes)
+        sizes[name] = models().build_model(config, True, 0).num_parameters()
     # The feed-forward of IPA is divided among its centers: four units are the least step.
     assert sizes == {name: pytest.approx(sizes["tnn"], rel=4e-3) for name in causal}
 
@@ -170,7 +174,7 @@ def test_text_is_scored_per_byte_or_per_masked_token(
         assert result.run.data["train_file"]["digest"] == file_digest(tmp_path / "train.txt")
         config = AutoConfig.for_model(result.run.model["model_type"], **result.run.model["config_overrides"])
         if result.metric == "num_parameters":
-            assert script.build_model(config, task == "lm-causal", 0).num_parameters() == result.value
+            assert models().build_model(config, task == "lm-causal", 0).num_parameters() == result.value
     [row] = report["results"]
     scores = [line["result"]["test"] for line in lines_of(tmp_path / "out")]
     assert row[f"test_{metric}"]["n"] == 2
@@ -189,14 +193,15 @@ def test_models_see_the_same_batches_and_seeds_others(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[tuple[str, int], list[torch.Tensor]] = {}
-    forward = script.Trainer.compute_loss
+    trainer = importlib.import_module("comparison_runs").Trainer
+    forward = trainer.compute_loss
 
     def spy(trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
         if model.training:
             seen.setdefault((model.config.model_type, trainer.args.seed), []).append(inputs["input_ids"].clone())
         return forward(trainer, model, inputs, *args, **kwargs)
 
-    monkeypatch.setattr(script.Trainer, "compute_loss", spy)
+    monkeypatch.setattr(trainer, "compute_loss", spy)
     script.main(recall(tmp_path, "--models", "tnn", "attention", "--learning-rates", "1e-3", "--seeds", "0", "1"))
     batches = {key: torch.stack(value) for key, value in seen.items()}
     assert batches["tnn", 0].shape == (2, 2, 24)
@@ -261,7 +266,7 @@ def test_differences_are_of_the_same_seed(script: ModuleType) -> None:
         {"test_loss": {"by_seed": {"0": 1.0, "1": 3.0, "2": 2.0}}},
         {"test_loss": {"by_seed": {"0": 1.5, "1": 3.5, "2": None}}},
     ]
-    script.add_differences(rows, "loss")
+    importlib.import_module("comparison_report").add_differences(rows, "loss")
     assert rows[0]["difference"]["mean"] == 0
     difference = rows[1]["difference"]
     assert (difference["mean"], difference["sd"], difference["n"]) == (0.5, 0.0, 2)
