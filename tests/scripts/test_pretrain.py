@@ -18,7 +18,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import explain_write_error, parse_overrides
 
 SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 SCRIPT = SCRIPTS / "pretrain.py"
@@ -287,7 +287,7 @@ def test_the_command_line_overrides_the_recipe(pretrain: ModuleType, text: Path,
     assert (arguments.data.dataset, arguments.data.train_file) == (None, [str(text)])
     assert (arguments.run.max_tokens, arguments.training.max_steps) == (None, 7)
     assert arguments.training.learning_rate == 1
-    overrides = pretrain.parse_overrides(arguments.model.config_overrides)
+    overrides = parse_overrides(arguments.model.config_overrides)
     assert (overrides["hidden_size"], overrides["num_hidden_layers"]) == (32, 4)
 
 

@@ -1,0 +1,151 @@
+"""The command line of pretrain.py: its arguments, the recipe it may name, and how long a run is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hf_seqmix.training import arguments
+
+# Ways to say the same thing: one of them on the command line replaces the others of a recipe.
+ALTERNATIVES = (
+    {"model_type", "config_file"},
+    {"dataset", "train_file"},
+    {"max_tokens", "max_steps", "num_train_epochs", "max_seconds"},
+    {"global_batch_size", "gradient_accumulation_steps"},
+)
+
+REPLACES = {argument: group for group in ALTERNATIVES for argument in group}
+
+
+@dataclass
+class ModelArguments:
+    """What is trained."""
+
+    objective: Literal["causal", "masked"] = field(
+        default="causal", metadata={"help": "Predict the next token, or masked ones from both sides."}
+    )
+    model_type: str | None = field(
+        default=None, metadata={"help": "Family, such as tnn or seqmix_hybrid, or any model type of transformers."}
+    )
+    config_file: str | None = field(default=None, metadata={"help": "A config.json to start from instead."})
+    config_overrides: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Fields of the configuration, as key=value (several allowed); the rest keeps its default.",
+            "action": "extend",
+        },
+    )
+
+
+@dataclass
+class DataArguments:
+    """What it is trained on."""
+
+    dataset: str | None = field(
+        default=None, metadata={"help": "A Hub name, name:config, embedded:python-stdlib, or a file or folder."}
+    )
+    train_file: list[str] = field(default_factory=list, metadata={"help": "Text, JSON, CSV or Parquet files."})
+    validation_file: list[str] = field(default_factory=list, metadata={"help": "The same, to evaluate on."})
+    validation_fraction: float = field(
+        default=0.05, metadata={"help": "Share of the text held out at its end if there is no validation split."}
+    )
+    text_column: str = field(default="text", metadata={"help": "Column that holds the text."})
+    sample_by: Literal["document", "paragraph", "line"] = field(
+        default="document", metadata={"help": "What is one document of a text file."}
+    )
+    file_format: str | None = field(
+        default=None, metadata={"help": "text, json, csv or parquet, where the extension does not say it."}
+    )
+    streaming: bool = field(default=False, metadata={"help": "Read the data while training."})
+    shuffle_buffer_size: int = field(default=1000, metadata={"help": "Blocks among which a stream is shuffled."})
+    tokenizer: str = field(
+        default="bpe:4096", metadata={"help": "byte, bpe:SIZE trained on the spot, or a pretrained name or folder."}
+    )
+    block_size: int = field(default=512, metadata={"help": "Tokens in a training sequence."})
+    respect_documents: bool = field(
+        default=False, metadata={"help": "Mix each document alone: position_ids restart at its beginning."}
+    )
+    mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens a masked model predicts."})
+    max_eval_blocks: int | None = field(default=None, metadata={"help": "Evaluate on the first blocks only."})
+    preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
+
+
+@dataclass
+class RunArguments(arguments.RunArguments):
+    """How long, how large, and where to; the rest of the training arguments are transformers' own."""
+
+    max_tokens: int | None = field(
+        default=None, metadata={"help": "Budget of training tokens, instead of --max-steps or --num-train-epochs."}
+    )
+    global_batch_size: int | None = field(
+        default=None,
+        metadata={"help": "Sequences an update over all devices; sets the gradient accumulation steps."},
+    )
+
+
+Arguments = arguments.Arguments[ModelArguments, DataArguments, RunArguments]
+KINDS = (ModelArguments, DataArguments, RunArguments)
+USAGE = "pretrain.py --output-dir DIR [--recipe FILE] [options]   (--help lists them)"
+
+
+def parse_arguments(argv: Sequence[str], description: str | None = None) -> Arguments:
+    """Read the command line and the recipe that it names.
+
+    Raises:
+        ValueError: the recipe has a section or key that there is not, or arguments contradict each other.
+    """
+    parser = arguments.arguments_parser(KINDS, USAGE, description, {})
+    read = Arguments(*arguments.read_arguments(parser, KINDS, argv, REPLACES))
+    _check(read)
+    return read
+
+
+def _check(arguments: Arguments) -> None:
+    model, data, run, training = arguments.model, arguments.data, arguments.run, arguments.training
+    if (model.model_type is None) == (model.config_file is None):
+        raise ValueError("give either --model-type, such as tnn, or --config-file, and not both.")
+    if (data.dataset is None) == (not data.train_file):
+        raise ValueError("give either --dataset or --train-file, and not both.")
+    if run.max_tokens is not None and training.max_steps > 0:
+        raise ValueError("--max-tokens and --max-steps both say how long to train; give one of them.")
+    if run.max_tokens is not None and run.max_seconds is not None:
+        raise ValueError("--max-tokens and --max-seconds both say how long to train; give one of them.")
+    arguments.check_length()
+    if data.streaming and run.max_tokens is None and run.max_seconds is None and training.max_steps <= 0:
+        raise ValueError(
+            "a stream has no known length: with --streaming give --max-tokens, --max-steps or --max-seconds."
+        )
+
+
+def set_length(arguments: Arguments) -> None:
+    """Turn the global batch and the budget of tokens into the `Trainer`'s accumulation steps and updates.
+
+    Raises:
+        ValueError: if the global batch does not divide, or if the budget does not pay for one update.
+    """
+    run, training = arguments.run, arguments.training
+    sequences = training.train_batch_size * training.world_size
+    if run.global_batch_size is not None:
+        if run.global_batch_size % sequences:
+            raise ValueError(
+                f"a global batch of {run.global_batch_size} sequences does not divide into {training.world_size} "
+                f"processes of {training.train_batch_size} sequences; change --global-batch-size or "
+                "--per-device-train-batch-size."
+            )
+        training.gradient_accumulation_steps = run.global_batch_size // sequences
+    if run.max_tokens is not None:
+        tokens = tokens_per_update(arguments)
+        if run.max_tokens < tokens:
+            raise ValueError(
+                f"--max-tokens is {run.max_tokens}, but one update takes {tokens} tokens; give at least that."
+            )
+        training.max_steps = run.max_tokens // tokens
+    elif arguments.data.streaming and run.max_seconds is not None:
+        training.max_steps = 1  # until the trial; the library asks for a number where data has no length
+
+
+def tokens_per_update(arguments: Arguments) -> int:
+    """Return training tokens that one update sees, over all processes and accumulation steps."""
+    training = arguments.training
+    sequences = training.train_batch_size * training.world_size * training.gradient_accumulation_steps
+    return sequences * arguments.data.block_size

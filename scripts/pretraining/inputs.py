@@ -1,0 +1,87 @@
+"""What pretrain.py trains on: documents, their tokenizer, and blocks of tokens."""
+
+from typing import Any
+
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from hf_seqmix._files import whole_files
+from hf_seqmix.data import (
+    build_tokenizer,
+    hold_out,
+    load_corpus,
+    mask_blocks,
+    pack_for_evaluation,
+    pack_for_training,
+    total_bytes,
+)
+
+from .arguments import Arguments, DataArguments
+
+# More than enough to learn a vocabulary from; a stream has no end to wait for.
+STREAMED_TOKENIZER_DOCUMENTS = 10_000
+
+
+def load_documents(data: DataArguments) -> tuple[Any, Any]:
+    """Return training and validation documents; the latter are None for a stream that has no such split."""
+    source: Any = data.dataset
+    if data.train_file:
+        source = {"train": data.train_file}
+    if data.dataset is None and data.validation_file:
+        source["validation"] = data.validation_file
+    options: dict[str, Any] = {
+        "text_column": data.text_column,
+        "sample_by": data.sample_by,
+        "file_format": data.file_format,
+        "streaming": data.streaming,
+    }
+    corpus = load_corpus(source, **options)
+    if "train" not in corpus:
+        raise ValueError(f"{source} has no training split; its splits are {', '.join(corpus)}.")
+    if data.dataset is not None and data.validation_file:
+        return corpus["train"], load_corpus({"validation": data.validation_file}, **options)["validation"]
+    if "validation" in corpus:
+        return corpus["train"], corpus["validation"]
+    if data.streaming:
+        return corpus["train"], None
+    parts = hold_out(corpus["train"], data.validation_fraction)
+    return parts["train"], parts["validation"]
+
+
+def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the run: made and saved by the first process, read by the others and a resumed run."""
+    training = arguments.training
+    saved = arguments.folder / "tokenizer_config.json"
+    own = training.local_process_index == 0
+    if saved.is_file() and (arguments.resume or not own):
+        return AutoTokenizer.from_pretrained(arguments.folder)
+    texts = (row["text"] for row in documents)
+    if arguments.data.streaming:
+        texts = (row["text"] for row in documents.take(STREAMED_TOKENIZER_DOCUMENTS))
+    tokenizer = build_tokenizer(arguments.data.tokenizer, texts, mask_token=arguments.model.objective == "masked")
+    with whole_files(arguments.folder, last=saved.name) as aside:
+        tokenizer.save_pretrained(aside)
+    return tokenizer
+
+
+def build_blocks(
+    arguments: Arguments, tokenizer: PreTrainedTokenizerBase, train: Any, validation: Any
+) -> tuple[Any, Any, int | None]:
+    """Return training blocks, evaluation blocks, and the bytes of text that the latter predict."""
+    data, causal = arguments.data, arguments.model.objective == "causal"
+    options: dict[str, Any] = {
+        "causal": causal,
+        "respect_documents": data.respect_documents,
+        "num_proc": data.preprocessing_num_workers,
+    }
+    train = pack_for_training(train, tokenizer, data.block_size, **options)
+    if data.streaming:
+        train = train.shuffle(seed=arguments.training.seed, buffer_size=data.shuffle_buffer_size)
+    if validation is None:
+        return train, None, None
+    validation = pack_for_evaluation(validation, tokenizer, data.block_size, **options)
+    if data.max_eval_blocks is not None:
+        validation = validation.take(data.max_eval_blocks)
+    if causal:
+        return train, validation, total_bytes(validation)
+    validation = mask_blocks(validation, tokenizer, mlm_probability=data.mlm_probability, seed=arguments.training.seed)
+    return train, validation, None

@@ -1,0 +1,61 @@
+"""What pretrain.py trains: a model with random weights."""
+
+import inspect
+from pathlib import Path
+
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    set_seed,
+)
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix.training import config_from_overrides, parse_overrides, tokenizer_fields
+
+from .arguments import Arguments
+
+
+def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """Return the configuration of the model: what the tokenizer and the data ask for, then the user's overrides.
+
+    Raises:
+        ValueError: if the family or a field is unknown, a value is refused, or the vocabulary is too small.
+    """
+    model = arguments.model
+    overrides = parse_overrides(model.config_overrides)
+    if model.config_file is not None:
+        if not Path(model.config_file).is_file():
+            raise ValueError(f"there is no configuration file {model.config_file}. Check the spelling.")
+        values = PreTrainedConfig.get_config_dict(model.config_file)[0]
+        model_type = values.pop("model_type", None)
+    else:
+        values, model_type = {}, model.model_type
+    derived = {
+        **tokenizer_fields(tokenizer, arguments.data.block_size),
+        "is_causal": model.objective == "causal",
+    }
+    if "max_position_embeddings" in values.keys() | overrides.keys():
+        del derived["max_position_embeddings"]
+    config = config_from_overrides(str(model_type), overrides, {**values, **derived})
+    if config.vocab_size < len(tokenizer):
+        raise ValueError(
+            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that "
+            "many."
+        )
+    return config
+
+
+def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedModel:
+    """Return a model with random weights from the seed of the run."""
+    auto = AutoModelForCausalLM if arguments.model.objective == "causal" else AutoModelForMaskedLM
+    set_seed(arguments.training.seed)
+    model = auto.from_config(config)
+    if arguments.data.respect_documents and "position_ids" not in inspect.signature(model.forward).parameters:
+        raise ValueError(
+            f"{type(model).__name__} takes no position_ids, so it cannot tell documents apart; leave out"
+            " --respect-documents."
+        )
+    return model
