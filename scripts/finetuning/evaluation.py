@@ -9,18 +9,10 @@ from typing import Any
 
 import datasets
 import numpy as np
-from transformers import (
-    EvalPrediction,
-    PreTrainedModel,
-)
+from transformers import EvalPrediction, PreTrainedModel
 
-from hf_seqmix.data.labelled import (
-    QuestionAnswering,
-    SequenceClassification,
-    TokenClassification,
-)
+from hf_seqmix.data.labelled import QuestionAnswering, SequenceClassification, TokenClassification
 from hf_seqmix.metrics import load_metric
-
 from hf_seqmix.training.resumable import ResumableTrainer
 
 from .arguments import Arguments
