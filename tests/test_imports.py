@@ -35,7 +35,7 @@ OPEN_TO_ALL = {"_files", "_version"}
 TRITON = {"kernels", "precision"}
 """Folders and files of `ops` that need Triton; all others do without."""
 
-LIBRARY_ROOMS = ("finetuning", "benchmarks")
+LIBRARY_ROOMS = ("pretraining", "finetuning", "benchmarks")
 """Rooms of `scripts` that are packages; no room imports another."""
 
 
