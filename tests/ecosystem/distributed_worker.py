@@ -6,7 +6,7 @@ r"""What each of two processes does in `test_distributed.py`, and what one proce
 The worker reads models from FOLDER/models and writes FOLDER/results.json and the trained models.
 """
 
-import importlib.util
+import importlib
 import json
 import os
 import sys
@@ -350,12 +350,8 @@ class Worker:
 
     def stream(self) -> Iterator[Any]:
         """What each process gets of a stream of documents, as `scripts/pretrain.py` reads it."""
-        script = Path(__file__).resolve().parents[2] / "scripts" / "pretrain.py"
-        specification = importlib.util.spec_from_file_location("pretrain", script)
-        assert specification is not None and specification.loader is not None
-        pretrain = importlib.util.module_from_spec(specification)
-        sys.modules["pretrain"] = pretrain
-        specification.loader.exec_module(pretrain)
+        sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
+        pretrain = importlib.import_module("pretrain")
         for shards in (1, 3, 4):
             for workers in (0, 2):
 
