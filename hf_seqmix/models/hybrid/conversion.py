@@ -89,11 +89,12 @@ def replace_mixers(
         model: a hybrid, or a model of a family that [`to_hybrid`] takes; not distilled.
         replacements: name of a mixer, or number of a layer, -> name of the mixer that takes its place. A number counts
             before a name.
-        mixer_configs: fields of new mixers where they differ from their defaults, and from those that the model has
-            for layers of the same mixer.
+        mixer_configs: fields of new mixers where they differ from their defaults. Where layers of the same mixer stay,
+            a new one has their fields.
 
     Raises:
-        ValueError: where nothing is replaced, a name or number is of no layer, or a new mixer does not fit the model.
+        ValueError: where nothing is replaced, a name or number is of no layer, a new mixer does not fit the model, or
+            its fields would change layers that stay.
     """
     hybrid = model if isinstance(model.config, SeqMixHybridConfig) else to_hybrid(model)
     config = hybrid.config
@@ -114,7 +115,14 @@ def replace_mixers(
             f"the decoder of {', '.join(distilled)} is distilled, which replacing layers would undo: take the model "
             "before `distill_decoder`, and distill after healing."
         )
+    staying = {name for name, new in zip(before, after, strict=True) if name == new}
     for name, own in (mixer_configs or {}).items():
+        of_old = hybrid.config.mixer_config(name) if name in staying else None
+        if other := [field for field, value in own.items() if of_old and getattr(of_old, field, None) != value]:
+            raise ValueError(
+                f"mixer_configs[{name!r}] sets {', '.join(other)} otherwise than the layers of that mixer that stay, "
+                "and all layers of a mixer share its fields: leave that out, or replace those layers, too."
+            )
         fields[name] = {**fields.get(name, {}), **own}
     kept = {name: own for name, own in fields.items() if name in after}
     new_config = SeqMixHybridConfig(**_shared_fields(config), mixer_types=after, mixer_configs=kept)

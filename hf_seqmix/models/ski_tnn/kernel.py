@@ -24,7 +24,8 @@ class InverseTimeWarpKernel(nn.Module):
     n^-1/2 for n = length_scale positions instead of 1, and s times a knot begins as N(0, 1 / n^2) instead of N(0, 1).
     The kernel is smooth, so that inputs with a mean are summed over all lags. At N(0, 1) outputs are larger than
     inputs by the length, and a convolution beside them is lost. An optimizer that moves a knot by its learning rate
-    moves the sum over n tokens by n s times that: with s = 1 the low-rank part makes a model worse.
+    moves the sum over n tokens by n s times that. With s = 1, models of 500 updates of AdamW were worse than with the
+    convolution alone.
 
     Args:
         channels: m.

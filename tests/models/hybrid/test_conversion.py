@@ -209,6 +209,19 @@ def test_replacements_that_make_no_sense(replacements, message):
         replace_mixers(hybrid("tnn", "attention"), replacements)
 
 
+def test_layers_that_stay_keep_their_fields():
+    model = hybrid("tnn", "attention")
+    found = replace_mixers(model, {"attention": "tnn"}, {"tnn": {"rpe_hidden_size": ENCODER["rpe_hidden_size"]}})
+    assert found.config.mixer_configs == {"tnn": ENCODER}
+    with pytest.raises(ValueError, match=r"mixer_configs\['tnn'\] sets decay otherwise than the layers of that mixer"):
+        replace_mixers(model, {"attention": "tnn"}, {"tnn": {"decay": 0.5}})
+    # Of a mixer that has no layer left, fields are free.
+    assert replace_mixers(model, {0: "fd_tnn", 1: "tnn"}, {"tnn": {"decay": 0.5}}).config.layer_mixers == [
+        "fd_tnn",
+        "tnn",
+    ]
+
+
 def test_layers_of_a_distilled_model_stay():
     model = make("tnn", "ForCausalLM")
     model.distill_decoder(tolerance=1e-2, exact_taps=2)
