@@ -1,6 +1,7 @@
 """The ablations as their users run them, and the products and parts that they compare against their definitions."""
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -42,6 +43,16 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
     datasets.disable_progress_bars()
+
+
+@pytest.fixture(autouse=True)
+def own_models() -> Iterator[None]:
+    """Take back what a study adds to the models of comparisons, which other tests go through."""
+    models = load("comparison_models").MODELS
+    before = dict(models)
+    yield
+    models.clear()
+    models.update(before)
 
 
 def written(folder: Path, stem: str) -> list[Result]:
