@@ -3,6 +3,7 @@
 import argparse
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def time_layers(arguments: argparse.Namespace, models: Mapping[str, Mapping[str,
         peaks = {}
         for name, once in timed.items():
             once(clock)
-            peaks[name] = peak_bytes(lambda once=once: once(clock), device)  # type: ignore[misc]
+            peaks[name] = peak_bytes(partial(once, clock), device)
         x.grad = None
         for name, rounds in interleave(timed, arguments.rounds, clock).items():
             forward, both = medians_ms(rounds)

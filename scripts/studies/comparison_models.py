@@ -15,8 +15,6 @@ from transformers import (
     set_seed,
 )
 
-import hf_seqmix  # noqa: F401 - registers its families with the Auto classes
-
 __all__ = ["MODELS", "TOEPLITZ", "build_config", "build_model", "config_fields"]
 
 TOEPLITZ: dict[str, Any] = {"rpe_hidden_size": 32, "rpe_num_layers": 3}

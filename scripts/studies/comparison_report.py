@@ -26,12 +26,12 @@ def summary_of(comparison: Comparison) -> list[dict[str, Any]]:
         runs = {seed: run for seed in seeds if (run := comparison.known(model, best, seed))}
         row: dict[str, Any] = {
             "model": model,
-            "num_parameters": comparison.known(model, best, seeds[0])["num_parameters"],  # type: ignore[index]
+            "num_parameters": runs[seeds[0]]["num_parameters"],
             "intermediate_size": comparison.configs[model].intermediate_size,
             "learning_rate": best,
             "best_at_edge": best in (rates[0], rates[-1]),
             "num_seeds": len(runs),
-            "sweep": [[rate, comparison.known(model, rate, seeds[0])["validation"]] for rate in rates],  # type: ignore[index]
+            "sweep": [[rate, run["validation"]] for rate in rates if (run := comparison.known(model, rate, seeds[0]))],
             "train_seconds": statistics.median(run["train_seconds"] for run in runs.values()),
         }
         for split in comparison.task.evaluation:

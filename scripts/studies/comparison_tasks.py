@@ -14,7 +14,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-import hf_seqmix  # noqa: F401 - registers its families with the Auto classes
+# Importing the package registers its families with the Auto classes.
 from hf_seqmix.data import (
     associative_recall,
     build_tokenizer,
