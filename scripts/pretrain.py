@@ -5,6 +5,7 @@ r"""Pretrain a causal or masked language model of any family on any text.
         --train-file book.txt --tokenizer bpe:4096 --block-size 256 --max-tokens 2_000_000 --output-dir runs/book
     torchrun --nproc-per-node 2 scripts/pretrain.py ... --use-cpu
     accelerate launch scripts/pretrain.py ...
+    python scripts/pretrain.py --tokenized --train-file blocks.parquet --config-overrides vocab_size=64 ...
 
 A recipe holds the same arguments in a file; what is given on the command line overrides it. The output folder gets the
 model and its tokenizer, checkpoints, results.json and loss.png. `--resume` continues an interrupted run from its
@@ -19,6 +20,7 @@ from typing import Any
 from pretraining.arguments import Arguments, parse_arguments, set_length, tokens_per_update
 from pretraining.inputs import build_blocks, load_documents, load_tokenizer
 from pretraining.models import build_config, build_model
+from pretraining.tokens import check_ids, load_blocks
 from transformers import default_data_collator
 from transformers.trainer_utils import IntervalStrategy
 
@@ -43,16 +45,23 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         if training.process_index == 0:  # or other machines would find what this one has begun to write
             overwrite = arguments.run.overwrite_output_dir
             prepare_run_folder(arguments.folder, resume=arguments.resume is not None, overwrite=overwrite)
-        train, validation = load_documents(arguments.data)
-        tokenizer = load_tokenizer(arguments, train)
-        train, validation, num_bytes = build_blocks(arguments, tokenizer, train, validation)
+        tokenizer, num_bytes = None, None
+        if arguments.data.tokenized:
+            train, validation = load_blocks(arguments)
+        else:
+            train, validation = load_documents(arguments.data)
+            tokenizer = load_tokenizer(arguments, train)
+            train, validation, num_bytes = build_blocks(arguments, tokenizer, train, validation)
     if arguments.data.streaming:
         train = EndlessStream(train, training.dataloader_num_workers, training.dataloader_prefetch_factor)
         training.dataloader_num_workers, training.dataloader_prefetch_factor = 0, None
     if validation is None:
         logger.warning("The stream has no validation split: nothing is evaluated. Name one with --validation-file.")
         training.eval_strategy = IntervalStrategy.NO
-    model = build_model(arguments, build_config(arguments, tokenizer))
+    config = build_config(arguments, tokenizer)
+    if arguments.data.tokenized:
+        check_ids(config.vocab_size, train, validation)
+    model = build_model(arguments, config)
     rows = training.train_batch_size * arguments.data.block_size
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width, rows=rows)
@@ -64,7 +73,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         eval_dataset=validation,
         processing_class=tokenizer,
         data_collator=default_data_collator
-        if causal
+        if causal or tokenizer is None  # whose rows say what is masked
         else ReproducibleMaskingCollator(
             tokenizer=tokenizer, mlm_probability=arguments.data.mlm_probability, seed=training.seed
         ),

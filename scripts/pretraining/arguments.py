@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hf_seqmix.training import arguments
+from hf_seqmix.training import arguments, parse_overrides
 
 # Ways to say the same thing: one of them on the command line replaces the others of a recipe.
 ALTERNATIVES = (
@@ -58,6 +58,13 @@ class DataArguments:
     )
     streaming: bool = field(default=False, metadata={"help": "Read the data while training."})
     shuffle_buffer_size: int = field(default=1000, metadata={"help": "Blocks among which a stream is shuffled."})
+    tokenized: bool = field(
+        default=False,
+        metadata={
+            "help": "The rows hold input_ids, --block-size of them, and labels where not every token is predicted: "
+            "no tokenizer is made. The configuration says vocab_size."
+        },
+    )
     tokenizer: str = field(
         default="bpe:4096", metadata={"help": "byte, bpe:SIZE trained on the spot, or a pretrained name or folder."}
     )
@@ -114,6 +121,13 @@ def _check(arguments: Arguments) -> None:
     if data.streaming and run.max_tokens is None and run.max_seconds is None and training.max_steps <= 0:
         raise ValueError(
             "a stream has no known length: with --streaming give --max-tokens, --max-steps or --max-seconds."
+        )
+    if data.tokenized and data.streaming:
+        raise ValueError("--tokenized rows are read as a whole; leave out --streaming.")
+    if data.tokenized and "vocab_size" not in parse_overrides(model.config_overrides) and model.config_file is None:
+        raise ValueError(
+            "--tokenized rows come without a tokenizer, which would say how many tokens there are: give "
+            "--config-overrides vocab_size=NUMBER."
         )
 
 

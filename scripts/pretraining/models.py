@@ -2,6 +2,7 @@
 
 import inspect
 from pathlib import Path
+from typing import Any
 
 from transformers import (
     AutoModelForCausalLM,
@@ -18,8 +19,10 @@ from hf_seqmix.training import config_from_overrides, parse_overrides, tokenizer
 from .arguments import Arguments
 
 
-def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedConfig:
     """Return the configuration of the model: what the tokenizer and the data ask for, then the user's overrides.
+
+    Without a tokenizer, where rows hold tokens, the overrides say the vocabulary, and no token ends a text.
 
     Raises:
         ValueError: if the family or a field is unknown, a value is refused, or the vocabulary is too small.
@@ -34,18 +37,24 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase) -> Pr
     else:
         values, model_type = {}, model.model_type
     derived = {
-        **tokenizer_fields(tokenizer, arguments.data.block_size),
+        **_fields_of(tokenizer, arguments.data.block_size),
         "is_causal": model.objective == "causal",
     }
     if "max_position_embeddings" in values.keys() | overrides.keys():
         del derived["max_position_embeddings"]
     config = config_from_overrides(str(model_type), overrides, {**values, **derived})
-    if config.vocab_size < len(tokenizer):
+    if tokenizer is not None and config.vocab_size < len(tokenizer):
         raise ValueError(
             f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that "
             "many."
         )
     return config
+
+
+def _fields_of(tokenizer: PreTrainedTokenizerBase | None, length: int) -> dict[str, Any]:
+    if tokenizer is not None:
+        return tokenizer_fields(tokenizer, length)
+    return {**dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id")), "max_position_embeddings": length}
 
 
 def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedModel:

@@ -1,5 +1,7 @@
-"""Synthetic tasks that test one ability each: recall, copying, repetition, and functions of known separation rank."""
+"""Synthetic tasks that test one ability each: recall, copying, repetition, counting, and known functions."""
 
+from .counting import running_count
+from .distant_recall import changing_recall, noisy_recall
 from .recall import associative_recall, lagged_copy
 from .repetition import rare_word_repetition
 from .separation import SeparationTask
@@ -9,8 +11,11 @@ __all__ = [
     "SEPARATION_TASKS",
     "SeparationTask",
     "associative_recall",
+    "changing_recall",
     "lagged_copy",
+    "noisy_recall",
     "rare_word_repetition",
+    "running_count",
     "separation_dataset",
     "separation_task",
 ]

@@ -1,20 +1,14 @@
 """Synthetic sequences that test one ability each: recall by content, and copying over a lag."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import datasets
 import numpy as np
 
+from .drawing import FILLER_ID, NUM_SPECIAL, at_least, distinct, unique_splits
+
 __all__ = ["associative_recall", "lagged_copy"]
-
-IGNORED_LABEL = -100
-
-FILLER_ID = 0
-MASK_ID = 1
-NUM_SPECIAL = 2
-
-Draw = Callable[[int, np.random.Generator], tuple[np.ndarray, np.ndarray]]
 
 
 def associative_recall(
@@ -61,8 +55,8 @@ def associative_recall(
     num_queries = num_pairs if num_queries is None else num_queries
     num_keys = (vocab_size - NUM_SPECIAL) // 2
     num_values = vocab_size - NUM_SPECIAL - num_keys
-    _at_least("num_pairs", num_pairs, 1)
-    _at_least("num_queries", num_queries, 1)
+    at_least("num_pairs", num_pairs, 1)
+    at_least("num_queries", num_queries, 1)
     if num_keys < num_pairs:
         raise ValueError(
             f"vocab_size {vocab_size} has {num_keys} keys for {num_pairs} pairs; give at least {2 * num_pairs + 2}."
@@ -75,11 +69,11 @@ def associative_recall(
         )
 
     def draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        keys = _distinct(rng, count, num_keys, num_pairs) + NUM_SPECIAL
+        keys = distinct(rng, count, num_keys, num_pairs) + NUM_SPECIAL
         values = rng.integers(NUM_SPECIAL + num_keys, vocab_size, size=(count, num_pairs))
         asked = rng.integers(num_pairs, size=(count, num_queries))
         # Sorted places among `free`, each moved on by the answers before it.
-        places = np.sort(_distinct(rng, count, free, num_queries)) + np.arange(num_queries) + 2 * num_pairs
+        places = np.sort(distinct(rng, count, free, num_queries)) + np.arange(num_queries) + 2 * num_pairs
         tokens = np.full((count, length), FILLER_ID)
         tokens[:, 0 : 2 * num_pairs : 2] = keys
         tokens[:, 1 : 2 * num_pairs : 2] = values
@@ -91,7 +85,7 @@ def associative_recall(
 
     choices = math.perm(num_keys, num_pairs) * num_values**num_pairs
     choices *= num_pairs**num_queries * math.comb(free, num_queries)
-    return _splits(num_rows, draw, choices, causal=causal, seed=seed)
+    return unique_splits(num_rows, draw, choices, causal=causal, seed=seed)
 
 
 def lagged_copy(
@@ -128,12 +122,12 @@ def lagged_copy(
         ValueError: a number is too small, or there are not twice as many different rows as are asked for.
     """
     max_lag = min_lag if max_lag is None else max_lag
-    _at_least("min_lag", min_lag, 1)
-    _at_least("max_lag", max_lag, min_lag)
-    _at_least("vocab_size", vocab_size, NUM_SPECIAL + 1)
+    at_least("min_lag", min_lag, 1)
+    at_least("max_lag", max_lag, min_lag)
+    at_least("vocab_size", vocab_size, NUM_SPECIAL + 1)
     # A first copy without label must be followed by a copy with a label.
     hidden = int(causal and max_lag > min_lag)
-    _at_least("length", length, max_lag + 1 + hidden)
+    at_least("length", length, max_lag + 1 + hidden)
 
     def draw(count: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         lags = rng.integers(min_lag, max_lag + 1, size=(count, 1))
@@ -143,51 +137,4 @@ def lagged_copy(
         return tokens, np.broadcast_to(position, tokens.shape) >= lags + hidden
 
     # Rows of different lags may be the same; rows of the longest lag are not.
-    return _splits(num_rows, draw, (vocab_size - NUM_SPECIAL) ** max_lag, causal=causal, seed=seed)
-
-
-def _at_least(name: str, value: int, low: int) -> None:
-    if value < low:
-        raise ValueError(f"{name} is {value}; it must be at least {low}.")
-
-
-def _distinct(rng: np.random.Generator, count: int, population: int, size: int) -> np.ndarray:
-    """Draw (count, size) integers below `population`, different from each other within a row, in random order."""
-    return rng.random((count, population)).argsort(axis=1)[:, :size]
-
-
-def _splits(num_rows: Mapping[str, int], draw: Draw, choices: int, *, causal: bool, seed: int) -> datasets.DatasetDict:
-    """Draw rows until there are enough different rows, and deal them out to the splits."""
-    if not num_rows:
-        raise ValueError("num_rows names no split; give, for example, {'train': 1000, 'test': 100}.")
-    for split, count in num_rows.items():
-        _at_least(f"num_rows[{split!r}]", count, 1)
-    total = sum(num_rows.values())
-    if 2 * total > choices:
-        raise ValueError(
-            f"{total} different rows are asked for, but there are only {choices} to draw from; give at least twice as"
-            " many"
-            " choices (a larger vocabulary, longer rows) or fewer rows."
-        )
-    rng = np.random.default_rng(seed)
-    width, seen = 0, set[bytes]()
-    tokens, answers = list[np.ndarray](), list[np.ndarray]()
-    while len(tokens) < total:
-        for row, is_answer in zip(*draw(total, rng), strict=True):
-            width = len(seen)
-            seen.add(row.astype(np.int32).tobytes())
-            if len(seen) > width and len(tokens) < total:
-                tokens.append(row)
-                answers.append(is_answer)
-    all_tokens, all_answers = np.stack(tokens).astype(np.int32), np.stack(answers)
-    columns = {
-        "input_ids": all_tokens if causal else np.where(all_answers, np.int32(MASK_ID), all_tokens),
-        "labels": np.where(all_answers, all_tokens, np.int32(IGNORED_LABEL)),
-    }
-    ends = np.cumsum(list(num_rows.values()))
-    return datasets.DatasetDict(
-        {
-            split: datasets.Dataset.from_dict({name: list(rows[end - count : end]) for name, rows in columns.items()})
-            for (split, count), end in zip(num_rows.items(), ends, strict=True)
-        }
-    )
+    return unique_splits(num_rows, draw, (vocab_size - NUM_SPECIAL) ** max_lag, causal=causal, seed=seed)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import datasets
 import numpy as np
 
-from .recall import IGNORED_LABEL, NUM_SPECIAL
+from .drawing import IGNORED_LABEL, NUM_SPECIAL
 
 __all__ = ["rare_word_repetition"]
 

@@ -1,0 +1,87 @@
+"""What pretrain.py trains on where rows hold tokens already: blocks as they are, with their labels."""
+
+import os
+from typing import Any
+
+import datasets
+import numpy as np
+
+from .arguments import Arguments, DataArguments
+
+_COLUMNS = ("input_ids", "labels")
+_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
+
+
+def load_blocks(arguments: Arguments) -> tuple[datasets.Dataset, datasets.Dataset]:
+    """Return training and validation blocks: rows of `input_ids` and `labels`, -100 where nothing is predicted.
+
+    Without a validation split, the last rows of the training split are held out.
+
+    Raises:
+        ValueError: a file is no Parquet or JSON file, there is no training split, rows have no `input_ids`, those of a
+            masked model have no `labels`, or a row is not as long as the block size.
+    """
+    data = arguments.data
+    splits = _load(data)
+    if "train" not in splits:
+        raise ValueError(f"the data has no training split; its splits are {', '.join(splits)}.")
+    if "validation" not in splits:
+        parts = splits["train"].train_test_split(data.validation_fraction, shuffle=False)
+        splits = {"train": parts["train"], "validation": parts["test"]}
+    causal = arguments.model.objective == "causal"
+    train, validation = (_checked(splits[name], name, data.block_size, causal) for name in ("train", "validation"))
+    if data.max_eval_blocks is not None:
+        validation = validation.take(min(data.max_eval_blocks, len(validation)))
+    return train, validation
+
+
+def _load(data: DataArguments) -> Any:
+    files = {"train": data.train_file} | ({"validation": data.validation_file} if data.validation_file else {})
+    if data.dataset is not None:
+        if os.path.isfile(os.path.join(data.dataset, "dataset_dict.json")):
+            return datasets.load_from_disk(data.dataset)
+        path, _, config = data.dataset.partition(":")
+        return datasets.load_dataset(path, config or None)
+    kinds = {_FORMATS.get(os.path.splitext(path)[1].lower()) for paths in files.values() for path in paths}
+    kind = data.file_format or (kinds.pop() if len(kinds) == 1 else None)
+    if kind not in _FORMATS.values():
+        given = ", ".join(path for paths in files.values() for path in paths)
+        raise ValueError(f"--tokenized rows are read from Parquet or JSON files of one kind; given {given}.")
+    missing = [path for paths in files.values() for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise ValueError(f"there is no file {', '.join(missing)}. Check the spelling.")
+    return datasets.load_dataset(str(kind), data_files=files)
+
+
+def _checked(rows: datasets.Dataset, name: str, block_size: int, causal: bool) -> datasets.Dataset:
+    needed = _COLUMNS[:1] if causal else _COLUMNS
+    missing = [column for column in needed if column not in rows.column_names]
+    if missing:
+        raise ValueError(
+            f"--tokenized rows of a {'causal' if causal else 'masked'} model need the column{'s' * (len(needed) > 1)} "
+            f"{' and '.join(needed)}; those of the {name} split have {', '.join(rows.column_names)}."
+        )
+    rows = rows.select_columns([column for column in _COLUMNS if column in rows.column_names])
+    if "labels" not in rows.column_names:
+        rows = rows.map(lambda batch: {"labels": batch["input_ids"]}, batched=True, desc="Labels")
+    for column in _COLUMNS:
+        lengths = np.fromiter((len(row) for batch in rows.iter(1000) for row in batch[column]), int)
+        if (wrong := np.flatnonzero(lengths != block_size)).size:
+            raise ValueError(
+                f"row {wrong[0]} of the {name} split has {lengths[wrong[0]]} {column}; --tokenized rows all have "
+                f"--block-size of them, which is {block_size}."
+            )
+    return rows
+
+
+def check_ids(vocab_size: int, *splits: datasets.Dataset) -> None:
+    """Raise a `ValueError` where a row has a token or label that the vocabulary does not have."""
+    for rows in splits:
+        for batch in rows.iter(1000):
+            ids = [np.asarray(batch[column]) for column in _COLUMNS]
+            low, high = ids[0].min(), max(int(of.max()) for of in ids)
+            if low < 0 or high >= vocab_size:
+                raise ValueError(
+                    f"the rows have tokens from {low} to {high}, but vocab_size is {vocab_size}: ids count from 0 and "
+                    "lie below the vocabulary's size."
+                )

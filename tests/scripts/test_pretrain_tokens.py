@@ -1,0 +1,127 @@
+"""pretrain.py on rows that hold tokens already."""
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+
+from hf_seqmix.data import associative_recall
+
+SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
+MODEL = ["--model-type", "tnn", "--config-overrides", "hidden_size=16", "num_hidden_layers=1", "rpe_hidden_size=8"]
+SHORT = ["--max-steps", "3", "--per-device-train-batch-size", "4", "--use-cpu", "--disable-tqdm", "true"]
+
+
+@pytest.fixture(scope="module")
+def pretrain() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield importlib.import_module("pretrain")
+
+
+@pytest.fixture(autouse=True)
+def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
+    datasets.disable_progress_bars()
+
+
+def rows(causal: bool = True, **changes: Any) -> datasets.DatasetDict:
+    counts = {"train": 40, "validation": 12}
+    return associative_recall(counts, **{"num_pairs": 2, "vocab_size": 20, "length": 12, "causal": causal, **changes})
+
+
+def command(output: Path, *more: str) -> list[str]:
+    return [*MODEL, "vocab_size=20", *SHORT, "--tokenized", "--block-size", "12", "--output-dir", str(output), *more]
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", ["parquet", "jsonl", "folder"])
+def test_rows_are_trained_and_scored_by_their_own_labels(
+    pretrain: Any, tmp_path: Path, causal: bool, kind: str
+) -> None:
+    splits = rows(causal)
+    if kind == "folder":
+        splits.save_to_disk(tmp_path / "rows")
+        data = ["--dataset", str(tmp_path / "rows")]
+    else:
+        for name, split in splits.items():
+            write = split.to_parquet if kind == "parquet" else split.to_json
+            write(tmp_path / f"{name}.{kind}")
+        data = [
+            "--train-file",
+            str(tmp_path / f"train.{kind}"),
+            "--validation-file",
+            str(tmp_path / f"validation.{kind}"),
+        ]
+    objective = [] if causal else ["--objective", "masked"]
+    found = pretrain.main(command(tmp_path / "run", *data, *objective))
+    auto = AutoModelForCausalLM if causal else AutoModelForMaskedLM
+    model = auto.from_pretrained(tmp_path / "run").eval()
+    assert model.config.vocab_size == 20 and model.config.max_position_embeddings == 12
+    held_out = splits["validation"].with_format("torch")
+    loss = model(input_ids=held_out["input_ids"][:], labels=held_out["labels"][:]).loss
+    assert found["evaluation"]["token_loss"] == pytest.approx(loss.item(), rel=1e-5)
+    assert found["evaluation"]["num_tokens"] == 12 * 2
+    assert not (tmp_path / "run" / "tokenizer_config.json").exists()
+
+
+def test_every_token_is_predicted_where_rows_have_no_labels(pretrain: Any, tmp_path: Path) -> None:
+    """And the last rows are held out where there is no validation file."""
+    rows()["train"].remove_columns("labels").to_parquet(tmp_path / "train.parquet")
+    options = ["--train-file", str(tmp_path / "train.parquet"), "--validation-fraction", "0.25"]
+    found = pretrain.main(command(tmp_path / "run", *options, "--max-eval-blocks", "7"))
+    assert found["evaluation"]["num_tokens"] == 7 * 11
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "run").eval()
+    last = torch.tensor(rows()["train"]["input_ids"][30:37])
+    assert found["evaluation"]["token_loss"] == pytest.approx(model(last, labels=last).loss.item(), rel=1e-5)
+
+
+def test_a_killed_run_goes_on(pretrain: Any, tmp_path: Path) -> None:
+    rows().save_to_disk(tmp_path / "rows")
+    data = ["--dataset", str(tmp_path / "rows"), "--logging-steps", "1"]
+    whole = pretrain.main(command(tmp_path / "whole", *data))
+    checkpoints = ["--save-steps", "2"]
+    pretrain.main(command(tmp_path / "run", *data, *checkpoints))
+    for path in (tmp_path / "run").glob("checkpoint-3"):
+        path.rename(tmp_path / "gone")
+    resumed = pretrain.main(command(tmp_path / "run", *data, *checkpoints, "--resume"))
+    assert resumed["train_loss_curve"] == whole["train_loss_curve"]
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, ["--block-size", "11"], "row 0 of the train split has 12 input_ids.*which is 11"),
+        ({"vocab_size": 30}, [], "tokens from 0 to 29, but vocab_size is 20"),
+        ({"drop": "labels"}, ["--objective", "masked"], "masked model need the columns input_ids and labels"),
+        ({"drop": "input_ids"}, [], "need the column input_ids; those of the train split have labels"),
+        ({}, ["--streaming", "--max-steps", "1"], "leave out --streaming"),
+        ({}, ["--validation-file", "no.parquet"], "there is no file no.parquet"),
+        ({}, ["--validation-file", "some.txt"], "Parquet or JSON"),
+    ],
+)
+def test_wrong_rows_end_with_a_message(
+    pretrain: Any, tmp_path: Path, change: dict[str, Any], options: list[str], message: str
+) -> None:
+    split = rows(vocab_size=change.get("vocab_size", 20))["train"]
+    split = split.remove_columns([name for name in [change.get("drop")] if name])
+    split.to_parquet(tmp_path / "train.parquet")
+    with pytest.raises(SystemExit, match=f"(?s){message}"):
+        pretrain.main(command(tmp_path / "run", "--train-file", str(tmp_path / "train.parquet"), *options))
+
+
+def test_a_vocabulary_must_be_said(pretrain: Any, tmp_path: Path) -> None:
+    rows().save_to_disk(tmp_path / "rows")
+    data = ["--tokenized", "--dataset", str(tmp_path / "rows"), "--block-size", "12"]
+    options = [*SHORT, *data, "--output-dir", str(tmp_path / "run")]
+    with pytest.raises(SystemExit, match="vocab_size=NUMBER"):
+        pretrain.main([*MODEL, *options])
+    config = {"model_type": "tnn", "vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 1, "rpe_hidden_size": 8}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = pretrain.main(["--config-file", str(tmp_path / "config.json"), *options])
+    assert found["num_updates"] == 3
