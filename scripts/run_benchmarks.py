@@ -10,6 +10,7 @@ r"""Evaluate models on benchmarks, beside baselines: results as JSON lines, a ta
     python scripts/run_benchmarks.py glue --model runs/masked --data-dir glue --random-init --output-dir runs/glue
     python scripts/run_benchmarks.py recipes --recipe scripts/recipes/python-2m/tnn.yaml \
         --variant adamw optim=adamw_torch_fused --output-dir runs/recipes
+    python scripts/run_benchmarks.py leaderboard --models tnn llama tnn_attention --output-dir runs/leaderboard
     python scripts/run_benchmarks.py trade-off --results runs/lra/results.jsonl --fast --output-dir runs/trade-off
     python scripts/run_benchmarks.py report runs/lra/results.jsonl runs/glue/results.jsonl --into REPORT.md
 
@@ -29,6 +30,7 @@ from typing import Any
 from benchmarks.benchmark_corpora import add_corpora
 from benchmarks.benchmark_glue import add_glue
 from benchmarks.benchmark_language import add_language_modeling
+from benchmarks.benchmark_leaderboard import add_leaderboard
 from benchmarks.benchmark_listops import add_listops
 from benchmarks.benchmark_lra import add_lra
 from benchmarks.benchmark_masked import add_masked_language_modeling
@@ -60,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_corpora(benchmarks)
     add_glue(benchmarks)
     add_recipes(benchmarks)
+    add_leaderboard(benchmarks)
     add_tradeoff(benchmarks)
     add_report(benchmarks)
     return parser

@@ -1,17 +1,18 @@
 """What a step of decoding costs, whatever the machine: operations, bytes moved, and memory of a cache."""
 
 import math
-from collections.abc import Callable, Iterator
-from types import FunctionType, MethodType
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-__all__ = ["CostCounter", "cache_bytes", "kernel_bytes"]
+from hf_seqmix.cache.size import cache_bytes
+
+__all__ = ["CostCounter", "kernel_bytes"]
 
 aten = torch.ops.aten
 
@@ -131,31 +132,7 @@ def _size(tensor: Tensor) -> int:
     return tensor.element_size() * math.prod(size if stride or not size else 1 for size, stride in sizes)
 
 
-def cache_bytes(cache: Any) -> int:
-    """Return the bytes of all memory that tensors of a cache hold, each piece once; modules count as none of it."""
-    held = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in _reachable(cache)}
-    return sum(held.values())
-
-
 def kernel_bytes(cache: Any) -> int:
     """Return the bytes of kernels that are kept with a cache, which all rows of a batch share."""
     layers = [] if cache is None else cache.layers
     return cache_bytes([getattr(layer, name, None) for layer in layers for name in ("kernel", "taps")])
-
-
-def _reachable(root: Any) -> Iterator[Tensor]:
-    """Yield the tensors that an object holds, in attributes, sequences and mappings."""
-    waiting, seen = [root], set()
-    while waiting:
-        found = waiting.pop()
-        if isinstance(found, Tensor):
-            yield found
-        elif isinstance(found, (nn.Module, type, FunctionType, MethodType)) or id(found) in seen:
-            continue
-        elif isinstance(found, dict):
-            waiting.extend(found.values())
-        elif isinstance(found, (list, tuple, set)):
-            waiting.extend(found)
-        elif hasattr(found, "__dict__"):
-            waiting.extend(vars(found).values())
-        seen.add(id(found))

@@ -1,0 +1,292 @@
+"""The benchmark `leaderboard`: every mixer in one block, with controls and hybrids, under equal conditions."""
+
+import argparse
+import dataclasses
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from hf_seqmix import __version__
+from hf_seqmix._files import write_json
+from hf_seqmix.data import build_tokenizer, load_corpus
+from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.timing import in_fresh_process
+
+from .benchmark_inputs import default_device
+from .benchmark_training import LOG, Job, Report, origin, train_all, training_arguments, write_report
+from .equal_seconds import updates_in
+from .leaderboard_costs import Contest, decoding_costs, training_costs
+from .leaderboard_models import language_recipe, names_of, recipe_of
+from .leaderboard_report import at_best, best_factors, describe
+from .leaderboard_runs import CHOSEN_BY, LANGUAGE, language_job, measure, task_job
+from .leaderboard_tasks import TASKS, tasks_of, write_rows
+
+PARTS = ("language", "tasks", "costs")
+RIVAL = {"causal": "llama", "masked": "bert"}
+"""Objective -> the model whose tokens, in its seconds, all models see in the table of equal tokens."""
+
+SECONDS = {"fast": 5.0, "reduced": 300.0}
+UPDATES = {"fast": 5, "reduced": 1500}
+"""Of a synthetic task."""
+HELD_OUT = {"fast": 64, "reduced": 1000}
+"""Rows of each case of a synthetic task."""
+TEST_BYTES = {"fast": 4000, "reduced": 100_000}
+LENGTHS = {"fast": ([64, 128], [64, 128]), "reduced": ([512, 2048, 8192], [2048, 16384])}
+"""Tokens of rows in training, and of prompts in decoding."""
+TOKENS = 8192
+"""Of an update that is timed."""
+ROUNDS = {"fast": 1, "reduced": 5}
+
+logger = logging.getLogger("run_benchmarks")
+
+
+def add_leaderboard(benchmarks: Any) -> None:
+    """Add the sub-command `leaderboard`."""
+    parser = benchmarks.add_parser(
+        "leaderboard",
+        parents=[training_arguments()],
+        allow_abbrev=False,
+        help="every mixer, the controls and hybrids in one block, under equal conditions",
+        description="Trains models of equal parameters, within 1 %, that differ in their mixers alone: as language "
+        "models for equal seconds and then on equal tokens, and as small models of synthetic tasks (recall, needles, "
+        "copying, counting). Rates are swept with the first seed, for all models alike. Costs are of training and of "
+        "decoding at several lengths. What the output folder holds already is not done again, so that models, parts "
+        "and seeds may be added. The whole takes about 40 hours of a core, and 15 minutes with --fast. There is no "
+        "published size.",
+    )
+    parser.add_argument("--objective", default="causal", choices=list(LANGUAGE))
+    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    known = "; ".join(f"{objective}: {', '.join(names_of(objective))}" for objective in LANGUAGE)
+    parser.add_argument("--models", nargs="+", help=f"all by default; {known}")
+    parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="synthetic ones; all by default")
+    parser.add_argument("--rate-factors", nargs="+", type=float, default=[0.5, 1.0, 2.0], help="of the recipe's rates")
+    parser.add_argument("--max-seconds", type=float, help="of each language model, instead of the size's")
+    parser.add_argument("--updates", type=int, help="of each model of a synthetic task, instead of the size's")
+    parser.add_argument("--evaluations", type=int, default=6, help="on validation text, for the curves")
+    parser.add_argument("--test-bytes", type=int, metavar="BYTES", help="of held-out text that is scored; 0: none")
+    parser.add_argument("--time-in-turns", type=int, default=2, metavar="ROUNDS", help="of timed updates, see recipes")
+    parser.add_argument("--lengths", nargs="+", type=int, help="of rows whose training is timed; 512 2048 8192")
+    parser.add_argument("--prompts", nargs="+", type=int, help="lengths after which decoding is timed; 2048 16384")
+    parser.add_argument("--rounds", type=int, help="of timings of costs, instead of the size's")
+    parser.add_argument("--device", help="of costs, such as cpu; by default an accelerator if there is one")
+    parser.set_defaults(run=run_leaderboard)
+
+
+def run_leaderboard(arguments: argparse.Namespace) -> Report:
+    """Do what the output folder does not hold yet, and report all of it.
+
+    Raises:
+        ValueError: an argument makes no sense.
+    """
+    check(arguments)
+    arguments.bf16 = settle_precision(arguments)
+    report = Report()
+    if "language" in arguments.parts or "costs" in arguments.parts:
+        arguments.vocab_size = _vocabulary(arguments)
+    for part, do in (("language", run_language), ("tasks", run_tasks), ("costs", run_costs)):
+        if part in arguments.parts:
+            found = do(arguments)
+            report.results += found.results
+            report.failures |= found.failures
+    if not arguments.costs:
+        write_report(arguments.output_dir, report, describe(arguments.output_dir, report.results))
+    return report
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Fill in what depends on the size and the objective.
+
+    Raises:
+        ValueError: a model or task is not of the objective or named twice, or a number is out of range.
+    """
+    if arguments.size == "full":
+        raise ValueError("leaderboard has no published size: leave out --full.")
+    known, tasks = names_of(arguments.objective), tasks_of(arguments.objective)
+    arguments.models = arguments.models or known
+    arguments.tasks = arguments.tasks or tasks
+    for option, given, allowed in (("--models", arguments.models, known), ("--tasks", arguments.tasks, tasks)):
+        if wrong := [name for name in given if name not in allowed]:
+            raise ValueError(
+                f"there is no {arguments.objective} form of {', '.join(wrong)}; {option} may be {', '.join(allowed)}."
+            )
+    for option, values in (
+        ("--models", arguments.models),
+        ("--tasks", arguments.tasks),
+        ("--seeds", arguments.seeds),
+        ("--rate-factors", arguments.rate_factors),
+    ):
+        if len(set(values)) < len(values):
+            raise ValueError(f"{option} has one twice: {', '.join(map(str, values))}.")
+    size = arguments.size
+    lengths, prompts = LENGTHS[size]
+    defaults = {
+        "max_seconds": SECONDS[size],
+        "updates": UPDATES[size],
+        "lengths": lengths,
+        "prompts": prompts,
+        "rounds": ROUNDS[size],
+        "device": default_device(),
+    }
+    for name, value in defaults.items():
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, value)
+    if arguments.test_bytes is None:
+        arguments.test_bytes = TEST_BYTES[size]
+    numbers = ("max_seconds", "updates", "evaluations", "time_in_turns", "rounds")
+    for name, values in [(n, [getattr(arguments, n)]) for n in numbers] + [
+        (n, getattr(arguments, n)) for n in ("rate_factors", "lengths", "prompts")
+    ]:
+        if min(values) <= 0:
+            raise ValueError(f"--{name.replace('_', '-')} must be positive; given {min(values)}.")
+    if arguments.test_bytes < 0:
+        raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
+
+
+def settle_precision(arguments: argparse.Namespace) -> bool:
+    """Return whether all models train in bfloat16: timed once, and kept in the output folder.
+
+    Each run for itself might choose otherwise, where other work disturbs its timing.
+    """
+    path = arguments.output_dir / PRECISION_FILE
+    if not path.is_file():
+        device = torch.device(default_device())
+        speedup = None if device.type == "cuda" else bfloat16_speedup(device, width=160)
+        low = gpu_has_bfloat16() if speedup is None else speedup >= CLEARLY
+        write_json(path, {"dtype": "bfloat16" if low else "float32", "speedup": speedup})
+    return bool(json.loads(path.read_text(encoding="utf-8"))["dtype"] == "bfloat16")
+
+
+def run_language(arguments: argparse.Namespace) -> Report:
+    """Train language models: rates in equal seconds, then further seeds, and the best rates on equal tokens."""
+    first = arguments.seeds[0]
+    names = list(dict.fromkeys([*arguments.models, RIVAL[arguments.objective]]))
+    updates: dict[str, int] = {}
+    if not arguments.costs:
+        kinds = {name: language_job(arguments, name, 1.0, first, "seconds", None) for name in names}
+        known = updates_in(arguments.max_seconds, list(kinds.values()), arguments.time_in_turns, arguments.output_dir)
+        updates = {name: known[job.name] for name, job in kinds.items()}
+
+    def job(budget: str, name: str, factor: float, seed: int) -> Job:
+        worth = updates.get(name if budget == "seconds" else RIVAL[arguments.objective])
+        return language_job(arguments, name, factor, seed, budget, worth)
+
+    def trained_for(budget: str, cases: Sequence[tuple[str, float, int]]) -> Report:
+        return train_all(arguments, [job(budget, *case) for case in cases], measure)
+
+    report = _swept(
+        arguments, lambda cases: trained_for("seconds", cases), CHOSEN_BY[arguments.objective], arguments.models
+    )
+    if arguments.costs:
+        return report
+    metric, rival = CHOSEN_BY[arguments.objective], RIVAL[arguments.objective]
+    best = best_factors(report.results, metric)
+    again = [(name, best[name], seed) for name in arguments.models if name in best for seed in arguments.seeds]
+    tokens = trained_for("tokens", [case for case in again if case[0] != rival])
+    # The tokens are those that the rival had in its seconds.
+    same = [result for result in at_best(report.results, metric) if result.model == rival]
+    tokens.results += [dataclasses.replace(r, setting={**r.setting, "budget": "tokens"}) for r in same]
+    return Report(report.results + tokens.results, report.failures | tokens.failures)
+
+
+def run_tasks(arguments: argparse.Namespace) -> Report:
+    """Train small models of each synthetic task, all on the same rows."""
+    report = Report()
+    for task in arguments.tasks:
+        num_rows = min(arguments.updates, UPDATES["reduced"]) * 32
+        files = write_rows(
+            task, arguments.objective, num_rows, HELD_OUT[arguments.size], arguments.output_dir / "data"
+        )
+
+        def train(cases: Sequence[tuple[str, float, int]], task: str = task, files: Any = files) -> Report:
+            return train_all(arguments, [task_job(arguments, task, files, *case) for case in cases], measure)
+
+        found = _swept(arguments, train, "token_loss", arguments.models)
+        report.results += found.results
+        report.failures |= found.failures
+    return report
+
+
+def run_costs(arguments: argparse.Namespace) -> Report:
+    """Measure training and decoding of all models in turns, a process for each length."""
+    log = ResultFile(arguments.output_dir / LOG)
+    models = {
+        name: language_recipe(arguments.objective, name, arguments.vocab_size)["model"] for name in arguments.models
+    }
+    measured: list[tuple[str, Callable[[Contest], Any], list[int]]] = [("training", training_costs, arguments.lengths)]
+    if arguments.objective == "causal":
+        measured.append(("decoding", decoding_costs, arguments.prompts))
+    report = Report()
+    for kind, function, lengths in [] if arguments.costs else measured:
+        for length in lengths:
+            contest = Contest(
+                models=models,
+                objective=arguments.objective,
+                vocab_size=arguments.vocab_size,
+                length=length,
+                tokens=length if arguments.size == "fast" else TOKENS,
+                rounds=arguments.rounds,
+                seconds=600.0,
+                device=arguments.device,
+                threads=torch.get_num_threads(),
+                bf16=arguments.bf16,
+            )
+            report.results += _costs(arguments, log, kind, function, contest)
+    return report
+
+
+def _costs(
+    arguments: argparse.Namespace, log: ResultFile, kind: str, function: Callable[[Contest], Any], contest: Contest
+) -> list[Result]:
+    words = json.dumps(
+        [contest.models, contest.vocab_size, contest.device, contest.threads, contest.bf16], sort_keys=True
+    )
+    key = {
+        "benchmark": arguments.benchmark,
+        "version": __version__,
+        "costs": f"{contest.objective} {kind}",
+        "length": contest.length,
+        "models": hashlib.sha256(words.encode()).hexdigest()[:12],
+    }
+    results = None if arguments.overwrite else log.get(key)
+    if results is not None:
+        return results
+    found = in_fresh_process(function, contest)
+    setting: dict[str, Any] = {"length": contest.length, "objective": contest.objective, "device": contest.device}
+    low = kind == "training" and contest.bf16
+    setting |= {"threads": contest.threads, "dtype": "bfloat16" if low else "float32"}
+    results = []
+    for name, values in found.items():
+        shared = {"task": kind, "model": name, "size": arguments.size, "setting": setting}
+        results += group_results(values, **shared, **origin(arguments.benchmark))
+    log.append(key, results)
+    return results
+
+
+def _swept(
+    arguments: argparse.Namespace,
+    train: Callable[[Sequence[tuple[str, float, int]]], Report],
+    metric: str,
+    names: Sequence[str],
+) -> Report:
+    """Train each model with every rate on the first seed, and with the best rate on the others."""
+    first, *others = arguments.seeds
+    report = train([(name, factor, first) for name in names for factor in arguments.rate_factors])
+    best = best_factors(report.results, metric)
+    again = [(name, best[name], seed) for name in names if name in best for seed in others]
+    if again and not arguments.costs:
+        later = train(again)
+        report = Report(report.results + later.results, report.failures | later.failures)
+    return report
+
+
+def _vocabulary(arguments: argparse.Namespace) -> int:
+    """Return how many tokens the tokenizer of the recipes has."""
+    data = recipe_of(arguments.objective, RIVAL[arguments.objective])["data"]
+    texts = load_corpus(data["dataset"])["train"]["text"]
+    return len(build_tokenizer(data["tokenizer"], texts, mask_token=arguments.objective == "masked"))

@@ -1,0 +1,164 @@
+"""What the models of the benchmark `leaderboard` cost: training at several lengths, decoding after long prompts.
+
+Models have random weights. All of them are measured in turns, in one process a length.
+"""
+
+import logging
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, StoppingCriteria, StoppingCriteriaList
+
+from hf_seqmix.cache.size import cache_bytes
+from hf_seqmix.training import config_from_overrides
+from hf_seqmix.training.timing import Clock, Timed, interleave, medians_ms, peak_bytes
+
+WARM, NEW_TOKENS = 8, 64
+"""Tokens of a generation that do not count, and those over which the seconds of a token are averaged."""
+
+logger = logging.getLogger("run_benchmarks")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What is measured in one go.
+
+    Attributes:
+        models: name -> `model_type` and `config_overrides`.
+        objective: "causal" or "masked".
+        vocab_size: of all models.
+        length: tokens of a row, or of a prompt.
+        tokens: of an update, in rows of the length; one row at least.
+        rounds: how often each is timed.
+        seconds: after which no further round begins.
+        device: what it runs on.
+        threads: of a CPU.
+        bf16: whether training is timed in bfloat16; decoding is in float32.
+    """
+
+    models: Mapping[str, Mapping[str, Any]]
+    objective: str
+    vocab_size: int
+    length: int
+    tokens: int
+    rounds: int
+    seconds: float
+    device: str
+    threads: int
+    bf16: bool
+
+
+def build(contest: Contest, name: str) -> Any:
+    """Return a model with random weights, laid out for the length."""
+    auto = AutoModelForCausalLM if contest.objective == "causal" else AutoModelForMaskedLM
+    model = contest.models[name]
+    fields = {**model["config_overrides"], "max_position_embeddings": contest.length}
+    if contest.objective == "causal":
+        fields["max_position_embeddings"] += WARM + NEW_TOKENS
+    derived: dict[str, Any] = {"vocab_size": contest.vocab_size, "is_causal": contest.objective == "causal"}
+    derived |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))
+    torch.manual_seed(0)
+    return auto.from_config(config_from_overrides(model["model_type"], fields, derived)).to(contest.device)
+
+
+def training_costs(contest: Contest) -> dict[str, dict[str, Any]]:
+    """Return tokens a second and peak memory of forward and backward passes of each model.
+
+    The optimizer's part is the same for all and left out. Peak memory is that of all tensors alive at once, weights
+    and gradients included.
+
+    Returns:
+        name -> `tokens_per_second`, `peak_memory_mib`.
+    """
+    torch.set_num_threads(contest.threads)
+    device = torch.device(contest.device)
+    rows = max(1, contest.tokens // contest.length)
+    ids = torch.randint(contest.vocab_size, (rows, contest.length), generator=torch.Generator().manual_seed(0))
+    ids = ids.to(device)
+    candidates: dict[str, Timed] = {}
+    found: dict[str, dict[str, Any]] = {}
+    for name in contest.models:
+        model = build(contest, name).train()
+
+        def update(model: Any = model) -> None:
+            model.zero_grad()
+            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=contest.bf16):
+                loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+
+        def once(clock: Clock, update: Any = update) -> tuple[float, ...]:
+            begin = clock.begin()
+            update()
+            return (clock.between(begin, clock.mark()),)
+
+        own = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
+        logger.info(f"training at {contest.length} tokens: memory of {name}")
+        update()  # what is made once, such as plans of transforms, is not an update's
+        found[name] = {"peak_memory_mib": (own + peak_bytes(update, device)) / 2**20}
+        model.zero_grad()
+        candidates[name] = once
+    logger.info(f"training at {contest.length} tokens: timing {', '.join(candidates)}")
+    seconds = interleave(candidates, contest.rounds, Clock(device), budget=contest.seconds, drawn=True)
+    for name, measured in seconds.items():
+        found[name]["tokens_per_second"] = 1e3 * rows * contest.length / medians_ms(measured)[0]
+    return found
+
+
+class _Stamps(StoppingCriteria):
+    """Note when each token was made, and stop nothing."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds: list[float] = []
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self.seconds.append(time.perf_counter())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+
+@torch.inference_mode()
+def decoding_costs(contest: Contest) -> dict[str, dict[str, Any]]:
+    """Return the milliseconds of a generated token after a prompt, and the memory of the cache then, in float32.
+
+    A token takes the mean over `NEW_TOKENS` tokens, of which some cost more than others in Toeplitz layers. The first
+    ones do not count: they allocate. Of several rounds the median counts.
+
+    Returns:
+        name -> `prompt_ms`, `token_ms`, `cache_mib`.
+    """
+    torch.set_num_threads(contest.threads)
+    device = torch.device(contest.device)
+    ids = torch.randint(contest.vocab_size, (1, contest.length), generator=torch.Generator().manual_seed(0))
+    ids = ids.to(device)
+    found: dict[str, dict[str, Any]] = {}
+    for name in contest.models:
+        logger.info(f"decoding after {contest.length} tokens: {name}")
+        model = build(contest, name).eval()
+        prompts, tokens, kept = [], [], 0
+        for _ in range(contest.rounds):
+            stamps, begin = _Stamps(device), time.perf_counter()
+            made = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                min_new_tokens=WARM + NEW_TOKENS,
+                max_new_tokens=WARM + NEW_TOKENS,
+                do_sample=False,
+                pad_token_id=0,
+                return_dict_in_generate=True,
+                stopping_criteria=StoppingCriteriaList([stamps]),
+            )
+            prompts.append(stamps.seconds[0] - begin)
+            tokens.append((stamps.seconds[-1] - stamps.seconds[WARM - 1]) / NEW_TOKENS)
+            kept = cache_bytes(made.past_key_values)
+        found[name] = {
+            "prompt_ms": 1e3 * statistics.median(prompts),
+            "token_ms": 1e3 * statistics.median(tokens),
+            "cache_mib": kept / 2**20,
+        }
+    return found
