@@ -2,6 +2,7 @@
 
 import math
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,13 +15,14 @@ from transformers import (
     AutoModelForSequenceClassification,
     PreTrainedModel,
     Trainer,
-    TrainingArguments,
 )
 
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training import config_from_overrides, tokenizer_fields
+from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.timing import Clock, interleave, medians_ms, peak_bytes
+from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 NUM_LABELS = {"listops": 10, "text": 2, "retrieval": 2, "image": 10, "pathfinder": 2, "path-x": 2}
 IMAGES = ("image", "pathfinder", "path-x")
@@ -111,15 +113,19 @@ class Update:
         device: where it runs.
     """
 
-    def __init__(self, model: torch.nn.Module, run: Run, batch: dict[str, Tensor], device: torch.device) -> None:
+    def __init__(self, model: PreTrainedModel, run: Run, batch: dict[str, Tensor], device: torch.device) -> None:
         settings: dict[str, Any] = {name: run.training[name] for name in OF_AN_UPDATE if name in run.training}
-        training = TrainingArguments("unused", report_to="none", use_cpu=device.type == "cpu", **settings)
-        self.model = model
+        training = SeqMixTrainingArguments("unused", report_to="none", use_cpu=device.type == "cpu", **settings)
+        with tempfile.TemporaryDirectory() as folder:
+            settle_precision(training, folder, width=getattr(model.config, "hidden_size", 256))
+        self.model: Any = model
         self.model.to(device).train()
         self.batch = {name: tensor.to(device) for name, tensor in batch.items()}
-        make, options = Trainer.get_optimizer_cls_and_kwargs(training)
-        options = {**options, "lr": 0.0, "weight_decay": training.weight_decay}
-        self.optimizer: torch.optim.Optimizer = make(self.model.parameters(), **options)
+        trainer = Trainer(model=self.model, args=training)
+        trainer.optimizer_cls_and_kwargs = training.optimizer_factory(trainer.get_decay_parameter_names)
+        self.optimizer: Any = trainer.create_optimizer()
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.0
         self.max_grad_norm = training.max_grad_norm or 0.0
         self.dtype = torch.bfloat16 if training.bf16 else torch.float16 if training.fp16 else torch.float32
         self.device = device

@@ -149,6 +149,23 @@ def test_an_update_is_a_whole_one_and_changes_no_weight(models):
     assert 0 <= averages <= 8 * len(before)  # its counts of steps
 
 
+def test_an_update_of_a_recipe_of_minutes_is_by_muon(models):
+    """Its precision is settled here, as the run settled its own."""
+    run = make_run("tnn", max_length=24)
+    learning = importlib.import_module("benchmarks.lra_sizes").LEARNING["training"]
+    run = replace(run, training={**run.training, **learning})
+    model = models.build_model(run)
+    before = [parameter.clone() for parameter in model.parameters()]
+    update = models.Update(model, run, models.random_batch(model, "listops", 2), torch.device("cpu"))
+    [seconds] = update(models.Clock(torch.device("cpu")))
+    assert seconds > 0 and type(update.optimizer).__name__ == "MuonWithAdamW"
+    assert update.dtype in (torch.float32, torch.bfloat16)
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+    # Muon keeps one average of a matrix, AdamW two of all else.
+    weights = sum(p.numel() * p.element_size() for p in model.parameters())
+    assert update.state_bytes() < 3 * weights
+
+
 def test_another_run_is_measured_anew(script, models):
     keys = []
     for seed, length in ((0, 24), (1, 24), (0, 32)):
