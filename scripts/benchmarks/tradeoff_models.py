@@ -118,8 +118,8 @@ class Update:
         training = SeqMixTrainingArguments("unused", report_to="none", use_cpu=device.type == "cpu", **settings)
         with tempfile.TemporaryDirectory() as folder:
             settle_precision(training, folder, width=getattr(model.config, "hidden_size", 256))
-        self.model: Any = model
-        self.model.to(device).train()
+        movable: Any = model  # the library's annotations of `to` hide its arguments
+        self.model = movable.to(device).train()
         self.batch = {name: tensor.to(device) for name, tensor in batch.items()}
         trainer = Trainer(model=self.model, args=training)
         trainer.optimizer_cls_and_kwargs = training.optimizer_factory(trainer.get_decay_parameter_names)
