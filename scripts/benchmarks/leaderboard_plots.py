@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from hf_seqmix.analysis.figures import COLORS, draw_row
+from hf_seqmix.analysis.figures import COLORS, draw_row, legend_below
 
 KINDS = {"mixer": COLORS[0], "hybrid": COLORS[1], "control": COLORS[6]}
 """Kind of a model -> its color."""
 CONTROLS = ("short_conv", "attention", "llama", "gpt", "bert")
+LETTER, LINE = 4.7, 10.0
+"""Points that a letter of a name and a line of names take."""
 DARK = 0.55
 """Share of the range above which the numbers of a heat map are white."""
 
@@ -42,7 +44,7 @@ def plot_ranking(values: Mapping[str, Mapping[str, Point]], path: Path, label: s
     """
     columns = list(dict.fromkeys(column for of in values.values() for column in of))
     names = sorted(values, key=lambda name: values[name][columns[0]].mean if columns[0] in values[name] else np.inf)
-    with draw_row(path, 8, 0.9 + 0.27 * len(names)) as (_, (axes,)):
+    with draw_row(path, 8, 1.3 + 0.27 * len(names)) as (figure, (axes,)):
         for index, column in enumerate(columns):
             rows = [row for row, name in enumerate(names) if column in values[name]]
             points = [values[names[row]][column] for row in rows]
@@ -62,7 +64,7 @@ def plot_ranking(values: Mapping[str, Mapping[str, Point]], path: Path, label: s
         axes.invert_yaxis()
         axes.set_xlabel(label)
         if len(columns) > 1:
-            axes.legend(loc="lower right")
+            legend_below(figure, axes)
 
 
 def plot_against(
@@ -97,44 +99,45 @@ def plot_against(
                 )
         axes.margins(0.12)
         axes.set(xlabel=x, ylabel=y)
-        axes.legend(loc="best")
-        figure.canvas.draw()
-        _write_names(axes, [(name, places[name], values[name].mean) for name in names])
+        legend_below(figure, axes)
+        figure.draw_without_rendering()  # from here on all has its place
+        figure.set_layout_engine("none")
+        _write_names(72 / figure.dpi, axes, [(name, places[name], values[name].mean) for name in names])
 
 
-def _write_names(axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
-    """Write each name beside its point: to the right or left, or a line further up or down, where there is room."""
-    taken: list[tuple[float, float, float, float]] = []
-    spots = [axes.transData.transform((x, y)) for _, x, y in points]
-    height = 12.0 * axes.figure.dpi / 100
-    taken += [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
-    right = axes.get_window_extent().x1
-    for (name, _, _), (x, y) in sorted(zip(points, spots, strict=True), key=lambda entry: -entry[1][1]):
-        width = 6.2 * len(name) * axes.figure.dpi / 100
-        choices = [(side, step) for step in (0, 1, -1, 2, -2, 3, -3, 4, -4) for side in (1, -1)]
-        boxes = {
-            (side, step): (
-                x + 7 if side > 0 else x - 7 - width,
-                y + height * (step - 0.5),
-                x + 7 + width if side > 0 else x - 7,
-                y + height * (step + 0.5),
-            )
-            for side, step in choices
-        }
-        free = [c for c in choices if boxes[c][2] < right and not any(_overlap(boxes[c], other) for other in taken)]
-        chosen = (free or choices)[0]
-        taken.append(boxes[chosen])
-        left, bottom, end, _ = boxes[chosen]
+def _write_names(scale: float, axes: Axes, points: Sequence[tuple[str, float, float]]) -> None:
+    """Write each name beside its point: right or left of it, or some lines up or down, where there is room.
+
+    Args:
+        scale: points a pixel.
+        axes: where the points are drawn.
+        points: name and place of each.
+    """
+    spots = [scale * axes.transData.transform((x, y)) for _, x, y in points]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
+    window = axes.get_window_extent()
+    first, last = scale * window.x0, scale * window.x1
+    for (name, *place), (x, y) in sorted(zip(points, spots, strict=True), key=lambda entry: -entry[1][1]):
+        width = LETTER * len(name)
+        boxes = []
+        for step in (0, 1, -1, 2, -2, 3, -3, 4, -4):
+            for left in (x + 6, x - 6 - width):
+                bottom = y + LINE * (step - 0.5)
+                boxes.append((left, bottom, left + width, bottom + LINE))
+        inside = [box for box in boxes if box[0] > first and box[2] < last]
+        free = [box for box in inside if not any(_overlap(box, other) for other in taken)]
+        box = (free or inside or boxes)[0]
+        taken.append(box)
+        far = abs(box[1] + LINE / 2 - y) > LINE
         axes.annotate(
             name,
-            xy=(x, y),
-            xycoords="figure pixels",
-            xytext=(left if chosen[0] > 0 else end, bottom + 0.2 * height),
-            textcoords="figure pixels",
-            ha="left" if chosen[0] > 0 else "right",
+            xy=(place[0], place[1]),
+            xytext=(box[0] - x, box[1] + LINE / 2 - y),
+            textcoords="offset points",
+            va="center",
             fontsize=8,
             color=KINDS[kind_of(name)],
-            arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.6} if abs(chosen[1]) > 1 else None,
+            arrowprops={"arrowstyle": "-", "color": "#BBBBBB", "linewidth": 0.6} if far else None,
         )
 
 
