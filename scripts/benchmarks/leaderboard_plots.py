@@ -150,7 +150,7 @@ def plot_heat(values: Mapping[str, Mapping[str, float]], path: Path, label: str)
     cases = list(dict.fromkeys(case for of in values.values() for case in of))
     names = sorted(values, key=lambda name: -np.mean([values[name].get(case, 0.0) for case in cases]))
     table = np.array([[values[name].get(case, np.nan) for case in cases] for name in names])
-    with draw_row(path, 3.2 + 0.62 * len(cases), 2.6 + 0.27 * len(names)) as (figure, (axes,)):
+    with draw_row(path, 3.0 + 0.4 * len(cases), 2.6 + 0.27 * len(names)) as (figure, (axes,)):
         image = axes.imshow(table, cmap="cividis_r", vmin=0.0, vmax=1.0, aspect="auto")
         axes.set_xticks(range(len(cases)), cases, rotation=55, ha="right", rotation_mode="anchor", fontsize=8)
         axes.set_yticks(range(len(names)), names, fontsize=8)

@@ -80,7 +80,8 @@ def describe(folder: Path, results: Sequence[Result]) -> list[str]:
     """Return the tables, and write the pictures and leaderboard.html, which has all of them."""
     parts = [*_language(folder, results), *_tasks(folder, results), *_costs(results), *_trade_offs(folder, results)]
     if parts:
-        sections = [part.section() for part in parts]
+        # Pictures first: many readers look at nothing else.
+        sections = [part.section() for part in sorted(parts, key=lambda part: part.picture is None)]
         write_page(folder / "leaderboard.html", "Leaderboard of sequence mixers", _introduction(results), sections)
     return [part.markdown() for part in parts if part.table]
 
@@ -126,7 +127,7 @@ def _language(folder: Path, results: Sequence[Result]) -> list[Part]:
         picture = folder / f"{objective}-quality.png"
         unit = "bits per byte of held-out text" if objective == "causal" else "nats a masked token"
         plot_ranking(ranking, picture, unit)
-        parts[-1] = dataclasses.replace(parts[-1], picture=picture)
+        parts.append(Part(f"{task.capitalize()}: how good", "", "", picture))
         longer = _longer(select(own, budget="seconds"))
         if longer:
             picture = folder / f"{objective}-lengths.png"

@@ -17,7 +17,7 @@ h1 { font-size: 1.6rem } h2 { font-size: 1.2rem; margin-top: 2.5rem }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums }
 th, td { text-align: right; padding: .2rem .8rem; border-bottom: 1px solid #ddd }
 th:first-child, td:first-child, th:nth-child(2), td:nth-child(2) { text-align: left }
-img { max-width: 100%; height: auto } figcaption { color: #555 } figure { margin: 1rem 0; overflow-x: auto }
+img { max-width: 100%; height: auto } figcaption { color: #555 } figure, .table { margin: 1rem 0; overflow-x: auto }
 """
 
 
@@ -77,4 +77,5 @@ def _table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, str]) -> str
             for key, (_, _, form) in known.items()
         ]
         lines.append("<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in cells) + "</tr>")
-    return f"<table><thead><tr>{header}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    table = f"<table><thead><tr>{header}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+    return f'<div class="table">{table}</div>'
