@@ -32,7 +32,7 @@ RIVAL = {"causal": "llama", "masked": "bert"}
 """Objective -> the model whose tokens, in its seconds, all models see in the table of equal tokens."""
 
 SECONDS = {"fast": 5.0, "reduced": 300.0}
-UPDATES = {"fast": 5, "reduced": 1500}
+UPDATES = {"fast": 5, "reduced": 1000}
 """Of a synthetic task."""
 HELD_OUT = {"fast": 64, "reduced": 1000}
 """Rows of each case of a synthetic task."""

@@ -53,11 +53,11 @@ class Task:
 
 
 def _recall(num_pairs: int) -> Rows:
-    return partial(associative_recall, num_pairs=num_pairs, vocab_size=66, length=48)
+    return partial(associative_recall, num_pairs=num_pairs, vocab_size=34, length=32)
 
 
 def _noisy(num_pairs: int, length: int) -> Rows:
-    return partial(noisy_recall, num_pairs=num_pairs, vocab_size=62, length=length)
+    return partial(noisy_recall, num_pairs=num_pairs, vocab_size=32, length=length)
 
 
 def _count(modulus: int, length: int) -> Rows:
@@ -67,23 +67,23 @@ def _count(modulus: int, length: int) -> Rows:
 TASKS: dict[str, Task] = {
     "recall": Task(
         "the values of keys, by number of pairs",
-        66,
-        48,
+        34,
+        32,
         tuple(map(_recall, (2, 4, 8))),
         {f"{pairs} pairs": _recall(pairs) for pairs in (2, 4, 8)},
         masked=True,
     ),
     "changing": Task(
         "the last of a key's values",
-        66,
+        34,
         36,
-        (partial(changing_recall, num_pairs=3, num_rounds=3, vocab_size=66),),
-        {"3 rounds": partial(changing_recall, num_pairs=3, num_rounds=3, vocab_size=66)},
+        (partial(changing_recall, num_pairs=3, num_rounds=3, vocab_size=34),),
+        {"3 rounds": partial(changing_recall, num_pairs=3, num_rounds=3, vocab_size=34)},
         masked=True,
     ),
     "needle": Task(
         "pairs among noise, up to 16 times the trained length",
-        62,
+        32,
         32,
         (_noisy(1, 32), _noisy(4, 32)),
         {

@@ -9,6 +9,14 @@ from hf_seqmix import SeqMixHybridConfig
 from hf_seqmix.models.hybrid.modeling_hybrid import HYBRID_FAMILY
 from tests.models.suite import PADS, VOCAB, CompiledModelSuite, ModelSuite
 
+MIXERS: dict[str, dict[str, Any]] = {
+    "attention": {"num_heads": 2},
+    "tnn": {"decay": 0.95, "rpe_hidden_size": 8, "expand_ratio": 1.5},
+    "fd_tnn": {"rpe_hidden_size": 8, "expand_ratio": 1.5},
+    "ipa": {"num_centers": 2},
+    "poly_transformer": {"num_attention_heads": 2, "degree": 3},
+}
+
 
 class HybridConfigurations:
     """Configurations of hybrids of the mixers that a test class names."""
@@ -17,9 +25,7 @@ class HybridConfigurations:
     mixer_types: ClassVar[tuple[str, ...]]
 
     def config(self, is_causal: bool = True, **kwargs: Any) -> SeqMixHybridConfig:
-        own = {"attention": {"num_heads": 2}}
-        if "tnn" in self.mixer_types:
-            own["tnn"] = {"decay": 0.95, "rpe_hidden_size": 8, "expand_ratio": 1.5}
+        own = {name: fields for name, fields in MIXERS.items() if name in ("attention", *self.mixer_types)}
         fields = {"vocab_size": VOCAB, "hidden_size": 16, "mixer_types": list(self.mixer_types), "mixer_configs": own}
         return SeqMixHybridConfig(**{**fields, "is_causal": is_causal, **kwargs})
 
@@ -44,8 +50,10 @@ class TestAttentionLast(HybridConfigurations, CompiledModelSuite):
             generator.generate(text, attention_mask=torch.cat([right, turn], dim=1), **settings)
 
 
-class TestAttentionFirst(HybridConfigurations, ModelSuite):
-    mixer_types = ("attention", "tnn")
+class TestFourMixers(HybridConfigurations, ModelSuite):
+    """Keys and values, a history, inputs, and sums: four kinds of cache side by side, attention first."""
+
+    mixer_types = ("attention", "fd_tnn", "ipa", "poly_transformer")
 
 
 @pytest.mark.slow
