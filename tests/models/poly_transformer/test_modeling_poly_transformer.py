@@ -34,6 +34,20 @@ class TestPolyTransformer(CompiledModelSuite):
         return PolyTransformerConfig(**{**fields, **self.fields, "is_causal": is_causal, **kwargs})
 
 
+class TestGatedPolyTransformer(TestPolyTransformer):
+    """Degrees 3 and 4, whose sums fade."""
+
+    directions = (True,)
+    fields = {"layer_degrees": [3, 4], "forget_gate": True}
+
+
+class TestSquaredPolyTransformer(TestPolyTransformer):
+    """Weights <q, k>^2 that fade and divide."""
+
+    directions = (True,)
+    fields = {"kernel_power": 2, "forget_gate": True, "denominator": True}
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "layers": {"layer_degrees": [2, 4]},
     "gate": {"layer_degrees": [4, 3], "degree_form": "gate"},
@@ -44,7 +58,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "static": {"normalization": "static", "feed_forward": "none"},
     "toeplitz": {"mixing": "toeplitz"},
     "triangular": {"mixing": "triangular", "max_position_embeddings": 48},
+    "gated heads": {"head_degrees": [2, 3, 4, 3], "forget_gate": True},
+    "gated 5": {"layer_degrees": [4, 5], "degree_form": "gate", "forget_gate": True},
+    "squared": {"kernel_power": 2},
+    "cubed": {"kernel_power": 3, "forget_gate": True},
+    "divided": {"kernel_power": 2, "denominator": True},
 }
+CASES = [
+    pytest.param(name, is_causal, id=f"{name}-{'causal' if is_causal else 'bidirectional'}")
+    for name, fields in VARIANTS.items()
+    for is_causal in (True, False)
+    if is_causal or not fields.get("forget_gate")
+]
 
 
 @pytest.fixture(params=VARIANTS)
@@ -54,7 +79,7 @@ def variant(request: pytest.FixtureRequest) -> TestPolyTransformer:
     return suite
 
 
-@pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize(("variant", "is_causal"), CASES, indirect=["variant"])
 class TestVariants:
     """The tests of the suite that depend on the mixer, for other mixers of the family."""
 
