@@ -6,6 +6,7 @@ from torch import Tensor
 from ..common.dispatch import cast, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from .power_chunks import (
+    LARGEST_CHUNK,
     WEIGHT_EPS,
     PowerSums,
     advance,
@@ -79,7 +80,7 @@ def power_attention(
         sums: what `power_sums` returns for positions before; None for none.
         causal: whether a query sees no later keys; otherwise it sees all.
         form: one of `POWER_FORMS`; bidirectional sums are parallel.
-        chunk: positions of a chunk; about the number of features by default.
+        chunk: positions of a chunk; 64 to 256 by default, see `chunk_size`.
 
     Returns:
         (batch, length, heads, values) in float32 (float64).
@@ -129,12 +130,22 @@ def power_sums(
         products, (batch, heads, C(width + p - 1, p), values), one value more with a denominator; and tokens, (batch,
         heads). Both in float32 (float64).
     """
-    dtype = dispatch(k, v)[1]
+    route, dtype = dispatch(k, v)
     with without_autocast(k.device.type):
         key, value = (cast(x, dtype).transpose(1, 2) for x in (k, v))
         value = _with_ones(value) if denominator else value
         gates = None if log_gates is None else cast(log_gates, dtype).transpose(1, 2)
-        return advance(key, value, gates, _flags(real, k, dtype), sums, power)
+        flags = _flags(real, k, dtype)
+        # A part at a time, whose features fit the memory; a graph serves any length.
+        size = k.shape[1] if route in ("operator", "real") else LARGEST_CHUNK
+        if size >= k.shape[1]:
+            return advance(key, value, gates, flags, sums, power)
+        for start in range(0, k.shape[1], size):
+            part = slice(start, start + size)
+            own = None if gates is None else gates[:, :, part]
+            sums = advance(key[:, :, part], value[:, :, part], own, flags[:, part], sums, power)
+        assert sums is not None
+        return sums
 
 
 def power_attention_weights(

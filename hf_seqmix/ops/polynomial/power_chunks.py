@@ -19,8 +19,9 @@ from .symmetric_power import number_of_features, symmetric_power, whole_power
 
 __all__ = ["PowerSums", "advance", "chunk_size", "chunked", "normalize", "power_attention_operator", "within"]
 
-SMALLEST_CHUNK, LARGEST_CHUNK = 64, 1024
-"""Positions of a chunk. A chunk of n costs n a position for its matrix, and the number of features for the sums."""
+SMALLEST_CHUNK, LARGEST_CHUNK, FEATURES_OF_A_POSITION = 64, 256, 4
+"""A chunk of n positions costs n a position for its matrix, and the number of features for the sums. Measured on one
+CPU thread, forward and backward, with heads 16 and 48 wide, powers 1 and 2, and 256 to 4096 positions."""
 
 WEIGHT_EPS = 1e-4
 """What is added to each weight of a sum that divides: sums over features round to about 1e-6 a token in float32."""
@@ -36,8 +37,8 @@ class PowerSums(NamedTuple):
 
 
 def chunk_size(width: int, power: int) -> int:
-    """Return how many positions a chunk has: about as many as there are features."""
-    return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, number_of_features(width, power)))
+    """Return how many positions a chunk has: the more, the more features there are."""
+    return min(LARGEST_CHUNK, max(SMALLEST_CHUNK, number_of_features(width, power) // FEATURES_OF_A_POSITION))
 
 
 def within(

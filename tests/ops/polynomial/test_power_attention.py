@@ -10,6 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from hf_seqmix.ops import batch_invariant, linear_attention, power_attention, power_attention_dense, real_valued
 from hf_seqmix.ops.polynomial.power_attention import POWER_FORMS, PowerSums, power_sums
 from hf_seqmix.ops.polynomial.power_chunks import chunk_size, power_attention_operator
+from hf_seqmix.ops.polynomial.symmetric_power import symmetric_power
 from tests.tolerances import assert_close
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -138,6 +139,16 @@ def test_pads_neither_count_nor_let_fade(name, gated):
             kept = real[row].bool()
             alone = Inputs(*(None if x is None else x[row][kept][None] for x in inputs))
             assert_close(y[row][kept], power_attention_dense(*alone, **SETTINGS[name])[0])
+
+
+def test_sums_of_many_positions_are_made_in_parts():
+    _, k, v, gates = make(600)
+    assert gates is not None
+    sums = power_sums(k, v, gates, power=2)
+    left = (gates.sum(dim=1, keepdim=True) - gates.cumsum(dim=1)).exp()  # (batch, length, heads)
+    features = symmetric_power(k, 2)
+    assert_close(sums.products, torch.einsum("bsh,bshf,bshd->bhfd", left, features, v))
+    assert_close(sums.tokens, left.sum(dim=1))
 
 
 def test_inputs_that_do_not_change_give_outputs_that_do_not_depend_on_gates():
@@ -279,7 +290,7 @@ def test_compiled_gradients():
 
 
 def test_chunks_grow_with_the_number_of_features():
-    assert chunk_size(48, 1) == 64 and chunk_size(16, 2) == 136 and chunk_size(48, 2) == 1024
+    assert chunk_size(48, 1) == 64 and chunk_size(32, 2) == 132 and chunk_size(48, 2) == 256
 
 
 def test_what_does_not_fit_is_refused():
