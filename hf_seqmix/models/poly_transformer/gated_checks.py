@@ -3,6 +3,8 @@
 import math
 from collections.abc import Sequence
 
+from ...ops.polynomial.symmetric_power import LARGEST_POWER
+
 __all__ = ["check_gated"]
 
 _MOST_FEATURES = 2**14
@@ -34,8 +36,8 @@ def check_gated(
     Raises:
         ValueError: naming the setting, what contradicts it, and what to do.
     """
-    if kernel_power < 1:
-        raise ValueError(f"kernel_power is {kernel_power}; it must be at least 1.")
+    if not 1 <= kernel_power <= LARGEST_POWER:
+        raise ValueError(f"kernel_power is {kernel_power}; it must be from 1 to {LARGEST_POWER}.")
     given = [
         name
         for name, is_set in (

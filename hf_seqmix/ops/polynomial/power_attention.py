@@ -16,6 +16,7 @@ from .power_chunks import (
     power_attention_operator,
     within,
 )
+from .symmetric_power import LARGEST_POWER
 
 __all__ = [
     "POWER_FORMS",
@@ -74,7 +75,7 @@ def power_attention(
             sees it.
         v: (batch, earlier + length, heads, values), zero at pads.
         log_gates: log f, (batch, earlier + length, heads), at most 0, and 0 at pads; None for gates of 1.
-        power: p, at least 1.
+        power: p, from 1 to 16.
         denominator: whether the sum of the weights divides; for even powers.
         real: r, (batch, earlier + length), 1 at real tokens and 0 at pads; None when all are real.
         sums: what `power_sums` returns for positions before; None for none.
@@ -86,8 +87,8 @@ def power_attention(
         (batch, length, heads, values) in float32 (float64).
 
     Raises:
-        ValueError: for an unknown form, shapes that do not fit, a power below 1, a denominator of an odd power, and
-            gates of bidirectional sums.
+        ValueError: for an unknown form, shapes that do not fit, a power out of range, a denominator of an odd power,
+            and gates of bidirectional sums.
     """
     _check(q, k, v, log_gates, power, denominator, causal, form)
     route, dtype = dispatch(q, k, v)
@@ -254,8 +255,8 @@ def _check(
         )
     if not torch.compiler.is_compiling() and k.shape[1] < q.shape[1]:
         raise ValueError(f"there are {q.shape[1]} queries but {k.shape[1]} keys: each query needs one beside it.")
-    if power < 1:
-        raise ValueError(f"power is {power}; it must be at least 1.")
+    if not 1 <= power <= LARGEST_POWER:
+        raise ValueError(f"power is {power}; it must be from 1 to {LARGEST_POWER}.")
     if denominator and power % 2:
         raise ValueError(
             f"denominator is True, but power is {power}, so that weights may be negative and their sum zero: take an "

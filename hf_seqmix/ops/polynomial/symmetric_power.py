@@ -1,13 +1,15 @@
 """Symmetric powers of vectors: features whose inner products are powers of inner products."""
 
 import math
-from functools import lru_cache
-from itertools import combinations_with_replacement
+from itertools import accumulate
 
 import torch
 from torch import Tensor
 
-__all__ = ["number_of_features", "symmetric_power", "whole_power"]
+__all__ = ["LARGEST_POWER", "number_of_features", "symmetric_power", "whole_power"]
+
+LARGEST_POWER = 16
+"""Its factorial is an integer of 64 bits."""
 
 
 def number_of_features(width: int, power: int) -> int:
@@ -26,21 +28,20 @@ def symmetric_power(x: Tensor, power: int) -> Tensor:
 
     Args:
         x: (..., width).
-        power: p, at least 1.
+        power: p, from 1 to 16.
 
     Returns:
         (..., C(width + p - 1, p)) in the dtype of `x`; `x` itself for p = 1.
     """
     if power == 1:
         return x
-    channels, weights = _multisets(x.shape[-1], power)
+    channels, orders = _multisets(x.shape[-1], power, x.device)
     # Rows of tokens, which are gathered and added up much faster than single numbers.
     rows = x.mT
-    places = torch.tensor(channels, device=x.device)
-    product = rows.index_select(-2, places[0])
-    for place in places[1:]:
+    product = rows.index_select(-2, channels[0])
+    for place in channels[1:]:
         product = product * rows.index_select(-2, place)
-    return (product * torch.tensor(weights, dtype=x.dtype, device=x.device).unsqueeze(-1)).mT
+    return (product * orders.to(x.dtype).sqrt().unsqueeze(-1)).mT
 
 
 def whole_power(x: Tensor, power: int) -> Tensor:
@@ -51,11 +52,24 @@ def whole_power(x: Tensor, power: int) -> Tensor:
     return y
 
 
-@lru_cache(maxsize=16)
-def _multisets(width: int, power: int) -> tuple[list[list[int]], list[float]]:
-    """Return the channels of each feature, a list for each factor, and the weight of each feature."""
-    sets = list(combinations_with_replacement(range(width), power))
-    weights = [
-        math.sqrt(math.factorial(power) / math.prod(math.factorial(each.count(i)) for i in set(each))) for each in sets
-    ]
-    return [[each[k] for each in sets] for k in range(power)], weights
+def _multisets(width: int, power: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the channels of each feature, in order, (power, features), and p! / prod_i a_i!, (features,).
+
+    Of ordinary operations alone, and anew in each call: a graph holds them, and a tensor that is kept could come from
+    `torch.inference_mode`.
+    """
+    channels = torch.arange(width, device=device).unsqueeze(0)
+    orders = torch.ones_like(channels[0])
+    repeats = orders
+    for k in range(2, power + 1):
+        # With a channel in front go all sets whose channels are not before it, which stand last.
+        sizes = [number_of_features(width - i, k - 1) for i in range(width)]
+        ends = torch.tensor(list(accumulate(sizes)), device=device)
+        places = torch.arange(sum(sizes), device=device)
+        first = torch.zeros_like(places).index_fill(0, ends[:-1], 1).cumsum(dim=0)
+        behind = sizes[0] - ends[first] + places
+        rest = channels[:, behind]
+        repeats = torch.where(first == rest[0], repeats[behind] + 1, 1)
+        orders = orders[behind] * repeats
+        channels = torch.cat([first.unsqueeze(0), rest])
+    return channels, math.factorial(power) // orders

@@ -106,7 +106,8 @@ def test_the_state_has_as_many_numbers_as_symmetric_powers() -> None:
         ),
         ({"forget_gate": True, "degree": 4, "degree_form": "soft"}, "forget_gate does not go with degree_form 'soft'"),
         ({"forget_gate": True, "degree": 2.5}, "forget_gate asks for integer degrees, but a degree is 2.5: round it"),
-        ({"kernel_power": 0}, "kernel_power is 0; it must be at least 1"),
+        ({"kernel_power": 0}, "kernel_power is 0; it must be from 1 to 16"),
+        ({"kernel_power": 17, "num_heads": 32}, "kernel_power is 17; it must be from 1 to 16"),
         ({"kernel_power": 2, "degree": 4}, "kernel_power 2 asks for degree 3, .* but a degree is 4: set degree to 3"),
         ({"kernel_power": 2, "mixing": "triangular"}, "kernel_power 2 asks for mixing 'content'"),
         ({"denominator": True}, "denominator is True, but kernel_power is 1: .* take kernel_power 2 or 4"),
@@ -118,5 +119,6 @@ def test_the_state_has_as_many_numbers_as_symmetric_powers() -> None:
 def test_what_does_not_go_together_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PolynomialMixer(32, **{"num_heads": 4, **fields})
+    named = {"num_attention_heads" if name == "num_heads" else name: value for name, value in fields.items()}
     with pytest.raises(ValueError, match=message):
-        PolyTransformerConfig(hidden_size=32, num_attention_heads=4, **fields)
+        PolyTransformerConfig(**{"hidden_size": 32, "num_attention_heads": 4, **named})

@@ -301,7 +301,7 @@ def test_what_does_not_fit_is_refused():
         ((q, k[:, 1:], v), {}, "q and k must be"),
         ((q, k, v, gates[:, 1:]), {}, r"log_gates \(batch, length, heads\) of the keys"),
         ((q, k[:, 1:], v[:, 1:]), {}, "there are 5 queries but 4 keys"),
-        ((q, k, v), {"power": 0}, "power is 0; it must be at least 1"),
+        ((q, k, v), {"power": 0}, "power is 0; it must be from 1 to 16"),
         ((q, k, v), {"power": 3, "denominator": True}, "denominator is True, but power is 3"),
         ((q, k, v, gates), {"causal": False}, "log_gates are given, but causal is False"),
     ):
