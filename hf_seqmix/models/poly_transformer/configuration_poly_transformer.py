@@ -46,11 +46,11 @@ class PolyTransformerConfig(SeqMixConfig):
             causal; set the scales from a batch before training by `calibrate_static_norms`), "batch" (exactly
             polynomial in evaluation; not for causal language models), or "none". A `norm_type` left at "simple_rms"
             follows; with "rms" it may also be "layer".
-        forget_gate: whether what a head sums over the past fades by a gate a head and token, f_t = sigmoid(w x_t + b):
-            S_t = f_t S_(t-1) + k_t v_t^T for degree 3, and so for means and higher integer degrees. The count that
-            divides a sum fades likewise. For causal models.
-        kernel_power: p. From 2 on, weights are <q, k>^p, with `degree` 3; the mixer is of degree p in queries and in
-            keys and 1 in values, 2 p + 1 in the tokens. A head keeps C(head_dim + p - 1, p) x head_dim numbers.
+        forget_gate: whether sums over the past fade by a gate f_t = sigmoid(w x_t + b) a head and token. For degree 3
+            that is S_t = f_t S_(t-1) + k_t v_t^T. Means, further stages and the count that divides a sum fade
+            likewise. For causal models of integer degrees.
+        kernel_power: p. From 2 on weights are <q, k>^p, with `degree` 3. The mixer is then of degree p in queries and
+            in keys and 1 in values, 2 p + 1 in the tokens. A head keeps C(head_dim + p - 1, p) x head_dim numbers.
         denominator: whether the sum of the weights <q, k>^p divides that of the values, for even p. The mixer is then
             a quotient of polynomials.
         soft_degree_target, degree_penalty: with `degree_form` "soft", each layer adds degree_penalty (mean degree -

@@ -59,8 +59,8 @@ def check_gated(
         raise ValueError(f"{what} asks for integer degrees, but a degree is {fractions}: round it.")
     if forget_gate and not is_causal:
         raise ValueError(
-            "forget_gate is True, but is_causal is False: gates forget the past, and a bidirectional mixer has none; "
-            "set forget_gate to False."
+            "forget_gate is True, but is_causal is False: gates let the past fade, and bidirectional sums have no "
+            "past; set forget_gate to False."
         )
     if (kernel_power > 1 or denominator) and set(degrees) != {3}:
         others = ", ".join(map(str, sorted(set(degrees) - {3})))

@@ -38,9 +38,9 @@ class PolynomialMixer(nn.Module):
     weights, biases apart. With `degree_form` "soft" the mixer adds degrees 2, 3 and 4 over shared projections, with
     the weights softmax(`degree_logits`).
 
-    With `forget_gate` tokens of the past fade: D_ts = f_(s+1) ... f_t is the product of the gates f = sigmoid(x W_f +
-    b_f) since, and stands in each sum over the past and in the count that divides the sum (see `gated_product`). With
-    `kernel_power` p weights are <q_t, k_s>^p; the state of a head is then C(head_dim + p - 1, p) x head_dim numbers.
+    With `forget_gate` the past fades. D_ts = f_(s+1) ... f_t is the product of the gates f = sigmoid(x W_f + b_f) from
+    then on, and stands in each sum over the past and in the count that divides the sum (see `gated_product`). With
+    `kernel_power` p weights are <q_t, k_s>^p. The state of a head is then C(head_dim + p - 1, p) x head_dim numbers.
 
     The norm N (`normalization`) is one of these:
 
@@ -67,8 +67,7 @@ class PolynomialMixer(nn.Module):
         use_bias: whether projections are affine. Without, degree 3 is even in every token but the last.
         normalization: "rms", "static", "batch" or "none".
         norm_eps: its square is added to the mean square of "rms", itself to the variance of "batch".
-        forget_gate: whether what a head sums over the past fades by a gate a head and token. Causal mixers of integer
-            degrees have gates.
+        forget_gate: whether sums over the past fade by a gate a head and token; for causal mixers of integer degrees.
         kernel_power: p, from 2 on for degree 3 with <q, k>^p in place of <q, k>, which makes the degree 2 p + 1.
         denominator: whether the sum of the weights <q, k>^p divides, for even p.
         degree_target, degree_penalty: "soft" adds degree_penalty (mean degree - degree_target)^2 to the loss.

@@ -48,11 +48,13 @@ def power_attention(
 
         y_t = sum_(s <= t) D_ts (<q_t, k_s> / sqrt(width))^p v_s / N_t,   D_ts = f_(s+1) f_(s+2) ... f_t.
 
-    f are gates between 0 and 1, p is the power. N_t is the gated number of real tokens, sum_(s <= t) D_ts r_s, so that
-    inputs that do not change give outputs that do not depend on the gates. Without gates N_t is the number of real
-    tokens, and y for p = 1 is linear attention as the polynomial mixers have it. With `denominator` the sum of the
-    weights divides instead, N_t = sum_(s <= t) D_ts ((<q_t, k_s> / sqrt(width))^p + 1e-4 r_s), which makes y no
-    polynomial. Weights are not negative where p is even, and 1e-4 keeps the quotient finite where all are near 0.
+    f are gates between 0 and 1, p is the power. N_t is the gated number of real tokens, sum_(s <= t) D_ts r_s. Inputs
+    that do not change then give outputs that do not depend on the gates. Without gates N_t is the number of real
+    tokens, and y for p = 1 is linear attention as the polynomial mixers have it.
+
+    With `denominator` the sum of the weights divides instead, N_t = sum_(s <= t) D_ts ((<q_t, k_s> / sqrt(width))^p +
+    1e-4 r_s). Weights are not negative where p is even, and 1e-4 keeps the quotient finite where all are near 0. That
+    is no polynomial any more.
 
     The past is in two sums, each multiplied by the gates that follow: S_t = f_t S_(t-1) + phi(k_t) v_t^T, with phi the
     symmetric power of `symmetric_power`, C(width + p - 1, p) numbers; and n_t = f_t n_(t-1) + r_t. Three forms of the
@@ -62,8 +64,9 @@ def power_attention(
     * "chunked": that within chunks of positions, and the sums for those before: O(n).
     * "recurrent": one position after another.
 
-    Differentiable any number of times; in a graph once, where a backward pass computes the chunks again. Graphs for
-    other runtimes (`real_valued`) and a fixed order of sums (`batch_invariant`) have the parallel form.
+    Differentiable any number of times, and a backward pass keeps the matrices of all chunks. In a graph the operation
+    is differentiable once, and a backward pass computes the chunks again. Graphs for other runtimes (`real_valued`)
+    and a fixed order of sums (`batch_invariant`) have the parallel form.
 
     Source: gates of one number a head and token, Dao and Gu 2024 (Mamba-2, arXiv 2405.21060), Yang et al. 2023
     (arXiv 2312.06635), Lin et al. 2025 (arXiv 2503.02130); powers, Kumar et al. 2025 (arXiv 2507.04239). The gated
@@ -263,4 +266,4 @@ def _check(
             "even power."
         )
     if log_gates is not None and not causal:
-        raise ValueError("log_gates are given, but causal is False: gates have no direction but the past's.")
+        raise ValueError("log_gates are given, but causal is False: gates let the past fade; leave them out.")
