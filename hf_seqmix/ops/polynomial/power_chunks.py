@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..common.operator import define_operator, differentiable_operator, recorded
-from .symmetric_power import number_of_features, symmetric_power, whole_power
+from .symmetric_power import monomials, multinomials, number_of_features, whole_power
 
 __all__ = ["PowerSums", "advance", "chunk_size", "chunked", "normalize", "power_attention_operator", "within"]
 
@@ -31,7 +31,7 @@ class PowerSums(NamedTuple):
     """What positions before leave behind, each multiplied by the gates since."""
 
     products: Tensor
-    """(batch, heads, features, values), the sum of phi(k_s) v_s^T."""
+    """(batch, heads, features, values), the sum of m(k_s) v_s^T, m the monomials of phi without weights."""
     tokens: Tensor
     """(batch, heads), the sum of real tokens."""
 
@@ -78,14 +78,20 @@ def within(
     else:
         total = gates.cumsum(dim=2)
         passed = total[:, :, keys - length :]
-        since = (passed.unsqueeze(-1) - total.unsqueeze(-2)).clamp(max=0)  # (batch, heads, length, keys)
+        since = passed.unsqueeze(-1) - total.unsqueeze(-2)  # (batch, heads, length, keys), at most 0 but for rounding
         kept = since.masked_fill(hidden, -torch.inf).exp()
         weights = weights * kept
         count = kept @ real[:, None, :, None].expand(-1, kept.shape[1], -1, -1)
     y = weights @ v
     if before is None:
         return y, count
-    earlier, counted = symmetric_power(q, power) @ before.products, before.tokens[..., None, None]
+    products, counted = before.products, before.tokens[..., None, None]
+    if power == 1:
+        earlier = q @ products
+    else:
+        # Weights go to the sums, which are smaller; products of rows of positions have gradients in rows.
+        weighted = products * multinomials(q.shape[3], power, products)
+        earlier = (weighted.mT @ monomials(q, power)).mT
     if passed is not None:
         left = passed.unsqueeze(-1).exp()
         earlier, counted = earlier * left, counted * left
@@ -102,7 +108,7 @@ def advance(
         total = gates.sum(dim=2)
         left = (total.unsqueeze(-1) - gates.cumsum(dim=2)).clamp(max=0).exp()  # (batch, heads, keys)
         v, count, total = v * left.unsqueeze(-1), count * left, total.exp()
-    products = symmetric_power(k, power).mT @ v
+    products = monomials(k, power) @ v
     counts = count.sum(dim=2).expand(k.shape[:2])
     if before is None:
         return PowerSums(products, counts)

@@ -6,7 +6,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-__all__ = ["LARGEST_POWER", "number_of_features", "symmetric_power", "whole_power"]
+__all__ = ["LARGEST_POWER", "monomials", "multinomials", "number_of_features", "symmetric_power", "whole_power"]
 
 LARGEST_POWER = 16
 """Its factorial is an integer of 64 bits."""
@@ -31,17 +31,30 @@ def symmetric_power(x: Tensor, power: int) -> Tensor:
         power: p, from 1 to 16.
 
     Returns:
-        (..., C(width + p - 1, p)) in the dtype of `x`; `x` itself for p = 1.
+        (..., C(width + p - 1, p)) in the dtype of `x`.
+    """
+    channels, orders = _multisets(x.shape[-1], power, x.device)
+    return (_multiplied(x.mT, channels) * orders.to(x.dtype).sqrt().unsqueeze(-1)).mT
+
+
+def monomials(x: Tensor, power: int) -> Tensor:
+    """Multiply channels: the features of `symmetric_power` without their weights, positions last.
+
+    Args:
+        x: (..., length, width).
+        power: p, from 1 to 16.
+
+    Returns:
+        (..., C(width + p - 1, p), length), so that what is gathered and added up are rows of positions.
     """
     if power == 1:
-        return x
-    channels, orders = _multisets(x.shape[-1], power, x.device)
-    # Rows of tokens, which are gathered and added up much faster than single numbers.
-    rows = x.mT
-    product = rows.index_select(-2, channels[0])
-    for place in channels[1:]:
-        product = product * rows.index_select(-2, place)
-    return (product * orders.to(x.dtype).sqrt().unsqueeze(-1)).mT
+        return x.mT
+    return _multiplied(x.mT.contiguous(), _multisets(x.shape[-1], power, x.device)[0])
+
+
+def multinomials(width: int, power: int, like: Tensor) -> Tensor:
+    """Return p! / prod_i a_i! of each feature, (features, 1), the weight of a product of two monomials."""
+    return _multisets(width, power, like.device)[1].to(like.dtype).unsqueeze(-1)
 
 
 def whole_power(x: Tensor, power: int) -> Tensor:
@@ -50,6 +63,14 @@ def whole_power(x: Tensor, power: int) -> Tensor:
     for _ in range(power - 1):
         y = y * x
     return y
+
+
+def _multiplied(rows: Tensor, channels: Tensor) -> Tensor:
+    """Multiply the rows (..., width, length) that each feature names, for channels (power, features)."""
+    product = rows.index_select(-2, channels[0])
+    for place in channels[1:]:
+        product = product * rows.index_select(-2, place)
+    return product
 
 
 def _multisets(width: int, power: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from hf_seqmix.ops import batch_invariant, linear_attention, power_attention, power_attention_dense, real_valued
 from hf_seqmix.ops.polynomial.power_attention import POWER_FORMS, PowerSums, power_sums
 from hf_seqmix.ops.polynomial.power_chunks import chunk_size, power_attention_operator
-from hf_seqmix.ops.polynomial.symmetric_power import symmetric_power
+from hf_seqmix.ops.polynomial.symmetric_power import multinomials, symmetric_power
 from tests.tolerances import assert_close
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -146,8 +146,8 @@ def test_sums_of_many_positions_are_made_in_parts():
     assert gates is not None
     sums = power_sums(k, v, gates, power=2)
     left = (gates.sum(dim=1, keepdim=True) - gates.cumsum(dim=1)).exp()  # (batch, length, heads)
-    features = symmetric_power(k, 2)
-    assert_close(sums.products, torch.einsum("bsh,bshf,bshd->bhfd", left, features, v))
+    expected = torch.einsum("bsh,bshf,bshd->bhfd", left, symmetric_power(k, 2), v)
+    assert_close(sums.products * multinomials(4, 2, k).sqrt(), expected)
     assert_close(sums.tokens, left.sum(dim=1))
 
 

@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from hf_seqmix.ops.polynomial.symmetric_power import number_of_features, symmetric_power, whole_power
+from hf_seqmix.ops.polynomial.symmetric_power import (
+    monomials,
+    multinomials,
+    number_of_features,
+    symmetric_power,
+    whole_power,
+)
 from tests.tolerances import assert_close
 
 
@@ -17,6 +23,13 @@ def test_inner_products_are_powers_of_inner_products(width, power):
     assert first.shape[-1] == number_of_features(width, power)
     assert_close(first @ second.mT, (x @ y.mT) ** power)
     assert torch.equal(symmetric_power(2 * x, power), 2**power * first)
+
+
+@pytest.mark.parametrize(("width", "power"), [(1, 1), (5, 1), (5, 2), (7, 3)])
+def test_monomials_are_features_without_weights(width, power):
+    x = torch.randn(3, 11, width, dtype=torch.float64)
+    weighted = monomials(x, power) * multinomials(width, power, x).sqrt()
+    assert_close(weighted.mT, symmetric_power(x, power))
 
 
 def test_features_by_hand():
