@@ -115,6 +115,8 @@ from .ops import linear_attention as linear_attention
 from .ops import piecewise_column as piecewise_column
 from .ops import piecewise_column_dense as piecewise_column_dense
 from .ops import polynomial_product as polynomial_product
+from .ops import power_attention as power_attention
+from .ops import power_attention_dense as power_attention_dense
 from .ops import short_conv as short_conv
 from .ops import ski_matmul as ski_matmul
 from .ops import ski_matmul_dense as ski_matmul_dense

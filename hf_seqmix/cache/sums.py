@@ -20,6 +20,7 @@ SUMS = "seqmix_sums"
 """The name by which a config's `layer_types` asks for running sums."""
 
 Fold = Callable[[Tensor], Tensor]
+Carry = Callable[[Tensor, Tensor], Tensor]
 
 
 class SumsLayer(HeldLayer):
@@ -37,6 +38,8 @@ class SumsLayer(HeldLayer):
     sums: Tensor | None = None
     summed: int = 0
     """Steps that `sums` stands for, whose rows are gone."""
+    carries = True
+    """Whether sums can fade, which those of older releases cannot."""
     record_past = False
 
     @property
@@ -55,7 +58,8 @@ class SumsLayer(HeldLayer):
             key_states: (batch, 1, new, width).
             value_states: not looked at.
             *args: ignored.
-            **kwargs: `fold`, which maps rows (batch, rows, width) to their sum.
+            **kwargs: `fold`, which maps rows (batch, rows, width) to their sum; and `carry`, where sums fade, which
+                maps sums and further rows to what is left of the sums after these.
 
         Returns:
             All rows that the sums did not count before, and `value_states`.
@@ -71,8 +75,10 @@ class SumsLayer(HeldLayer):
         keep = self.kept if empty and not self.record_past else max(self.kept, new)
         # Where the order of sums is fixed, no part is summed ahead of the rest.
         if (held >= 2 * keep or (empty and held > keep)) and not is_batch_invariant():
-            contribution = fold(rows[:, 0, : held - keep])
-            self.sums = contribution if self.sums is None else self.sums + contribution
+            gone = rows[:, 0, : held - keep]
+            contribution, carry = fold(gone), kwargs.get("carry")
+            before = self.sums if self.sums is None or carry is None else carry(self.sums, gone)
+            self.sums = contribution if before is None else before + contribution
             self.summed += held - keep
             # Copied, so that the rows that were summed are let go.
             self.keys = rows[:, :, held - keep :].clone()
@@ -131,6 +137,7 @@ class SumsStaticLayer(HeldStaticLayer):
     """Running sums for compiled decoding: `keys` is (batch, 1, 1, state), of any number of steps; no cropping."""
 
     _layer_type = SUMS
+    carries = True
     supports_early_init = False  # the size of the sums is not known before the first call
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -148,13 +155,15 @@ class SumsStaticLayer(HeldStaticLayer):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Sum the rows of this call, (batch, 1, new, width); `fold` maps rows (batch, rows, width) to their sum."""
+        """Sum the rows of this call, (batch, 1, new, width); for `fold` and `carry` see `SumsLayer.update`."""
         fold: Fold = kwargs["fold"]
         sums = fold(key_states[:, 0])[:, None, None]
         if self.keys is None or self.keys.shape != sums.shape or self.keys.dtype != sums.dtype:
             self.lazy_initialization(sums, sums)
         # In place: compiled graphs know the address.
         assert self.keys is not None
+        if kwargs.get("carry") is not None:
+            self.keys.copy_(kwargs["carry"](self.keys[:, 0, 0], key_states[:, 0])[:, None, None])
         self.keys.add_(sums)
         self.cumulative_length.add_(key_states.shape[2])
         return key_states, value_states
@@ -193,7 +202,7 @@ def read_sums(past_key_values: Any, layer_idx: int) -> tuple[Tensor | None, Tens
     return layer.sums, None if layer.keys is None else layer.keys[:, 0]
 
 
-def append_sums(past_key_values: Any, layer_idx: int, rows: Tensor, fold: Fold) -> Tensor:
+def append_sums(past_key_values: Any, layer_idx: int, rows: Tensor, fold: Fold, carry: Carry | None = None) -> Tensor:
     """Add the rows of this call to a layer of running sums.
 
     Args:
@@ -201,10 +210,23 @@ def append_sums(past_key_values: Any, layer_idx: int, rows: Tensor, fold: Fold) 
         layer_idx: number of the layer.
         rows: (batch, new, width), zeros at pads.
         fold: maps rows, (batch, steps, width), to what they add to the sums, (batch, state) in float32 (float64).
+        carry: maps sums, (batch, state), and the rows that follow them, (batch, steps, width), to what is left of the
+            sums after these rows; None where sums do not fade.
 
     Returns:
         (batch, steps + new, width), the rows that `read_sums` gave before, and these.
+
+    Raises:
+        ValueError: where sums fade, for a layer of an older release, whose sums do not.
     """
     keys = rows.unsqueeze(1)
-    held: Tensor = past_key_values.update(keys, keys, layer_idx, fold=fold)[0]  # values are not looked at
+    settings: dict[str, Any] = {"fold": fold}
+    if carry is not None:
+        if not getattr(past_key_values.layers[layer_idx], "carries", False):
+            raise ValueError(
+                f"layer {layer_idx} of the cache has running sums of an older release, which cannot fade by gates: "
+                "update hf_seqmix, or load the model in a process of its own."
+            )
+        settings["carry"] = carry
+    held: Tensor = past_key_values.update(keys, keys, layer_idx, **settings)[0]  # values are not looked at
     return held[:, 0]

@@ -32,6 +32,7 @@ _LARGEST = {
     "degree": 64,
     "layer_degrees": 64,
     "head_degrees": 64,
+    "kernel_power": 64,
 }
 """Far above any use, and small enough that a model can be built without weights in no time and without overflow."""
 _LONGEST_LIST = 4096

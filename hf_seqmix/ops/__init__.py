@@ -4,6 +4,7 @@ from .common.crossovers import forced, use_crossovers
 from .common.dispatch import real_valued
 from .common.invariance import batch_invariant
 from .piecewise.column import piecewise_column, piecewise_column_dense
+from .polynomial.power_attention import power_attention, power_attention_dense
 from .polynomial.product import polynomial_product
 from .polynomial.stages import linear_attention
 from .short_convolution.product import short_conv
@@ -21,6 +22,8 @@ __all__ = [
     "piecewise_column",
     "piecewise_column_dense",
     "polynomial_product",
+    "power_attention",
+    "power_attention_dense",
     "real_valued",
     "short_conv",
     "ski_matmul",

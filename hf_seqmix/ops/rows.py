@@ -6,14 +6,13 @@ does: rows of one sequence are mixed as they stand. One operator plans how seque
 and for the backward pass, in tensors whose shapes depend on the number of tokens alone.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .common.operator import define_operator, differentiable_operator
+from .common.operator import define_operator, differentiable_operator, recorded
 from .packing import group_by_length, mix_groups
 
 __all__ = ["RowOperation", "packed_plan"]
@@ -112,7 +111,7 @@ class RowOperation:
 
         def gradients(upstream: Tensor, values: Tensor, *given: Any) -> list[Tensor]:
             sizes, places, tensors, settings = given
-            with _autograd():
+            with recorded():
                 leaves = [x.detach().requires_grad_() for x in (values, *tensors)]
                 mixed = compute(leaves[0], sizes, places, leaves[1:], settings)
                 found = torch.autograd.grad(mixed, leaves, upstream, materialize_grads=True)
@@ -167,13 +166,3 @@ class RowOperation:
         """
         mixed: Tensor = self.operator(True, values, *plan, list(tensors), list(settings))
         return mixed
-
-
-@contextmanager
-def _autograd() -> Iterator[None]:
-    """Record operations for a backward pass, within an operator, which torch calls with autograd left out."""
-    left_out = torch._C._dispatch_tls_local_exclude_set()
-    for key in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView"):
-        left_out = left_out.remove(getattr(torch._C.DispatchKey, key))
-    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), left_out), torch.enable_grad():
-        yield

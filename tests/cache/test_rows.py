@@ -6,7 +6,14 @@ import pytest
 import torch
 from transformers import DynamicCache, PreTrainedModel
 
-from hf_seqmix import IPAConfig, IPAForCausalLM, SeqMixHybridConfig, SeqMixHybridForCausalLM
+from hf_seqmix import (
+    IPAConfig,
+    IPAForCausalLM,
+    PolyTransformerConfig,
+    PolyTransformerForCausalLM,
+    SeqMixHybridConfig,
+    SeqMixHybridForCausalLM,
+)
 from hf_seqmix.cache import HistoryLayer, join_rows, keep_rows
 from tests.models.suite import VOCAB, perturb
 from tests.tolerances import assert_close
@@ -43,7 +50,21 @@ def with_pairs() -> PreTrainedModel:
     return IPAForCausalLM(IPAConfig(**SMALL, num_hidden_layers=2, num_centers=4, copy_head=True, token_shift=2))
 
 
-@pytest.fixture(scope="module", params=[of_all_layers, with_pairs, convolved], ids=lambda make: make.__name__)
+def fading() -> PreTrainedModel:
+    """Running sums that fade, of several degrees."""
+    fields = {**SMALL, "num_attention_heads": 4, "head_degrees": [2, 3, 4, 5], "forget_gate": True}
+    return PolyTransformerForCausalLM(PolyTransformerConfig(**fields, num_hidden_layers=2))
+
+
+def squared() -> PreTrainedModel:
+    """Running sums of symmetric powers that fade and divide."""
+    fields = {**SMALL, "num_attention_heads": 4, "kernel_power": 2, "forget_gate": True, "denominator": True}
+    return PolyTransformerForCausalLM(PolyTransformerConfig(**fields, num_hidden_layers=2))
+
+
+@pytest.fixture(
+    scope="module", params=[of_all_layers, with_pairs, convolved, fading, squared], ids=lambda make: make.__name__
+)
 def model(request):
     torch.manual_seed(0)
     return perturb(request.param()).double().eval()

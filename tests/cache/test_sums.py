@@ -116,6 +116,41 @@ def test_a_preallocated_layer_keeps_the_sums_alone():
     assert not total(cache).any() and int(cache.layers[0].get_seq_length()) == 0
 
 
+def fade(sums: Tensor, rows: Tensor) -> Tensor:
+    """What is left after rows, the first number of each of which is the logarithm of a gate."""
+    return sums * rows[:, :, :1].sum(dim=1).exp()
+
+
+def faded(rows: Tensor) -> Tensor:
+    """The sum of rows, each multiplied by the gates after it."""
+    gates = rows[:, :, :1]
+    return (rows * (gates.sum(dim=1, keepdim=True) - gates.cumsum(dim=1)).exp()).sum(dim=1)
+
+
+@pytest.mark.parametrize("sizes", [[1] * 300, [300], [100, 1, 1, 198]], ids=lambda s: f"{len(s)} calls")
+@pytest.mark.parametrize("static", [False, True])
+def test_sums_that_fade(static, sizes):
+    rows = torch.randn(2, 300, 3, dtype=torch.float64)
+    rows[:, :, 0] = -0.05 * rows[:, :, 0].abs()
+    cache = Cache(SumsStaticLayer(max_cache_len=10) if static else SumsLayer())
+    for part in rows.split(sizes, dim=1):
+        append_sums(cache, 0, part, faded, fade)
+    if not static:
+        cache.layers[0].crop(-20)
+        append_sums(cache, 0, rows[:, 280:], faded, fade)
+    sums, recent = read_sums(cache, 0)
+    assert sums is not None
+    torch.testing.assert_close(sums if recent is None else fade(sums, recent) + faded(recent), faded(rows))
+
+
+def test_sums_of_an_older_release_are_refused_where_they_should_fade():
+    cache, rows = filled([5])
+    cache.layers[0].carries = False
+    append_sums(cache, 0, rows, fold)
+    with pytest.raises(ValueError, match="running sums of an older release, which cannot fade by gates"):
+        append_sums(cache, 0, rows, fold, fade)
+
+
 def test_a_cache_of_another_kind_is_refused():
     with pytest.raises(ValueError, match=r"build the cache with DynamicCache\(config=model.config\)"):
         read_sums(DynamicCache(), 0)

@@ -57,6 +57,13 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "poly degree 2.5": ("poly_transformer", "ForCausalLM", {"degree": 2.5}),
     "poly soft degree": ("poly_transformer", "ForCausalLM", {"degree_form": "soft"}),
     "poly degrees of heads": ("poly_transformer", "ForCausalLM", {"head_degrees": [3, 4]}),
+    "poly gated": ("poly_transformer", "ForCausalLM", {"forget_gate": True}),
+    "poly gated degrees of heads": ("poly_transformer", "ForCausalLM", {"head_degrees": [3, 4], "forget_gate": True}),
+    "poly squared": (
+        "poly_transformer",
+        "ForCausalLM",
+        {"kernel_power": 2, "forget_gate": True, "denominator": True},
+    ),
     "poly static norms": ("poly_transformer", "ForCausalLM", {"normalization": "static"}),
     "poly static mixing": ("poly_transformer", "ForCausalLM", {"mixing": "triangular"}),
     "ipa copies": ("ipa", "ForCausalLM", {"copy_head": True, "token_shift": 3}),

@@ -112,6 +112,8 @@ VARIANTS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("poly_transformer", "ForCausalLM", {"degree": 2.718}, False),
     ("poly_transformer", "ForMaskedLM", {"degree": 5}, False),
     ("poly_transformer", "ForCausalLM", {"mixing": "toeplitz"}, False),
+    ("poly_transformer", "ForCausalLM", {"head_degrees": [3, 4], "forget_gate": True}, False),
+    ("poly_transformer", "ForCausalLM", {"kernel_power": 2, "forget_gate": True, "denominator": True}, False),
     ("seqmix_hybrid", "ForMaskedLM", {}, False),
     ("poly_transformer", "ForCausalLM", {"short_conv_taps": 4, "short_conv_init": "uniform"}, False),
     ("tnn", "ForMaskedLM", {"short_conv_taps": 5, "short_conv_init": "uniform"}, False),

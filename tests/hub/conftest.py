@@ -61,7 +61,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
         "fd_tnn": FDTNNForImageClassification(images),
         "ski_tnn": SKITNNForMaskedLM(SKITNNConfig(**TEXT, num_inducing_points=4)),
         "ipa": IPAForCausalLM(IPAConfig(**TEXT, token_shift=2, copy_head=True)),
-        "poly_transformer": PolyTransformerForSequenceClassification(PolyTransformerConfig(**TEXT, num_labels=3)),
+        "poly_transformer": PolyTransformerForSequenceClassification(
+            PolyTransformerConfig(**TEXT, num_labels=3, kernel_power=2, forget_gate=True)
+        ),
         "seqmix_hybrid": SeqMixHybridForCausalLM(
             SeqMixHybridConfig(**{**TEXT, "num_hidden_layers": len(mixers)}, mixer_types=mixers, short_conv_taps=3)
         ),

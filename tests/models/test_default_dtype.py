@@ -33,6 +33,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "ipa": ("ipa", {"num_centers": 4, "position_embedding_type": "sinusoidal"}),
     "ipa mix": ("ipa", {"num_centers": 4, "kernel_norm": "mix", "token_shift": 3, "copy_head": True}),
     "poly": ("poly_transformer", {"head_degrees": [2, 3, 4, 2.5], "num_attention_heads": 4}),
+    "poly gated": ("poly_transformer", {"kernel_power": 2, "forget_gate": True, "num_attention_heads": 4}),
     "poly soft": ("poly_transformer", {"degree_form": "soft", "num_attention_heads": 4}),
     "poly toeplitz": ("poly_transformer", {"mixing": "toeplitz", "num_attention_heads": 4}),
     "poly triangular": ("poly_transformer", {"mixing": "triangular", "num_attention_heads": 4}),

@@ -4,8 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from ...models.mixers import WeighingMixer
+from ...models.poly_transformer.gated_group import GatedGroup
 from ...models.poly_transformer.mixer import PolynomialMixer
 from ...ops.masking import TokenLayout
+from ...ops.polynomial.power_attention import power_attention_weights
 from .recording import MixerCall
 
 __all__ = ["check_head", "has_weights", "realized_operator", "realized_weights"]
@@ -20,7 +22,8 @@ def realized_weights(call: MixerCall, head: int | None = None) -> Tensor:
     * Attention and IPA: those of `output_attentions`.
     * TNN, FD-TNN, SKI-TNN and the short convolution: the matrix of the operator, T[t, s] = k(t - s), each channel a
       head. Also for polynomials with static mixing, whose factors lie side by side.
-    * Polynomials of degree 2 < d <= 3: <q_t, k_s> / (n_t sqrt(width)), n_t the number of tokens that t sees.
+    * Polynomials of degree 2 < d <= 3: <q_t, k_s> / (n_t sqrt(width)), n_t the number of tokens that t sees; with
+      gates, powers and denominators, the matrix of `power_attention_weights`.
 
     Args:
         call: of the mixer, with rows without pads.
@@ -61,7 +64,8 @@ def has_weights(mixer: nn.Module) -> bool:
     """Return whether a mixer sums values with weights of pairs of tokens, see `realized_weights`."""
     if isinstance(mixer, WeighingMixer) or getattr(mixer, "operator", None) is not None:
         return True
-    return isinstance(mixer, PolynomialMixer) and all(2 < group.degree <= 3 for group in mixer.groups)
+    # Of three factors, whatever power makes of their degree.
+    return isinstance(mixer, PolynomialMixer) and all(len(group.factors) == 3 for group in mixer.groups)
 
 
 def check_head(head: int, heads: int) -> None:
@@ -114,6 +118,9 @@ def _bilinear_weights(mixer: PolynomialMixer, hidden_states: Tensor) -> Tensor:
     counts = visible.sum(dim=-1, keepdim=True)
     parts = []
     for group in mixer.groups:
+        if isinstance(group, GatedGroup):
+            parts.append(_gated_weights(group, hidden_states, mixer.is_causal))
+            continue
         query, key = (
             factor.unflatten(-1, (-1, group.head_dim))
             .transpose(1, 2)
@@ -122,6 +129,18 @@ def _bilinear_weights(mixer: PolynomialMixer, hidden_states: Tensor) -> Tensor:
         )
         parts.append(query @ key.transpose(-1, -2) * group.head_dim**-0.5 * visible / counts)
     return torch.cat(parts, dim=1)
+
+
+def _gated_weights(group: GatedGroup, hidden_states: Tensor, causal: bool) -> Tensor:
+    query, key, _, *gates = group.project(hidden_states)
+    return power_attention_weights(
+        query.unflatten(-1, (-1, group.head_dim)),
+        key.unflatten(-1, (-1, group.head_dim)),
+        gates[0] if gates else None,
+        power=group.power,
+        denominator=group.denominator,
+        causal=causal,
+    )
 
 
 def _of_head(weights: Tensor, head: int | None) -> Tensor:

@@ -8,6 +8,7 @@ from huggingface_hub.dataclasses import strict
 from ..checks import check_choice, check_range
 from ..configuration import SeqMixConfig
 from ..tensor_parallel import GLU_PLAN, gathered_plan
+from .gated_checks import check_gated
 
 __all__ = ["PolyTransformerConfig"]
 
@@ -45,13 +46,20 @@ class PolyTransformerConfig(SeqMixConfig):
             causal; set the scales from a batch before training by `calibrate_static_norms`), "batch" (exactly
             polynomial in evaluation; not for causal language models), or "none". A `norm_type` left at "simple_rms"
             follows; with "rms" it may also be "layer".
+        forget_gate: whether sums over the past fade by a gate f_t = sigmoid(w x_t + b) a head and token. For degree 3
+            that is S_t = f_t S_(t-1) + k_t v_t^T. Means, further stages and the count that divides a sum fade
+            likewise. For causal models of integer degrees.
+        kernel_power: p. From 2 on weights are <q, k>^p, with `degree` 3. The mixer is then of degree p in queries and
+            in keys and 1 in values, 2 p + 1 in the tokens. A head keeps C(head_dim + p - 1, p) x head_dim numbers.
+        denominator: whether the sum of the weights <q, k>^p divides that of the values, for even p. The mixer is then
+            a quotient of polynomials.
         soft_degree_target, degree_penalty: with `degree_form` "soft", each layer adds degree_penalty (mean degree -
             soft_degree_target)^2 to the loss in training, but not where the Trainer computes a loss with label
             smoothing.
 
     Raises:
-        ValueError: for a degree below 2, a list of the wrong length, a form that does not belong to the degree, and
-            norms that contradict each other.
+        ValueError: for a degree below 2, a list of the wrong length, a form that does not belong to the degree, norms
+            that contradict each other, and gates, powers and denominators that do not go with the rest.
     """
 
     model_type: ClassVar[str] = "poly_transformer"
@@ -67,6 +75,9 @@ class PolyTransformerConfig(SeqMixConfig):
     mixing: str = "content"
     feed_forward: str = "glu"
     normalization: str = "rms"
+    forget_gate: bool = False
+    kernel_power: int = 1
+    denominator: bool = False
     soft_degree_target: float | int = math.e
     degree_penalty: float | int = 0.01
 
@@ -100,6 +111,8 @@ class PolyTransformerConfig(SeqMixConfig):
         projections of a fractional degree stay whole, since one of them is two layers.
         """
         plan = {"groups.*.factors.*": "colwise", "o_proj": "rowwise"}
+        if self.forget_gate:
+            plan["groups.*.gate_proj"] = "colwise"  # a channel is a head
         degrees = [self.degrees_of(layer) for layer in range(self.num_hidden_layers)]
         alone = self.mixing == "content" and self.degree_form != "soft" and self.normalization in ("rms", "none")
         if not alone or any(len(set(of_layer)) > 1 for of_layer in degrees):
@@ -168,6 +181,17 @@ class PolyTransformerConfig(SeqMixConfig):
                 f"or set it to {allowed}."
             )
         self._check_form()
+        for layer in range(self.num_hidden_layers):
+            check_gated(
+                self.degrees_of(layer),
+                self.degree_form,
+                self.mixing,
+                self.is_causal,
+                self.head_dim,
+                self.forget_gate,
+                self.kernel_power,
+                self.denominator,
+            )
 
     def _check_form(self) -> None:
         if self.degree_form == "cumsum":

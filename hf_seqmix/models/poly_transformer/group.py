@@ -1,54 +1,27 @@
 """Heads of one degree: their projections, their product, and the numbers that a cache keeps of them."""
 
-import math
 from itertools import pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ...modules.products import PolynomialProduct
 from ...modules.sharding import split_heads
 from ...ops.common.dispatch import cast, compute_dtype
 from ...ops.polynomial.product import row_factors, row_kinds, row_widths, sum_rows, sum_widths
-from ...ops.polynomial.stages import signed_power
-from .factor_linear import FactorLinear
+from .factor_group import FactorGroup
 
-__all__ = ["LowRankLinear", "PolynomialGroup"]
+__all__ = ["PolynomialGroup"]
 
 Rows = tuple[Tensor, ...]
 
 
-class LowRankLinear(nn.Module):
-    """Affine map of low rank: y = x A B + b, A of shape (in_features, rank), B of shape (rank, out_features).
+class PolynomialGroup(FactorGroup):
+    """Heads of one degree, the product of their projections, and how a cache packs what the product adds up.
 
     Args:
-        in_features: channels in.
-        out_features: channels out.
-        rank: the rank.
-        bias: whether b is added.
-    """
-
-    def __init__(self, in_features: int, out_features: int, rank: int, bias: bool = True) -> None:
-        super().__init__()
-        self.down_proj = FactorLinear(in_features, rank, bias=False)
-        self.up_proj = FactorLinear(rank, out_features, bias=bias)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (..., in_features) to (..., out_features)."""
-        return self.up_proj(self.down_proj(x))
-
-
-class PolynomialGroup(nn.Module):
-    """Heads of one degree of a `PolynomialMixer`: ceil(degree) projections, and their product.
-
-    With a fractional degree d one factor passes through the signed power of exponent a = d - floor(d). The factor is
-    the query for 2 < d < 3, so that the product is <sgnpow(q_t, d - 2), k_s> v_s, and the last factor otherwise. The
-    projection of this factor has rank a D w / (D + w), with w = num_heads * head_dim: a D w weights, a share a of a
-    full projection.
-
-    Args:
-        hidden_size: D, channels in.
-        degree: at least 2.
+        hidden_size: channels in.
+        degree: at least 2; see `FactorGroup` for fractions.
         num_heads: heads of this degree.
         head_dim: channels of a head.
         degree_form: see `polynomial_product`.
@@ -64,22 +37,9 @@ class PolynomialGroup(nn.Module):
         degree_form: str = "cumsum",
         use_bias: bool = True,
     ) -> None:
-        super().__init__()
-        self.degree = degree
-        self.num_heads = num_heads
-        self.head_dim = head_dim
-        self.degree_form = degree_form
-        self.exponent = degree - math.floor(degree)
-        number, channels = math.ceil(degree), num_heads * head_dim
-        self.power_factor = None if self.exponent == 0 else 0 if number == 3 else number - 1
+        super().__init__(hidden_size, degree, num_heads, head_dim, degree_form, use_bias)
+        number = len(self.factors)
         self.product = PolynomialProduct()
-        self.factors = nn.ModuleList()
-        for k in range(number):
-            if k == self.power_factor:
-                rank = max(1, round(self.exponent * hidden_size * channels / (hidden_size + channels)))
-                self.factors.append(LowRankLinear(hidden_size, channels, rank, use_bias))
-            else:
-                self.factors.append(FactorLinear(hidden_size, channels, bias=use_bias))
         self.kinds = row_kinds(number, degree_form)
         self.row_factors = row_factors(number, degree_form)
         # The first kind is one number, whatever the heads.
@@ -93,13 +53,6 @@ class PolynomialGroup(nn.Module):
     def sum_width(self, heads: int) -> int:
         """Return how many numbers the packed sums of so many heads have."""
         return 1 + self.sums_of_head * heads
-
-    def project(self, hidden_states: Tensor) -> list[Tensor]:
-        """Return the factors, each (batch, length, num_heads * head_dim), for (batch, length, hidden_size)."""
-        factors = [projection(hidden_states) for projection in self.factors]
-        if self.power_factor is not None:
-            factors[self.power_factor] = signed_power(factors[self.power_factor], self.exponent)
-        return factors
 
     def mix(
         self,

@@ -2,28 +2,27 @@
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
-from ...cache import append_sums, read_sums
 from ...modules.norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
-from ...modules.sharding import split_heads, whole_values
+from ...modules.sharding import whole_values
 from ...ops.common.dispatch import cast
 from ...ops.masking import TokenLayout
-from ...ops.polynomial.product import DEGREE_FORMS, Product, polynomial_product
-from ...ops.rows import RowOperation
 from ..mixers import layout_of_call
+from .content_mixing import Group, continue_sums, mix, mix_packed
 from .factor_linear import FactorLinear
+from .gated_checks import check_gated
+from .gated_group import GatedGroup
 from .group import PolynomialGroup
-from .static_mixing import STATIC_MIXINGS, build_static_operator
+from .mixer_checks import MIXINGS, NORMALIZATIONS, check_mixer
+from .static_mixing import build_static_operator
 
 __all__ = ["MIXINGS", "NORMALIZATIONS", "PolynomialMixer"]
-
-MIXINGS = ("content", *STATIC_MIXINGS)
-NORMALIZATIONS = ("rms", "static", "batch", "none")
 
 
 class PolynomialMixer(nn.Module):
@@ -38,6 +37,10 @@ class PolynomialMixer(nn.Module):
     sgnpow(z, d - floor(d)). The projection of that factor has low rank, so that the factors have d hidden_size^2
     weights, biases apart. With `degree_form` "soft" the mixer adds degrees 2, 3 and 4 over shared projections, with
     the weights softmax(`degree_logits`).
+
+    With `forget_gate` the past fades. D_ts = f_(s+1) ... f_t is the product of the gates f = sigmoid(x W_f + b_f) from
+    then on, and stands in each sum over the past and in the count that divides the sum (see `gated_product`). With
+    `kernel_power` p weights are <q_t, k_s>^p. The state of a head is then C(head_dim + p - 1, p) x head_dim numbers.
 
     The norm N (`normalization`) is one of these:
 
@@ -64,12 +67,16 @@ class PolynomialMixer(nn.Module):
         use_bias: whether projections are affine. Without, degree 3 is even in every token but the last.
         normalization: "rms", "static", "batch" or "none".
         norm_eps: its square is added to the mean square of "rms", itself to the variance of "batch".
+        forget_gate: whether sums over the past fade by a gate a head and token; for causal mixers of integer degrees.
+        kernel_power: p, from 2 on for degree 3 with <q, k>^p in place of <q, k>, which makes the degree 2 p + 1.
+        denominator: whether the sum of the weights <q, k>^p divides, for even p.
         degree_target, degree_penalty: "soft" adds degree_penalty (mean degree - degree_target)^2 to the loss.
         layer_idx: which layer of a cache is this mixer's.
 
     Raises:
         ValueError: for a degree below 2, heads that do not divide the channels, a list of another length than the
-            heads, an unknown form, mixing or norm, and a form that does not belong to the degrees.
+            heads, an unknown form, mixing or norm, a form that does not belong to the degrees, and gates, powers and
+            denominators where there are none (`gated_checks.py`).
     """
 
     def __init__(
@@ -86,13 +93,19 @@ class PolynomialMixer(nn.Module):
         use_bias: bool = True,
         normalization: str = "rms",
         norm_eps: float = 1e-6,
+        forget_gate: bool = False,
+        kernel_power: int = 1,
+        denominator: bool = False,
         degree_target: float = math.e,
         degree_penalty: float = 0.01,
         layer_idx: int = 0,
     ) -> None:
         super().__init__()
         degrees = [degree] * num_heads if head_degrees is None else list(head_degrees)
-        _check(hidden_size, num_heads, degrees, degree_form, mixing, normalization)
+        check_mixer(hidden_size, num_heads, degrees, degree_form, mixing, normalization)
+        check_gated(
+            degrees, degree_form, mixing, is_causal, hidden_size // num_heads, forget_gate, kernel_power, denominator
+        )
         self.num_heads = num_heads
         self.is_causal = is_causal
         self.normalization = normalization
@@ -100,9 +113,11 @@ class PolynomialMixer(nn.Module):
         self.degree_target = degree_target
         self.degree_penalty = degree_penalty
         width = hidden_size // num_heads
-        self.groups: list[PolynomialGroup] = nn.ModuleList(  # type: ignore[assignment]
-            PolynomialGroup(hidden_size, d, degrees.count(d), width, degree_form, use_bias)
-            for d in sorted(set(degrees))
+        build: Callable[..., Group] = PolynomialGroup
+        if forget_gate or kernel_power > 1 or denominator:
+            build = partial(GatedGroup, forget_gate=forget_gate, power=kernel_power, denominator=denominator)
+        self.groups: list[Group] = nn.ModuleList(  # type: ignore[assignment]
+            build(hidden_size, d, degrees.count(d), width, degree_form, use_bias) for d in sorted(set(degrees))
         )
         self.operator: nn.Module | None = None
         if mixing != "content":
@@ -179,12 +194,12 @@ class PolynomialMixer(nn.Module):
             ]
             y = torch.cat(products, dim=2)  # (batch, length, heads, width)
         elif past_key_values is not None:
-            y = self._continue(factors, layout, past_key_values)
+            y = continue_sums(self.groups, factors, layout, past_key_values, self.layer_idx, self.degree_weights)
         elif layout.sequence_ids is None:
             # Pads are zeros and count for nothing, wherever they stand: only packed sequences need rows of their own.
-            y = self._mix(factors, layout.mask)
+            y = mix(self.groups, factors, layout.mask, self.is_causal, self.degree_weights)
         else:
-            y = self._mix_packed(factors, layout)
+            y = mix_packed(self.groups, factors, layout, self.is_causal, self.degree_weights)
         if self.normalization == "rms":
             y = self.norm(y, layout.mask).flatten(2)
         else:
@@ -200,112 +215,8 @@ class PolynomialMixer(nn.Module):
     def _widths(self) -> list[int]:
         return [len(group.factors) * group.num_heads * group.head_dim for group in self.groups]
 
-    def _mix(self, factors: list[list[Tensor]], real: Tensor | None) -> Tensor:
-        """Return (batch, length, heads, width) for factors (batch, length, channels), zero at pads."""
-        weights = self.degree_weights
-        parts = [
-            group.mix(own, real, self.is_causal, weights)[0] for group, own in zip(self.groups, factors, strict=True)
-        ]
-        return _beside(parts, dim=2)
 
-    def _mix_packed(self, factors: list[list[Tensor]], layout: TokenLayout) -> Tensor:
-        """Return (batch, length, heads, width) for packed rows."""
-        first, weights = self.groups[0], self.degree_weights
-        settings = [int(self.is_causal), DEGREE_FORMS.index(first.degree_form), first.head_dim]
-        for own in factors:
-            settings += [len(own), own[0].shape[-1]]
-        flag = torch.ones_like(factors[0][0][..., :1])  # of real tokens
-        rows = torch.cat([*(x for own in factors for x in own), flag], dim=-1)
-        products = [group.product for group in self.groups]
-        mixed = layout.mix(_ON_ROWS, rows, [] if weights is None else [weights], settings, *products)
-        return mixed.unflatten(-1, (-1, first.head_dim))
-
-    def _continue(self, factors: list[list[Tensor]], layout: TokenLayout, past_key_values: Any) -> Tensor:
-        """Mix tokens that continue those of a cache, which holds sums and last rows, and add them to the cache."""
-        sums, recent = read_sums(past_key_values, self.layer_idx)
-        weights = self.degree_weights
-        dealt = list(zip(self.groups, factors, strict=True))
-        row_widths, sum_widths = [], []
-        for group, own in dealt:
-            heads = own[0].shape[-1] // group.head_dim
-            row_widths.append(group.row_width(heads))
-            sum_widths.append(group.sum_width(heads))
-        own_sums = _dealt(sums, sum_widths)
-
-        def fold(held: Tensor) -> Tensor:
-            split = held.split(row_widths, dim=-1)
-            return _beside([group.fold(x) for (group, _), x in zip(dealt, split, strict=True)])
-
-        if recent is not None and all(group.row_factors is not None for group, _ in dealt):
-            # The cache lays old and new rows side by side in any case.
-            rows = [group.given_rows(own, layout.mask) for group, own in dealt]
-            held = _dealt(append_sums(past_key_values, self.layer_idx, _beside(rows), fold), row_widths)
-            parts = [
-                group.mix(own, layout.mask, True, weights, before, held=of_cache)[0]
-                for (group, own), before, of_cache in zip(dealt, own_sums, held, strict=True)
-            ]
-            return _beside(parts, dim=2)
-        parts, rows = [], []
-        for (group, own), before, last in zip(dealt, own_sums, _dealt(recent, row_widths), strict=True):
-            y, new = group.mix(own, layout.mask, True, weights, before, last)
-            parts.append(y)
-            rows.append(group.pack_rows(new))
-        append_sums(past_key_values, self.layer_idx, _beside(rows), fold)
-        return _beside(parts, dim=2)
-
-
-def _mix_rows(
-    rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int], *products: Callable[..., Product]
-) -> Tensor:
-    """Multiply the factors of all groups.
-
-    Args:
-        rows: (rows, length, channels), the factors side by side, and a flag of real tokens.
-        tensors: the weights of a soft degree, or none.
-        settings: whether causal, the number of the degree's form, channels of a head; and for each group, how many
-            factors, and channels of each.
-        *products: that of each group, by default the package's.
-
-    Returns:
-        (rows, length, heads x width) in float32 (float64).
-    """
-    causal, form, head_dim, *groups = settings
-    shapes = list(zip(groups[::2], groups[1::2], strict=True))
-    *factors, flag = rows.split([width for number, width in shapes for _ in range(number)] + [1], dim=-1)
-    rest = iter(factors)
-    parts = [
-        product(
-            [split_heads(next(rest), head_dim) for _ in range(number)],
-            DEGREE_FORMS[form],
-            real=flag[..., 0],
-            causal=bool(causal),
-            weights=tensors[0] if tensors else None,
-        ).y
-        for (number, _), product in zip(shapes, products or [polynomial_product] * len(shapes), strict=True)
-    ]
-    return _beside(parts, dim=2).flatten(2)
-
-
-def _beside(parts: Sequence[Tensor], dim: int = -1) -> Tensor:
-    """Lay tensors side by side; one alone is returned as it is."""
-    return parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=dim)
-
-
-def _dealt(x: Tensor | None, widths: list[int]) -> Sequence[Tensor | None]:
-    """Split the last dimension into the parts of groups; None for each where there is nothing."""
-    if x is None or len(widths) == 1:
-        return [x] * len(widths)
-    return x.split(widths, dim=-1)
-
-
-def _mixed_shape(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[int]) -> tuple[int, torch.dtype]:
-    return sum(settings[4::2]), torch.promote_types(rows.dtype, torch.float32)
-
-
-_ON_ROWS = RowOperation("hf_seqmix::packed_polynomial_v1", _mix_rows, _mixed_shape)
-
-
-def _product(mixed: Tensor, group: PolynomialGroup) -> Tensor:
+def _product(mixed: Tensor, group: Group) -> Tensor:
     """Multiply the mixed factors of a group, (batch, length, factors x channels) -> (batch, length, heads, width)."""
     dtype = torch.promote_types(mixed.dtype, torch.float32)
     factors = mixed.to(dtype).unflatten(-1, (len(group.factors), group.num_heads, group.head_dim)).unbind(2)
@@ -313,37 +224,3 @@ def _product(mixed: Tensor, group: PolynomialGroup) -> Tensor:
     for factor in factors[1:]:
         y = y * factor
     return y
-
-
-def _check(
-    hidden_size: int, num_heads: int, degrees: list[float], degree_form: str, mixing: str, normalization: str
-) -> None:
-    if num_heads < 1 or hidden_size % num_heads:
-        raise ValueError(f"num_heads {num_heads} must divide hidden_size {hidden_size}.")
-    if len(degrees) != num_heads:
-        raise ValueError(
-            f"head_degrees names {len(degrees)} heads, but num_heads is {num_heads}: give one degree a head."
-        )
-    for degree in degrees:
-        if not 2 <= degree < math.inf:
-            raise ValueError(f"degree is {degree}; it must be at least 2.")
-    for name, value, allowed in (
-        ("degree_form", degree_form, DEGREE_FORMS),
-        ("mixing", mixing, MIXINGS),
-        ("normalization", normalization, NORMALIZATIONS),
-    ):
-        if value not in allowed:
-            raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")
-    if degree_form != "cumsum" and mixing != "content":
-        raise ValueError(f"degree_form is {degree_form!r}, but mixing {mixing!r} has one form only: use 'cumsum'.")
-    whole = {math.ceil(degree) for degree in degrees}
-    if degree_form == "gate" and not any(d % 2 == 0 and d >= 4 for d in whole):
-        raise ValueError(
-            "degree_form is 'gate', which only even degrees from 4 on have, but the degrees are "
-            f"{sorted(set(degrees))}: use 'cumsum'."
-        )
-    if degree_form == "soft" and set(degrees) != {4}:
-        raise ValueError(
-            f"degree_form is 'soft', which mixes degrees 2, 3 and 4, but degree is {sorted(set(degrees))}: set it to "
-            "4, the highest."
-        )

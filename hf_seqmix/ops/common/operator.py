@@ -9,13 +9,14 @@ process: a definition anew would free the operator that others hold. Equal names
 carries a version, to be raised with any change of meaning. Exported code carries a hash of itself instead.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["DifferentiableOperator", "Operator", "define_operator", "differentiable_operator"]
+__all__ = ["DifferentiableOperator", "Operator", "define_operator", "differentiable_operator", "recorded"]
 
 
 class Operator:
@@ -124,6 +125,16 @@ def differentiable_operator(
     return lambda compute: DifferentiableOperator(
         name, schema, compute, fake, save, backward, eager or {}, batched, once, tags
     )
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """Record operations for a backward pass, within an operator, which torch calls with autograd left out."""
+    left_out = torch._C._dispatch_tls_local_exclude_set()
+    for key in ("AutogradFunctionality", "AutogradOther", "ADInplaceOrView"):
+        left_out = left_out.remove(getattr(torch._C.DispatchKey, key))
+    with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), left_out), torch.enable_grad():
+        yield
 
 
 def _function(

@@ -1,7 +1,7 @@
 """Products of projections of a given degree, over the positions up to each, and the sums by which they go on."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from .stages import attend, outer_sum, running_sum
 __all__ = [
     "DEGREE_FORMS",
     "Product",
+    "compose",
     "polynomial_product",
     "row_factors",
     "row_kinds",
@@ -79,26 +80,30 @@ def polynomial_product(
         weights: (3,), w_2, w_3 and w_4 of "soft".
     """
     stages = _Stages(factors, real, causal, form, sums, recent, held)
-    degree, y = len(factors), None
+    return Product(compose(stages, factors, degree_form, weights), stages.rows)
+
+
+def compose(
+    stages: "Stages", factors: Sequence[Tensor], degree_form: str = "cumsum", weights: Tensor | None = None
+) -> Tensor:
+    """Multiply factors by stages of two kinds, C and A of `polynomial_product`; see there."""
+    degree = len(factors)
     if degree_form == "soft":
         assert weights is not None and degree == 4
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
         first, second = stages.average(factors[0], factors[1]), stages.average(factors[0], factors[3])
         # Linear attention is linear in its queries: one sum serves degrees 3 and 4.
-        y = weights[0] * first + stages.attend(weights[1] * factors[0] + weights[2] * second, factors[1], factors[2])
-    elif degree == 2:
-        y = stages.average(factors[0], factors[1])
-    else:
-        value = factors[2]
-        for j in range((degree - 1) // 2 - 1, 0, -1):
-            value = stages.attend(factors[2 * j + 1], factors[2 * j + 2], value)
-        query, even = factors[0], degree % 2 == 0
-        if even and degree_form == "cumsum":
-            query = stages.average(query, factors[-1], narrow=True)
-        y = stages.attend(query, factors[1], value)
-        if even and degree_form == "gate":
-            y = factors[-1] * y
-    return Product(y, stages.rows)
+        return weights[0] * first + stages.attend(weights[1] * factors[0] + weights[2] * second, *factors[1:3])
+    if degree == 2:
+        return stages.average(factors[0], factors[1])
+    value = factors[2]
+    for j in range((degree - 1) // 2 - 1, 0, -1):
+        value = stages.attend(factors[2 * j + 1], factors[2 * j + 2], value)
+    query, even = factors[0], degree % 2 == 0
+    if even and degree_form == "cumsum":
+        query = stages.average(query, factors[-1], narrow=True)
+    y = stages.attend(query, factors[1], value)
+    return factors[-1] * y if even and degree_form == "gate" else y
 
 
 def row_kinds(degree: int, degree_form: str = "cumsum") -> list[str]:
@@ -135,6 +140,16 @@ def sum_widths(kind: str, heads: int, width: int) -> int:
 def sum_rows(rows: Sequence[Rows]) -> list[Tensor]:
     """Add up the rows of each stage: (batch,), (batch, heads, width), or (batch, heads, width, width), in float32."""
     return [outer_sum(*stage) if len(stage) == 2 else running_sum(stage[0], causal=False)[:, 0] for stage in rows]
+
+
+class Stages(Protocol):
+    """The two kinds of stages of a product."""
+
+    def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
+        """Compute query * C(x)."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Compute A(query, key, value)."""
 
 
 class _Stages:

@@ -73,8 +73,13 @@ def test_what_a_token_does_not_see_has_no_weight(name, is_causal):
         assert not matrix[..., ~seen].numel() or matrix[..., ~seen].max() < 1e-12  # rounding of transforms
 
 
-def test_the_weights_of_degree_3_are_its_bilinear_form():
-    model, batch = make("poly_transformer"), ids()
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"forget_gate": True}, {"kernel_power": 2, "forget_gate": True, "denominator": True}],
+    ids=["plain", "gated", "squared"],
+)
+def test_the_weights_of_degree_3_are_what_values_are_summed_with(fields):
+    model, batch = make("poly_transformer", **fields), ids()
     mixer = model.layers[0].mixer
     caught: list[torch.Tensor] = []
     hook = mixer.o_proj.register_forward_pre_hook(lambda module, inputs: caught.append(inputs[0]))

@@ -34,6 +34,20 @@ class TestPolyTransformer(CompiledModelSuite):
         return PolyTransformerConfig(**{**fields, **self.fields, "is_causal": is_causal, **kwargs})
 
 
+class TestGatedPolyTransformer(TestPolyTransformer):
+    """Degrees 3 and 4, whose sums fade."""
+
+    directions = (True,)
+    fields = {"layer_degrees": [3, 4], "forget_gate": True}
+
+
+class TestSquaredPolyTransformer(TestPolyTransformer):
+    """Weights <q, k>^2 that fade and divide."""
+
+    directions = (True,)
+    fields = {"kernel_power": 2, "forget_gate": True, "denominator": True}
+
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "layers": {"layer_degrees": [2, 4]},
     "gate": {"layer_degrees": [4, 3], "degree_form": "gate"},
@@ -44,7 +58,18 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "static": {"normalization": "static", "feed_forward": "none"},
     "toeplitz": {"mixing": "toeplitz"},
     "triangular": {"mixing": "triangular", "max_position_embeddings": 48},
+    "gated heads": {"head_degrees": [2, 3, 4, 3], "forget_gate": True},
+    "gated 5": {"layer_degrees": [4, 5], "degree_form": "gate", "forget_gate": True},
+    "squared": {"kernel_power": 2},
+    "cubed": {"kernel_power": 3, "forget_gate": True},
+    "divided": {"kernel_power": 2, "denominator": True},
 }
+CASES = [
+    pytest.param(name, is_causal, id=f"{name}-{'causal' if is_causal else 'bidirectional'}")
+    for name, fields in VARIANTS.items()
+    for is_causal in (True, False)
+    if is_causal or not fields.get("forget_gate")
+]
 
 
 @pytest.fixture(params=VARIANTS)
@@ -54,7 +79,7 @@ def variant(request: pytest.FixtureRequest) -> TestPolyTransformer:
     return suite
 
 
-@pytest.mark.parametrize("is_causal", [True, False], ids=["causal", "bidirectional"])
+@pytest.mark.parametrize(("variant", "is_causal"), CASES, indirect=["variant"])
 class TestVariants:
     """The tests of the suite that depend on the mixer, for other mixers of the family."""
 
@@ -191,8 +216,16 @@ def test_parameter_counts(degree):
     assert sum(p.numel() for p in model.parameters()) == 50257 * d + 3 * (mixer + feed_forward) + 2 * d
 
 
-def test_a_cache_of_sums_is_constant_in_size_and_refuses_a_deep_crop():
-    model = TestPolyTransformer().make("ForCausalLM", layer_degrees=[3, 5])
+OF_SUMS = [
+    {"layer_degrees": [3, 5]},
+    {"layer_degrees": [2, 4], "forget_gate": True},
+    {"kernel_power": 2, "forget_gate": True, "denominator": True},
+]
+
+
+@pytest.mark.parametrize("fields", OF_SUMS, ids=["plain", "gated", "squared"])
+def test_a_cache_of_sums_is_constant_in_size_and_refuses_a_deep_crop(fields):
+    model = TestPolyTransformer().make("ForCausalLM", **fields)
     ids = torch.randint(VOCAB, (1, 300))
     cache = DynamicCache(config=model.config)
     parts = [model(ids[:, :150], past_key_values=cache, use_cache=True).logits]
@@ -210,9 +243,10 @@ def test_a_cache_of_sums_is_constant_in_size_and_refuses_a_deep_crop():
         cache.crop(-250)
 
 
-def test_a_compiled_step_of_decoding_is_one_graph():
+@pytest.mark.parametrize("fields", OF_SUMS, ids=["plain", "gated", "squared"])
+def test_a_compiled_step_of_decoding_is_one_graph(fields):
     torch._dynamo.reset()
-    model = TestPolyTransformer().make("ForCausalLM", layer_degrees=[3, 4])
+    model = TestPolyTransformer().make("ForCausalLM", **fields)
     ids = torch.randint(VOCAB, (2, 14))
     counter = CompileCounterWithBackend("aot_eager")
     step = torch.compile(model.forward, backend=counter, fullgraph=True)
@@ -287,6 +321,19 @@ def test_in_a_hybrid():
         assert torch.equal(model.generate(ids, max_new_tokens=8), expected)
         static = model.generate(ids, max_new_tokens=8, cache_implementation="static", disable_compile=True)
         assert torch.equal(static, expected)
+
+
+def test_gates_in_a_hybrid():
+    own = {"num_attention_heads": 2, "kernel_power": 2, "forget_gate": True, "denominator": True}
+    fields = {"vocab_size": VOCAB, "hidden_size": 16, "mixer_types": ["poly_transformer", "tnn"], "pad_token_id": 0}
+    config = SeqMixHybridConfig(**fields, mixer_configs={"poly_transformer": own})
+    assert config.base_model_tp_plan["layers.*.mixer.groups.*.gate_proj"] == "colwise"
+    model = perturb(SeqMixHybridForCausalLM(config)).double().eval()
+    ids = torch.randint(1, VOCAB, (2, 5))
+    expected = model.generate(ids, max_new_tokens=8, use_cache=False)
+    assert torch.equal(model.generate(ids, max_new_tokens=8), expected)
+    with pytest.raises(ValueError, match="forget_gate is True, but is_causal is False"):
+        SeqMixHybridConfig(**fields, mixer_configs={"poly_transformer": own}, is_causal=False)
 
 
 def test_norms_follow_the_normalization():

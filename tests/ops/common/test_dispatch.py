@@ -13,6 +13,7 @@ from hf_seqmix.ops import (
     linear_attention,
     piecewise_column,
     polynomial_product,
+    power_attention,
     real_valued,
     ski_matmul,
     toeplitz_matmul,
@@ -44,6 +45,11 @@ def calls(length: int) -> dict[str, tuple[list[tuple[int, ...]], Call]]:
         "linear attention": ([heads, heads, heads, (2, 2, 3, 3)], lambda x: linear_attention(*x)),
         "sums of all": ([heads] * 3, lambda x: linear_attention(*x, causal=False)),
         "degree 4": ([heads] * 4, lambda x: polynomial_product(x).y),
+        "squares": ([heads] * 3, lambda x: power_attention(*x, power=2)),
+        "gated quotients": (
+            [heads] * 3 + [(2, length, 2)],
+            lambda x: power_attention(*x[:3], x[3].sigmoid().log(), power=2, denominator=True),
+        ),
     }
     for degree in (1, 3):
         own = grid(degree)
@@ -167,6 +173,7 @@ class _Everything(torch.nn.Module):
             toeplitz_matmul(x, kernel, causal=False),
             sparse_low_rank_matmul(x, torch.ones(x.shape[1], 3, dtype=x.dtype), low, grid(1)),
             linear_attention(heads, heads, heads),
+            power_attention(heads, heads, heads, -heads[..., 0].square(), power=2),
             piecewise_column(column, column, column),
             causal_taps(torch.ones(2, 9, dtype=x.dtype)),
             two_sided_taps(torch.ones(2, 9, dtype=x.dtype), torch.ones(2, 9, dtype=x.dtype)),

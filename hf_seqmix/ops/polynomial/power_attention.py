@@ -1,0 +1,270 @@
+"""Causal sums of values, weighted by powers of products of queries and keys, that gates may let fade."""
+
+import torch
+from torch import Tensor
+
+from ..common.dispatch import cast, dispatch, without_autocast
+from ..common.invariance import is_batch_invariant
+from .power_chunks import (
+    LARGEST_CHUNK,
+    WEIGHT_EPS,
+    PowerSums,
+    advance,
+    chunk_size,
+    chunked,
+    normalize,
+    power_attention_operator,
+    within,
+)
+from .symmetric_power import LARGEST_POWER
+
+__all__ = [
+    "POWER_FORMS",
+    "PowerSums",
+    "power_attention",
+    "power_attention_dense",
+    "power_attention_weights",
+    "power_sums",
+]
+
+POWER_FORMS = ("chunked", "parallel", "recurrent")
+
+
+def power_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_gates: Tensor | None = None,
+    *,
+    power: int = 1,
+    denominator: bool = False,
+    real: Tensor | None = None,
+    sums: PowerSums | None = None,
+    causal: bool = True,
+    form: str = "chunked",
+    chunk: int | None = None,
+) -> Tensor:
+    """Sum values weighted by powers of products, which fade with the gates since, in float32 (float64 for float64).
+
+        y_t = sum_(s <= t) D_ts (<q_t, k_s> / sqrt(width))^p v_s / N_t,   D_ts = f_(s+1) f_(s+2) ... f_t.
+
+    f are gates between 0 and 1, p is the power. N_t is the gated number of real tokens, sum_(s <= t) D_ts r_s. Inputs
+    that do not change then give outputs that do not depend on the gates. Without gates N_t is the number of real
+    tokens, and y for p = 1 is linear attention as the polynomial mixers have it.
+
+    With `denominator` the sum of the weights divides instead, N_t = sum_(s <= t) D_ts ((<q_t, k_s> / sqrt(width))^p +
+    1e-4 r_s). Weights are not negative where p is even, and 1e-4 keeps the quotient finite where all are near 0. That
+    is no polynomial any more.
+
+    The past is in two sums, each multiplied by the gates that follow: S_t = f_t S_(t-1) + phi(k_t) v_t^T, with phi the
+    symmetric power of `symmetric_power`, C(width + p - 1, p) numbers; and n_t = f_t n_(t-1) + r_t. S is kept without
+    the weights of phi, which come in when S is read. Three forms of the
+    same:
+
+    * "parallel": the matrix of all weights times the values, O(n^2).
+    * "chunked": that within chunks of positions, and the sums for those before: O(n).
+    * "recurrent": one position after another.
+
+    Differentiable any number of times, and a backward pass keeps the matrices of all chunks. In a graph the operation
+    is differentiable once, and a backward pass computes the chunks again. Graphs for other runtimes (`real_valued`)
+    and a fixed order of sums (`batch_invariant`) have the parallel form.
+
+    Source: gates of one number a head and token, Dao and Gu 2024 (Mamba-2, arXiv 2405.21060), Yang et al. 2023
+    (arXiv 2312.06635), Lin et al. 2025 (arXiv 2503.02130); powers, Kumar et al. 2025 (arXiv 2507.04239). The gated
+    count is ours.
+
+    Args:
+        q: (batch, length, heads, width).
+        k: (batch, earlier + length, heads, width), zero at pads; each query stands beside one of the last keys, and
+            sees it.
+        v: (batch, earlier + length, heads, values), zero at pads.
+        log_gates: log f, (batch, earlier + length, heads), at most 0, and 0 at pads; None for gates of 1.
+        power: p, from 1 to 16.
+        denominator: whether the sum of the weights divides; for even powers.
+        real: r, (batch, earlier + length), 1 at real tokens and 0 at pads; None when all are real.
+        sums: what `power_sums` returns for positions before; None for none.
+        causal: whether a query sees no later keys; otherwise it sees all.
+        form: one of `POWER_FORMS`; bidirectional sums are parallel.
+        chunk: positions of a chunk; 64 to 256 by default, see `chunk_size`.
+
+    Returns:
+        (batch, length, heads, values) in float32 (float64).
+
+    Raises:
+        ValueError: for an unknown form, shapes that do not fit, a power out of range, a denominator of an odd power,
+            and gates of bidirectional sums.
+    """
+    _check(q, k, v, log_gates, power, denominator, causal, form)
+    route, dtype = dispatch(q, k, v)
+    flags = _flags(real, k, dtype)
+    with without_autocast(q.device.type):
+        query = (cast(q, dtype) * q.shape[-1] ** -0.5).transpose(1, 2)
+        key, value = (cast(x, dtype).transpose(1, 2) for x in (k, v))
+        value = _with_ones(value) if denominator else value
+        gates = None if log_gates is None else cast(log_gates, dtype).transpose(1, 2)
+        before = None if sums is None else PowerSums(*(cast(x, dtype) for x in sums))
+        short = q.shape[1] <= 1 or route == "real" or is_batch_invariant()
+        if not causal or form == "parallel" or (form == "chunked" and short):
+            y = normalize(*within(query, key, value, gates, flags, before, power, causal), denominator)
+        elif form == "recurrent":
+            y = normalize(*_recurrent(query, key, value, gates, flags, before, power), denominator)
+        else:
+            size = chunk or chunk_size(q.shape[-1], power)
+            tensors = [query, key, value, flags, *([] if gates is None else [gates]), *(before or ())]
+            settings = [power, size, int(denominator), int(gates is not None), int(before is not None)]
+            if route == "operator":
+                y = power_attention_operator(True, tensors, settings)
+            else:
+                y = normalize(*chunked(query, key, value, gates, flags, before, power, size), denominator)
+    return y.transpose(1, 2)
+
+
+def power_sums(
+    k: Tensor,
+    v: Tensor,
+    log_gates: Tensor | None = None,
+    *,
+    power: int = 1,
+    denominator: bool = False,
+    real: Tensor | None = None,
+    sums: PowerSums | None = None,
+) -> PowerSums:
+    """Return the sums by which `power_attention` goes on after some positions; see there for the arguments.
+
+    Returns:
+        products, (batch, heads, C(width + p - 1, p), values), one value more with a denominator; and tokens, (batch,
+        heads). Both in float32 (float64).
+    """
+    route, dtype = dispatch(k, v)
+    with without_autocast(k.device.type):
+        key, value = (cast(x, dtype).transpose(1, 2) for x in (k, v))
+        value = _with_ones(value) if denominator else value
+        gates = None if log_gates is None else cast(log_gates, dtype).transpose(1, 2)
+        flags = _flags(real, k, dtype)
+        # A part at a time, whose features fit the memory; a graph serves any length.
+        size = k.shape[1] if route in ("operator", "real") else LARGEST_CHUNK
+        if size >= k.shape[1]:
+            return advance(key, value, gates, flags, sums, power)
+        for start in range(0, k.shape[1], size):
+            part = slice(start, start + size)
+            own = None if gates is None else gates[:, :, part]
+            sums = advance(key[:, :, part], value[:, :, part], own, flags[:, part], sums, power)
+        assert sums is not None
+        return sums
+
+
+def power_attention_weights(
+    q: Tensor,
+    k: Tensor,
+    log_gates: Tensor | None = None,
+    *,
+    power: int = 1,
+    denominator: bool = False,
+    real: Tensor | None = None,
+    causal: bool = True,
+) -> Tensor:
+    """Return the matrix by which `power_attention` multiplies values, made as the formula says, without sums before.
+
+    Args:
+        q: (batch, length, heads, width), and so on as there, with as many queries as keys.
+        k: see there.
+        log_gates: see there.
+        power: see there.
+        denominator: see there.
+        real: see there.
+        causal: see there.
+
+    Returns:
+        (batch, heads, length, length) in float32 (float64).
+    """
+    dtype = dispatch(q, k)[1]
+    length = q.shape[1]
+    visible = torch.ones((length, length), dtype=dtype, device=q.device)
+    kept = visible.tril() if causal else visible
+    if log_gates is not None:
+        gates = log_gates.to(dtype).exp().transpose(1, 2)  # (batch, heads, length)
+        rows, row = [], torch.zeros_like(gates)
+        own = torch.eye(length, dtype=dtype, device=q.device)
+        for t in range(length):
+            row = row * gates[..., t : t + 1] + own[t]
+            rows.append(row)
+        kept = torch.stack(rows, dim=2) if rows else gates.unsqueeze(-1)
+    product = torch.einsum("bthc,bshc->bhts", q.to(dtype), k.to(dtype)) * q.shape[-1] ** -0.5
+    weights = product**power * kept
+    count = (kept * _flags(real, k, dtype)[:, None, None, :]).sum(dim=-1, keepdim=True).clamp(min=1)
+    return weights / (weights.sum(dim=-1, keepdim=True) + WEIGHT_EPS * count if denominator else count)
+
+
+def power_attention_dense(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_gates: Tensor | None = None,
+    *,
+    power: int = 1,
+    denominator: bool = False,
+    real: Tensor | None = None,
+    causal: bool = True,
+) -> Tensor:
+    """Compute `power_attention` by its definition, (batch, length, heads, values); see `power_attention_weights`."""
+    weights = power_attention_weights(q, k, log_gates, power=power, denominator=denominator, real=real, causal=causal)
+    return torch.einsum("bhts,bshd->bthd", weights, v.to(weights.dtype))
+
+
+def _flags(real: Tensor | None, k: Tensor, dtype: torch.dtype) -> Tensor:
+    return k.new_ones(k.shape[:2], dtype=dtype) if real is None else cast(real, dtype)
+
+
+def _with_ones(v: Tensor) -> Tensor:
+    """Add a value of 1; at pads that has no weight."""
+    return torch.cat([v, torch.ones_like(v[..., :1])], dim=-1)
+
+
+def _recurrent(
+    q: Tensor, k: Tensor, v: Tensor, gates: Tensor | None, real: Tensor, before: PowerSums | None, power: int
+) -> tuple[Tensor, Tensor]:
+    length, earlier = q.shape[2], k.shape[2] - q.shape[2]
+    parts = []
+    for s in range(k.shape[2]):
+        here = slice(s, s + 1)
+        own = None if gates is None else gates[:, :, here]
+        now = (k[:, :, here], v[:, :, here], own, real[:, here])
+        if s >= earlier:
+            parts.append(within(q[:, :, s - earlier : s - earlier + 1], *now, before, power))
+        before = advance(*now, before, power)
+    if length == 0:
+        return within(q, k, v, gates, real, None, power)
+    sums, counts = zip(*parts, strict=True)
+    return torch.cat(sums, dim=2), torch.cat(counts, dim=2)
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    log_gates: Tensor | None,
+    power: int,
+    denominator: bool,
+    causal: bool,
+    form: str,
+) -> None:
+    if form not in POWER_FORMS:
+        raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, POWER_FORMS))}.")
+    fits = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[2:] == k.shape[2:]
+    if not fits or q.shape[0] != k.shape[0] or (log_gates is not None and log_gates.shape != k.shape[:3]):
+        given = "none" if log_gates is None else tuple(log_gates.shape)
+        raise ValueError(
+            "q and k must be (batch, length, heads, width), v (batch, length, heads, values), and log_gates (batch, "
+            f"length, heads) of the keys; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} and {given}."
+        )
+    if not torch.compiler.is_compiling() and k.shape[1] < q.shape[1]:
+        raise ValueError(f"there are {q.shape[1]} queries but {k.shape[1]} keys: each query needs one beside it.")
+    if not 1 <= power <= LARGEST_POWER:
+        raise ValueError(f"power is {power}; it must be from 1 to {LARGEST_POWER}.")
+    if denominator and power % 2:
+        raise ValueError(
+            f"denominator is True, but power is {power}, so that weights may be negative and their sum zero: take an "
+            "even power."
+        )
+    if log_gates is not None and not causal:
+        raise ValueError("log_gates are given, but causal is False: gates let the past fade; leave them out.")
