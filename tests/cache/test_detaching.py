@@ -29,7 +29,7 @@ from tests.tolerances import MODEL_TOLERANCE, relative_error
 Kept: TypeAlias = dict[tuple[str, int], list[Tensor]]
 
 ROWS, VOCAB = 3, 31
-# The first is longer than what running sums and short convolutions hold back (64 steps), so that sums are carried, too.
+# The first is longer than what sums and short convolutions hold back (64 steps), so that sums are carried, too.
 SEGMENTS = (100, 70, 30)
 
 SHARED = {
