@@ -86,10 +86,11 @@ class CarriedStates:
         self.clear()
         if not path.is_file():
             return False
+        place = "cpu" if device.type == "cpu" else str(device)  # torch.load knows no processor by number
         kinds = {type(layer) for layer in DynamicCache(config=self.config).layers}
         with torch.serialization.safe_globals([*kinds, RecentInputs, Pairs]):
             try:
-                saved = torch.load(path, map_location=device, weights_only=True)
+                saved = torch.load(path, map_location=place, weights_only=True)
             except pickle.UnpicklingError as error:
                 raise ValueError(
                     f"{path} holds other things than states of this model ({error}). Continue from another checkpoint."
