@@ -23,8 +23,8 @@ class StatefulTrainer(ResumableTrainer):
 
     Segment t + 1 of a row follows its segment t in the text (`SegmentSampler`), and the model reads it with the cache
     that segment t left as `past_key_values`, cut from its graph: the state passes the border, gradients stop there.
-    The cache was filled by the weights of one update earlier. The first segment of a stream begins with an empty
-    cache. Evaluations have no states.
+    What a segment left was computed by the weights of its own update. The first segment of a stream begins with an
+    empty cache. Evaluations have no states.
 
     An update continues the rows of the update before, those of each accumulation step and of each process, so that
     updates of 4 rows are those of 2 processes with 2 rows. A checkpoint within streams holds the states, a file for
