@@ -3,6 +3,7 @@ r"""Pretrain a causal or masked language model of any family on any text.
     python scripts/pretrain.py --recipe scripts/recipes/tnn-stdlib-small.yaml --output-dir runs/tnn
     python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=256 num_hidden_layers=4 \
         --train-file book.txt --tokenizer bpe:4096 --block-size 256 --max-tokens 2_000_000 --output-dir runs/book
+    python scripts/pretrain.py --recipe RECIPE --model runs/tnn --state-segments 16 --output-dir runs/longer
     torchrun --nproc-per-node 2 scripts/pretrain.py ... --use-cpu
     accelerate launch scripts/pretrain.py ...
     python scripts/pretrain.py --tokenized --train-file blocks.parquet --config-overrides vocab_size=64 ...
@@ -32,6 +33,7 @@ from hf_seqmix.training.arguments import run_script
 from hf_seqmix.training.environment import run_environment
 from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
+from hf_seqmix.training.stateful import StatefulTrainer
 from hf_seqmix.training.streaming import EndlessStream
 
 logger = logging.getLogger(__name__)
@@ -66,7 +68,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width, rows=rows)
     causal = arguments.model.objective == "causal"
-    return ResumableTrainer(
+    return StatefulTrainer(
         model=model,
         args=training,
         train_dataset=train,
@@ -82,6 +84,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
         batch_norm_batches=arguments.run.batch_norm_batches,
         divergence=arguments.run.watch(),
+        states=arguments.run.states(),
     )
 
 

@@ -1,6 +1,7 @@
 """Cache layers on the base classes of transformers ("the library"), and what mixers do with the layers."""
 
 from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer, convolve_steps
+from .detaching import can_detach, detach_cache
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
 from .inputs import INPUTS, InputsLayer, InputsStaticLayer, count_steps
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
@@ -33,8 +34,10 @@ __all__ = [
     "append_history",
     "append_sums",
     "cached_taps",
+    "can_detach",
     "convolve_steps",
     "count_steps",
+    "detach_cache",
     "join_rows",
     "keep_rows",
     "pairs_of",

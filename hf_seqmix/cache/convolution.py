@@ -220,6 +220,11 @@ class ConvolutionLayer(HistoryLayer):
             self._place = self.device
             self.state.to(self._place, non_blocking=True)
 
+    def _detach(self) -> None:
+        """Cut the history from its graph, and let go of the taps and of the kernel of steps."""
+        super()._detach()  # which reads the history, and so ends the state
+        self.kernel = None
+
     def __getstate__(self) -> dict[str, Any]:
         # A copy has the history alone, of which the next step makes the rest.
         history = self.keys

@@ -123,6 +123,16 @@ class HeldLayer(DynamicLayer):
         for companion in self.companions.values():
             companion.reset()
 
+    def detach(self) -> None:
+        """Cut what is held from the graph of the calls that brought it, as training on segments of a text does.
+
+        What was made of weights alone, such as the taps of a kernel, is let go: the next call makes it of the weights
+        of then, with derivatives.
+        """
+        self._detach()
+        for companion in self.companions.values():
+            companion.detach()
+
     def _crop(self, tokens_to_remove: int) -> None:
         super().crop(tokens_to_remove)
 
@@ -148,6 +158,9 @@ class HeldLayer(DynamicLayer):
 
     def _prefetch(self) -> None:
         self._map(lambda x: x.to(self.device, non_blocking=True))
+
+    def _detach(self) -> None:
+        self._map(lambda x: x.detach())
 
     def _reset(self) -> None:
         for name in self.held:

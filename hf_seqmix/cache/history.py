@@ -73,6 +73,11 @@ class HistoryLayer(HeldLayer):
         super()._offload()
         self.room = None
 
+    def _detach(self) -> None:
+        """Cut the history from its graph, and let the taps go."""
+        super()._detach()
+        self.taps = None
+
     def __getstate__(self) -> dict[str, Any]:
         # The library's exporters take every tensor of a copied cache for state that a graph reads and returns.
         return {**self.__dict__, "taps": None, "room": None}

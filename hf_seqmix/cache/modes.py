@@ -215,6 +215,11 @@ class ModesLayer(HistoryLayer):
             self.state = None  # of pads alone
         super()._forget_first(held)
 
+    def _detach(self) -> None:
+        """Cut what is held from its graph, and let go of the taps and of the kernel."""
+        super()._detach()
+        self.kernel = self._flipped = None
+
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_flipped": None}
 

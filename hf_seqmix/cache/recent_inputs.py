@@ -160,6 +160,10 @@ class RecentInputs:
         """Keep rows of the batch."""
         self._map(lambda x: x[indices.to(x.device)])
 
+    def detach(self) -> None:
+        """Cut what is held from the graph of the calls that brought it."""
+        self._map(lambda x: x.detach())
+
     def offload(self) -> None:
         """Move what is held to the CPU."""
         self._map(lambda x: x.to("cpu", non_blocking=True))

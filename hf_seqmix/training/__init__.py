@@ -1,6 +1,7 @@
 """What runs and what comes of it: runs and results, recipes, checkpoints, resuming, run folders, scores, tables.
 
-The package needs the extra `train`. `streaming` and `resumable` need `datasets` too, so nothing here imports the two.
+The package needs the extra `train`. `streaming`, `resumable` and `stateful` need `datasets` too, so nothing here
+imports these.
 """
 
 from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint

@@ -47,7 +47,8 @@ class _Marks(TrainerCallback):
 def updates_within(trainer: Trainer, seconds: float) -> int:
     """Return how many updates a `Trainer` makes in so many seconds; at least 1.
 
-    A copy of the model is trained for a few updates, and the median of their seconds counts, the loading of data with
+    A copy of the model is trained for a few updates (once for each of `trial_parts()`, shares of the run whose updates
+    cost alike, where the trainer has that method), and the median of their seconds counts, the loading of data with
     them, but neither evaluations nor checkpoints. The number is a prediction: the run itself takes a little more or
     less. Weights, random numbers and data of the run are as if there had been no trial, and the memory of the trial is
     free again. Its few updates have a schedule of their own: that their losses diverge says nothing of the run. All
@@ -57,6 +58,15 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
         trainer: before its training.
         seconds: as `training_clock` counts them.
     """
+    alike: list[tuple[float, dict[str, Any]]] = [(1.0, {})]
+    parts = getattr(trainer, "trial_parts", lambda: alike)()
+    answer = [max(1, round(seconds / sum(share * _seconds_of_update(trainer, told) for share, told in parts)))]
+    broadcast_object_list(answer)
+    return answer[0]
+
+
+def _seconds_of_update(trainer: Trainer, told: dict[str, Any]) -> float:
+    """Return the median seconds of the updates of a trial; `told` is what its trainer is told besides."""
     arguments = copy.copy(trainer.args)
     arguments.max_steps = WARM_UP + TIMED
     arguments.save_strategy, arguments.eval_strategy = SaveStrategy.NO, IntervalStrategy.NO
@@ -73,6 +83,7 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
             processing_class=trainer.processing_class,
             data_collator=trainer.data_collator,
             callbacks=[marks],
+            **told,
         )
         trial.model_accepts_loss_kwargs = trainer.model_accepts_loss_kwargs
         trial.remove_callback(PrinterCallback)
@@ -85,9 +96,7 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     each = [after - before for before, after in zip(marks.marks[WARM_UP - 1 :], marks.marks[WARM_UP:], strict=False)]
-    answer = [max(1, round(seconds / statistics.median(each)))]
-    broadcast_object_list(answer)
-    return answer[0]
+    return statistics.median(each)
 
 
 def updates_of(checkpoint: str) -> int:

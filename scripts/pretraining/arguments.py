@@ -5,16 +5,22 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hf_seqmix.training import arguments, parse_overrides
+from hf_seqmix.training.carried_states import StateSettings
 
 # Ways to say the same thing: one of them on the command line replaces the others of a recipe.
 ALTERNATIVES = (
-    {"model_type", "config_file"},
+    {"model", "model_type", "config_file"},
     {"dataset", "train_file"},
     {"max_tokens", "max_steps", "num_train_epochs", "max_seconds"},
     {"global_batch_size", "gradient_accumulation_steps"},
 )
 
 REPLACES = {argument: group for group in ALTERNATIVES for argument in group}
+# A trained model brings these along.
+REPLACES["model"] = {*REPLACES["model"], "config_overrides", "tokenizer"}
+
+TOKENIZER = "bpe:4096"
+"""Of a model with random weights, if nothing else is said."""
 
 
 @dataclass
@@ -28,6 +34,13 @@ class ModelArguments:
         default=None, metadata={"help": "Family, such as tnn or seqmix_hybrid, or any model type of transformers."}
     )
     config_file: str | None = field(default=None, metadata={"help": "A config.json to start from instead."})
+    model: str | None = field(
+        default=None,
+        metadata={
+            "help": "A trained model to train further instead, a folder or a name on the Hub: its weights, "
+            "configuration and tokenizer, but no optimizer; --resume goes on with an interrupted run."
+        },
+    )
     config_overrides: list[str] = field(
         default_factory=list,
         metadata={
@@ -65,8 +78,12 @@ class DataArguments:
             "no tokenizer is made. The configuration says vocab_size."
         },
     )
-    tokenizer: str = field(
-        default="bpe:4096", metadata={"help": "byte, bpe:SIZE trained on the spot, or a pretrained name or folder."}
+    tokenizer: str | None = field(
+        default=None,
+        metadata={
+            "help": "byte, bpe:SIZE trained on the spot, or a pretrained name or folder; by default that of --model, "
+            f"else {TOKENIZER}."
+        },
     )
     block_size: int = field(default=512, metadata={"help": "Tokens in a training sequence."})
     respect_documents: bool = field(
@@ -88,6 +105,32 @@ class RunArguments(arguments.RunArguments):
         default=None,
         metadata={"help": "Sequences an update over all devices; sets the gradient accumulation steps."},
     )
+    state_segments: int = field(
+        default=0,
+        metadata={
+            "help": "Read streams of so many consecutive blocks, a row each: a block goes on from the state that the "
+            "one before it left, without gradients (--state-segments 16 with blocks of 256: texts of 4096 tokens). "
+            "0 reads every block alone."
+        },
+    )
+    states_from: float = field(
+        default=0.0,
+        metadata={"help": "Share of the updates after which --state-segments begins; blocks before are read alone."},
+    )
+
+    def states(self) -> StateSettings | None:
+        """Return which blocks go on from the state of the one before; None for none.
+
+        Raises:
+            ValueError: for a number or share that makes no sense.
+        """
+        if self.state_segments == 0:
+            if self.states_from != 0:
+                raise ValueError(
+                    f"--states-from is {self.states_from}, but there are no streams: give --state-segments."
+                )
+            return None
+        return StateSettings(self.state_segments, self.states_from)
 
 
 Arguments = arguments.Arguments[ModelArguments, DataArguments, RunArguments]
@@ -109,8 +152,14 @@ def parse_arguments(argv: Sequence[str], description: str | None = None) -> Argu
 
 def _check(arguments: Arguments) -> None:
     model, data, run, training = arguments.model, arguments.data, arguments.run, arguments.training
-    if (model.model_type is None) == (model.config_file is None):
-        raise ValueError("give either --model-type, such as tnn, or --config-file, and not both.")
+    if [model.model_type, model.config_file, model.model].count(None) != 2:
+        raise ValueError(
+            "give either --model-type, such as tnn, or --config-file, or --model, a trained one, and no two of them."
+        )
+    if model.model is not None and model.config_overrides:
+        raise ValueError(
+            "--config-overrides belong to a model with random weights; --model has its own configuration."
+        )
     if (data.dataset is None) == (not data.train_file):
         raise ValueError("give either --dataset or --train-file, and not both.")
     if run.max_tokens is not None and training.max_steps > 0:
@@ -124,10 +173,33 @@ def _check(arguments: Arguments) -> None:
         )
     if data.tokenized and data.streaming:
         raise ValueError("--tokenized rows are read as a whole; leave out --streaming.")
-    if data.tokenized and "vocab_size" not in parse_overrides(model.config_overrides) and model.config_file is None:
+    if (
+        data.tokenized
+        and "vocab_size" not in parse_overrides(model.config_overrides)
+        and not (model.config_file or model.model)
+    ):
         raise ValueError(
             "--tokenized rows come without a tokenizer, which would say how many tokens there are: give "
             "--config-overrides vocab_size=NUMBER."
+        )
+    if run.states() is not None:
+        _check_states(model, data)
+
+
+def _check_states(model: ModelArguments, data: DataArguments) -> None:
+    if model.objective != "causal":
+        raise ValueError(
+            f"--state-segments goes with --objective causal: a {model.objective} model sees both sides and has no "
+            "state."
+        )
+    if data.streaming:
+        raise ValueError(
+            "--state-segments reads blocks in an order of its own, which a stream has not: leave out --streaming."
+        )
+    if data.respect_documents:
+        raise ValueError(
+            "--state-segments hands states on, and --respect-documents lets none pass the border of a document: leave "
+            "one of them out."
         )
 
 

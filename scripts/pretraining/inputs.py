@@ -15,7 +15,7 @@ from hf_seqmix.data import (
     total_bytes,
 )
 
-from .arguments import Arguments, DataArguments
+from .arguments import TOKENIZER, Arguments, DataArguments
 
 # More than enough to learn a vocabulary from; a stream has no end to wait for.
 STREAMED_TOKENIZER_DOCUMENTS = 10_000
@@ -54,10 +54,11 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
     own = training.local_process_index == 0
     if saved.is_file() and (arguments.resume or not own):
         return AutoTokenizer.from_pretrained(arguments.folder)
+    name = arguments.data.tokenizer or arguments.model.model or TOKENIZER
     texts = (row["text"] for row in documents)
     if arguments.data.streaming:
         texts = (row["text"] for row in documents.take(STREAMED_TOKENIZER_DOCUMENTS))
-    tokenizer = build_tokenizer(arguments.data.tokenizer, texts, mask_token=arguments.model.objective == "masked")
+    tokenizer = build_tokenizer(name, texts, mask_token=arguments.model.objective == "masked")
     with whole_files(arguments.folder, last=saved.name) as aside:
         tokenizer.save_pretrained(aside)
     return tokenizer

@@ -1,10 +1,13 @@
-"""What pretrain.py trains: a model with random weights."""
+"""What pretrain.py trains: a model with random weights, or a trained one further."""
 
 import inspect
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors import SafetensorError
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
     PreTrainedConfig,
@@ -14,19 +17,30 @@ from transformers import (
 )
 
 # Importing the package registers its families with the Auto classes.
-from hf_seqmix.training import config_from_overrides, parse_overrides, tokenizer_fields
+from hf_seqmix.training import config_from_overrides, fault_of_files, parse_overrides, tokenizer_fields
 
 from .arguments import Arguments
 
 
 def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedConfig:
-    """Return the configuration of the model: what the tokenizer and the data ask for, then the user's overrides.
+    """Return the configuration of a trained model, or one of what tokenizer, data and user ask for.
 
     Without a tokenizer, where rows hold tokens, the overrides say the vocabulary, and no token ends a text.
 
     Raises:
         ValueError: if the family or a field is unknown, a value is refused, or the vocabulary is too small.
     """
+    model = arguments.model
+    config = _config_from_scratch(arguments, tokenizer) if model.model is None else _read(AutoConfig, model.model)
+    if tokenizer is not None and config.vocab_size < len(tokenizer):
+        raise ValueError(
+            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that "
+            "many."
+        )
+    return config
+
+
+def _config_from_scratch(arguments: Arguments, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedConfig:
     model = arguments.model
     overrides = parse_overrides(model.config_overrides)
     if model.config_file is not None:
@@ -37,18 +51,12 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase | None
     else:
         values, model_type = {}, model.model_type
     derived = {
-        **_fields_of(tokenizer, arguments.data.block_size),
+        **_fields_of(tokenizer, arguments.data.block_size * max(1, arguments.run.state_segments)),
         "is_causal": model.objective == "causal",
     }
     if "max_position_embeddings" in values.keys() | overrides.keys():
         del derived["max_position_embeddings"]
-    config = config_from_overrides(str(model_type), overrides, {**values, **derived})
-    if tokenizer is not None and config.vocab_size < len(tokenizer):
-        raise ValueError(
-            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that "
-            "many."
-        )
-    return config
+    return config_from_overrides(str(model_type), overrides, {**values, **derived})
 
 
 def _fields_of(tokenizer: PreTrainedTokenizerBase | None, length: int) -> dict[str, Any]:
@@ -58,13 +66,31 @@ def _fields_of(tokenizer: PreTrainedTokenizerBase | None, length: int) -> dict[s
 
 
 def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedModel:
-    """Return a model with random weights from the seed of the run."""
+    """Return the model to be trained further, or one with random weights from the seed of the run.
+
+    Raises:
+        ValueError: if the model cannot be read, or cannot tell documents apart where that is asked for.
+    """
     auto = AutoModelForCausalLM if arguments.model.objective == "causal" else AutoModelForMaskedLM
     set_seed(arguments.training.seed)
-    model = auto.from_config(config)
+    if arguments.model.model is not None:
+        # Weights are trained in float32, whatever they were saved in; --bf16 computes in less.
+        model = _read(auto, arguments.model.model, dtype=torch.float32)
+    else:
+        model = auto.from_config(config)
     if arguments.data.respect_documents and "position_ids" not in inspect.signature(model.forward).parameters:
         raise ValueError(
             f"{type(model).__name__} takes no position_ids, so it cannot tell documents apart; leave out"
             " --respect-documents."
         )
     return model
+
+
+def _read(auto: Any, name: str, **options: Any) -> Any:
+    """Read a part of a trained model by one of the library's Auto classes."""
+    try:
+        return auto.from_pretrained(name, **options)
+    except (OSError, ValueError, SafetensorError) as error:
+        # The libraries do not say which of a model's files is cut short.
+        fault = fault_of_files(name)
+        raise ValueError(f"{name}: {fault}" if fault else str(error)) from error

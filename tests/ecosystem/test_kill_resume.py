@@ -60,6 +60,8 @@ VARIANTS = {
     "causal": ("pretrain", PRETRAIN),
     "masked": ("pretrain", [*PRETRAIN, "--objective", "masked"]),
     "muon": ("pretrain", [*PRETRAIN, "--optim", "muon"]),
+    # The last of four checkpoints lies between streams, the others within.
+    "states": ("pretrain", [*PRETRAIN, "--state-segments", "4"]),
     "documents": ("pretrain", [*PRETRAIN, "--respect-documents", "--dataloader-num-workers", "1"]),
     "classifier": (
         "finetune",
@@ -204,6 +206,8 @@ def test_killed_and_resumed(runs: Runs, tmp_path: Path) -> None:
     check(runs, tmp_path / "b", "causal", "checkpoint-3; passed over checkpoint-6: its writing was interrup", kill=cut)
     cut = {"write": "unfinished.*/model.safetensors", "share": 0.5}
     check(runs, tmp_path / "c", "early-stopping", "Continuing from", kill=cut)
+    cut = {"write": "checkpoint-6/states_0.pt", "share": 0.5}
+    check(runs, tmp_path / "d", "states", "checkpoint-3; passed over checkpoint-6: its writing was interrup", kill=cut)
 
 
 CHECKPOINT_FILES = [
@@ -276,7 +280,7 @@ def test_killed_while_the_final_files_are_written(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [[0], [1], [0, 1]], ids=["first", "second", "both"])
-@pytest.mark.parametrize("variant", ["causal", "masked", "classifier", "batch-norm", "early-stopping"])
+@pytest.mark.parametrize("variant", ["causal", "masked", "states", "classifier", "batch-norm", "early-stopping"])
 def test_two_processes_killed_in_a_step(runs: Runs, tmp_path: Path, variant: str, killed: list[int]) -> None:
     """The remaining process meets a closed connection in the next exchange of gradients, and ends."""
     check(runs, tmp_path / "run", variant, "", ranks=2, killed=killed, kill={"step": 8})

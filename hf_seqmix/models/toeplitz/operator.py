@@ -12,6 +12,7 @@ from ...ops.common.dispatch import compute_dtype
 from ...ops.common.invariance import is_batch_invariant
 from ...ops.masking import TokenLayout
 from ...ops.rows import RowOperation
+from ...ops.toeplitz.continuation import toeplitz_continuation
 from ...ops.toeplitz.modal import ModalKernel
 from ...ops.toeplitz.online_kernel import OnlineKernel, lags_that_matter
 from ...ops.toeplitz.product import toeplitz_matmul, toeplitz_step
@@ -75,6 +76,7 @@ class ToeplitzOperator(nn.Module):
         mixed = convolve_steps(past_key_values, self.layer_idx, values, layout, self)
         if mixed is not None:
             return mixed
+        before = self._before(past_key_values, layout) if values.shape[1] > 1 else None
         history, positions = append_history(past_key_values, self.layer_idx, values, layout)
         grows = not past_key_values.layers[self.layer_idx].is_compileable
         at_once = getattr(self.kernel, "at_once", 1) if grows and not torch.compiler.is_compiling() else 1
@@ -84,12 +86,35 @@ class ToeplitzOperator(nn.Module):
             lambda length: self.kernel(max(length, at_once), values.device),
             history.shape[1],
         )
+        if before is not None:
+            return self._continued(before, history[:, before.shape[1] :], taps)
         if values.shape[1] == 1 and not layout.realign:
             return toeplitz_step(history, taps, None if grows else positions)
         mixed = _multiply(history, [taps], [1], self.product)
         if positions.ndim == 1:
             return mixed.index_select(1, positions)
         return mixed.gather(1, positions.unsqueeze(-1).expand(-1, -1, mixed.shape[-1]))
+
+    def _before(self, past_key_values: Any, layout: TokenLayout) -> Tensor | None:
+        """Return the earlier inputs, (batch, past, channels), where training on a segment of a text continues them.
+
+        Derivatives of what was cut from its graph are not computed then. Elsewhere one product over all inputs serves.
+        """
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling() or is_batch_invariant() or layout.realign:
+            return None
+        layers = past_key_values.layers
+        layer = layers[self.layer_idx] if self.layer_idx < len(layers) else None
+        if layer is None or layer.is_compileable or layer.get_seq_length() == 0:
+            return None
+        keys: Tensor = layer.keys
+        return keys[:, 0]
+
+    def _continued(self, before: Tensor, values: Tensor, taps: Tensor) -> Tensor:
+        """Mix the new inputs, (batch, length, channels), with each other and with those before."""
+        length, dtype = values.shape[1], compute_dtype(values.dtype)
+        earlier = toeplitz_continuation(before.transpose(1, 2), taps, length)
+        own = self.product(values.to(dtype).transpose(1, 2), taps[:, :length], True)
+        return (own + earlier).transpose(1, 2).to(values.dtype)
 
     def decoder_kernel(self, dtype: torch.dtype, device: torch.device, known: Tensor | None = None) -> OnlineKernel:
         """Return the causal kernel as steps of decoding want it, for inputs of a dtype on a device.
