@@ -241,7 +241,8 @@ class SingleQuery:
         block_bytes: int | None = None,
     ) -> None:
         self.dtype, self.norm, self.scale, self.causal = _logit_dtype(query), norm, scale, causal
-        self.query, self.key, self.value = cast(query, self.dtype), cast(key, self.dtype), value
+        # Scaled here, as in `ColumnProblem`, so that steps round as one call does.
+        self.query, self.key, self.value = cast(query, self.dtype) * scale, cast(key, self.dtype), value
         self.bias, self.coupling = bias, coupling
         self.mix = None if mix is None else mix.to(self.dtype)
         if query_positions is None or key_positions is None or visible is None:
@@ -257,9 +258,7 @@ class SingleQuery:
     def logits(self, block: Block) -> Tensor:
         """Compute scale query . key + bias."""
         products = self.query @ self.key.mT
-        if self.bias is None:
-            return products.mul_(self.scale)
-        return torch.add(self.entries(block, self.bias, None), products, alpha=self.scale)
+        return products if self.bias is None else products.add_(self.entries(block, self.bias, None))
 
     def entries(self, block: Block, table: Tensor, window: Tensor | None) -> Tensor:
         """Return a table's entry for each key, (centers, 1, keys) or (batch or 1, centers, 1, keys)."""

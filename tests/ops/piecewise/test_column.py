@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_seqmix.ops import piecewise_column, piecewise_column_dense
+from hf_seqmix.ops import batch_invariant, piecewise_column, piecewise_column_dense
 from hf_seqmix.ops.piecewise.column import KERNEL_NORMS, _column
 from tests.largest import Largest
 from tests.tolerances import TOLERANCE, assert_close
@@ -309,3 +309,18 @@ def test_bad_arguments_are_refused(change, message):
     given = {"query": torch.zeros(2, 4, 5, 3), "key": torch.zeros(2, 4, 5, 3), "value": torch.zeros(2, 4, 5, 3)}
     with pytest.raises(ValueError, match=message):
         piecewise_column(**{**given, **change})
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3, 8])
+@pytest.mark.parametrize("norm", ["p", "none", "prod"])
+def test_steps_have_the_bits_of_one_call_in_a_fixed_order(rank: int, norm: str) -> None:
+    """Whatever the scale: one that is no power of two rounds."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 2, 13, rank) for _ in range(3))
+    settings = {"bias": torch.randn(2, 16), "kernel_norm": norm, "scale": rank**-0.5, "causal": True}
+    with torch.no_grad(), batch_invariant():
+        whole = piecewise_column(query, key, value, **settings)
+        for place in range(13):
+            seen = slice(place + 1)
+            step = piecewise_column(query[:, :, place : place + 1], key[:, :, seen], value[:, :, seen], **settings)
+            assert torch.equal(step[:, :, 0], whole[:, :, place])
