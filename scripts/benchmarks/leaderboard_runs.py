@@ -9,6 +9,7 @@ from typing import Any
 from hf_seqmix.training import merge_recipes
 from hf_seqmix.training.results import Result, group_results
 
+from .benchmark_recipes import measure as measure_recipe
 from .benchmark_training import RATES, Job, make_run
 from .leaderboard_models import language_recipe, small_recipe
 from .leaderboard_scoring import score_cases, score_text
@@ -119,24 +120,10 @@ def task_job(
 
 
 def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
-    """Return the results of a run: of text with curves over seconds and lengths, of a synthetic task with cases."""
-    evaluation, updates = found["evaluation"], found["num_updates"]
-    each = found["seconds_per_update"]  # None where a finished run was only scored again
-    seconds = updates * each if each else found["train_seconds"]
-    metric = "bits_per_byte" if "bits_per_byte" in evaluation else "token_loss"
-    values = {
-        metric: evaluation[metric],
-        "updates": updates,
-        "train_seconds": seconds,
-        "num_parameters": found["num_parameters"],
-        "num_train_tokens": found["num_train_tokens"],
-    }
-    results = group_results(values, **shared)
-    of_a_nat = evaluation[metric] / evaluation["token_loss"]
-    curve = {round(seconds * step / updates, 1): loss * of_a_nat for step, loss in found["eval_loss_curve"]}
-    results += group_results({metric: curve} if len(curve) > 1 else {}, over="seconds", **shared)
-    for name, over in (("test_bits_per_byte", "context"), ("accuracy", "case")):
-        results += group_results({name: found[name]} if name in found else {}, over=over, **shared)
+    """Return the results of a run: those of a recipe, of text by length of context, of a synthetic task by case."""
+    results = measure_recipe(found, shared)
+    for key, metric, over in (("by_context", "test_bits_per_byte", "context"), ("by_case", "accuracy", "case")):
+        results += group_results({metric: found[key]} if key in found else {}, over=over, **shared)
     return results
 
 

@@ -31,7 +31,7 @@ def score_text(folder: Path, lengths: Sequence[int], max_bytes: int | None) -> d
         max_bytes: of the split's beginning that are scored; all by default.
 
     Returns:
-        "test_bits_per_byte": a mapping from length; nothing where there is no test split.
+        "by_context": length -> bits per byte; nothing where there is no test split.
     """
     data = json.loads((folder / "results.json").read_text(encoding="utf-8"))["arguments"]["data"]
     if data["dataset"] is None:
@@ -50,11 +50,11 @@ def score_text(folder: Path, lengths: Sequence[int], max_bytes: int | None) -> d
             continue
         scores = iter_language_model_scores(model, tokenizer, texts, context_lengths=[length], device=default_device())
         found[length] = next(scores).bits_per_byte
-    return {"test_bits_per_byte": found}
+    return {"by_context": found}
 
 
 def score_cases(folder: Path, files: Mapping[str, Path], objective: str) -> dict[str, Any]:
-    """Return the share of right answers of a finished run in each case of its task; None where rows are too long.
+    """Return, as "by_case", the share of right answers in each case of a task; None where rows are too long.
 
     Args:
         folder: of the run.
@@ -64,7 +64,7 @@ def score_cases(folder: Path, files: Mapping[str, Path], objective: str) -> dict
     auto = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
     model: Any = auto.from_pretrained(folder).eval()
     model.to(default_device())
-    return {"accuracy": {case: _accuracy(model, path, objective == "causal") for case, path in files.items()}}
+    return {"by_case": {case: _accuracy(model, path, objective == "causal") for case, path in files.items()}}
 
 
 def longest(model: Any) -> float:

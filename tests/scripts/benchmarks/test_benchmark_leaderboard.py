@@ -73,11 +73,12 @@ def trained(script: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
             "train_seconds": 50.0,
             "num_parameters": 1000,
             "num_train_tokens": 160,
+            "steps_per_second": 2.0,
         }
         if "tokenized" in job.run.data:
-            return {**found, "accuracy": dict.fromkeys(job.probe.keywords["files"], 1 / loss)}
+            return {**found, "by_case": dict.fromkeys(job.probe.keywords["files"], 1 / loss)}
         found["evaluation"]["bits_per_byte"] = loss
-        return {**found, "test_bits_per_byte": {256: loss, 1024: loss + 0.5, 4096: None}}
+        return {**found, "by_context": {256: loss, 1024: loss + 0.5, 4096: None}}
 
     monkeypatch.setattr(shared, "train", train)
     monkeypatch.setattr(timing, "train", train)
