@@ -41,6 +41,7 @@ class TestGatedPolyTransformer(TestPolyTransformer):
     fields = {"layer_degrees": [3, 4], "forget_gate": True}
 
 
+@pytest.mark.slow
 class TestSquaredPolyTransformer(TestPolyTransformer):
     """Weights <q, k>^2 that fade and divide."""
 
