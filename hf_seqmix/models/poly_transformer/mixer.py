@@ -116,12 +116,11 @@ class PolynomialMixer(nn.Module):
         build: Callable[..., Group] = PolynomialGroup
         if forget_gate or kernel_power > 1 or denominator:
             build = partial(GatedGroup, forget_gate=forget_gate, power=kernel_power, denominator=denominator)
-        self.groups: list[Group] = nn.ModuleList(  # type: ignore[assignment]
-            build(hidden_size, d, degrees.count(d), width, degree_form, use_bias) for d in sorted(set(degrees))
-        )
+        groups = [build(hidden_size, d, degrees.count(d), width, degree_form, use_bias) for d in sorted(set(degrees))]
+        self.groups: Any = nn.ModuleList(groups)
         self.operator: nn.Module | None = None
         if mixing != "content":
-            matrices = sum(len(group.factors) * group.num_heads for group in self.groups)
+            matrices = sum(len(group.factors) * group.num_heads for group in groups)
             self.operator = build_static_operator(mixing, matrices, width, max_positions, is_causal, layer_idx)
         self.degree_logits = nn.Parameter(torch.zeros(3)) if degree_form == "soft" else None
         self.norm: nn.Module = {
