@@ -3,6 +3,7 @@
     python scripts/studies/ablate_toeplitz.py sparse-low-rank --output-dir runs/sparse-low-rank
     python scripts/studies/ablate_toeplitz.py ski-settings --output-dir runs/ski-settings
     python scripts/studies/ablate_toeplitz.py causal-ski --output-dir runs/causal-ski
+    python scripts/studies/ablate_toeplitz.py causal-ski-text --output-dir runs/causal-ski-text
     python scripts/studies/ablate_toeplitz.py interpolation --output-dir runs/interpolation
     python scripts/studies/ablate_toeplitz.py mlp-depth --output-dir runs/mlp-depth
     python scripts/studies/ablate_toeplitz.py curves --output-dir runs/curves
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 from ablation_models import run_curves, run_mlp_depth, run_sparse_low_rank
 from ablation_products import run_causal_ski, run_interpolation
+from causal_ski_models import run_causal_ski_text
 from comparison_options import SPLITS
 from ski_settings import run_ski_settings
 
@@ -82,6 +84,9 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--rounds", type=int, default=9)
     command.add_argument("--device", default=device)
     command.add_argument("--most-mib", type=float, default=300, help="leave out running sums whose states are larger")
+    command = add("causal-ski-text", run_causal_ski_text, training)
+    command.add_argument("--points", type=int, nargs="+", default=[32, 8], help="inducing points")
+    command.add_argument("--taps", type=int, default=17, help="of the convolution, with SKI and alone")
     command = add("interpolation", run_interpolation)
     command.add_argument("--lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048, 4096, 8192])
     command.add_argument("--points", type=int, nargs="+", default=[16, 32, 64, 128, 256])

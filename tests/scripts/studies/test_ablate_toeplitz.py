@@ -124,6 +124,38 @@ def test_causal_ski(script: ModuleType, tmp_path: Path) -> None:
     assert {r.value for r in results if r.metric == "errors"} >= set(long["errors"].values())
 
 
+def test_causal_ski_learns_text(script: ModuleType, tmp_path: Path) -> None:
+    settings = ["--points", "4", "--taps", "5"]
+    found = script.main(["causal-ski-text", *TRAIN, *settings, "--output-dir", str(tmp_path)])
+    names = ["tnn", "convolution", "causal SKI, r=4"]
+    assert [row["model"] for row in found["trained"]] == names
+    sizes = [row["num_parameters"] for row in found["trained"]]
+    assert max(sizes) < 1.02 * min(sizes)
+    losses = [r.value for r in written(tmp_path, "causal_ski_text") if r.metric == "test_loss"]
+    assert losses == [row["test_loss"] for row in found["trained"]] and len(set(losses)) == 3
+
+
+def test_causal_ski_is_a_convolution_and_the_masked_product() -> None:
+    """Of each row's real tokens, wherever pads stand."""
+    module = load("causal_ski_models")
+    operator = module.CausalSKI(3, max_length=20, num_points=5, taps=4).double()
+    matrix = interpolation_matrix(20, operator.grid)
+    points = matrix.shape[1]
+    lags = operator.grid.spacing * torch.arange(1 - points, points)
+    kernel = operator.kernel(lags.double())
+    inducing = importlib.import_module("hf_seqmix.ops.toeplitz.product").toeplitz_matrix(kernel, points, causal=False)
+    mixing = (matrix @ inducing @ matrix.mT).tril()
+    for q in range(4):
+        mixing += operator.conv_weight[:, 3 - q, None, None] * torch.diag(torch.ones(20 - q).double(), -q)
+    masking = importlib.import_module("hf_seqmix.ops.masking")
+    x = torch.randn(2, 20, 3, dtype=torch.float64)
+    mask = torch.ones(2, 20, dtype=torch.bool)
+    mask[1, :7] = False
+    mixed = operator(x, masking.token_layout(mask, 2, 20))
+    assert_close(mixed[0], torch.einsum("cij,jc->ic", mixing, x[0]))
+    assert_close(mixed[1, 7:], torch.einsum("cij,jc->ic", mixing[:, :13, :13], x[1, 7:]))
+
+
 def test_interpolation(script: ModuleType, tmp_path: Path) -> None:
     found = script.main(["interpolation", *PRODUCTS, "--points", "5", "8", "--output-dir", str(tmp_path)])
     assert [(row["points"], row["length"]) for row in found["rows"]] == [(5, 16), (5, 33), (8, 16), (8, 33)]
