@@ -43,6 +43,7 @@ class ConvolutionLayer(HistoryLayer):
         state: what stands for the history since steps of decoding followed a prompt; None before.
         kernel: taps, prepared for steps; kept with the cache, since weights do not change while a cache is in use.
         dropped: first positions whose inputs are gone, since the kernel ended before; `keys` has zeros there.
+        end: lags of the kernel that let them go; copies know it, too, which have no kernel.
     """
 
     _layer_type = CONVOLUTION
@@ -59,13 +60,15 @@ class ConvolutionLayer(HistoryLayer):
         self._place: torch.device | None = None  # where the state is
         self.kernel: OnlineKernel | None = None
         self.dropped = 0
+        self.end: int | None = None
 
     @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
         """The history, (batch, 1, tokens, channels). To read it ends the state, which the next step makes again."""
         if self.state is not None:
             inputs, total = self.state.inputs(), self.get_seq_length()
-            self.dropped = max(self.dropped, total - inputs.shape[1])
+            if inputs.shape[1] < total and self.kernel is not None:
+                self.dropped, self.end = max(self.dropped, total - inputs.shape[1]), self.kernel.length
             inputs = inputs[:, max(0, inputs.shape[1] - total) :]
             self.keys = torch.nn.functional.pad(inputs, (0, 0, total - inputs.shape[1], 0)).unsqueeze(1)
         return self._plain
@@ -156,11 +159,9 @@ class ConvolutionLayer(HistoryLayer):
         elif self.state is not None:
             self.state.crop(left + self._unused)
         else:
-            # The kernel is held since the first step, and only steps drop inputs.
-            end = self.kernel.length if self.dropped and self.kernel is not None else None
-            if end is not None and left - end < self.dropped:
+            if self.dropped and self.end is not None and left - self.end < self.dropped:
                 raise ValueError(
-                    f"{total} tokens cannot be cropped to {left}: the kernel ends after {end} lags, so the inputs "
+                    f"{total} tokens cannot be cropped to {left}: the kernel ends after {self.end} lags, so the inputs "
                     f"of the first {self.dropped} tokens were dropped. Start from an empty cache."
                 )
             super()._crop(tokens_to_remove)
@@ -174,7 +175,9 @@ class ConvolutionLayer(HistoryLayer):
             for layer in others:
                 # What is held is not made again.
                 self.state.join(layer.keys[:, 0].to(self.state.dtype))
-        self.dropped = max(layer.dropped for layer in (self, *others))
+        layers = (self, *others)
+        self.dropped = max(layer.dropped for layer in layers)
+        self.end = max((layer.end for layer in layers if layer.end is not None), default=None)
 
     def _forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row."""

@@ -167,6 +167,13 @@ def test_inputs_beyond_the_end_of_a_kernel_are_let_go():
     assert torch.equal(history[:, 0, -20:], checked.inputs[:, -20:]) and not history[:, :, :100].any()
     with pytest.raises(ValueError, match=r"the kernel ends after 10 lags.*Start from an empty cache"):
         checked.layer.crop(-230)
+    # So do those without a kernel: a copy, and a layer whose weights may have changed.
+    detached = copy.deepcopy(checked.layer)
+    detached.detach()
+    for other in (copy.deepcopy(checked.layer), detached):
+        with pytest.raises(ValueError, match=r"the kernel ends after 10 lags.*Start from an empty cache"):
+            other.crop(-230)
+        other.crop(-2)
     checked.layer.crop(-2)
     checked.inputs = checked.inputs[:, :-2]
     keys = rows_of(2, 1, 99).unsqueeze(1)
