@@ -161,8 +161,8 @@ class ConvolutionLayer(HistoryLayer):
         else:
             if self.dropped and self.end is not None and left - self.end < self.dropped:
                 raise ValueError(
-                    f"{total} tokens cannot be cropped to {left}: the kernel ends after {self.end} lags, so the inputs "
-                    f"of the first {self.dropped} tokens were dropped. Start from an empty cache."
+                    f"{total} tokens cannot be cropped to {left}: the kernel ends after {self.end} lags, so the "
+                    f"inputs of the first {self.dropped} tokens were dropped. Start from an empty cache."
                 )
             super()._crop(tokens_to_remove)
 
