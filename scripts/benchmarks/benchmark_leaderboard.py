@@ -22,7 +22,7 @@ from .benchmark_training import LOG, Job, Report, origin, train_all, training_ar
 from .equal_seconds import updates_in
 from .leaderboard_costs import Contest, decoding_costs, training_costs
 from .leaderboard_models import language_recipe, names_of, recipe_of
-from .leaderboard_report import at_best, best_factors, describe
+from .leaderboard_report import BUDGETS, at_best, best_factors, describe
 from .leaderboard_runs import CHOSEN_BY, LANGUAGE, language_job, measure, task_job
 from .leaderboard_tasks import TASKS, tasks_of, write_rows
 
@@ -63,6 +63,13 @@ def add_leaderboard(benchmarks: Any) -> None:
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
     known = "; ".join(f"{objective}: {', '.join(names_of(objective))}" for objective in LANGUAGE)
     parser.add_argument("--models", nargs="+", help=f"all by default; {known}")
+    parser.add_argument(
+        "--budgets",
+        nargs="+",
+        default=list(BUDGETS),
+        choices=list(BUDGETS),
+        help="what is equal among language models; tokens are those of the rival in its seconds, so these come first",
+    )
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="synthetic ones; all by default")
     parser.add_argument("--rate-factors", nargs="+", type=float, default=[0.5, 1.0, 2.0], help="of the recipe's rates")
     parser.add_argument("--max-seconds", type=float, help="of each language model, instead of the size's")
@@ -117,6 +124,7 @@ def check(arguments: argparse.Namespace) -> None:
     for option, values in (
         ("--models", arguments.models),
         ("--tasks", arguments.tasks),
+        ("--budgets", arguments.budgets),
         ("--seeds", arguments.seeds),
         ("--rate-factors", arguments.rate_factors),
     ):
@@ -162,7 +170,7 @@ def settle_precision(arguments: argparse.Namespace) -> bool:
 
 
 def run_language(arguments: argparse.Namespace) -> Report:
-    """Train language models: rates in equal seconds, then further seeds, and the best rates on equal tokens."""
+    """Train language models: rates in equal seconds, then further seeds, and, if wanted, the best on equal tokens."""
     first = arguments.seeds[0]
     names = list(dict.fromkeys([*arguments.models, RIVAL[arguments.objective]]))
     updates: dict[str, int] = {}
@@ -181,7 +189,7 @@ def run_language(arguments: argparse.Namespace) -> Report:
     report = _swept(
         arguments, lambda cases: trained_for("seconds", cases), CHOSEN_BY[arguments.objective], arguments.models
     )
-    if arguments.costs:
+    if arguments.costs or "tokens" not in arguments.budgets:
         return report
     metric, rival = CHOSEN_BY[arguments.objective], RIVAL[arguments.objective]
     best = best_factors(report.results, metric)

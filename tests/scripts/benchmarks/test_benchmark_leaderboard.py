@@ -121,6 +121,12 @@ def test_language_models_have_equal_seconds_and_then_equal_tokens(
     assert {job.labels["model"] for job in trained[before:]} == {"short_conv"}
 
 
+def test_equal_seconds_alone(script: Any, trained: list[Any], tmp_path: Path) -> None:
+    options = ["--parts", "language", "--models", "tnn", "--rate-factors", "1", "--budgets", "seconds"]
+    report = script.main(command(tmp_path, *options))
+    assert len(trained) == 1 and {r.setting["budget"] for r in report.results} == {"seconds"}
+
+
 def test_models_of_a_task_learn_from_the_same_rows(script: Any, trained: list[Any], tmp_path: Path) -> None:
     options = ["--parts", "tasks", "--tasks", "needle", "recall", "--models", "tnn", "attention", "--seeds", "0", "1"]
     report = script.main(command(tmp_path, *options))
