@@ -12,11 +12,11 @@ if [ "${1:-}" = --floor ]; then
 elif [ "${1:-}" = --ecosystem ]; then
     shift
     make_environment .venv-ecosystem scripts/constraints.txt ecosystem
-    exec "$python" -m pytest -n auto -m "ecosystem and not slow" "$@"
+    exec "$python" -m pytest -n auto --dist loadgroup -m "ecosystem and not slow" "$@"
 else
     make_environment .venv scripts/constraints.txt dev
     "$python" -m ruff format --check .
     "$python" -m ruff check .
     "$python" -m mypy
 fi
-exec "$python" -m pytest -n auto "$@"
+exec "$python" -m pytest -n auto --dist loadgroup "$@"

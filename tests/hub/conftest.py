@@ -33,6 +33,13 @@ from hf_seqmix.hub import export
 TEXT: dict[str, Any] = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 16}
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one worker run all tests of the exports, which then are made once."""
+    for item in items:
+        if "exported" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("exported"))
+
+
 class Exported(NamedTuple):
     """A repository, what was exported, and its processor."""
 
