@@ -59,8 +59,8 @@ class SKITNNConfig(ToeplitzConfig):
         """Check the shared fields, the direction, the points, the convolution and the decay."""
         if self.is_causal:
             raise ValueError(
-                "is_causal is True, but a SKI-TNN is bidirectional: a causal one learns less than the causal families. "
-                "For a causal model use TNN (TNNConfig, model_type 'tnn'), or FD-TNN."
+                "is_causal is True, but a SKI-TNN is bidirectional: a causal one learns less than its "
+                "alternatives. For a causal model use TNN (TNNConfig, model_type 'tnn'), or FD-TNN (FDTNNConfig)."
             )
         super().check_architecture()
         check_per_axis("num_inducing_points", self.num_inducing_points, self.mixing_dimensions, low=2)

@@ -50,7 +50,7 @@ def test_the_decay_follows_the_context_length_by_default():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"is_causal": True}, "For a causal model use FD-TNN"),
+        ({"is_causal": True}, "For a causal model use TNN"),
         ({"decay": 1.0}, "decay is 1.0; it must be greater than 0 and less than 1"),
         ({"decay": 0.0}, "decay is 0.0"),
         ({"channel_decays": [0.9, 1.0]}, "channel_decays is 1.0; it must be greater than 0 and less than 1"),
@@ -78,7 +78,7 @@ def test_points_that_save_nothing_are_warned_of(monkeypatch, points, warned):
 
 
 def test_a_causal_hybrid_with_ski_is_refused_with_the_alternative():
-    with pytest.raises(ValueError, match="For a causal model use FD-TNN"):
+    with pytest.raises(ValueError, match="For a causal model use TNN"):
         SeqMixHybridConfig(hidden_size=16, mixer_types=["ski_tnn", "attention"])
     SeqMixHybridConfig(hidden_size=16, mixer_types=["ski_tnn", "attention"], is_causal=False)
 
