@@ -2,15 +2,13 @@
 
 import argparse
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from ablation_models import describe_training, recorded, results_of, shown_loss, train
 from causal_ski import spacing_of, whole_grid, within_cells
-from comparison_models import MODELS, TOEPLITZ
+from comparison_models import TOEPLITZ
 from huggingface_hub.dataclasses import strict
-from ski_settings import COLUMNS, plot_losses
+from ski_settings import train_and_report
 from torch import Tensor, nn
 from transformers import initialization as init
 
@@ -21,12 +19,8 @@ from hf_seqmix.models.ski_tnn.mixer import default_decay
 from hf_seqmix.models.toeplitz.gated_unit import GatedToeplitzUnit
 from hf_seqmix.ops.masking import TokenLayout
 from hf_seqmix.ops.short_convolution.product import short_conv
-from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.run import run_of
 
 __all__ = ["CausalSKI", "run_causal_ski_text"]
-
-TASK = "lm-causal"
 
 
 @strict
@@ -99,15 +93,5 @@ def models_of(points: list[int], taps: int) -> dict[str, Mapping[str, Any]]:
 
 def run_causal_ski_text(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train causal language models: with SKI, with its convolution alone, and with a whole Toeplitz matrix (TNN)."""
-    torch.set_num_threads(arguments.threads)
     models = models_of(arguments.points, arguments.taps)
-    for name, fields in models.items():
-        kind, overrides = recorded(fields).values()
-        MODELS[name] = (kind, overrides)
-    trained = train(arguments, TASK, list(models))
-    described = describe_training(arguments, TASK)
-    cells = [row | {"loss": shown_loss(row), "rate": f"{row['learning_rate']:g}"} for row in trained]
-    kept = results_of(trained, TASK, run_of(arguments, "causal-ski-text"))
-    folder = write_report(arguments, "causal_ski_text", [(f"Test loss: {described}", cells, COLUMNS)], kept)
-    plot_losses(trained, Path(folder) / "causal_ski_text.png", described)
-    return {"trained": trained}
+    return train_and_report(arguments, "causal-ski-text", "lm-causal", models)

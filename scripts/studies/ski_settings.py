@@ -15,7 +15,7 @@ from hf_seqmix.analysis.figures import draw_row, line
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.run import run_of
 
-__all__ = ["run_ski_settings", "settings_of"]
+__all__ = ["run_ski_settings", "settings_of", "train_and_report"]
 
 TASK = "lm-masked"
 COLUMNS = {
@@ -50,17 +50,31 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
 
 def run_ski_settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train SKI-TNN with each setting changed alone, and report the test losses."""
+    return train_and_report(arguments, "ski-settings", TASK, settings_of(arguments))
+
+
+def train_and_report(
+    arguments: argparse.Namespace, name: str, task: str, models: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """Train models, and write the table, the results and the plot of their test losses.
+
+    Args:
+        arguments: of the command line.
+        name: of the ablation, after which the files are named.
+        task: one of compare_mixers.py.
+        models: name -> its fields, `model_type` among them.
+    """
     torch.set_num_threads(arguments.threads)
-    models = settings_of(arguments)
-    for name, fields in models.items():
+    for model, fields in models.items():
         kind, overrides = recorded(fields).values()
-        MODELS[name] = (kind, overrides)
-    trained = train(arguments, TASK, list(models))
-    described = describe_training(arguments, TASK)
+        MODELS[model] = (kind, overrides)
+    trained = train(arguments, task, list(models))
+    described = describe_training(arguments, task)
     cells = [row | {"loss": shown_loss(row), "rate": f"{row['learning_rate']:g}"} for row in trained]
-    kept = results_of(trained, TASK, run_of(arguments, "ski-settings"))
-    folder = write_report(arguments, "ski_settings", [(f"Test loss: {described}", cells, COLUMNS)], kept)
-    plot_losses(trained, folder / "ski_settings.png", described)
+    kept = results_of(trained, task, run_of(arguments, name))
+    stem = name.replace("-", "_")
+    folder = write_report(arguments, stem, [(f"Test loss: {described}", cells, COLUMNS)], kept)
+    plot_losses(trained, folder / f"{stem}.png", described)
     return {"trained": trained}
 
 
