@@ -14,7 +14,8 @@ from hf_seqmix import __version__
 from hf_seqmix._files import write_json
 from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
 from hf_seqmix.training.result_files import ResultFile
-from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.results import Result, group_results, with_run
+from hf_seqmix.training.run import Run
 from hf_seqmix.training.timing import in_fresh_process
 
 from .benchmark_inputs import default_device
@@ -271,6 +272,7 @@ def _costs(
     for name, values in found.items():
         shared = {"task": kind, "model": name, "size": arguments.size, "setting": setting}
         results += group_results(values, **shared, **origin(arguments.benchmark))
+    results = with_run(results, Run(kind, data={"vocab_size": contest.vocab_size}), contest.models)
     log.append(key, results)
     return results
 
