@@ -51,7 +51,7 @@ from hf_seqmix.data.labelled import (
     load_labelled,
 )
 from hf_seqmix.metrics import load_metric
-from hf_seqmix.models.backbone import SeqMixPreTrainedModel
+from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.arguments import run_script
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from ..models.backbone import SeqMixPreTrainedModel
+from ..models.pretrained import SeqMixPreTrainedModel
 
 __all__ = ["StackedNets"]
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from .._compat import register_layer_type
 from ..ops.common.dispatch import compute_dtype
 from ..ops.common.invariance import is_batch_invariant
-from ..ops.masking import TokenLayout
+from ..ops.layout import TokenLayout
 from ..ops.toeplitz.online import OnlineConvolution
 from ..ops.toeplitz.online_kernel import OnlineKernel
 from .history import FEW_STEPS, HistoryLayer, HistoryStaticLayer

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from .._compat import register_layer_type
 from ..ops.common.ordering import inverse_order
-from ..ops.masking import TokenLayout
+from ..ops.layout import TokenLayout
 from .held import HeldLayer, HeldStaticLayer
 
 __all__ = ["HISTORY", "HistoryLayer", "HistoryStaticLayer", "append_history", "cached_taps", "past_length"]

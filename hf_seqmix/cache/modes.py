@@ -14,7 +14,7 @@ from .._compat import register_layer_type
 from ..ops.common.dispatch import compute_dtype
 from ..ops.common.invariance import is_batch_invariant
 from ..ops.common.ordering import inverse_order
-from ..ops.masking import TokenLayout
+from ..ops.layout import TokenLayout
 from ..ops.toeplitz.modal import ModalKernel
 from ..ops.toeplitz.product import toeplitz_matmul
 from .history import FEW_STEPS, HistoryLayer, HistoryStaticLayer

@@ -11,7 +11,7 @@ import yaml
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 
 from ..models.auto import AUTO_CLASSES
-from ..models.backbone import SeqMixPreTrainedModel
+from ..models.pretrained import SeqMixPreTrainedModel
 from .eval_results import eval_results
 from .remote_code import family_of
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from .._files import write_json
-from ..models.backbone import SeqMixPreTrainedModel
 from ..models.mixers import FEED_FORWARDS, MIXERS
+from ..models.pretrained import SeqMixPreTrainedModel
 from .cards import check_card, head_of, plain_card
 from .eval_results import write_eval_results
 from .remote_code import remote_code

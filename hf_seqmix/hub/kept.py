@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from ..models.backbone import SeqMixPreTrainedModel
+from ..models.pretrained import SeqMixPreTrainedModel
 from .cards import build_card
 from .exporting import check_processor, save_processor
 from .model_files import belongs_to_model

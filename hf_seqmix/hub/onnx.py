@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from ..models.backbone import SeqMixPreTrainedModel
 from ..models.configuration import SeqMixConfig
+from ..models.pretrained import SeqMixPreTrainedModel
 from .cards import head_of
 from .verification import VerificationError
 

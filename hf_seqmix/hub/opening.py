@@ -6,7 +6,7 @@ from typing import Any
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 
-from ..models.backbone import SeqMixPreTrainedModel
+from ..models.pretrained import SeqMixPreTrainedModel
 from .checking import check_checkpoint, describe, open_processor
 from .repository_files import read_json
 from .weight_files import model_class

@@ -9,7 +9,7 @@ from typing import Any
 
 from huggingface_hub import EvalResultEntry, HfApi, ModelCard
 
-from ..models.backbone import SeqMixPreTrainedModel
+from ..models.pretrained import SeqMixPreTrainedModel
 from .checking import check_repo_id
 from .exporting import export
 from .model_files import belongs_to_repository

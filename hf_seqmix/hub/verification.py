@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..models.auto import AUTO_CLASSES
-from ..models.backbone import SeqMixPreTrainedModel
+from ..models.pretrained import SeqMixPreTrainedModel
 from .cards import head_of
 from .checking import check_repository
 from .clean_load import aligned, generate, outputs

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models.backbone import SeqMixBlock
+from ..models.block import SeqMixBlock
 from ..models.configuration import SeqMixConfig
 from .remote_code import family_of
 from .repository_files import is_present, read_json

@@ -1,127 +1,33 @@
 """The one backbone of the zoo: embedding, blocks of a mixer and a feed-forward, norms."""
 
-import inspect
-import math
 import re
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import DynamicCache, PreTrainedModel
-from transformers import initialization as init
+from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import logging
 
-from .._compat import OutputRecorder, PicklableCapture, attends, capture_outputs
+from .._compat import attends, capture_outputs
 from ..cache import past_length
-from ..modules.norms import MaskedBatchNorm, build_norm
+from ..modules.norms import build_norm
 from ..modules.patch_embedding import PatchEmbedding
 from ..modules.positions import PositionEmbedding, sinusoids
-from ..ops.masking import padding_mask, real_positions, token_layout
+from ..ops.layout import token_layout
+from ..ops.masking import padding_mask, real_positions
 from ..ops.packing import sequence_positions
 from .block import SeqMixBlock
 from .configuration import SeqMixConfig
-from .loading import CheckedLoading
 from .mixers import WeighingMixer
+from .pretrained import SeqMixPreTrainedModel
 
-__all__ = ["SeqMixModel", "SeqMixPreTrainedModel"]
+__all__ = ["SeqMixModel"]
 
 logger = logging.get_logger(__name__)
 
 _SENSITIVE = r".+\.kernel\.encoder"
 """Small networks of a lag or a frequency, in which rounded weights move every tap; quantization leaves them out."""
-
-
-class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
-    """What every model of the zoo tells the library about itself, and how weights are drawn."""
-
-    config: SeqMixConfig
-    config_class = SeqMixConfig
-    base_model_prefix = "model"
-    supports_gradient_checkpointing = True
-    _no_split_modules = ["SeqMixBlock"]
-    _skip_keys_device_placement = ["past_key_values"]
-    _supports_sdpa = True
-    _can_compile_fullgraph = True
-    _can_record_outputs = {"hidden_states": SeqMixBlock, "attentions": OutputRecorder(WeighingMixer, index=1)}
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        # The library writes `config_class` into every class. A head comes first among the bases of a family's class,
-        # and would hand on the configuration of no family.
-        if "config_class" not in vars(cls) and "config" not in inspect.get_annotations(cls):
-            given = [base.config_class for base in cls.__bases__ if issubclass(base, SeqMixPreTrainedModel)]
-            cls.config_class = max(given, key=lambda config: len(config.__mro__))
-        super().__init_subclass__(**kwargs)
-
-    def set_context_length(self, length: int) -> None:
-        """Prepare the model for sequences of up to `length` tokens, where its kernels live on a grid.
-
-        The frequency response of FD-TNN is sampled for `length` instead of `max_position_embeddings` tokens: kernels
-        get as many taps, and each tap moves a little (Moreno, Mei, Walters 2023, arXiv 2305.09028, on extrapolation).
-        Kernels of the other families are given for every length and stay as they are. The configuration remembers the
-        length. Do this before a cache is filled: taps kept with it would be of the old grid.
-
-        Args:
-            length: tokens, at least 1.
-
-        Raises:
-            ValueError: for learned positions, of which there are a fixed number, for a model of images, and for
-                SKI-TNN, whose inducing points already go on at the same spacing.
-        """
-        if length < 1:
-            raise ValueError(f"the context length is {length}; it must be at least 1.")
-        if self.config.position_embedding_type == "learned":
-            raise ValueError(
-                "position_embedding_type is 'learned', so there are positions for "
-                f"{self.config.max_position_embeddings} tokens and no more: the context length cannot be changed."
-            )
-        if self.config.image_shape is not None:
-            raise ValueError(
-                "a model of images (image_size) takes its lengths from the image: there is no context to set."
-            )
-        if "ski_tnn" in self.config.layer_mixers:
-            raise ValueError(
-                "the inducing points of SKI-TNN go on at the same spacing beyond max_position_embeddings: call the "
-                "model with the longer input as it is."
-            )
-        for module in self.modules():
-            change = getattr(module, "set_context_length", None)
-            if callable(change) and not isinstance(module, PreTrainedModel):
-                change(length)
-        self.config.max_position_embeddings = length
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        """Draw the parameters that `module` itself owns; a mixer with bare ones does so in `init_weights(config)`."""
-        config = self.config
-        draw = None if isinstance(module, PreTrainedModel) else getattr(module, "init_weights", None)
-        if getattr(module, "begins_as_zeros", False):
-            for parameter in module.parameters(recurse=False):
-                init.zeros_(parameter)
-        elif callable(draw):
-            draw(config)
-        elif isinstance(module, nn.Linear):
-            if config.linear_init == "uniform":
-                bound = 1 / math.sqrt(module.in_features)
-                init.uniform_(module.weight, -bound, bound)
-                if module.bias is not None:
-                    init.uniform_(module.bias, -bound, bound)
-            else:
-                init.normal_(module.weight, mean=0.0, std=config.initializer_range)
-                if module.bias is not None:
-                    init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
-            assert config.embedding_scale is not None
-            scaled = config.embedding_scale != 1 and not isinstance(module, PositionEmbedding)
-            init.normal_(module.weight, std=1 / config.embedding_scale if scaled else config.initializer_range)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
-        elif isinstance(module, MaskedBatchNorm):
-            for ones in (module.weight, module.running_var):
-                init.ones_(ones)
-            for zeros in (module.bias, module.running_mean):
-                init.zeros_(zeros)
 
 
 class SeqMixModel(SeqMixPreTrainedModel):

@@ -8,7 +8,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from .._compat import PicklableCapture
 from ..modules.glu import GatedLinearUnit
 from ..modules.norms import build_norm
-from ..ops.masking import TokenLayout
+from ..ops.layout import TokenLayout
 from .configuration import SeqMixConfig
 from .mixers import FEED_FORWARDS, WeighingMixer, build_mixer, layout_of_call
 from .short_convolution import build_short_convolution, convolve_call

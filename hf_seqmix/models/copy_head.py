@@ -9,7 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from ..cache import pairs_of
 from ..ops.common.copies import add_copies
 from ..ops.common.running_max import running_max
-from ..ops.masking import TokenLayout, padding_mask, token_layout
+from ..ops.layout import TokenLayout, token_layout
+from ..ops.masking import padding_mask
 
 __all__ = ["CopyHead", "copy_pairs"]
 

@@ -28,9 +28,9 @@ from torch import nn
 
 from .._compat import register_causal_lm_name, register_export_patch, register_image_classification_name
 from ..ops.common.dispatch import real_route, traced_route
-from .backbone import SeqMixPreTrainedModel
 from .configuration import SeqMixConfig
 from .mixers import register_feed_forward, register_mixer
+from .pretrained import SeqMixPreTrainedModel
 
 __all__ = ["Family"]
 

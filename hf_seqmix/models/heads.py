@@ -15,10 +15,11 @@ from .._compat import can_return_tuple
 from ..cache import past_length
 from ..serving import RowBatchingMixin
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
-from .backbone import SeqMixModel, SeqMixPreTrainedModel
+from .backbone import SeqMixModel
 from .configuration import SeqMixConfig
 from .copy_head import CopyHead
 from .generation import RightPaddedPrompts
+from .pretrained import SeqMixPreTrainedModel
 
 __all__ = [
     "SeqMixForCausalLM",

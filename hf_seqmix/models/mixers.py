@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from .._compat import PicklableCapture
 from ..cache import past_length
-from ..ops.masking import TokenLayout, token_layout
+from ..ops.layout import TokenLayout, token_layout
 from .configuration import MIXER_CONFIGS, SeqMixConfig
 
 __all__ = [

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ..cache import previous_inputs
 from ..modules.short_convolution import ShortConvolution
-from ..ops.masking import TokenLayout
+from ..ops.layout import TokenLayout
 from .configuration import SeqMixConfig
 from .toeplitz.axial import operator_of_axes
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ..ops.common.ordering import inverse_order, places_first
-from ..ops.masking import TokenLayout
+from ..ops.layout import TokenLayout
 from ..ops.rows import RowOperation
 from ..ops.short_convolution.product import short_conv
 from .sharding import own_values

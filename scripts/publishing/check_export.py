@@ -35,7 +35,7 @@ from hf_seqmix import (
     TNNForCausalLM,
 )
 from hf_seqmix.hub import VerificationError, export, verify
-from hf_seqmix.models.backbone import SeqMixPreTrainedModel
+from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 
 PACKAGES = ["torch", "transformers", "safetensors"]
 

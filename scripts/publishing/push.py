@@ -26,7 +26,7 @@ from hf_seqmix.hub import build_card, check_card, check_repo_id, export, open_ch
 from hf_seqmix.hub.eval_results import eval_results, read_eval_results
 from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
 from hf_seqmix.hub.verification import VerificationError
-from hf_seqmix.models.backbone import SeqMixPreTrainedModel
+from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 
 logger = logging.getLogger("push")
 

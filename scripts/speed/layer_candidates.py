@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from hf_seqmix import SeqMixHybridConfig
-from hf_seqmix.models.backbone import SeqMixBlock
+from hf_seqmix.models.block import SeqMixBlock
 from hf_seqmix.modules.glu import GatedLinearUnit
 
 __all__ = [

@@ -12,7 +12,7 @@ from torch import nn
 from transformers import AutoConfig
 
 from hf_seqmix.analysis.figures import draw_row, line
-from hf_seqmix.models.backbone import SeqMixBlock
+from hf_seqmix.models.block import SeqMixBlock
 from hf_seqmix.training.timing import Clock, Timed, forward_backward, interleave, medians_ms, peak_bytes
 
 __all__ = ["TIME_COLUMNS", "against_first", "plot_layers_and_losses", "time_layers"]

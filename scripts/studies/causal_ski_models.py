@@ -17,7 +17,7 @@ from hf_seqmix.models.short_conv.configuration_short_conv import ShortConvConfig
 from hf_seqmix.models.ski_tnn.kernel import InverseTimeWarpKernel
 from hf_seqmix.models.ski_tnn.mixer import default_decay
 from hf_seqmix.models.toeplitz.gated_unit import GatedToeplitzUnit
-from hf_seqmix.ops.masking import TokenLayout
+from hf_seqmix.ops.layout import TokenLayout
 from hf_seqmix.ops.short_convolution.product import short_conv
 
 __all__ = ["CausalSKI", "run_causal_ski_text"]

@@ -12,7 +12,7 @@ from hf_seqmix.models.ski_tnn.configuration_ski_tnn import SKITNNConfig
 from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
 from hf_seqmix.models.ski_tnn.modeling_ski_tnn import build_ski_tnn_mixer
 from hf_seqmix.models.ski_tnn.operator import SKIOperator
-from hf_seqmix.ops.masking import TokenLayout
+from hf_seqmix.ops.layout import TokenLayout
 from hf_seqmix.ops.short_convolution.product import short_conv
 from hf_seqmix.ops.ski.product import ski_matmul
 

@@ -10,8 +10,9 @@ from transformers import PreTrainedModel
 from hf_seqmix.analysis.couplings import coupling, queries_and_keys
 from hf_seqmix.analysis.couplings.realized import has_weights
 from hf_seqmix.analysis.spectra import SpectrumReport, cross_spectrum, fit_decay, spectrum
-from hf_seqmix.models.backbone import SeqMixModel, SeqMixPreTrainedModel
+from hf_seqmix.models.backbone import SeqMixModel
 from hf_seqmix.models.mixers import WeighingMixer
+from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.training.results import Result
 
 __all__ = ["QUANTILES", "RANKS", "Figures", "Measurement", "measure"]

@@ -15,7 +15,7 @@ from hf_seqmix.analysis.kernels import (
 from hf_seqmix.models.fd_tnn.mixer import FDTNNMixer
 from hf_seqmix.models.ski_tnn.mixer import SKITNNMixer
 from hf_seqmix.models.tnn.mixer import TNNMixer
-from hf_seqmix.ops.masking import TokenLayout
+from hf_seqmix.ops.layout import TokenLayout
 
 
 def tiny(is_causal: bool = True) -> TNNModel:

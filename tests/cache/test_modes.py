@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from hf_seqmix import TNNConfig
 from hf_seqmix.cache import join_rows, keep_rows
 from hf_seqmix.ops import batch_invariant, toeplitz_matmul_dense
-from hf_seqmix.ops.masking import token_layout
+from hf_seqmix.ops.layout import token_layout
 from hf_seqmix.ops.toeplitz.modal import ModalKernel
 from tests.tolerances import assert_close
 

@@ -16,7 +16,7 @@ from accelerate.commands.launch import _validate_launch_command, launch_command_
 from accelerate.utils import FullyShardedDataParallelPlugin
 from accelerate.utils.launch import prepare_multi_gpu_env
 
-from hf_seqmix.models.backbone import SeqMixBlock
+from hf_seqmix.models.block import SeqMixBlock
 from tests.ecosystem.tiny import EVERY, tiny_model
 
 pytestmark = [pytest.mark.ecosystem("accelerate")]

@@ -19,7 +19,7 @@ from hf_seqmix._compat import attends
 from hf_seqmix.models.auto import AUTO_CLASSES
 from hf_seqmix.models.mixers import WeighingMixer
 from hf_seqmix.ops import batch_invariant
-from hf_seqmix.ops.masking import TokenLayout, token_layout
+from hf_seqmix.ops.layout import TokenLayout, token_layout
 from hf_seqmix.ops.packing import sequence_positions
 from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, St
 from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM, TNNConfig, TNNForCausalLM
 from hf_seqmix.cache import Pairs, StaticPairs, pairs_of
 from hf_seqmix.models.copy_head import CopyHead, copy_pairs
-from hf_seqmix.ops.masking import TokenLayout, token_layout
+from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.largest import Largest
 from tests.models.copying import Copying
 from tests.models.fd_tnn import test_modeling_fd_tnn as fd_tnn

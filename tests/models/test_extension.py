@@ -9,13 +9,14 @@ from torch import Tensor, arange, device, nn
 from transformers import GenerationMixin
 
 from hf_seqmix import Family, GatedToeplitzUnit, SeqMixConfig, ToeplitzOperator, register_family
-from hf_seqmix.models.backbone import SeqMixModel, SeqMixPreTrainedModel
+from hf_seqmix.models.backbone import SeqMixModel
 from hf_seqmix.models.classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
 from hf_seqmix.models.heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.models.vision import SeqMixForImageClassification
 from tests.models.suite import VOCAB, CompiledModelSuite, ModelSuite
 

@@ -7,7 +7,8 @@ from transformers.exporters.utils import apply_patches
 
 from hf_seqmix import Family, SKITNNConfig
 from hf_seqmix.models.auto import AUTO_CLASSES, FAMILIES
-from hf_seqmix.models.backbone import SeqMixModel, SeqMixPreTrainedModel
+from hf_seqmix.models.backbone import SeqMixModel
+from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.ops import causal_taps, toeplitz_matmul
 
 

@@ -7,7 +7,7 @@ import torch
 
 from hf_seqmix import ShortConvolution
 from hf_seqmix.cache.recent_inputs import RecentInputs
-from hf_seqmix.ops.masking import token_layout
+from hf_seqmix.ops.layout import token_layout
 from tests.tolerances import assert_close
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_seqmix.ops.masking import TokenLayout, token_layout
+from hf_seqmix.ops.layout import TokenLayout, token_layout
 from hf_seqmix.ops.packing import refuse_restarts, row_of_each_sequence
 from hf_seqmix.ops.rows import RowOperation, packed_plan
 

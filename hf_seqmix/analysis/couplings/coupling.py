@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...models.backbone import SeqMixPreTrainedModel
 from ...models.checks import check_choice
 from ...models.mixers import QueryKey, WeighingMixer
-from ...ops.masking import TokenLayout
+from ...models.pretrained import SeqMixPreTrainedModel
+from ...ops.layout import TokenLayout
 from .jacobian import jacobian_norms
 from .realized import check_head, realized_weights
 from .recording import MixerCall, in_evaluation, record_attention, record_mixers

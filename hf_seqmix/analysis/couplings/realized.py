@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ...models.mixers import WeighingMixer
 from ...models.poly_transformer.gated_group import GatedGroup
 from ...models.poly_transformer.mixer import PolynomialMixer
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 from ...ops.polynomial.power_attention import power_attention_weights
 from .recording import MixerCall
 

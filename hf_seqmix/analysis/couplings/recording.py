@@ -14,7 +14,7 @@ from ..._compat import register_attention
 from ...models.block import SeqMixBlock
 from ...models.hybrid.attention import attention_weights
 from ...models.mixers import QueryKey
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 
 __all__ = ["AttentionCall", "MixerCall", "in_evaluation", "record_attention", "record_mixers"]
 

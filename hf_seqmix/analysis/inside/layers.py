@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ...models.backbone import SeqMixPreTrainedModel
 from ...models.mixers import WeighingMixer
+from ...models.pretrained import SeqMixPreTrainedModel
 from ..couplings.coupling import jacobian_of
 from ..couplings.realized import has_weights, realized_weights
 from ..couplings.recording import MixerCall, record_attention, record_mixers

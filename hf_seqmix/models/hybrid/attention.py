@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 from ...cache import past_length
 from ...modules.sharding import split_heads
-from ...ops.masking import TokenLayout, attention_bias, real_positions
+from ...ops.attention_bias import attention_bias
+from ...ops.layout import TokenLayout
+from ...ops.masking import real_positions
 from ..mixers import QueryKey, WeighingMixer, layout_of_call
 from .heads import check_heads
 

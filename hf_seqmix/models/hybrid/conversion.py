@@ -10,10 +10,10 @@ from transformers import GenerationConfig
 
 from ...modules.glu import GatedLinearUnit
 from ..auto import AUTO_CLASSES, FAMILIES
-from ..backbone import SeqMixPreTrainedModel
 from ..block import build_feed_forward
 from ..configuration import SeqMixConfig
 from ..family import Family
+from ..pretrained import SeqMixPreTrainedModel
 from .configuration_hybrid import SeqMixHybridConfig
 from .modeling_hybrid import HYBRID_FAMILY
 

@@ -2,7 +2,7 @@
 
 from transformers import GenerationMixin
 
-from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..backbone import SeqMixModel
 from ..classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
@@ -11,6 +11,7 @@ from ..classification import (
 from ..family import Family
 from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..mixers import register_mixer
+from ..pretrained import SeqMixPreTrainedModel
 from ..toeplitz.distilled import DistillableDecoder
 from ..vision import SeqMixForImageClassification
 from .attention import SoftmaxAttention

@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from ...cache import past_length
-from ...ops.masking import TokenLayout, attention_bias
+from ...ops.attention_bias import attention_bias
+from ...ops.layout import TokenLayout
 from ...ops.piecewise.weights import relative_values
 from ..mixers import QueryKey, WeighingMixer, layout_of_call
 from ..short_convolution import convolve_call

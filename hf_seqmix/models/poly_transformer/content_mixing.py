@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...cache import append_sums, read_sums
 from ...modules.sharding import split_heads
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 from ...ops.polynomial.gated_product import gated_product
 from ...ops.polynomial.product import DEGREE_FORMS, Product, polynomial_product
 from ...ops.rows import RowOperation

@@ -12,7 +12,7 @@ from transformers import initialization as init
 from ...modules.norms import MaskedBatchNorm, NoNorm, SimpleRMSNorm, StaticNorm
 from ...modules.sharding import whole_values
 from ...ops.common.dispatch import cast
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 from ..mixers import layout_of_call
 from .content_mixing import Group, continue_sums, mix, mix_packed
 from .factor_linear import FactorLinear

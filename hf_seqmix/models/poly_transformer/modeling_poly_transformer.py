@@ -3,7 +3,7 @@
 from transformers import GenerationMixin
 
 from ...modules.glu import GatedLinearUnit
-from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..backbone import SeqMixModel
 from ..classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
@@ -11,6 +11,7 @@ from ..classification import (
 )
 from ..family import Family
 from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..pretrained import SeqMixPreTrainedModel
 from ..vision import SeqMixForImageClassification
 from .configuration_poly_transformer import PolyTransformerConfig
 from .mixer import PolynomialMixer

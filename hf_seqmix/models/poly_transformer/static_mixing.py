@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from ...cache import append_history
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 from ...ops.rows import RowOperation
 from ..toeplitz.operator import ToeplitzOperator
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from ...cache import count_steps
 from ...modules.short_convolution import ShortConvolution
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 from ..mixers import register_mixer
 from ..short_convolution import convolve_call
 from ..toeplitz.gated_unit import GatedToeplitzUnit

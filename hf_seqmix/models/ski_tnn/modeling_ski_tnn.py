@@ -1,6 +1,6 @@
 """SKI-TNN: its classes, and its row of the table of families."""
 
-from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..backbone import SeqMixModel
 from ..classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
@@ -8,6 +8,7 @@ from ..classification import (
 )
 from ..family import Family
 from ..heads import SeqMixForMaskedLM
+from ..pretrained import SeqMixPreTrainedModel
 from ..vision import SeqMixForImageClassification
 from .configuration_ski_tnn import SKITNNConfig
 from .mixer import SKITNNMixer

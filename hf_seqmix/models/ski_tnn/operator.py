@@ -9,7 +9,7 @@ from transformers import initialization as init
 
 from ...modules.products import SparseLowRankProduct
 from ...modules.sharding import own_values
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 from ...ops.rows import RowOperation
 from ...ops.ski.interpolation import InducingGrid
 from ...ops.ski.product import sparse_low_rank_matmul

@@ -2,7 +2,7 @@
 
 from transformers import GenerationMixin
 
-from ..backbone import SeqMixModel, SeqMixPreTrainedModel
+from ..backbone import SeqMixModel
 from ..classification import (
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
@@ -10,6 +10,7 @@ from ..classification import (
 )
 from ..family import Family
 from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..pretrained import SeqMixPreTrainedModel
 from ..toeplitz.distilled import DistillableDecoder
 from ..toeplitz.tail import attach_tail
 from ..vision import SeqMixForImageClassification

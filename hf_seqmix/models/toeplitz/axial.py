@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 
 __all__ = ["AxialOperator", "operator_of_axes"]
 

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from ...modules.glu import activate_and_gate
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 from ..mixers import layout_of_call
 
 __all__ = ["GatedToeplitzUnit"]

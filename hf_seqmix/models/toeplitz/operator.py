@@ -10,7 +10,7 @@ from ...cache import append_history, cached_taps, convolve_steps
 from ...modules.products import ToeplitzProduct
 from ...ops.common.dispatch import compute_dtype
 from ...ops.common.invariance import is_batch_invariant
-from ...ops.masking import TokenLayout
+from ...ops.layout import TokenLayout
 from ...ops.rows import RowOperation
 from ...ops.toeplitz.continuation import toeplitz_continuation
 from ...ops.toeplitz.modal import ModalKernel

@@ -6,7 +6,7 @@ import torch
 from hf_seqmix.analysis import coupling, jacobian_norms
 from hf_seqmix.analysis.couplings.realized import realized_operator
 from hf_seqmix.ops import toeplitz_matmul
-from hf_seqmix.ops.masking import TokenLayout
+from hf_seqmix.ops.layout import TokenLayout
 from tests.analysis.couplings.test_coupling import LENGTH, ids, make
 from tests.tolerances import assert_close
 

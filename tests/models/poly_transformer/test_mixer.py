@@ -11,7 +11,7 @@ from transformers import DynamicCache
 from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerModel
 from hf_seqmix.modules.norms import calibrate_static_norms
 from hf_seqmix.ops import polynomial_product
-from hf_seqmix.ops.masking import TokenLayout
+from hf_seqmix.ops.layout import TokenLayout
 from hf_seqmix.ops.polynomial.stages import signed_power
 from tests.tolerances import assert_close, relative_error
 

@@ -6,7 +6,7 @@ from transformers import DynamicCache
 
 from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerForCausalLM
 from hf_seqmix.models.poly_transformer.static_mixing import STATIC_MIXINGS, build_static_operator
-from hf_seqmix.ops.masking import TokenLayout
+from hf_seqmix.ops.layout import TokenLayout
 from tests.tolerances import assert_close
 
 

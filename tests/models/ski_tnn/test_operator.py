@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_seqmix import InverseTimeWarpKernel, SKIOperator
-from hf_seqmix.ops.masking import token_layout
+from hf_seqmix.ops.layout import token_layout
 from hf_seqmix.ops.short_convolution.product import short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.ops.toeplitz.product import toeplitz_matrix

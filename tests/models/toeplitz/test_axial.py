@@ -7,7 +7,7 @@ from transformers import DynamicCache
 
 from hf_seqmix import TNNMixer, ToeplitzOperator
 from hf_seqmix.models.toeplitz.axial import AxialOperator, operator_of_axes
-from hf_seqmix.ops.masking import TokenLayout, token_layout
+from hf_seqmix.ops.layout import TokenLayout, token_layout
 from hf_seqmix.ops.toeplitz.product import toeplitz_matrix
 from tests.tolerances import assert_close, relative_error
 

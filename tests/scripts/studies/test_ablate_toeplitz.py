@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM
 
-from hf_seqmix.models.backbone import SeqMixBlock
+from hf_seqmix.models.block import SeqMixBlock
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result
@@ -147,7 +147,7 @@ def test_causal_ski_is_a_convolution_and_the_masked_product() -> None:
     mixing = (matrix @ inducing @ matrix.mT).tril()
     for q in range(4):
         mixing += operator.conv_weight[:, 3 - q, None, None] * torch.diag(torch.ones(20 - q).double(), -q)
-    masking = importlib.import_module("hf_seqmix.ops.masking")
+    masking = importlib.import_module("hf_seqmix.ops.layout")
     x = torch.randn(2, 20, 3, dtype=torch.float64)
     mask = torch.ones(2, 20, dtype=torch.bool)
     mask[1, :7] = False
@@ -210,7 +210,7 @@ def test_the_parts_add_up() -> None:
     sizes = {"hidden_size": 6, "intermediate_size": 6, "num_hidden_layers": 1, "max_position_embeddings": 12}
     whole: Any = AutoConfig.for_model("ski_tnn", num_inducing_points=4, conv_kernel_size=3, **sizes)
     operator = SeqMixBlock(whole, 0).mixer.operator
-    layout = importlib.import_module("hf_seqmix.ops.masking").TokenLayout()
+    layout = importlib.import_module("hf_seqmix.ops.layout").TokenLayout()
     x = torch.randn(2, 12, operator.conv_weight.shape[0])
     both = parts.LowRankOnly(operator)(x, layout) + parts.ConvolutionOnly(operator)(x, layout)
     torch.testing.assert_close(operator(x, layout), both)
