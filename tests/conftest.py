@@ -1,5 +1,6 @@
 """Everything offline, seeded, and on one thread a test process."""
 
+import gc
 import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -16,6 +17,17 @@ transformers.utils.logging.disable_progress_bar()
 if not torch.cuda.is_available():
     # Kernels run in Triton's interpreter, which has to be chosen before anything imports Triton.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+def pytest_collection_finish() -> None:
+    """Leave libraries and collected tests out of garbage collections, one of which each `Trainer.train` asks for."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Let libraries clean up at the end as they would."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

@@ -33,6 +33,7 @@ from hf_seqmix.hub import export
 TEXT: dict[str, Any] = {"vocab_size": 300, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 16}
 
 
+@pytest.hookimpl(tryfirst=True)  # before the workers are given their names
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one worker run all tests of the exports, which then are made once."""
     for item in items:
