@@ -66,6 +66,7 @@ class RecentInputs:
         real: (batch, held) bool, True at real tokens.
         earlier: (batch, taps - 1, channels), the last real inputs before those held.
         seen: steps so far.
+        certain: the last steps held of which no row has a pad, as far as that is known without a look at `real`.
     """
 
     kept = 64
@@ -80,7 +81,7 @@ class RecentInputs:
         self.real: Tensor | None = None
         self.earlier: Tensor | None = None
         self.device: torch.device | None = None
-        self.seen = 0
+        self.seen = self.certain = 0
 
     def push(self, inputs: Tensor, real: Tensor | None, count: int, keep_first: bool = True) -> Tensor:
         """Add the inputs of a call, and return the last real ones before it, see `last_real`.
@@ -103,21 +104,24 @@ class RecentInputs:
             if not keep_first:
                 keep = self.kept
         else:
-            known = F.pad(self.real, (count, 0), value=True)
-            before = last_real(torch.cat([self.earlier, self.inputs], dim=1), known, count)
+            before = self._last(self.inputs.shape[1], count)
             self.inputs, self.real = torch.cat([self.inputs, inputs], dim=1), torch.cat([self.real, flags], dim=1)
         self.seen += inputs.shape[1]
+        self.certain = self.certain + inputs.shape[1] if real is None else 0
         if self.inputs.shape[1] >= 2 * keep:
-            self._let_go(self.inputs.shape[1] - keep, count)
+            gone = self.inputs.shape[1] - keep
+            # Copied, so that the inputs before them are let go.
+            self.earlier = self._last(gone, count).clone()
+            self.inputs, self.real = self.inputs[:, gone:].clone(), self.real[:, gone:].clone()
         return before
 
-    def _let_go(self, gone: int, count: int) -> None:
-        """Keep of the first inputs held only the last real ones."""
+    def _last(self, held: int, count: int) -> Tensor:
+        """Return the last `count` real inputs among the first that are held, and before them."""
         assert self.inputs is not None and self.real is not None and self.earlier is not None
-        known = F.pad(self.real[:, :gone], (count, 0), value=True)
-        self.earlier = last_real(torch.cat([self.earlier, self.inputs[:, :gone]], dim=1), known, count).clone()
-        # Copied, so that the inputs before them are let go.
-        self.inputs, self.real = self.inputs[:, gone:].clone(), self.real[:, gone:].clone()
+        if held >= count and self.inputs.shape[1] - held + count <= self.certain:
+            return self.inputs[:, held - count : held]
+        known = F.pad(self.real[:, :held], (count, 0), value=True)
+        return last_real(torch.cat([self.earlier, self.inputs[:, :held]], dim=1), known, count)
 
     def check_crop(self, tokens_to_remove: int) -> None:
         """Refuse to take back steps whose inputs are gone; `tokens_to_remove` is minus their number."""
@@ -135,6 +139,7 @@ class RecentInputs:
             left = self.inputs.shape[1] + tokens_to_remove
             self.inputs, self.real = self.inputs[:, :left], self.real[:, :left]
             self.seen += tokens_to_remove
+            self.certain = max(0, self.certain + tokens_to_remove)
 
     def join(self, others: Sequence["RecentInputs"]) -> None:
         """Add the rows of others; rows of fewer tokens begin with pads."""
@@ -144,6 +149,7 @@ class RecentInputs:
         self.real = stack_rows([each.real for each in parts], rows)
         self.earlier = stack_rows([each.earlier for each in parts], rows)
         self.seen = max(each.seen for each in parts)
+        self.certain = min(each.certain for each in parts)
 
     def forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row, and their inputs as far as they are held."""

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from transformers import initialization as init
 
+from ..ops.common.invariance import is_batch_invariant
 from ..ops.common.ordering import inverse_order, places_first
 from ..ops.layout import TokenLayout
 from ..ops.rows import RowOperation
-from ..ops.short_convolution.product import short_conv
+from ..ops.short_convolution.product import short_conv, short_conv_step
 from .sharding import own_values
 
 __all__ = ["INITS", "ShortConvolution"]
@@ -97,6 +98,8 @@ class ShortConvolution(nn.Module):
         if not self.is_causal:
             raise ValueError("a bidirectional convolution does not go on after earlier inputs: pass before=None.")
         rows = torch.cat([before.to(hidden_states.dtype), hidden_states], dim=1)
+        if hidden_states.shape[1] == 1 and not torch.compiler.is_compiling() and not is_batch_invariant():
+            return short_conv_step(rows, own_values(self.weight).flip(1))
         return _convolve(rows, [own_values(self.weight)], [0])[:, before.shape[1] :]
 
     def continued(self, hidden_states: Tensor, before: Tensor, real: Tensor | None) -> Tensor:

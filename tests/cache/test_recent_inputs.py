@@ -69,6 +69,33 @@ def test_inputs_held(steps, keep_first):
     assert_close(recent.push(x[:, past:], real[:, past:], 2), last_real(x[:, :past], real[:, :past], 2))
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_calls_without_pads_among_calls_with_pads(seed, count):
+    """Where no row has had a pad lately, the last inputs are the last ones held; crops and joined rows in between."""
+    draw = torch.Generator().manual_seed(seed)
+    recent, x, real = RecentInputs(), torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.bool)
+    for call in range(120):
+        length = int(torch.randint(1, 4, (), generator=draw))
+        padded = call % 40 < 3
+        flags = torch.rand(len(x), length, generator=draw) > 0.5 if padded else torch.ones(len(x), length).bool()
+        new = torch.randn(len(x), length, 4, generator=draw) * flags.unsqueeze(-1)
+        assert torch.equal(recent.push(new, flags if padded else None, count), last_real(x, real, count))
+        x, real = torch.cat([x, new], 1), torch.cat([real, flags], 1)
+        if call % 11 == 10:
+            gone = int(torch.randint(1, 6, (), generator=draw))
+            recent.crop(-gone)
+            x, real = x[:, :-gone], real[:, :-gone]
+        if call == 60:
+            row = torch.randn(1, 5, 4, generator=draw)
+            other = RecentInputs()
+            other.push(row, None, count)
+            recent.join([other])
+            before = x.shape[1] - 5
+            x = torch.cat([x, torch.nn.functional.pad(row, (0, 0, before, 0))])
+            real = torch.cat([real, torch.arange(x.shape[1])[None] >= before])
+
+
 def test_a_long_first_call_is_let_go():
     x = torch.randn(1, 500, 4)
     recent = RecentInputs()

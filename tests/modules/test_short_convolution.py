@@ -86,6 +86,14 @@ def test_goes_on_over_real_tokens():
         assert_close(out[row][mask[row]], convolution(x[row][mask[row]][None])[0])
 
 
+@pytest.mark.parametrize("taps", [1, 2, 4, 11])
+def test_token_by_token(taps):
+    convolution, x = make(taps), torch.randn(2, 30, 4, dtype=torch.float64)
+    recent = RecentInputs()
+    steps = [convolution.continued(token, recent.push(token, None, taps - 1), None) for token in x.split(1, 1)]
+    assert_close(torch.cat(steps, 1), convolution(x))
+
+
 def test_a_centered_one_does_not_go_on():
     with pytest.raises(ValueError, match="a bidirectional convolution does not go on after earlier inputs"):
         make(3, False)(torch.randn(1, 4, 4, dtype=torch.float64), before=torch.zeros(1, 2, 4))

@@ -15,7 +15,7 @@ from ..common.dispatch import dispatch
 from ..common.invariance import is_batch_invariant
 from .weight_gradient import weight_gradient
 
-__all__ = ["convolve", "short_conv", "short_conv_dense"]
+__all__ = ["convolve", "short_conv", "short_conv_dense", "short_conv_step"]
 
 # Taps up to which a compiled graph multiplies and adds, which a compiler fuses, and float64, for which no depthwise
 # convolution is fast.
@@ -69,6 +69,22 @@ def short_conv_dense(x: Tensor, weight: Tensor, back: int | None = None) -> Tens
     back = taps // 2 if back is None else back
     padded = F.pad(x, (back, taps - 1 - back))
     return torch.einsum("bcim,cm->bci", padded.unfold(-1, taps, 1), weight)
+
+
+def short_conv_step(window: Tensor, weight: Tensor) -> Tensor:
+    """Compute the one output of a causal `short_conv` that sees a whole window, as a sum of m products.
+
+    y[b, c] = sum_q w[c, q] x[b, c, q].
+
+    Args:
+        window: (batch, m, channels), the last m inputs.
+        weight: (channels, m), in the order of the window.
+
+    Returns:
+        (batch, 1, channels) in the dtype of the window.
+    """
+    _, dtype = dispatch(window)
+    return (window.to(dtype) * weight.to(dtype).t()).sum(dim=1, keepdim=True).to(window.dtype)
 
 
 def convolve(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_seqmix.ops.short_convolution.product import short_conv, short_conv_dense
+from hf_seqmix.ops.short_convolution.product import short_conv, short_conv_dense, short_conv_step
 from tests.tolerances import assert_close
 
 LENGTHS = (1, 2, 3, 13, 16, 17, 64, 97)
@@ -40,6 +40,23 @@ def test_off_center_equals_the_definition(length, taps, back, dtype):
     for ours, exact in zip(*values, strict=True):
         assert ours.dtype == dtype
         assert_close(ours, exact, dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("taps", [1, 2, 5, 33])
+def test_one_step_is_the_last_output(taps, dtype):
+    window = torch.randn(3, taps, 5, dtype=torch.float64).to(dtype)
+    weight, upstream = (torch.randn(*size, dtype=torch.float64).to(dtype) for size in ((5, taps), (3, 1, 5)))
+    window_, weight_ = window.clone().requires_grad_(), weight.clone().requires_grad_()
+    y = short_conv_step(window_, weight_)
+    exact_window, exact_weight = window.double().requires_grad_(), weight.double().requires_grad_()
+    exact = short_conv_dense(exact_window.transpose(1, 2), exact_weight, taps - 1)[:, :, -1:].transpose(1, 2)
+    assert y.dtype == dtype
+    assert_close(y, exact, dtype)
+    found = torch.autograd.grad(y, (window_, weight_), upstream)
+    right = torch.autograd.grad(exact, (exact_window, exact_weight), upstream.double())
+    for ours, expected in zip(found, right, strict=True):
+        assert_close(ours, expected, dtype)
 
 
 def test_a_causal_one_by_hand():
