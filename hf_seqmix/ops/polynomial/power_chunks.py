@@ -68,18 +68,20 @@ def within(
     """
     length, keys = q.shape[2], k.shape[2]
     weights = whole_power(q @ k.mT, power)  # (batch, heads, length, keys)
-    places = torch.arange(keys, device=k.device)
-    hidden = places > places[keys - length :].unsqueeze(-1)
+    hidden = None
+    if causal and length > 1:  # the last query sees all keys
+        places = torch.arange(keys, device=k.device)
+        hidden = places > places[keys - length :].unsqueeze(-1)
     passed = None
     if gates is None:
-        weights = weights.masked_fill(hidden, 0) if causal else weights
+        weights = weights if hidden is None else weights.masked_fill(hidden, 0)
         seen = real.cumsum(dim=1)[:, keys - length :] if causal else real.sum(dim=1, keepdim=True)
         count = seen[:, None, :, None].expand(-1, k.shape[1], -1, -1)
     else:
         total = gates.cumsum(dim=2)
         passed = total[:, :, keys - length :]
         since = passed.unsqueeze(-1) - total.unsqueeze(-2)  # (batch, heads, length, keys), at most 0 but for rounding
-        kept = since.masked_fill(hidden, -torch.inf).exp()
+        kept = (since if hidden is None else since.masked_fill(hidden, -torch.inf)).exp()
         weights = weights * kept
         count = kept @ real[:, None, :, None].expand(-1, kept.shape[1], -1, -1)
     y = weights @ v
