@@ -76,14 +76,17 @@ def add_lra(benchmarks: Any) -> None:
         "--self-pretrain",
         action="store_true",
         help="train each family a second time, first by masked language modeling on the texts of the task's own "
-        "training data (listops: on the value of every list within them), then on the labels: both in the "
-        "--max-seconds of the run without",
+        "training data, then on the labels: both in the --max-seconds of the run without; listops: on the value of "
+        "every list within the expressions, and on nothing else",
     )
     parser.add_argument(
         "--no-plain", action="store_true", help="with --self-pretrain: only the runs that begin with pretraining"
     )
     parser.add_argument(
-        "--pretrain-share", type=float, default=0.5, help="share of --max-seconds that --self-pretrain spends first"
+        "--pretrain-share",
+        type=float,
+        default=0.5,
+        help="share of --max-seconds that --self-pretrain spends first; listops: all of them",
     )
     parser.add_argument(
         "--mlm-probability", type=float, default=0.15, help="share of the tokens that --self-pretrain masks"
@@ -173,11 +176,12 @@ def make_job(
     if size.batch is not None:
         training |= {"per_device_train_batch_size": size.batch, "per_device_eval_batch_size": size.batch}
     seconds = arguments.max_seconds or (None if arguments.max_steps else size.seconds)
+    share = 1.0 if task == "listops" else arguments.pretrain_share
     updates = None if seconds else arguments.max_steps or size.updates
     if seconds or updates:
         # As many evaluations whatever the length: where that is in seconds, a share of the updates.
         every = max(1, math.ceil(updates / size.evaluations)) if updates else 1 / size.evaluations
-        left = seconds * (1 - arguments.pretrain_share) if pretrain else seconds
+        left = seconds * (1 - share) if pretrain else seconds
         training |= {"max_steps": updates} if updates else {"max_seconds": left, "warmup_steps": 0.1}
         training |= {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
     learning = {}
@@ -204,12 +208,11 @@ def make_job(
     source = data.source if patch == 1 else f"{data.source}, in patches of {patch} pixels a side"
     before, start, model, name = None, None, family, family
     if pretrain:
-        share = arguments.pretrain_share * seconds
         before = lra_pretraining.pretraining_job(
-            run, data.contents, share, arguments.mlm_probability, arguments.output_dir / "data"
+            run, data.contents, share * seconds, arguments.mlm_probability, arguments.output_dir / "data"
         )
         if task == "listops":
-            run, start = lra_pretraining.with_gentle_rates(run), lra_pretraining.classifier_of_values
+            run, start = lra_pretraining.scored_as_it_is(run), lra_pretraining.classifier_of_values
         model, name = f"{family}, pretrained on the task", f"{family}-pretrained"
     return Job(
         f"{task}/{name}/seed-{seed}",

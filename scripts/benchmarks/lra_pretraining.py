@@ -4,7 +4,8 @@ After Amos, Berant, Gupta 2024, "Never train from scratch" (arXiv 2310.02980): m
 own training inputs, before the labels are learned. Departures: both stages together have the seconds of the run that
 they are compared with, where the paper adds the pretraining; and the digits of ListOps, which are random, are not
 masked: a model learns the value of every list within an expression instead, where the list closes. The labels of the
-task say the value of the whole expression alone, so this is more supervision, from the same expressions.
+task say the value of the whole expression alone, so this is more supervision, from the same expressions. The whole is
+among the lists, and nothing is learned afterwards.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from hf_seqmix.data import build_tokenizer, listops_values
 from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification, load_labelled
 from hf_seqmix.training.run import Run
 
-from .benchmark_training import RATES, REPLACED, Job
+from .benchmark_training import REPLACED, Job
 
 TASKS = ("listops", "text", "retrieval")
 """Tasks of texts. pretrain.py has no objective for the pixels of the others."""
@@ -40,7 +41,6 @@ VALUES = "values-to-the-end.parquet"
 
 ROOM = 512
 """Tokens that short texts are packed into."""
-GENTLE = 0.1
 OF_FINETUNING = (
     *(name for length in REPLACED for name in (length, *REPLACED[length])),
     *("load_best_model_at_end", "metric_for_best_model", "eval_strategy", "eval_steps"),
@@ -105,20 +105,21 @@ def pretraining_job(
     return Job("pretraining", "pretrain.py", Run(run.task, model, data, training, run.seed))
 
 
-def with_gentle_rates(run: Run) -> Run:
-    """Return the stage after pretraining of ListOps, with a tenth of the learning rates.
+def scored_as_it_is(run: Run) -> Run:
+    """Return the stage after that of ListOps, which trains nothing and scores what was learned.
 
-    The first stage has learned the value of the whole expression, at its last word. With the full rates the second
-    stage loses what the first has learned of sums.
+    The first stage learns the values of whole expressions, too, which are the labels. More updates on these alone,
+    with a tenth of the rates, lost a part of the sums: 0.457 instead of 0.530 of them right, 0.829 instead of 0.850
+    of all (6 layers of 128, 78 minutes, one seed).
     """
-    rates = {name: GENTLE * run.training[name] for name in RATES if run.training.get(name)}
-    return dataclasses.replace(run, training={**run.training, **rates})
+    kept = {name: value for name, value in run.training.items() if name not in OF_FINETUNING}
+    return dataclasses.replace(run, training={**kept, "num_train_epochs": 0})
 
 
 def classifier_of_values(folder: Path) -> Path:
-    """Write the classifier of whole expressions of ListOps that begins as what knows the value of every list.
+    """Write the classifier of whole expressions of ListOps that is in what knows the value of every list.
 
-    Its head is that of the lists without the label of operators. So nothing learned is lost to a random head.
+    Its head is that of the lists without the label of operators.
 
     Args:
         folder: of the first stage, a classifier of tokens whose labels are "-" and the digits.

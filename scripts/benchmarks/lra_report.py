@@ -61,7 +61,8 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
             "pretrain_seconds": seconds_of_updates(first["num_updates"], first.get("train", first)),
         }
         own, before = measured["update_seconds"], measured["pretrain_seconds"]
-        measured["update_seconds"] = own + before if own and before else None
+        own = 0 if found["num_updates"] == 0 else own
+        measured["update_seconds"] = None if own is None or before is None else own + before
     curve = [[point["step"], point["accuracy"]] for point in found["validation_curve"]]
     results = group_results(measured, **shared)
     results += group_results({"validation_accuracy": found["validation"]["accuracy"]}, **shared)

@@ -19,12 +19,16 @@ __all__ = ["MODELS", "TOEPLITZ", "build_config", "build_model", "config_fields"]
 
 TOEPLITZ: dict[str, Any] = {"rpe_hidden_size": 32, "rpe_num_layers": 3}
 
+LLAMA: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}
+
 # name -> model type and the fields that differ from its defaults
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tnn": ("tnn", TOEPLITZ),
     "attention": ("seqmix_hybrid", {"mixer_configs": {"attention": {"num_heads": 4}}}),
     # The library's own transformer, with its own scale of embeddings.
-    "llama": ("llama", {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}),
+    "llama": ("llama", LLAMA),
+    # The same as Granite, which may scale embeddings as ours are scaled, with matrices drawn for the width.
+    "llama-scaled": ("granite", LLAMA),
     "ski_tnn": ("ski_tnn", {}),
 }
 # Softmax, and no activation besides: the feed-forward is the product of two projections.
@@ -67,7 +71,7 @@ MODELS |= {
 }
 
 BIDIRECTIONAL_ONLY = {"ski_tnn"}
-CAUSAL_ONLY = {"llama"}
+CAUSAL_ONLY = {"llama", "llama-scaled"}
 # The feed-forward of IPA is divided among its centers.
 WIDTH_STEP = {"ipa": 4}
 
@@ -114,7 +118,11 @@ def config_fields(
         "intermediate_size": intermediate_size,
         "max_position_embeddings": sizes.block_size,
     }
-    if name == "llama":
+    if name == "llama-scaled":
+        width = sizes.hidden_size
+        common |= {"initializer_range": width**-0.5, "embedding_multiplier": sizes.embedding_scale}
+        common["attention_multiplier"] = (width / fields["num_attention_heads"]) ** -0.5
+    if name in CAUSAL_ONLY:
         return model_type, common | fields
     common |= {
         "embedding_scale": sizes.embedding_scale,
