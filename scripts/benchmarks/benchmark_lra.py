@@ -176,13 +176,13 @@ def make_job(
     if size.batch is not None:
         training |= {"per_device_train_batch_size": size.batch, "per_device_eval_batch_size": size.batch}
     seconds = arguments.max_seconds or (None if arguments.max_steps else size.seconds)
-    share = 1.0 if task == "listops" else arguments.pretrain_share
+    share = (1.0 if task == "listops" else arguments.pretrain_share) if pretrain else 0.0
     updates = None if seconds else arguments.max_steps or size.updates
     if seconds or updates:
         # As many evaluations whatever the length: where that is in seconds, a share of the updates.
         every = max(1, math.ceil(updates / size.evaluations)) if updates else 1 / size.evaluations
-        left = seconds * (1 - share) if pretrain else seconds
-        training |= {"max_steps": updates} if updates else {"max_seconds": left, "warmup_steps": 0.1}
+        left = {"max_seconds": (seconds or 0) * (1 - share), "warmup_steps": 0.1}
+        training |= {"max_steps": updates} if updates else left
         training |= {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
     learning = {}
     if size.seconds is not None:
@@ -209,7 +209,7 @@ def make_job(
     before, start, model, name = None, None, family, family
     if pretrain:
         before = lra_pretraining.pretraining_job(
-            run, data.contents, share * seconds, arguments.mlm_probability, arguments.output_dir / "data"
+            run, data.contents, share * (seconds or 0), arguments.mlm_probability, arguments.output_dir / "data"
         )
         if task == "listops":
             run, start = lra_pretraining.scored_as_it_is(run), lra_pretraining.classifier_of_values
