@@ -181,7 +181,7 @@ def make_job(
     if seconds or updates:
         # As many evaluations whatever the length: where that is in seconds, a share of the updates.
         every = max(1, math.ceil(updates / size.evaluations)) if updates else 1 / size.evaluations
-        left = {"max_seconds": (seconds or 0) * (1 - share), "warmup_steps": 0.1}
+        left = {"max_seconds": (seconds or 0) * (1 - share) if share else seconds, "warmup_steps": 0.1}
         training |= {"max_steps": updates} if updates else left
         training |= {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
     learning = {}
