@@ -145,11 +145,12 @@ class RecentInputs:
         """Add the rows of others; rows of fewer tokens begin with pads."""
         parts = [self, *others]
         rows = [0 if each.inputs is None else len(each.inputs) for each in parts]
+        # Where fewer steps are held than are certain, zeros will stand before them.
+        self.certain = min(0 if each.inputs is None else min(each.certain, each.inputs.shape[1]) for each in parts)
         self.inputs = stack_rows([each.inputs for each in parts], rows)
         self.real = stack_rows([each.real for each in parts], rows)
         self.earlier = stack_rows([each.earlier for each in parts], rows)
         self.seen = max(each.seen for each in parts)
-        self.certain = min(each.certain for each in parts)
 
     def forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row, and their inputs as far as they are held."""

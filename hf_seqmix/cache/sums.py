@@ -158,12 +158,19 @@ class SumsStaticLayer(HeldStaticLayer):
         """Sum the rows of this call, (batch, 1, new, width); for `fold` and `carry` see `SumsLayer.update`."""
         fold: Fold = kwargs["fold"]
         sums = fold(key_states[:, 0])[:, None, None]
-        if self.keys is None or self.keys.shape != sums.shape or self.keys.dtype != sums.dtype:
+        held = self.keys
+        others = held is not None and not torch.compiler.is_compiling() and len(held) != len(sums)
+        if held is not None and others and int(self.cumulative_length) > 0:
+            raise ValueError(
+                f"{len(sums)} rows cannot continue a cache of {len(held)} rows: give as many rows, or reset the cache."
+            )
+        if held is None or held.shape != sums.shape or held.dtype != sums.dtype:
             self.lazy_initialization(sums, sums)
         # In place: compiled graphs know the address.
         assert self.keys is not None
         if kwargs.get("carry") is not None:
-            self.keys.copy_(kwargs["carry"](self.keys[:, 0, 0], key_states[:, 0])[:, None, None])
+            # A copy, since a backward pass may still want the value it has now.
+            self.keys.copy_(kwargs["carry"](self.keys[:, 0, 0].clone(), key_states[:, 0])[:, None, None])
         self.keys.add_(sums)
         self.cumulative_length.add_(key_states.shape[2])
         return key_states, value_states

@@ -96,6 +96,19 @@ def test_calls_without_pads_among_calls_with_pads(seed, count):
             real = torch.cat([real, torch.arange(x.shape[1])[None] >= before])
 
 
+@pytest.mark.parametrize("lengths", [(127, 200), (200, 127), (64, 300), (5, 200)])
+def test_joined_rows_know_what_was_let_go(lengths):
+    """Inputs of long rows were let go but for the last ones; zeros stand before them where others hold more."""
+    rows = [torch.randn(1, length, 2) for length in lengths]
+    first, second = RecentInputs(), RecentInputs()
+    for recent, x in zip((first, second), rows, strict=True):
+        recent.push(x, None, 65, keep_first=False)
+    first.join([second])
+    before = first.push(torch.randn(2, 1, 2), None, 65)
+    for row, x in enumerate(rows):
+        assert torch.equal(before[row], torch.nn.functional.pad(x[0], (0, 0, 65, 0))[-65:])
+
+
 def test_a_long_first_call_is_let_go():
     x = torch.randn(1, 500, 4)
     recent = RecentInputs()

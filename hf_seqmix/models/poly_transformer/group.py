@@ -109,7 +109,8 @@ class PolynomialGroup(FactorGroup):
 
     def fold(self, rows: Tensor) -> Tensor:
         """Sum packed rows, (batch, steps, row_width), into packed sums, (batch, sum_width), of as many heads."""
-        return torch.cat([total.reshape(len(rows), -1) for total in sum_rows(self._unpack_rows(rows))], dim=-1)
+        totals = sum_rows(self._unpack_rows(rows))  # not reshaped, since there may be no row
+        return torch.cat([x.flatten(1) if x.ndim > 1 else x.unsqueeze(-1) for x in totals], dim=-1)
 
     def _unpack_rows(self, rows: Tensor) -> list[Rows]:
         parts = [rows[..., 0], *rows[..., 1:].unflatten(-1, (self.row_parts, -1, self.head_dim)).unbind(-3)]
