@@ -30,6 +30,7 @@ class HistoryLayer(HeldLayer):
     """Growing history of a mixer's inputs: `keys` of shape (batch, 1, tokens, channels), `values` of width 0."""
 
     _layer_type = HISTORY
+    crop_advice = "pads that followed tokens have moved before them; crop less, pad on the left"
     taps: Tensor | None = None
     room: Tensor | None = None
     """(channels, batch, places), of which `keys` is a view after the second call: the tokens of a channel, which a
@@ -86,6 +87,7 @@ class HistoryLayer(HeldLayer):
         """Forget the history and the taps, whose weights may have changed since."""
         # Not the library's: older releases zero the history and keep its length.
         self.keys = self.values = self.taps = self.room = None
+        self.floor = 0
         self.is_initialized = False
 
 
@@ -152,6 +154,7 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
         layer.keys.copy_(history)
     else:
         layer.keys = history
+        layer.floor = history.shape[2]
     return history[:, 0], places.index_select(1, positions)
 
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..ops.common.ordering import inverse_order, places_first
 
-__all__ = ["RecentInputs", "last_real", "stack_rows"]
+__all__ = ["RecentInputs", "highest_floor", "last_real", "stack_rows"]
 
 
 def stack_rows(parts: Sequence[Tensor | None], rows: Sequence[int], fill: int = 0) -> Tensor | None:
@@ -38,6 +38,17 @@ def stack_rows(parts: Sequence[Tensor | None], rows: Sequence[int], fill: int = 
             stacked[(slice(start, start + count), *ends)] = part
         start += count
     return stacked
+
+
+def highest_floor(parts: Sequence[tuple[int, int]]) -> int:
+    """Return to which position joined rows can be cropped, all to the same one.
+
+    Args:
+        parts: of each batch, the position to which its rows can be cropped, 0 for any; and the number of positions,
+            which end together, as in `stack_rows`.
+    """
+    longest = max(seen for _, seen in parts)
+    return max((floor + longest - seen for floor, seen in parts if floor > 0), default=0)
 
 
 def last_real(inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
@@ -67,6 +78,7 @@ class RecentInputs:
         earlier: (batch, taps - 1, channels), the last real inputs before those held.
         seen: steps so far.
         certain: the last steps held of which no row has a pad, as far as that is known without a look at `real`.
+        floor: steps to which a crop may lead back: the inputs of some row before it were let go.
     """
 
     kept = 64
@@ -81,7 +93,7 @@ class RecentInputs:
         self.real: Tensor | None = None
         self.earlier: Tensor | None = None
         self.device: torch.device | None = None
-        self.seen = self.certain = 0
+        self.seen = self.certain = self.floor = 0
 
     def push(self, inputs: Tensor, real: Tensor | None, count: int, keep_first: bool = True) -> Tensor:
         """Add the inputs of a call, and return the last real ones before it, see `last_real`.
@@ -113,6 +125,7 @@ class RecentInputs:
             # Copied, so that the inputs before them are let go.
             self.earlier = self._last(gone, count).clone()
             self.inputs, self.real = self.inputs[:, gone:].clone(), self.real[:, gone:].clone()
+            self.floor = max(self.floor, self.seen - keep)
         return before
 
     def _last(self, held: int, count: int) -> Tensor:
@@ -125,12 +138,11 @@ class RecentInputs:
 
     def check_crop(self, tokens_to_remove: int) -> None:
         """Refuse to take back steps whose inputs are gone; `tokens_to_remove` is minus their number."""
-        held = self.seen if self.inputs is None else self.inputs.shape[1]
-        if -tokens_to_remove > held:
+        if self.seen + min(0, tokens_to_remove) < self.floor:
             raise ValueError(
                 f"{-tokens_to_remove} tokens were to be cropped from a cache of {self.seen}, but the inputs of only "
-                f"the last {held} are held: crop less, call activate_past_recording() before the first tokens to take "
-                "all of these back, or start from an empty cache."
+                f"the last {self.seen - self.floor} are held: crop less, call activate_past_recording() before the "
+                "first tokens to take all of these back, or start from an empty cache."
             )
 
     def crop(self, tokens_to_remove: int) -> None:
@@ -150,11 +162,13 @@ class RecentInputs:
         self.inputs = stack_rows([each.inputs for each in parts], rows)
         self.real = stack_rows([each.real for each in parts], rows)
         self.earlier = stack_rows([each.earlier for each in parts], rows)
+        self.floor = highest_floor([(each.floor, each.seen) for each in parts])
         self.seen = max(each.seen for each in parts)
 
     def forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row, and their inputs as far as they are held."""
         self.seen -= count
+        self.floor = max(0, self.floor - count)
         if self.inputs is not None and self.real is not None:
             gone = max(0, self.inputs.shape[1] - self.seen)
             self.inputs, self.real = self.inputs[:, gone:], self.real[:, gone:]

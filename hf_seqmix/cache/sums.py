@@ -41,6 +41,7 @@ class SumsLayer(HeldLayer):
     carries = True
     """Whether sums can fade, which those of older releases cannot."""
     record_past = False
+    crop_advice = "crop less, call activate_past_recording() before the first tokens to take all of these back"
 
     @property
     def values(self) -> Tensor | None:  # type: ignore[override]
@@ -80,6 +81,7 @@ class SumsLayer(HeldLayer):
             before = self.sums if self.sums is None or carry is None else carry(self.sums, gone)
             self.sums = contribution if before is None else before + contribution
             self.summed += held - keep
+            self.floor = max(self.floor, self.summed)
             # Copied, so that the rows that were summed are let go.
             self.keys = rows[:, :, held - keep :].clone()
         return rows, value_states
@@ -100,24 +102,15 @@ class SumsLayer(HeldLayer):
             tokens_to_remove: minus the number of steps, as the library's own layers take it.
 
         Raises:
-            ValueError: if the rows of that many steps are no longer held, and for a positive number.
+            ValueError: for a positive number; `check_crop` has refused steps whose rows are no longer held.
         """
         if tokens_to_remove > 0:
             raise ValueError(
                 f"crop({tokens_to_remove}) is not supported: give minus the number of tokens to take back, as in "
                 "crop(-3)."
             )
-        remove, seen = -tokens_to_remove, self.get_seq_length()
-        if remove == 0 or self.keys is None:
-            return
-        held = seen - self.summed
-        if remove > held:
-            raise ValueError(
-                f"{remove} tokens were to be cropped from a cache of {seen}, but running sums can only take back the "
-                f"last {held}: crop less, call activate_past_recording() before the first tokens to take all of these "
-                "back, or start from an empty cache, since other layers of this cache may have been cropped already."
-            )
-        self.keys = self.keys[:, :, : held - remove]
+        if self.keys is not None:
+            self.keys = self.keys[:, :, : self.keys.shape[2] + tokens_to_remove]
 
     def _join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads, which add nothing."""

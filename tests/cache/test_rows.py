@@ -98,6 +98,60 @@ def test_tokens_may_come_and_be_taken_back_in_any_order(model, padded):
 
 
 @torch.no_grad()
+def test_turns_that_end_in_pads_are_taken_back_or_refused(model):
+    """A turn of two rows ends in pads of one; crops into such turns are right, or refused."""
+    draw, deep, refused = random.Random(2), 0, 0
+    for _ in range(8):
+        cache = DynamicCache(config=model.config)
+        ids, mask = torch.empty(2, 0, dtype=torch.long), torch.empty(2, 0, dtype=torch.long)
+        for _ in range(6):
+            size = draw.choice([1, 3, 5, 20])
+            new, own = torch.randint(VOCAB, (2, size)), torch.ones(2, size, dtype=torch.long)
+            own[draw.randrange(2), size - draw.choice([0, 0, size // 2]) :] = 0
+            ids, mask = torch.cat([ids, new], dim=1), torch.cat([mask, own], dim=1)
+            actual = model(new, attention_mask=mask, past_key_values=cache).logits
+            for row in range(2):
+                expected = model(ids[row][mask[row].bool()].unsqueeze(0)).logits[0]
+                assert_close(actual[row][own[row].bool()], expected[len(expected) - int(own[row].sum()) :])
+            back = min(draw.choice([0, 1, 4, 8]), ids.shape[1] - 1)
+            try:
+                cache.crop(-back)
+            except ValueError as error:
+                assert "which can only take back the last" in str(error)
+                refused += 1
+                break
+            deep += bool(mask[:, ids.shape[1] - back :].eq(0).any())
+            ids, mask = ids[:, : ids.shape[1] - back], mask[:, : mask.shape[1] - back]
+    assert deep or refused
+
+
+@torch.no_grad()
+def test_joined_rows_are_taken_back_as_far_as_each_holds_what_it_needs(model):
+    """Of rows of 300, 90 and 9 tokens the first has let go of most: no row may go back further than that one."""
+    lengths, taken = (300, 90, 9), 0
+    for back in (3, 50, 63, 70, 80, 95):
+        rows, caches = [torch.randint(VOCAB, (length,)) for length in lengths], []
+        for ids in rows:
+            caches.append(DynamicCache(config=model.config))
+            for part in ids.split(60):
+                model(part.unsqueeze(0), past_key_values=caches[-1])
+        cache = join_rows(caches)
+        try:
+            cache.crop(-back)
+        except ValueError as error:
+            assert back > 63 and "tokens were to be cropped from a cache of 300" in str(error)
+            continue
+        taken += 1
+        rows = [ids[: max(0, len(ids) - back)] for ids in rows]
+        new = torch.randint(VOCAB, (3, 4))
+        mask = torch.tensor([[0] * (lengths[0] - back - len(ids)) + [1] * (len(ids) + 4) for ids in rows])
+        actual = model(new, attention_mask=mask, past_key_values=cache).logits
+        for ids, more, own in zip(rows, new, actual, strict=True):
+            assert_close(own, model(torch.cat([ids, more]).unsqueeze(0)).logits[0, -4:])
+    assert taken >= 3
+
+
+@torch.no_grad()
 def test_rows_of_several_caches_go_on_together(model):
     """Rows of 4, 150 and 70 tokens join, take steps, and one more joins after the longest has left."""
 
