@@ -121,6 +121,9 @@ def test_pads_after_tokens_take_no_time():
         layout = token_layout(mask[:, : done + count], 3, count, past_length=done, has_cache=True)
         outputs.append(feed(cache, decoder, layout.zero_pads(x[:, part]), layout))
         done += count
+        if layout.realign:
+            with pytest.raises(ValueError, match="pads that followed tokens have moved"):
+                cache.crop(-1)
     y = torch.cat(outputs, dim=1)
     for row in range(3):
         real = mask[row].bool()

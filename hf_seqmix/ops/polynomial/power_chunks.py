@@ -2,7 +2,7 @@
 
 Within a chunk of positions the weights of all pairs are a matrix. What came before the chunk is in sums over symmetric
 powers of keys. With gates, only differences of running sums of log gates that are at most 0 are exponentiated. Running
-sums begin anew in each chunk, so that large ones cost no digits.
+sums begin anew in each chunk, so that only the gates of one chunk cost digits: about as many as their sum has.
 
 Everything here has the heads before the positions: q (batch, heads, length, width), k (batch, heads, keys, width), v
 (batch, heads, keys, values), gates (batch, heads, keys), real (batch, keys).
