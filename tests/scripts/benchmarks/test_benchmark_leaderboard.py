@@ -38,6 +38,10 @@ def test_models_are_equal_in_parameters(parts: Any, objective: str) -> None:
         counts["language"].append(models.num_parameters(objective, language, 2048))
         counts["small"].append(models.num_parameters(objective, small, 66))
         assert small["config_overrides"]["hidden_size"] < language["config_overrides"]["hidden_size"]
+        for fields in (language["config_overrides"], small["config_overrides"]):
+            if "attention_multiplier" in fields:
+                width = fields["hidden_size"] / fields["num_attention_heads"]
+                assert fields["attention_multiplier"] == pytest.approx(width**-0.5)
         mixers = language["config_overrides"].get("mixer_configs", {})
         assert set(mixers) <= set(language["config_overrides"].get("mixer_types", []))
     for numbers in counts.values():
