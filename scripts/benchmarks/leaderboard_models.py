@@ -99,7 +99,10 @@ def _target(objective: str, share: float, vocab_size: int, length: int) -> int:
 def _narrow(recipe: Mapping[str, Any], share: float, length: int) -> dict[str, Any]:
     """Return the fields of a model of fewer channels, for rows of a length."""
     fields = recipe["model"]["config_overrides"]
-    narrow: dict[str, Any] = {"hidden_size": 8 * round(share * fields["hidden_size"] / 8), "max_position_embeddings": length}
+    narrow: dict[str, Any] = {
+        "hidden_size": 8 * round(share * fields["hidden_size"] / 8),
+        "max_position_embeddings": length,
+    }
     if share == 1.0:
         return narrow
     narrow |= {name: narrow["hidden_size"] for name in AS_WIDE if name in fields}
