@@ -31,8 +31,9 @@ class HeldLayer(DynamicLayer):
     """What a tensor has at pads, where that is not zero."""
     record_past: bool = True
     """Whether the first call, too, can be taken back as far as it goes."""
-    floor: int = 0
-    """Positions to which a crop may lead back, unless it leads to none: what the earlier ones brought is not held."""
+    floor: int | Tensor = 0
+    """Positions to which a crop may lead back, unless it leads to none: what the earlier ones brought is not held, or
+    stands elsewhere in some row. () long where a mask decides."""
     crop_advice: ClassVar[str] = "crop less"
 
     def __init__(self, **kwargs: Any) -> None:
@@ -79,25 +80,27 @@ class HeldLayer(DynamicLayer):
         """Refuse what the layer or one of its companions cannot take back."""
         for companion in self.companions.values():
             companion.check_crop(tokens_to_remove)
-        seen = self.get_seq_length()
-        if seen + min(0, tokens_to_remove) < self.floor:
+        if tokens_to_remove >= 0:
+            return
+        seen, floor = self.get_seq_length(), int(self.floor)
+        if seen + tokens_to_remove < floor:
             raise ValueError(
                 f"{-tokens_to_remove} tokens were to be cropped from a cache of {seen}, which can only take back the "
-                f"last {seen - self.floor}: {self.crop_advice}, or start from an empty cache, since other layers of "
+                f"last {seen - floor}: {self.crop_advice}, or start from an empty cache, since other layers of "
                 "this cache may have been cropped already."
             )
 
     def join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
         layers: list[HeldLayer] = [self, *others]
-        self.floor = highest_floor([(layer.floor, layer.get_seq_length()) for layer in layers])
+        self.floor = highest_floor([(int(layer.floor), layer.get_seq_length()) for layer in layers])
         self._join(others)
         for name, companion in self.companions.items():
             companion.join([other.companions[name] for other in others])
 
     def forget_first(self, count: int) -> None:
         """Forget the first positions, which are pads of every row."""
-        self.floor = max(0, self.floor - count)
+        self.floor = max(0, int(self.floor) - count)
         self._forget_first(count)
         for companion in self.companions.values():
             companion.forget_first(count)

@@ -154,7 +154,7 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
         layer.keys.copy_(history)
     else:
         layer.keys = history
-        layer.floor = history.shape[2]
+        layer.floor = past + layout.moved()
     return history[:, 0], places.index_select(1, positions)
 
 

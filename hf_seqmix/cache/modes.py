@@ -137,7 +137,7 @@ class ModesLayer(HistoryLayer):
         places = layout.history_places(total - new, total)  # (batch, total)
         window = window.gather(1, inverse_order(places).unsqueeze(-1).expand_as(window))
         self.keys = window.unsqueeze(1)
-        self.floor = self.get_seq_length()
+        self.floor = self.get_seq_length() - new + layout.moved()
         assert layout.mask is not None
         late = None if self.state is None else (~layout.mask).sum(dim=1)
         least = min(total, kernel.reach - 1) if self.state is not None else 0

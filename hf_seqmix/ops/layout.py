@@ -75,6 +75,16 @@ class TokenLayout(NamedTuple):
             index = index.unsqueeze(-1).expand_as(values)
         return values.gather(1, index)
 
+    def moved(self) -> Tensor:
+        """Return how many positions of this call, from the first, `history_places` may move: () long.
+
+        They end with the last pad of any row. The real tokens after that pad stay where they stand.
+        """
+        if self.mask is None:
+            raise ValueError("a layout without a mask has nothing to realign.")
+        ends = torch.arange(1, self.mask.shape[1] + 1, device=self.mask.device)
+        return (~self.mask).any(dim=0).mul(ends).amax()
+
     def longest(self, length: int) -> int:
         """Return the length of the longest row that `mix` hands to its operation, for values of `length` positions."""
         return max([group.shape[1] for group in self.gather]) if self.gather else length
