@@ -15,11 +15,8 @@ from hf_seqmix import (
     SeqMixHybridConfig,
     SeqMixHybridForCausalLM,
 )
-from hf_seqmix.models.poly_transformer import configuration_poly_transformer as configuration
-from hf_seqmix.models.poly_transformer.mixer import MIXINGS, NORMALIZATIONS
 from hf_seqmix.models.poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from hf_seqmix.modules.norms import calibrate_static_norms
-from hf_seqmix.ops.polynomial.product import DEGREE_FORMS
 from tests.models.suite import VOCAB, CompiledModelSuite, perturb
 from tests.tolerances import assert_close
 
@@ -302,7 +299,7 @@ def test_a_soft_degree_moves_towards_its_target():
         assert layer.mixer.mean_degree.item() == pytest.approx(math.e, abs=0.05)
 
 
-# -- configurations ------------------------------------------------------------------------------------------------
+# -- in hybrids -----------------------------------------------------------------------------------------------------
 
 
 def test_in_a_hybrid():
@@ -335,93 +332,3 @@ def test_gates_in_a_hybrid():
     assert torch.equal(model.generate(ids, max_new_tokens=8), expected)
     with pytest.raises(ValueError, match="forget_gate is True, but is_causal is False"):
         SeqMixHybridConfig(**fields, mixer_configs={"poly_transformer": own}, is_causal=False)
-
-
-def test_norms_follow_the_normalization():
-    make = TestPolyTransformer().config
-    assert make().norm_type == "simple_rms" and make(norm_type="layer").norm_type == "layer"
-    for name in ("static", "batch", "none"):
-        assert make(normalization=name).norm_type == name
-    assert make(degree_form="soft").degree == 4 and make().degree == 3
-
-
-def test_a_configuration_comes_back(tmp_path):
-    config = TestPolyTransformer().config(head_degrees=[2, 3, 2.5, 4], normalization="static")
-    config.save_pretrained(tmp_path)
-    assert PolyTransformerConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
-    assert config.num_attention_heads == 4 and config.head_dim == 4
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"degree": 1}, "degree is 1; it must be at least 2"),
-        ({"degree": 1.9}, "degree is 1.9; it must be at least 2"),
-        ({"layer_degrees": [2, 1]}, "layer_degrees is 1; it must be at least 2"),
-        ({"layer_degrees": [2, 3, 4]}, "layer_degrees has 3 entries, but num_hidden_layers is 2"),
-        ({"head_degrees": [2, 3]}, "head_degrees has 2 entries, but num_attention_heads is 4"),
-        ({"head_degrees": [2] * 4, "layer_degrees": [2] * 2}, "layer_degrees and head_degrees are both set"),
-        ({"degree": 3, "layer_degrees": [2] * 2}, "degree and layer_degrees are both set"),
-        ({"num_attention_heads": 3}, "num_attention_heads is 3; it must divide hidden_size 16"),
-        ({"degree_form": "hard"}, "degree_form is 'hard'; it must be one of 'cumsum', 'gate', 'soft'"),
-        ({"degree_form": "gate"}, "'gate', which only even degrees from 4 on have, but the degree is 3"),
-        ({"degree_form": "soft", "degree": 3}, "'soft', which mixes degrees 2, 3 and 4, but the degree is 3"),
-        ({"degree_form": "soft", "mixing": "toeplitz"}, "mixing 'toeplitz' has one form only"),
-        ({"mixing": "fourier"}, "mixing is 'fourier'; it must be one of 'content', 'toeplitz', 'triangular'"),
-        ({"feed_forward": "mlp"}, "feed_forward is 'mlp'; it must be one of 'glu', 'none'"),
-        ({"normalization": "layer"}, "normalization is 'layer'; it must be one of 'rms', 'static', 'batch', 'none'"),
-        ({"normalization": "static", "norm_type": "layer"}, "norm_type is 'layer', but normalization is 'static'"),
-        ({"norm_type": "batch"}, "norm_type is 'batch', but normalization is 'rms': .* 'simple_rms' or 'layer'"),
-        ({"soft_degree_target": 4.5}, "soft_degree_target is 4.5; it must be greater than 2 and less than 4"),
-        ({"degree_penalty": -1}, "degree_penalty is -1; it must be at least 0"),
-    ],
-)
-def test_bad_configurations_are_refused(fields, message):
-    with pytest.raises(ValueError, match=message):
-        TestPolyTransformer().config(**fields)
-
-
-def test_learned_positions_end():
-    model = TestPolyTransformer().make(mixing="triangular", max_position_embeddings=8)
-    with pytest.raises(ValueError, match=r"9 tokens, .* 0 to 7 \(max_position_embeddings\)"):
-        model(torch.randint(VOCAB, (1, 9)))
-    with pytest.raises(ValueError, match="the context length cannot be changed"):
-        model.set_context_length(16)
-    assert model.config.max_position_embeddings == 8
-
-
-def test_the_configuration_knows_the_choices_of_the_mixer():
-    assert configuration._DEGREE_FORMS == DEGREE_FORMS
-    assert configuration._MIXINGS == MIXINGS
-    assert tuple(configuration._NORM_TYPES) == NORMALIZATIONS
-
-
-@pytest.mark.parametrize("gated", [False, True])
-def test_a_static_cache_refuses_other_rows(gated):
-    """Sums of other rows would be lost without a word."""
-    config = PolyTransformerConfig(
-        vocab_size=23, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, forget_gate=gated
-    )
-    model = PolyTransformerForCausalLM(config).eval()
-    cache = StaticCache(config=config, max_cache_len=64)
-    ids = torch.randint(23, (3, 8))
-    model(ids[:1], past_key_values=cache, use_cache=True)
-    with pytest.raises(ValueError, match="3 rows cannot continue a cache of 1 rows"):
-        model(ids, past_key_values=cache, use_cache=True)
-    cache.reset()
-    model(ids, past_key_values=cache, use_cache=True)
-
-
-@pytest.mark.parametrize("gated", [False, True])
-def test_gradients_reach_through_a_static_cache_and_no_rows_are_no_fault(gated):
-    config = PolyTransformerConfig(
-        vocab_size=23, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, forget_gate=gated
-    )
-    model = PolyTransformerForCausalLM(config).eval()
-    ids = torch.randint(23, (2, 90))
-    cache = StaticCache(config=config, max_cache_len=100)
-    model(ids[:, :40], past_key_values=cache, use_cache=True)
-    model(ids[:, 40:], past_key_values=cache, use_cache=True).logits.sum().backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters() if p.requires_grad)
-    out = model(ids[:0], past_key_values=DynamicCache(config=config), use_cache=True)
-    assert out.logits.shape == (0, 90, 23)
