@@ -7,6 +7,7 @@ imports these.
 from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
 from .environment import run_environment
 from .recipes import (
+    check_fields,
     config_from_overrides,
     merge_recipes,
     parse_overrides,
@@ -30,6 +31,7 @@ __all__ = [
     "Run",
     "Summary",
     "block_scores",
+    "check_fields",
     "choose_checkpoint",
     "config_from_overrides",
     "corpus_metrics",

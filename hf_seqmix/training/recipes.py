@@ -15,8 +15,10 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from .run import Run
+from .spelling import allowed_names
 
 __all__ = [
+    "check_fields",
     "config_from_overrides",
     "merge_recipes",
     "parse_overrides",
@@ -60,7 +62,7 @@ def read_recipe(
         text = path.read_text(encoding="utf-8")
         recipe = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (yaml.YAMLError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"the recipe {path} is not YAML: {error}") from error
+        raise ValueError(f"the recipe {path} is not YAML: {' '.join(str(error).split())}") from error
     if isinstance(recipe, dict) and "task" in recipe:
         run = Run.from_json(recipe, str(path))
         training = {**run.training, "seed": run.seed}
@@ -82,16 +84,23 @@ def _check_sections(path: Path, recipe: Any, allowed: Mapping[str, Collection[st
     if not isinstance(recipe, dict) or not all(isinstance(section, dict) for section in recipe.values()):
         of = f"each of the sections {', '.join(allowed)}" if allowed else "its sections"
         raise ValueError(f"the recipe {path} must map {of} to keys and values.")
+    for section, values in recipe.items():
+        overrides = values.get("config_overrides")
+        if overrides is not None and not isinstance(overrides, dict):
+            raise ValueError(
+                f"config_overrides in the section {section!r} of the recipe {path} must map fields to values, such as "
+                f"{{hidden_size: 256}}; given {overrides!r}."
+            )
     if allowed is None:
         return
     for section, values in recipe.items():
         if section not in allowed:
-            raise ValueError(f"the recipe {path} has a section {section!r}; allowed are {', '.join(allowed)}.")
+            raise ValueError(f"the recipe {path} has a section {section!r}; {allowed_names([section], list(allowed))}")
         unknown = sorted(set(map(str, values)) - set(allowed[section]))
         if unknown:
             raise ValueError(
                 f"the section {section!r} of the recipe {path} has the unknown key {', '.join(map(repr, unknown))}; "
-                f"allowed are {', '.join(sorted(allowed[section]))}."
+                f"{allowed_names(unknown, sorted(allowed[section]))}"
             )
 
 
@@ -176,15 +185,47 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
     """Read `key=value` pairs, the later of equal keys winning; a value is JSON or else YAML, so `1e-6` is a number.
 
     Raises:
-        ValueError: a pair has no key or no equals sign.
+        ValueError: a pair has no key or no equals sign, or its value is neither JSON nor YAML.
     """
     overrides = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
             raise ValueError(f"{pair!r} is no override; write key=value, for example hidden_size=256.")
-        overrides[key] = _parse_value(value)
+        try:
+            overrides[key] = _parse_value(value)
+        except yaml.YAMLError as error:
+            raise ValueError(
+                f"the value of {pair!r} is neither JSON nor YAML; is a bracket or a quote missing?"
+            ) from error
     return overrides
+
+
+def check_fields(model_type: str, fields: Collection[str]) -> set[str]:
+    """Return the fields of a configuration.
+
+    Args:
+        model_type: any that `AutoConfig` knows.
+        fields: that it must have.
+
+    Raises:
+        ValueError: the model type or a field is unknown.
+    """
+    if model_type not in CONFIG_MAPPING:
+        known = "allowed are the families of hf_seqmix and the model types of transformers, for example tnn, "
+        known += "seqmix_hybrid, llama, bert."
+        raise ValueError(
+            f"there is no model type {model_type!r}; {allowed_names([model_type], list(CONFIG_MAPPING), known)}"
+        )
+    config_class = CONFIG_MAPPING[model_type]
+    allowed = {entry.name for entry in dataclasses.fields(config_class)} | set(config_class.attribute_map)
+    allowed.add("num_labels")  # a property of every configuration
+    if unknown := sorted(set(fields) - allowed):
+        raise ValueError(
+            f"a {model_type} configuration has no field {', '.join(map(repr, unknown))}; "
+            f"{allowed_names(unknown, sorted(allowed))}"
+        )
+    return allowed
 
 
 def config_from_overrides(
@@ -200,20 +241,7 @@ def config_from_overrides(
     Raises:
         ValueError: the model type or a field of `overrides` is unknown, or a value is refused.
     """
-    if model_type not in CONFIG_MAPPING:
-        raise ValueError(
-            f"there is no model type {model_type!r}; allowed are the families of hf_seqmix and the model types of"
-            " transformers, for example tnn, seqmix_hybrid, llama, bert."
-        )
-    config_class = CONFIG_MAPPING[model_type]
-    allowed = {entry.name for entry in dataclasses.fields(config_class)} | set(config_class.attribute_map)
-    allowed.add("num_labels")  # a property of every configuration
-    unknown = sorted(set(overrides) - allowed)
-    if unknown:
-        raise ValueError(
-            f"a {model_type} configuration has no field {', '.join(map(repr, unknown))}; "
-            f"it has {', '.join(sorted(allowed))}."
-        )
+    allowed = check_fields(model_type, overrides)
     known = {name: value for name, value in derived.items() if name in allowed}
     try:
         return AutoConfig.for_model(model_type, **{**known, **overrides})

@@ -313,7 +313,7 @@ def test_models_of_the_library_train_too(pretrain: ModuleType, model_type: str, 
     ("more", "message"),
     [
         (["--model-type", "tnnn"], "no model type 'tnnn'"),
-        (["--config-overrides", "hidden_sizes=3"], "has no field 'hidden_sizes'; it has .*hidden_size"),
+        (["--config-overrides", "hidden_sizes=3"], "has no field 'hidden_sizes'; did you mean hidden_size"),
         (["--config-overrides", "decay=2"], "decay is 2"),
         (["--config-overrides", "hidden_size=many"], "configuration is refused.*hidden_size"),
         (["--config-overrides", "vocab_size=100"], "the tokenizer has 384 tokens"),

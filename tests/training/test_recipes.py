@@ -69,7 +69,13 @@ def test_lists_and_mappings(tmp_path: Path) -> None:
         ("optimizer: {lr: 3}", r"section 'optimizer'; allowed are model, training"),
         ("model_type: tnn", "must map each of the sections model, training"),
         ("- model", "must map each of the sections"),
-        ("model: {a: [}", "is not YAML"),
+        ("model: {model_typ: tnn}", r"unknown key 'model_typ'; did you mean model_type\?"),
+        ("trainning: {}", r"section 'trainning'; did you mean training\?"),
+        (
+            "model: {config_overrides: [hidden_size, 3]}",
+            r"must map fields to values, such as .*given \['hidden_size', 3\]",
+        ),
+        ("model: {a: [}", "is not YAML: [^\n]*$"),
         ("", "must map each of the sections"),
         ("families: [tnn]", "must map names of families"),
         ("families: {a: 3}", "must map each of the sections"),
@@ -113,6 +119,8 @@ def test_later_overrides_win_and_others_are_refused() -> None:
     for pair in ("a", "=1"):
         with pytest.raises(ValueError, match="write key=value"):
             parse_overrides([pair])
+    with pytest.raises(ValueError, match=r"'decay=\[1,' is neither JSON nor YAML; is a bracket"):
+        parse_overrides(["decay=[1,"])
 
 
 FAMILIES = """
@@ -186,7 +194,9 @@ def test_a_configuration_of_overrides_and_what_else_is_known() -> None:
     assert vit.num_labels == 3 and not hasattr(vit, "vocab_size")
     for model_type, overrides, message in (
         ("nothing", {}, "no model type 'nothing'"),
-        ("tnn", {"width": 3, "wdith": 4}, "no field 'wdith', 'width'; it has .*hidden_size"),
+        ("tnnn", {}, r"no model type 'tnnn'; did you mean tnn\?"),
+        ("tnn", {"width": 3, "wdith": 4}, "no field 'wdith', 'width'; allowed are .*hidden_size"),
+        ("tnn", {"hiden_size": 3}, r"no field 'hiden_size'; did you mean hidden_size\?"),
         ("tnn", {"hidden_size": 0}, "hidden_size is 0"),
         ("tnn", {"hidden_size": "wide"}, "tnn configuration is refused"),
     ):
