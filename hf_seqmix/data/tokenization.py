@@ -168,8 +168,9 @@ def _pretrained(name: str) -> PreTrainedTokenizerBase:
     try:
         return AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else name)
     except (OSError, ValueError) as error:
+        known = folder.is_dir() and not any(folder.glob("tokenizer*"))
+        reason = "it has no tokenizer.json." if known else str(error).splitlines()[0]  # the rest is links
         raise ValueError(
-            f"{name!r} gave no tokenizer: {error} Allowed are 'byte', 'listops', 'bpe:SIZE' such as 'bpe:4096', a"
-            " folder with"
-            " tokenizer.json or with vocab.json and merges.txt, and the name of a pretrained tokenizer."
+            f"{name!r} gave no tokenizer: {reason} Allowed are 'byte', 'listops', 'bpe:SIZE' such as 'bpe:4096', a"
+            " folder with tokenizer.json or with vocab.json and merges.txt, and the name of a pretrained tokenizer."
         ) from error

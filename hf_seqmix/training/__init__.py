@@ -6,6 +6,7 @@ imports these.
 
 from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
 from .environment import run_environment
+from .opening import explain_model_error, fault_of_model
 from .recipes import (
     check_fields,
     config_from_overrides,
@@ -35,9 +36,11 @@ __all__ = [
     "choose_checkpoint",
     "config_from_overrides",
     "corpus_metrics",
+    "explain_model_error",
     "explain_write_error",
     "fault_of",
     "fault_of_files",
+    "fault_of_model",
     "group_results",
     "last_complete_checkpoint",
     "markdown_table",

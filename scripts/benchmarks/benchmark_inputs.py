@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix import __version__
 from hf_seqmix.data import ByteNGram, build_tokenizer, count_bytes, load_corpus
-from hf_seqmix.training import fault_of_files
+from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.environment import file_digest
 
 logger = logging.getLogger("run_benchmarks")
@@ -136,8 +136,7 @@ def open_model(
         )
         return load(name, dtype=arguments.dtype, trust_remote_code=arguments.trust_remote_code), tokenizer
     except (OSError, ValueError, SafetensorError) as error:
-        # The libraries do not say which of a model's files is cut short.
-        raise ValueError(fault_of_files(name) or str(error)) from error
+        raise ValueError(explain_model_error(name, error)) from error
 
 
 def prepare_kernels(model: PreTrainedModel, name: str, length: int) -> None:

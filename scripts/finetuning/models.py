@@ -24,7 +24,7 @@ from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
-from hf_seqmix.training import config_from_overrides, fault_of_files, parse_overrides, tokenizer_fields
+from hf_seqmix.training import config_from_overrides, explain_model_error, parse_overrides, tokenizer_fields
 
 from .arguments import Arguments
 
@@ -67,8 +67,8 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
         return AutoTokenizer.from_pretrained(model.model, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"no tokenizer could be loaded from {model.model}. Is the name right? If the checkpoint has none, give "
-            f"--tokenizer. ({error})"
+            f"no tokenizer could be loaded: {explain_model_error(str(model.model), error)} If the checkpoint has "
+            "none, give --tokenizer."
         ) from error
 
 
@@ -124,9 +124,7 @@ def load_model(
                 # Weights are trained in float32, whatever they were saved in; --bf16 computes in less.
                 model = auto.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust, **task_fields)
         except (OSError, ValueError, SafetensorError) as error:
-            # The libraries do not say which of a model's files is cut short.
-            fault = fault_of_files(name)
-            raise ValueError(f"{name}: {fault}" if fault else str(error)) from error
+            raise ValueError(explain_model_error(name, error)) from error
     if tokenizer is not None:
         add_padding(model, tokenizer)
     return model

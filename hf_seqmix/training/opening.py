@@ -1,0 +1,46 @@
+"""Why a saved model cannot be opened: the libraries do not say which of its files is missing or cut short."""
+
+import re
+from pathlib import Path
+
+from .checkpoints import fault_of_files
+
+__all__ = ["explain_model_error", "fault_of_model"]
+
+_HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+_WEIGHTS = (".safetensors", ".bin")
+
+
+def fault_of_model(name: str | Path) -> str | None:
+    """Return what is wrong with a saved model; None if nothing is seen, or if it may be one of the Hub.
+
+    Args:
+        name: a folder, or a name on the Hub.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_file():
+        return "it is a file; give the folder of a saved model"
+    if not folder.is_dir():
+        known = _HUB_NAME.fullmatch(str(name)) and not str(name).startswith(".")
+        return None if known else "there is no such folder"
+    if not (folder / "config.json").is_file():
+        return "config.json is missing; is the folder one of a saved model?"
+    if fault := fault_of_files(folder):
+        return fault
+    return None if any(path.suffix in _WEIGHTS for path in folder.iterdir()) else "model.safetensors is missing"
+
+
+def explain_model_error(name: str | Path, error: BaseException) -> str:
+    """Return in a line why a saved model or its tokenizer could not be opened.
+
+    Args:
+        name: a folder, or a name on the Hub.
+        error: of the library.
+    """
+    text = " ".join(str(error).split())
+    if not Path(name).expanduser().is_dir() and "couldn't connect" in text:
+        return f"{name} is no folder here (paths start from {Path.cwd()}), and the Hub cannot be reached."
+    if "backend tokenizer" in text:
+        text = "it has no tokenizer"
+    # The library goes on with a list of hundreds of classes.
+    return f"{name}: {fault_of_model(name) or text.partition(' Model type should be one of')[0]}"

@@ -1,0 +1,43 @@
+"""Why a saved model cannot be opened: which file, and in one line."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from hf_seqmix._files import write_json
+from hf_seqmix.training.opening import explain_model_error, fault_of_model
+
+
+def test_the_fault_of_a_model_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    assert fault_of_model(folder) == "there is no such folder"
+    assert fault_of_model("./model") == "there is no such folder"
+    assert fault_of_model("someone/model") is None
+    folder.mkdir()
+    assert "config.json is missing" in str(fault_of_model(folder))
+    write_json(folder / "config.json", {})
+    assert "it is a file" in str(fault_of_model(folder / "config.json"))
+    assert fault_of_model(folder) == "model.safetensors is missing"
+    save_file({"weight": torch.ones(9)}, folder / "model.safetensors")
+    assert fault_of_model(folder) is None
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-5])
+    assert "model.safetensors is cut short" in str(fault_of_model(folder))
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ("We couldn't connect to 'https://hub' to load\nthe files", "is no folder here .*the Hub cannot be reached"),
+        (
+            "Couldn't instantiate the backend tokenizer from one of: \n(1) a file",
+            "nowhere/model: it has no tokenizer$",
+        ),
+        ("Unrecognized class X.\nModel type should be one of A, B", r"nowhere/model: Unrecognized class X\.$"),
+    ],
+)
+def test_what_the_library_says_is_told_in_a_line(said: str, told: str) -> None:
+    text = explain_model_error("nowhere/model", ValueError(said))
+    assert "\n" not in text and re.search(told, text)
