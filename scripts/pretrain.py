@@ -20,7 +20,7 @@ from typing import Any
 
 from pretraining.arguments import Arguments, parse_arguments, set_length, tokens_per_update
 from pretraining.inputs import build_blocks, load_documents, load_tokenizer
-from pretraining.models import build_config, build_model
+from pretraining.models import build_config, build_model, check_model
 from pretraining.tokens import check_ids, load_blocks
 from transformers import default_data_collator
 from transformers.trainer_utils import IntervalStrategy
@@ -43,6 +43,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     """Return data, tokenizer and model as a `Trainer`."""
     training = arguments.training
     set_length(arguments)
+    check_model(arguments)
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:  # or other machines would find what this one has begun to write
             overwrite = arguments.run.overwrite_output_dir

@@ -24,7 +24,8 @@ from .memory import keep_freed_memory
 from .optimizers import OptimizerError
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
-from .run_folder import INTERRUPTED, explain_write_error
+from .run_folder import INTERRUPTED, explain_write_error, nothing_left
+from .spelling import allowed_names
 from .training_arguments import SeqMixTrainingArguments
 
 __all__ = ["Arguments", "RunArguments", "arguments_parser", "read_arguments", "run_script"]
@@ -34,6 +35,17 @@ Data = TypeVar("Data")
 Own = TypeVar("Own", bound="RunArguments")
 AnyArguments = TypeVar("AnyArguments", bound="Arguments[Any, Any, Any]")
 Prepared = TypeVar("Prepared")
+
+_LEAST = {
+    "per_device_train_batch_size": 1,
+    "per_device_eval_batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "learning_rate": 0,
+    "num_train_epochs": 0,
+    "seed": 0,
+    "batch_norm_batches": 0,
+}
+"""Arguments of every run -> the least that makes sense, which would be found out late or never."""
 
 
 @dataclass
@@ -89,24 +101,37 @@ class Arguments(Generic[Model, Data, Own]):
     run: Own
     training: SeqMixTrainingArguments
 
-    def check_length(self) -> None:
-        """Check that one argument says how long to train.
+    def check(self) -> None:
+        """Check what every run is told, before anything is read or written.
 
         Raises:
-            ValueError: for a budget that is not positive, or that comes with a number of updates.
+            ValueError: there is no output folder, a number is out of range, the budget comes with a number of updates,
+                or there is no folder to continue from.
         """
-        seconds = self.run.max_seconds
+        training, run = self.training, self.run
+        if not training.output_dir:
+            raise ValueError("give --output-dir, the folder where the model and its results go.")
+        for name, least in _LEAST.items():
+            value = getattr(run if hasattr(run, name) else training, name)
+            if not least <= value < math.inf:
+                raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least {least} and finite.")
+        if training.max_steps == 0 or training.max_steps < -1:
+            raise ValueError(f"--max-steps is {training.max_steps}; give at least 1.")
+        run.watch()
+        if self.resume not in (None, LAST) and not Path(str(self.resume)).is_dir():
+            raise ValueError(f"there is no checkpoint {self.resume} to --resume from. Check the spelling.")
+        seconds = run.max_seconds
         if seconds is None:
             return
         if not 0 < seconds < math.inf:
             raise ValueError(f"--max-seconds is {seconds}; it must be positive and finite.")
-        if self.training.max_steps > 0:
+        if training.max_steps > 0:
             raise ValueError("--max-seconds and --max-steps both say how long to train; give one of them.")
 
     @property
     def folder(self) -> Path:
         """Where the run writes."""
-        return Path(self.training.output_dir or "trainer_output")
+        return Path(str(self.training.output_dir))
 
     @property
     def resume(self) -> str | None:
@@ -147,7 +172,13 @@ def arguments_parser(
         formatter_class=_HelpFormatter,
         allow_abbrev=False,
     )
-    shared = {"logging_steps": 0.01, "report_to": "none", "dataloader_pin_memory": torch.accelerator.is_available()}
+    # Empty, or the library would write to a folder of its own choice.
+    shared = {
+        "output_dir": "",
+        "logging_steps": 0.01,
+        "report_to": "none",
+        "dataloader_pin_memory": torch.accelerator.is_available(),
+    }
     parser.set_defaults(**shared, **defaults)
     parser.add_argument(
         "--recipe", help="A file with arguments, see scripts/recipes; arguments on this line override the file's."
@@ -179,7 +210,7 @@ def read_arguments(
         An object of each kind, and the training arguments.
 
     Raises:
-        ValueError: the recipe has a section or key that there is not.
+        ValueError: there is no such option, or the recipe has a section or key that there is not.
     """
     recipe = parser.parse_known_args(list(argv))[0].recipe
     typed = list(argv)
@@ -191,7 +222,14 @@ def read_arguments(
             for section, parts in sections.items()
         }
         typed = recipe_arguments(without_replaced(read_recipe(recipe, allowed, family), argv, replaces)) + typed
-    parsed = tuple(parser.parse_args_into_dataclasses(args=typed)[: len(kinds) + 1])
+    *objects, unknown = parser.parse_args_into_dataclasses(args=typed, return_remaining_strings=True)
+    if unknown:
+        names = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown
+        options = [option for action in parser._actions for option in action.option_strings if "_" not in option]
+        raise ValueError(
+            f"there is no option {', '.join(names)}; {allowed_names(names, options, '--help lists all there are.')}"
+        )
+    parsed = tuple(objects[: len(kinds) + 1])
     training: SeqMixTrainingArguments = parsed[-1]
     if training.run_name is None:
         # A tracker that is started again after training, for the last evaluation, finds the run by its name.
@@ -224,8 +262,9 @@ def run_script(
         sys.exit(f"{name}: {error}")
     try:
         try:
-            prepared, trainer = prepare(arguments)
-            checkpoint, line = trainer.find_checkpoint(arguments.resume)
+            with nothing_left(arguments.folder, mine=arguments.training.process_index == 0):
+                prepared, trainer = prepare(arguments)
+                checkpoint, line = trainer.find_checkpoint(arguments.resume)
         except ValueError as error:
             sys.exit(f"{name}: {error}")
         if line is not None and trainer.is_world_process_zero():

@@ -3,13 +3,15 @@
 import errno
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError
 
 from .checkpoints import last_complete_checkpoint, saved_checkpoints
 
-__all__ = ["INTERRUPTED", "explain_write_error", "prepare_run_folder"]
+__all__ = ["INTERRUPTED", "explain_write_error", "nothing_left", "prepare_run_folder"]
 
 INTERRUPTED = 130
 """The exit status that shells give a command that Ctrl-C ended."""
@@ -58,6 +60,29 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
             "--output-dir."
         ) from error
     return folder
+
+
+@contextmanager
+def nothing_left(folder: str | Path, *, mine: bool = True) -> Iterator[None]:
+    """Leave a folder that is new or empty as it was where what is prepared in it is refused by a `ValueError`.
+
+    Else the command, given again without its fault, would find a folder that is not empty.
+
+    Args:
+        folder: where the run will write.
+        mine: whether this process is the one that clears up.
+    """
+    folder = Path(folder)
+    existed = folder.exists()
+    free = mine and not (existed and (not folder.is_dir() or any(folder.iterdir())))
+    try:
+        yield
+    except ValueError:
+        if free:
+            shutil.rmtree(folder, ignore_errors=True)
+            if existed:
+                folder.mkdir(exist_ok=True)
+        raise
 
 
 def explain_write_error(error: BaseException, folder: str | Path) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from hf_seqmix.data.labelled import GLUE_TASKS
-from hf_seqmix.training import arguments
+from hf_seqmix.training import arguments, check_fields, parse_overrides
 
 # What on the command line makes other keys of a recipe meaningless: the same said otherwise, or laid out for another
 # length.
@@ -209,7 +209,9 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("--tokenizer, --text-columns and --max-length are for text, not for image-classification.")
     if not arguments.reads_images and (data.image_column or data.image_mean or data.image_std):
         raise ValueError("--image-column, --image-mean and --image-std belong to --task image-classification.")
-    arguments.check_length()
+    arguments.check()
+    if model.model_type is not None:
+        check_fields(model.model_type, parse_overrides(model.config_overrides))
     if run.schedule_steps is not None and run.max_seconds is not None:
         raise ValueError("--schedule-steps lays out a number of updates, which --max-seconds leaves open; give one.")
     if run.schedule_steps is not None and run.schedule_steps < 1:

@@ -166,7 +166,18 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("--max-tokens and --max-steps both say how long to train; give one of them.")
     if run.max_tokens is not None and run.max_seconds is not None:
         raise ValueError("--max-tokens and --max-seconds both say how long to train; give one of them.")
-    arguments.check_length()
+    arguments.check()
+    least = {
+        "--block-size": (data.block_size, 2),
+        "--max-eval-blocks": (data.max_eval_blocks, 1),
+        "--global-batch-size": (run.global_batch_size, 1),
+        "--shuffle-buffer-size": (data.shuffle_buffer_size, 1),
+    }
+    for name, (value, bound) in least.items():
+        if value is not None and value < bound:
+            raise ValueError(f"{name} is {value}; it must be at least {bound}.")
+    if not 0 < data.mlm_probability < 1:
+        raise ValueError(f"--mlm-probability must lie between 0 and 1; given {data.mlm_probability}.")
     if data.streaming and run.max_tokens is None and run.max_seconds is None and training.max_steps <= 0:
         raise ValueError(
             "a stream has no known length: with --streaming give --max-tokens, --max-steps or --max-seconds."

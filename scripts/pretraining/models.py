@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForMaskedLM,
@@ -17,9 +19,30 @@ from transformers import (
 )
 
 # Importing the package registers its families with the Auto classes.
-from hf_seqmix.training import config_from_overrides, fault_of_files, parse_overrides, tokenizer_fields
+from hf_seqmix.training import (
+    config_from_overrides,
+    explain_model_error,
+    fault_of_model,
+    parse_overrides,
+    tokenizer_fields,
+)
 
 from .arguments import Arguments
+
+
+def check_model(arguments: Arguments) -> None:
+    """Check what can be known of the model before its data is read, which may take long.
+
+    Raises:
+        ValueError: if the family or a field is unknown, a value is refused, the family has no language model of this
+            kind, or a file of a trained model is missing or damaged.
+    """
+    name, objective = arguments.model.model, arguments.model.objective
+    if name is not None and (fault := fault_of_model(name)):
+        raise ValueError(f"--model {name}: {fault}")
+    kind = type(build_config(arguments, None))
+    if kind not in (MODEL_FOR_CAUSAL_LM_MAPPING if objective == "causal" else MODEL_FOR_MASKED_LM_MAPPING):
+        raise ValueError(f"there is no {objective} language model of the type {kind.model_type}.")
 
 
 def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase | None) -> PreTrainedConfig:
@@ -46,7 +69,10 @@ def _config_from_scratch(arguments: Arguments, tokenizer: PreTrainedTokenizerBas
     if model.config_file is not None:
         if not Path(model.config_file).is_file():
             raise ValueError(f"there is no configuration file {model.config_file}. Check the spelling.")
-        values = PreTrainedConfig.get_config_dict(model.config_file)[0]
+        try:
+            values = PreTrainedConfig.get_config_dict(model.config_file)[0]
+        except OSError as error:
+            raise ValueError(f"--config-file {model.config_file} is not JSON.") from error
         model_type = values.pop("model_type", None)
     else:
         values, model_type = {}, model.model_type
@@ -91,6 +117,4 @@ def _read(auto: Any, name: str, **options: Any) -> Any:
     try:
         return auto.from_pretrained(name, **options)
     except (OSError, ValueError, SafetensorError) as error:
-        # The libraries do not say which of a model's files is cut short.
-        fault = fault_of_files(name)
-        raise ValueError(f"{name}: {fault}" if fault else str(error)) from error
+        raise ValueError(explain_model_error(name, error)) from error

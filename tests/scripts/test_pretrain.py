@@ -315,6 +315,11 @@ def test_models_of_the_library_train_too(pretrain: ModuleType, model_type: str, 
         (["--model-type", "tnnn"], "no model type 'tnnn'"),
         (["--config-overrides", "hidden_sizes=3"], "has no field 'hidden_sizes'; did you mean hidden_size"),
         (["--config-overrides", "decay=2"], "decay is 2"),
+        (["--block-size", "1"], "--block-size is 1; it must be at least 2"),
+        (["--max-eval-blocks", "0"], "--max-eval-blocks is 0; it must be at least 1"),
+        (["--global-batch-size", "-8"], "--global-batch-size is -8; it must be at least 1"),
+        (["--streaming", "--max-steps", "1", "--shuffle-buffer-size", "0"], "--shuffle-buffer-size is 0"),
+        (["--mlm-probability", "2"], r"--mlm-probability must lie between 0 and 1; given 2\.0"),
         (["--config-overrides", "hidden_size=many"], "configuration is refused.*hidden_size"),
         (["--config-overrides", "vocab_size=100"], "the tokenizer has 384 tokens"),
         (["--config-file", "config.json"], "either --model-type"),
@@ -335,7 +340,27 @@ def test_wrong_input_ends_with_a_message(
 ) -> None:
     with pytest.raises(SystemExit, match=f"(?s)pretrain.py: .*{message}"):
         pretrain.main(command(text, tmp_path / "run", *more))
-    assert not (tmp_path / "run" / "results.json").exists()
+    assert not (tmp_path / "run").exists()  # or the command without its fault would find a folder that is not empty
+
+
+def test_a_wrong_model_is_found_before_the_data_is_read(pretrain: ModuleType, tmp_path: Path) -> None:
+    data = command(tmp_path / "no-such.txt", tmp_path / "run")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "config.json").write_text("{")
+    for more, message in (
+        (["--config-overrides", "decay=2"], "decay is 2"),
+        (["--config-overrides", "width=2"], "no field 'width'"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            pretrain.main([*data, *more])
+    of_trained = [*SHORT, "--train-file", "no-such.txt", "--output-dir", str(tmp_path / "run")]
+    for more, message in (
+        (["--model", str(tmp_path / "model")], "config.json is missing"),
+        (["--config-file", str(tmp_path / "config.json")], "config.json is not JSON"),
+        (["--model-type", "vit"], "there is no causal language model of the type vit"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            pretrain.main([*of_trained, *more])
 
 
 def test_a_folder_in_use_is_refused_and_nothing_in_it_lost(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:

@@ -55,6 +55,32 @@ def test_the_command_line_overrides_a_run_that_is_a_recipe(tmp_path: Path) -> No
         parse(*words)
 
 
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--model-typ", "tnn"], r"there is no option --model-typ; did you mean --model-type\?"),
+        (["--quick", "--max-step=3"], r"there is no option --quick, --max-step; --help lists all there are"),
+        (["tnn"], "there is no option tnn"),
+        (["--per-device-train-batch-size", "0"], "--per-device-train-batch-size is 0; it must be at least 1"),
+        (["--learning-rate", "-1"], r"--learning-rate is -1\.0; it must be at least 0"),
+        (["--num-train-epochs", "nan"], "--num-train-epochs is nan"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--batch-norm-batches", "-3"], "--batch-norm-batches is -3; it must be at least 0"),
+        (["--max-steps", "-3"], "--max-steps is -3; give at least 1"),
+        (["--back-off-factor", "3"], r"--back-off-factor is 3\.0"),
+        (["--resume", "no-such"], "there is no checkpoint no-such to --resume from"),
+    ],
+)
+def test_wrong_arguments_of_every_run_are_refused(tmp_path: Path, more: list[str], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse("--output-dir", str(tmp_path), *more).check()
+
+
+def test_there_is_no_run_without_a_folder() -> None:
+    with pytest.raises(ValueError, match="give --output-dir"):
+        parse().check()
+
+
 def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: Path, caplog) -> None:
     arguments = parse("--output-dir", str(tmp_path))
 

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 
 from hf_seqmix._files import write_json
 from hf_seqmix.training import explain_write_error, prepare_run_folder
+from hf_seqmix.training.run_folder import nothing_left
 from tests.training.checkpoint_folder import write_checkpoint
 
 
@@ -48,6 +49,26 @@ def test_a_file_or_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("tempfile.TemporaryFile", read_only)
     with pytest.raises(ValueError, match="cannot be written to: Read-only file system"):
         prepare_run_folder(tmp_path / "run")
+
+
+def test_what_is_refused_leaves_a_free_folder_as_it_was(tmp_path: Path) -> None:
+    for name, error, left in (
+        ("new", ValueError, None),
+        ("empty", ValueError, []),
+        ("used", ValueError, ["kept", "written"]),
+        ("stopped", KeyboardInterrupt, ["written"]),
+    ):
+        folder = tmp_path / name
+        if name in ("empty", "used"):
+            folder.mkdir()
+        if name == "used":
+            (folder / "kept").write_text("x")
+        with pytest.raises(error), nothing_left(folder):
+            folder.mkdir(exist_ok=True)
+            (folder / "written").write_text("x")
+            raise error
+        found = sorted(path.name for path in folder.iterdir()) if folder.exists() else None
+        assert found == left, name
 
 
 def test_only_errors_of_the_disk_are_explained(tmp_path: Path) -> None:
