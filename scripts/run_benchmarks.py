@@ -38,8 +38,13 @@ from benchmarks.benchmark_recipes import add_recipes
 from benchmarks.benchmark_report import add_report
 from benchmarks.benchmark_tradeoff import add_tradeoff
 from benchmarks.benchmark_training import Report
+from finetuning import arguments as finetuning
+from pretraining import arguments as pretraining
 
 from hf_seqmix.training.run_folder import INTERRUPTED, explain_write_error, prepare_run_folder
+
+SCRIPTS = {"pretrain.py": pretraining, "finetune.py": finetuning}
+"""Script that trains -> what reads its command line: wrong arguments of a run are found before any process starts."""
 
 STOPPED = "run_benchmarks.py: interrupted; the same command continues where it stopped."
 
@@ -54,6 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.set_defaults(scripts=SCRIPTS)
     benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="benchmark")
     add_language_modeling(benchmarks)
     add_masked_language_modeling(benchmarks)

@@ -19,7 +19,7 @@ from hf_seqmix.training.run import Run
 from hf_seqmix.training.timing import in_fresh_process
 
 from .benchmark_inputs import default_device
-from .benchmark_training import LOG, Job, Report, origin, train_all, training_arguments, write_report
+from .benchmark_training import LOG, Job, Report, check_jobs, origin, train_all, training_arguments, write_report
 from .equal_seconds import updates_in
 from .leaderboard_costs import Contest, decoding_costs, training_costs
 from .leaderboard_models import language_recipe, names_of, recipe_of
@@ -177,6 +177,7 @@ def run_language(arguments: argparse.Namespace) -> Report:
     updates: dict[str, int] = {}
     if not arguments.costs:
         kinds = {name: language_job(arguments, name, 1.0, first, "seconds", None) for name in names}
+        check_jobs(arguments, list(kinds.values()))
         known = updates_in(arguments.max_seconds, list(kinds.values()), arguments.time_in_turns, arguments.output_dir)
         updates = {name: known[job.name] for name, job in kinds.items()}
 

@@ -5,7 +5,7 @@ import dataclasses
 import functools
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +14,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
-from hf_seqmix.training.arguments import RunArguments
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from .benchmark_inputs import default_device, first_bytes
-from .benchmark_training import RATES, Job, Report, make_run, train_all, training_arguments, write_report
+from .benchmark_training import RATES, Job, Report, check_jobs, make_run, train_all, training_arguments, write_report
 from .equal_seconds import timings_table, updates_in
 from .recipes_report import CHOSEN_BY, LONGER, PLAIN, best_factor, describe
+from .recipes_variants import LENGTHS, check_variants, parse_variants, sections_of, training_names
 
-LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
-OWN = (*LENGTHS, "eval_strategy", "eval_steps", "save_steps", "seed")
-"""Training arguments that the benchmark sets, in each run the same or for each run its own."""
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
 TEST_METRICS = ("test_bits_per_byte", "test_bits_per_byte_longer")
@@ -118,6 +115,7 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
     models = {path.stem: read_recipe(path) for path in arguments.recipes}
     if len(models) < len(arguments.recipes):
         raise ValueError("two recipes have one name, by which results tell models apart: rename one.")
+    check_variants(arguments, models, variants)
     cases = [(model, variant) for model in models for variant in variants]
 
     updates: dict[str, int] = {}
@@ -130,6 +128,7 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
     if arguments.time_in_turns and not arguments.costs:
         kinds = [dataclasses.replace(job(*case, 1.0, first), name=case_name(*case)) for case in cases]
         seconds = seconds_of(arguments)
+        check_jobs(arguments, kinds)
         updates |= updates_in(seconds, kinds, arguments.time_in_turns, arguments.output_dir)
     tried = [job(*case, factor, first) for case in cases for factor in arguments.rate_factors]
     every = [*tried, *(job(*case, 1.0, seed) for case in cases for seed in others)]
@@ -159,32 +158,6 @@ def seconds_of(arguments: argparse.Namespace) -> float:
     return float(arguments.max_seconds or SECONDS[arguments.size])
 
 
-def parse_variants(given: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Return name -> fields and values of the variants of a command line.
-
-    Raises:
-        ValueError: two have one name, or one has no field, or one that the benchmark sets.
-    """
-    variants: dict[str, dict[str, Any]] = {}
-    for name, *fields in given:
-        if name in variants or name == PLAIN or "=" in name:
-            raise ValueError(f"{name!r} cannot be the name of a variant here: give each a name of its own, first.")
-        if not fields:
-            raise ValueError(f"the variant {name} changes nothing: give FIELD=VALUE after its name.")
-        variants[name] = parse_overrides(fields)
-        if fixed := [field for field in OWN if field in variants[name]]:
-            raise ValueError(f"the variant {name} says {', '.join(fixed)}, which the benchmark itself says.")
-    return variants
-
-
-def sections_of(fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the fields of a variant as a recipe: training arguments, and fields of the configuration."""
-    known = {entry.name for kind in (SeqMixTrainingArguments, RunArguments) for entry in dataclasses.fields(kind)}
-    training = {name: value for name, value in fields.items() if name in known}
-    overrides = {name: value for name, value in fields.items() if name not in known}
-    return {"training": training, **({"model": {"config_overrides": overrides}} if overrides else {})}
-
-
 def make_job(
     arguments: argparse.Namespace,
     model: str,
@@ -208,7 +181,7 @@ def make_job(
         updates: that take the model its seconds; None where the run finds out by a trial of its own.
     """
     seconds = seconds_of(arguments)
-    merged = merge_recipes(recipe, sections_of(fields))
+    merged = merge_recipes(recipe, sections_of(fields, training_names(arguments)))
     training = merged["training"]
     # As a float: YAML reads 1e-3 as text.
     rates = {name: float(training[name]) * factor for name in RATES if training.get(name) is not None}

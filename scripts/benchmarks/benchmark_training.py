@@ -22,6 +22,8 @@ from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
 
+from .run_checks import check_runs
+
 SCRIPTS = Path(__file__).resolve().parents[1]
 LOG = "runs.jsonl"
 """Every result of an output folder, a line a run; results.jsonl holds those of the last command."""
@@ -202,6 +204,12 @@ def training_arguments() -> argparse.ArgumentParser:
     return common
 
 
+def check_jobs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:
+    """Refuse before any of them starts what a script would refuse to read."""
+    stages = (stage for job in jobs for stage in (job.before, job) if stage is not None)
+    check_runs(arguments.scripts, ((stage.name, stage.script, stage.run) for stage in stages))
+
+
 def train_all(
     arguments: argparse.Namespace,
     jobs: Sequence[Job],
@@ -221,7 +229,7 @@ def train_all(
         The results of every job that has some; the faults of the others by name.
 
     Raises:
-        ValueError: two jobs have one name, or the log is something else.
+        ValueError: two jobs have one name, the log is something else, or a script would refuse the arguments of a job.
     """
     names = [job.name for job in jobs]
     if len(set(names)) < len(names):
@@ -231,6 +239,7 @@ def train_all(
     missing = [job for job in jobs if arguments.overwrite or log.get(keys[job.name]) is None]
     if len(missing) < len(jobs):
         logger.info(f"{len(jobs) - len(missing)} of {len(jobs)} results are there already")
+    check_jobs(arguments, missing)
     if missing and (arguments.size == "full" or arguments.costs):
         state_costs(arguments, missing if planned is None else planned)
     report = Report()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from hf_seqmix.training import arguments, parse_overrides
+from hf_seqmix.training import arguments, check_fields, parse_overrides
 from hf_seqmix.training.carried_states import StateSettings
 
 # Ways to say the same thing: one of them on the command line replaces the others of a recipe.
@@ -156,6 +156,8 @@ def _check(arguments: Arguments) -> None:
         raise ValueError(
             "give either --model-type, such as tnn, or --config-file, or --model, a trained one, and no two of them."
         )
+    if model.model_type is not None:
+        check_fields(model.model_type, parse_overrides(model.config_overrides))
     if model.model is not None and model.config_overrides:
         raise ValueError(
             "--config-overrides belong to a model with random weights; --model has its own configuration."

@@ -207,10 +207,12 @@ def test_scores_of_the_test_split_stand_beside_the_others(
 def test_arguments_of_the_script_are_no_fields_of_the_configuration(
     script: Any, trained: list[Any], recipe: Path, tmp_path: Path
 ) -> None:
-    typed = ["--no-plain", "--variant", "a", "on_divergence=ignore", "--rate-factors", "1", "--max-seconds", "9"]
+    fields = ["on_divergence=ignore", "state_segments=4"]  # of both scripts, and of pretrain.py alone
+    typed = ["--no-plain", "--variant", "a", *fields, "--rate-factors", "1", "--max-seconds", "9"]
     script.main(command(recipe, tmp_path / "out", *typed))
-    assert trained[0].run.training["on_divergence"] == "ignore"
-    assert "on_divergence" not in trained[0].run.model["config_overrides"]
+    training = trained[0].run.training
+    assert (training["on_divergence"], training["state_segments"]) == ("ignore", 4)
+    assert not {"on_divergence", "state_segments"} & trained[0].run.model["config_overrides"].keys()
 
 
 def test_points_of_seeds_are_drawn_at_their_mean_seconds(script: ModuleType) -> None:
@@ -310,6 +312,14 @@ def test_evaluations_of_a_training_can_be_fewer(
         (["--max-seconds", "-1"], "--max-seconds must be positive"),
         (["--training", "learning_rate=1e-3"], "--training says learning_rate, which would be the same"),
         (["--training", "use_cpu=true", "max_steps=5"], "--training says max_steps"),
+        (["--training", "use_cpus=true"], r"unknown key 'use_cpus'; did you mean use_cpu\?"),
+        (["--training", "weight_decay=much"], "invalid float value: 'much'"),
+        (["--config-overrides", "hiden_size=3"], r"no field 'hiden_size'; did you mean hidden_size\?"),
+        (["--variant", "a", "optm=muon"], r"the variant a says optm: no training .*; did you mean optim\?"),
+        (["--variant", "a", "decays=0.5"], r"the variant a says decays: .*; did you mean decay\?"),
+        (["--variant", "a", "optim=muonn"], "muonn is not a valid"),
+        (["--seeds", "-1"], "--seed is -1"),
+        (["--time-in-turns", "2", "--training", "use_cpus=true"], "did you mean use_cpu"),
     ],
 )
 def test_what_makes_no_sense_is_refused(
@@ -317,3 +327,4 @@ def test_what_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(SystemExit, match=message):
         script.main(command(recipe, tmp_path / "out", *more))
+    assert not trained and not list((tmp_path / "out").rglob("run.json"))  # no process was started
