@@ -21,11 +21,8 @@ data.
 
 import argparse
 import logging
-import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
 
 from benchmarks.benchmark_corpora import add_corpora
 from benchmarks.benchmark_glue import add_glue
@@ -41,12 +38,11 @@ from benchmarks.benchmark_training import Report
 from finetuning import arguments as finetuning
 from pretraining import arguments as pretraining
 
-from hf_seqmix.training.run_folder import INTERRUPTED, explain_write_error, prepare_run_folder
+from hf_seqmix.training.command import explained
+from hf_seqmix.training.run_folder import prepare_run_folder
 
 SCRIPTS = {"pretrain.py": pretraining, "finetune.py": finetuning}
 """Script that trains -> what reads its command line: wrong arguments of a run are found before any process starts."""
-
-STOPPED = "run_benchmarks.py: interrupted; the same command continues where it stopped."
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -74,46 +70,15 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Let SIGTERM end the command as Ctrl-C does, its training process included.
-
-    Without it that signal would leave a training process behind, which would go on in the folder of its run while the
-    same command, given again, resumes that run.
-    """
-
-    def interrupt(number: int, frame: Any) -> None:
-        # Not KeyboardInterrupt, after which `subprocess` kills the process without waiting for its end.
-        logger.error(STOPPED)
-        sys.exit(INTERRUPTED)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
 def main(argv: Sequence[str] | None = None) -> Report:
     """Run the command line and return what was found; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
-    try:
-        with interruptible():
-            if arguments.output_dir is not None:
-                prepare_run_folder(arguments.output_dir, resume=True)
-            report = arguments.run(arguments)
-    except KeyboardInterrupt:
-        logger.error(STOPPED)
-        sys.exit(INTERRUPTED)
-    except ValueError as error:
-        sys.exit(f"run_benchmarks.py: {error}")
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir or ".")
-        if message is None:
-            raise
-        sys.exit(f"run_benchmarks.py: {message}")
+    with explained("run_benchmarks.py", "; the same command continues where it stopped"):
+        if arguments.output_dir is not None:
+            prepare_run_folder(arguments.output_dir, resume=True)
+        report: Report = arguments.run(arguments)
     if report.failures:
         sys.exit(f"run_benchmarks.py: not evaluated completely: {', '.join(report.failures)}; see above.")
     return report

@@ -9,6 +9,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
@@ -18,13 +19,14 @@ from transformers import HfArgumentParser
 
 from .batch_averages import BATCH_NORM_BATCHES
 from .budget import updates_of, updates_within
+from .command import interruptible
 from .divergence import DivergenceWatch
 from .divergence_error import DivergenceError
 from .memory import keep_freed_memory
 from .optimizers import OptimizerError
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
-from .run_folder import INTERRUPTED, explain_write_error, nothing_left
+from .run_folder import explain_write_error, nothing_left
 from .spelling import allowed_names
 from .training_arguments import SeqMixTrainingArguments
 
@@ -254,12 +256,24 @@ def run_script(
     Returns:
         What `finish` gives.
     """
-    logger = logging.getLogger(name.removesuffix(".py"))
     keep_freed_memory()
     try:
         arguments = parse()
     except ValueError as error:
         sys.exit(f"{name}: {error}")
+    said = f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one."
+    # Of several processes, a launcher ends all.
+    with interruptible(said) if arguments.training.world_size == 1 else nullcontext():
+        return _run(name, arguments, prepare, finish)
+
+
+def _run(
+    name: str,
+    arguments: AnyArguments,
+    prepare: Callable[[AnyArguments], tuple[Prepared, ResumableTrainer]],
+    finish: Callable[[AnyArguments, Prepared, str | None], dict[str, Any]],
+) -> dict[str, Any]:
+    logger = logging.getLogger(name.removesuffix(".py"))
     try:
         try:
             with nothing_left(arguments.folder, mine=arguments.training.process_index == 0):
@@ -277,9 +291,6 @@ def run_script(
                 why = f"in {seconds:,g} seconds" if checkpoint is None else "in all, as many as when the run began"
                 logger.warning(f"{steps:,} updates {why}")
         return finish(arguments, prepared, checkpoint)
-    except KeyboardInterrupt:
-        logger.error(f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one.")
-        sys.exit(INTERRUPTED)
     except (DivergenceError, OptimizerError) as error:
         sys.exit(f"{name}: {error}")
     except Exception as error:

@@ -11,10 +11,7 @@ from safetensors import SafetensorError
 
 from .checkpoints import last_complete_checkpoint, saved_checkpoints
 
-__all__ = ["INTERRUPTED", "explain_write_error", "nothing_left", "prepare_run_folder"]
-
-INTERRUPTED = 130
-"""The exit status that shells give a command that Ctrl-C ended."""
+__all__ = ["explain_write_error", "nothing_left", "prepare_run_folder"]
 
 PRECISION_FILE, DIVERGENCE_FILE = "precision.json", "divergence.json"
 RECORDS = (PRECISION_FILE, DIVERGENCE_FILE)
@@ -85,8 +82,13 @@ def nothing_left(folder: str | Path, *, mine: bool = True) -> Iterator[None]:
         raise
 
 
-def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
-    """Return what to tell the user whose run ended with `error`, if the disk is full or read-only; else None."""
+def explain_write_error(error: BaseException, folder: str | Path | None = None) -> str | None:
+    """Return what to tell the user whose run ended with `error`, if the disk is full or read-only; else None.
+
+    Args:
+        error: of the system or of a library.
+        folder: of a training run, which can be resumed.
+    """
     text = str(error)
     is_disk = isinstance(error, OSError) and error.errno in DISK_ERRORS
     is_disk = is_disk or (isinstance(error, SafetensorError) and "I/O error" in text)
@@ -94,10 +96,13 @@ def explain_write_error(error: BaseException, folder: str | Path) -> str | None:
     is_disk = is_disk or (isinstance(error, RuntimeError) and "inline_container" in text and "Reader" not in text)
     if not is_disk:
         return None
+    said = f"a file could not be written; is the disk full or read-only? The system says: {text}"
+    if folder is None:
+        return said
     checkpoint = last_complete_checkpoint(folder)
     left = (
         f"The last complete checkpoint is {checkpoint}; continue from it with --resume."
         if checkpoint
         else "No checkpoint had been written."
     )
-    return f"a file could not be written; is the disk full or read-only? The system says: {text}. {left}"
+    return f"{said}. {left}"

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from generation import alone, check_tokens, code_requests, load
 
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, interleave
@@ -110,6 +111,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+@explained("assisted.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the benchmark and return its rows."""
     arguments = parse_arguments(argv)

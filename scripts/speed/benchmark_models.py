@@ -35,7 +35,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import speed_goals
@@ -53,6 +52,8 @@ from layer_candidates import (
 from protocol import Time, check_all, time_in_turn
 from speed_plots import plot_layers, plot_paper
 
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.rows import row_of, row_results
 from hf_seqmix.training.run import run_of
@@ -243,11 +244,11 @@ def run_table(arguments: argparse.Namespace, table: str, log: ResultFile, left: 
     return rows
 
 
+@explained("benchmark_models.py", "; the same command continues where it stopped")
 def main(argv: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:
     """Run the benchmark and return the rows of each table."""
     arguments = parse_arguments(argv)
-    folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = prepare_run_folder(arguments.output_dir, resume=True)
     log = ResultFile(folder / "benchmark_models.jsonl")
     left = Time(arguments.minutes)
     tables = {table: rows for table in arguments.tables if (rows := run_table(arguments, table, log, left))}

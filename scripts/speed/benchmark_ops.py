@@ -37,7 +37,6 @@ import argparse
 import gc
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import roofline
@@ -58,6 +57,8 @@ from op_candidates import (
 from protocol import Time, WrongResultError, check_all, time_in_turn
 from speed_plots import names_of, plot_op
 
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.rows import row_of, row_results
@@ -210,13 +211,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+@explained("benchmark_ops.py", "; the same command continues where it stopped")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the benchmark and return its rows."""
     arguments = parse_arguments(argv)
     torch.set_num_threads(arguments.threads)
     device = torch.device(arguments.device)
-    folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = prepare_run_folder(arguments.output_dir, resume=True)
     bandwidth = roofline.copy_bandwidth(device, 2**24 if arguments.fast else None)
     log = ResultFile(folder / "benchmark_ops.jsonl")
     rows: list[dict[str, Any]] = []

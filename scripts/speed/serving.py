@@ -22,6 +22,7 @@ import torch
 from generation import Request, alone, check_tokens, code_requests, load
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
@@ -141,6 +142,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+@explained("serving.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the benchmark and return its rows."""
     arguments = parse_arguments(argv)

@@ -23,7 +23,6 @@ import argparse
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +34,8 @@ from tune_candidates import TUNED, candidate_of, variants_of
 
 from hf_seqmix._files import write_json
 from hf_seqmix.ops.common.crossovers import crossovers_in_force
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.rows import row_results
@@ -164,12 +165,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+@explained("tune.py", "; the same command continues where it stopped")
 def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
     """Run the measurements and return the table of crossovers."""
     arguments = parse_arguments(argv)
     torch.set_num_threads(arguments.threads)
-    folder = Path(arguments.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = prepare_run_folder(arguments.output_dir, resume=True)
     log = ResultFile(folder / "tune.jsonl")
     settings = {name: getattr(arguments, name) for name in SETTINGS} | {"torch": torch.__version__}
     left = Time(arguments.minutes)

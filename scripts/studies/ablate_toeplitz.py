@@ -17,7 +17,6 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,7 +26,8 @@ from causal_ski_models import run_causal_ski_text
 from comparison_options import SPLITS
 from ski_settings import run_ski_settings
 
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 
 logger = logging.getLogger("ablate_toeplitz")
 
@@ -96,24 +96,17 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@explained("ablate_toeplitz.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the command line and return what the ablation found; exits with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(sys.argv[1:] if argv is None else argv)
-    try:
-        smallest = min([*getattr(arguments, "lengths", [2]), getattr(arguments, "rounds", 2) + 1])
-        if smallest < 2:
-            raise ValueError("--lengths must be at least 2 and --rounds at least 1.")
-        Path(arguments.output_dir).mkdir(parents=True, exist_ok=True)
-        return arguments.run(arguments)
-    except ValueError as error:
-        sys.exit(f"ablate_toeplitz.py: {error}")
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
-        if message is None:
-            raise
-        sys.exit(f"ablate_toeplitz.py: {message}")
+    smallest = min([*getattr(arguments, "lengths", [2]), getattr(arguments, "rounds", 2) + 1])
+    if smallest < 2:
+        raise ValueError("--lengths must be at least 2 and --rounds at least 1.")
+    prepare_run_folder(arguments.output_dir, resume=True)
+    return arguments.run(arguments)
 
 
 if __name__ == "__main__":

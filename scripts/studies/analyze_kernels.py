@@ -27,7 +27,8 @@ from typing import Any
 from kernel_theory import run_piecewise_linear, run_responses, run_ski_error
 from learned_kernels import run_extrapolation, run_kernels, run_split
 
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 
 logger = logging.getLogger("analyze_kernels")
 
@@ -88,22 +89,15 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@explained("analyze_kernels.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of its table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
     begin = time.perf_counter()
-    try:
-        arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        rows = arguments.run(arguments)
-    except ValueError as error:
-        sys.exit(f"analyze_kernels.py: {error}")
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
-        if message is None:
-            raise
-        sys.exit(f"analyze_kernels.py: {message}")
+    prepare_run_folder(arguments.output_dir, resume=True)
+    rows = arguments.run(arguments)
     logger.info(f"{arguments.output_dir}: done in {time.perf_counter() - begin:.1f} s")
     return rows
 

@@ -25,7 +25,8 @@ from approximation_log import Rows, logger, shared_arguments
 from approximation_order import add_order
 from approximation_rate import add_rate
 
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -43,21 +44,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@explained("approximation.py")
 def main(argv: Sequence[str] | None = None) -> Rows:
     """Run the command line and return the rows of its table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
-    try:
-        arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        return arguments.run(arguments)
-    except ValueError as error:
-        sys.exit(f"approximation.py: {error}")
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
-        if message is None:
-            raise
-        sys.exit(f"approximation.py: {message}")
+    prepare_run_folder(arguments.output_dir, resume=True)
+    return arguments.run(arguments)
 
 
 if __name__ == "__main__":

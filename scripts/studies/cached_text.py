@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.models.auto import AUTO_CLASSES, FAMILIES
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 
@@ -182,6 +183,7 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     return row
 
 
+@explained("cached_text.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

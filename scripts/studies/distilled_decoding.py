@@ -25,7 +25,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.figures import draw_grid, legend_below, line
 from hf_seqmix.data.text import load_corpus
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, interleave, medians_ms
@@ -237,6 +238,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@explained("distilled_decoding.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of the models; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
@@ -249,35 +251,27 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     models: list[dict[str, Any]] = []
     costs: list[dict[str, Any]] = []
     values: dict[str, dict[int, dict[int, list[float]]]] = {}
-    try:
-        arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        texts = load_corpus(arguments.dataset)["test"]["text"][: arguments.documents]
-        for path in arguments.models:
-            of_layers, of_models, values[Path(path).name] = fits_of(path, list(texts), arguments)
-            layers, models, costs = layers + of_layers, models + of_models, costs + costs_of(path, arguments)
-        results = [
-            result
-            for rows, task in ((layers, "distilled layers"), (models, "distilled models"), (costs, "distilled cost"))
-            for result in row_results(rows, task, "model", setting=("exact_taps", "tolerance", "layer", "length"))
-        ]
-        titles: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [
-            (
-                f"Held-out text: {len(texts)} documents, in blocks of {arguments.context_length}.",
-                models,
-                MODEL_COLUMNS,
-            ),
-            ("Layers; errors and bounds of taps are relative to the l1 norm of the kernel.", layers, LAYER_COLUMNS),
-            ("What a cache holds and a step multiplies.", costs, COST_COLUMNS),
-        ]
-        write_report(arguments, "distilled", titles, results)
-        plot(arguments.output_dir / "distilled.png", layers, models, values)
-    except ValueError as error:
-        sys.exit(f"distilled_decoding.py: {error}")
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
-        if message is None:
-            raise
-        sys.exit(f"distilled_decoding.py: {message}")
+    prepare_run_folder(arguments.output_dir, resume=True)
+    texts = load_corpus(arguments.dataset)["test"]["text"][: arguments.documents]
+    for path in arguments.models:
+        of_layers, of_models, values[Path(path).name] = fits_of(path, list(texts), arguments)
+        layers, models, costs = layers + of_layers, models + of_models, costs + costs_of(path, arguments)
+    results = [
+        result
+        for rows, task in ((layers, "distilled layers"), (models, "distilled models"), (costs, "distilled cost"))
+        for result in row_results(rows, task, "model", setting=("exact_taps", "tolerance", "layer", "length"))
+    ]
+    titles: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [
+        (
+            f"Held-out text: {len(texts)} documents, in blocks of {arguments.context_length}.",
+            models,
+            MODEL_COLUMNS,
+        ),
+        ("Layers; errors and bounds of taps are relative to the l1 norm of the kernel.", layers, LAYER_COLUMNS),
+        ("What a cache holds and a step multiplies.", costs, COST_COLUMNS),
+    ]
+    write_report(arguments, "distilled", titles, results)
+    plot(arguments.output_dir / "distilled.png", layers, models, values)
     logger.info(f"{arguments.output_dir}: done in {time.perf_counter() - begin:.1f} s")
     return models
 

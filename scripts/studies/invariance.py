@@ -34,7 +34,8 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 from hf_seqmix.models.auto import FAMILIES
 from hf_seqmix.ops import batch_invariant, forced
 from hf_seqmix.ops.ski import native
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave, medians_ms
@@ -246,6 +247,7 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[d
     return rows, costs
 
 
+@explained("invariance.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of the first table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
@@ -266,21 +268,15 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         sys.exit(f"invariance.py: --length is {arguments.length}; it must be at least 64.")
     torch.set_num_threads(arguments.threads)
     begin = time.perf_counter()
-    try:
-        arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        rows, costs = measure(arguments)
-        titles: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [
-            ("Largest difference of logits in ulps of the largest one; 0 is equal to the last bit.", rows, COLUMNS)
-        ]
-        if costs:
-            titles.append((f"What the fixed order costs, {Clock(torch.device('cpu')).kind}.", costs, COST_COLUMNS))
-        results = row_results(rows, "invariance", "case") + row_results(costs, "cost of a fixed order", "case")
-        write_report(arguments, "invariance", titles, results)
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
-        if message is None:
-            raise
-        sys.exit(f"invariance.py: {message}")
+    prepare_run_folder(arguments.output_dir, resume=True)
+    rows, costs = measure(arguments)
+    titles: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [
+        ("Largest difference of logits in ulps of the largest one; 0 is equal to the last bit.", rows, COLUMNS)
+    ]
+    if costs:
+        titles.append((f"What the fixed order costs, {Clock(torch.device('cpu')).kind}.", costs, COST_COLUMNS))
+    results = row_results(rows, "invariance", "case") + row_results(costs, "cost of a fixed order", "case")
+    write_report(arguments, "invariance", titles, results)
     logger.info(f"{arguments.output_dir}: done in {time.perf_counter() - begin:.1f} s")
     return rows
 

@@ -25,7 +25,8 @@ from hf_seqmix.analysis.inside.layers import LayerView, look_inside
 from hf_seqmix.analysis.inside.page import Section, write_page
 from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.data import load_corpus
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 
@@ -151,6 +152,7 @@ def draw(arguments: argparse.Namespace, model: PreTrainedModel, views: Sequence[
     return [*sections, Section("Kernels", text, folder / "kernels.png")]
 
 
+@explained("look_inside.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of its table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
@@ -159,28 +161,20 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     for name in ("length", "rows", "heads", "probes"):
         if getattr(arguments, name) < 1:
             sys.exit(f"look_inside.py: --{name} is {getattr(arguments, name)}; it must be at least 1.")
-    try:
-        arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        model = load_backbone(arguments.model, arguments.trust_remote_code)
-        batch, read = read_batch(arguments, model)
-        name = Path(arguments.model).name
-        logger.info(f"{name} reads {read}")
-        views = look_inside(model, batch, arguments.heads, arguments.probes)
-        sections = draw(arguments, model, views)
-        rows = [view.figures() for view in views]
-        introduction = f"{type(model).__name__}, {model.num_parameters():,} parameters, reading {read}."
-        write_page(arguments.output_dir / "inside.html", f"Inside {name}", introduction, sections)
-        report = [{**row, **_curves(view)} for row, view in zip(rows, views, strict=True)]
-        write_json(arguments.output_dir / "inside.json", report)
-        results = row_results(rows, "inside", "mixer", setting=("layer",))
-        write_report(arguments, "inside", [(introduction, rows, COLUMNS)], results)
-    except ValueError as error:
-        sys.exit(f"look_inside.py: {error}")
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
-        if message is None:
-            raise
-        sys.exit(f"look_inside.py: {message}")
+    prepare_run_folder(arguments.output_dir, resume=True)
+    model = load_backbone(arguments.model, arguments.trust_remote_code)
+    batch, read = read_batch(arguments, model)
+    name = Path(arguments.model).name
+    logger.info(f"{name} reads {read}")
+    views = look_inside(model, batch, arguments.heads, arguments.probes)
+    sections = draw(arguments, model, views)
+    rows = [view.figures() for view in views]
+    introduction = f"{type(model).__name__}, {model.num_parameters():,} parameters, reading {read}."
+    write_page(arguments.output_dir / "inside.html", f"Inside {name}", introduction, sections)
+    report = [{**row, **_curves(view)} for row, view in zip(rows, views, strict=True)]
+    write_json(arguments.output_dir / "inside.json", report)
+    results = row_results(rows, "inside", "mixer", setting=("layer",))
+    write_report(arguments, "inside", [(introduction, rows, COLUMNS)], results)
     logger.info(f"open {arguments.output_dir / 'inside.html'}")
     return rows
 

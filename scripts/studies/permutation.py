@@ -25,7 +25,8 @@ from permutation_tasks import ImageTask, Task, TranslationTask
 from vision_training import Training, add_image_arguments, add_training_arguments
 
 from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.environment import environment_of, portable_command, portable_path
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, summarize
@@ -145,24 +146,17 @@ def _rows(results: Sequence[Result]) -> Rows:
     return list(rows.values())
 
 
+@explained("permutation.py")
 def main(argv: Sequence[str] | None = None) -> Rows:
     """Run the command line and return the rows of its table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
-    try:
-        if min(arguments.steps, arguments.batch_size, arguments.train_rows, arguments.test_rows) < 1:
-            raise ValueError("--steps, --batch-size, --train-rows and --test-rows must be at least 1.")
-        first_to_end(1, arguments.moved)
-        arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        return run(arguments)
-    except ValueError as error:
-        sys.exit(f"permutation.py: {error}")
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
-        if message is None:
-            raise
-        sys.exit(f"permutation.py: {message}")
+    if min(arguments.steps, arguments.batch_size, arguments.train_rows, arguments.test_rows) < 1:
+        raise ValueError("--steps, --batch-size, --train-rows and --test-rows must be at least 1.")
+    first_to_end(1, arguments.moved)
+    prepare_run_folder(arguments.output_dir, resume=True)
+    return run(arguments)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import torch
 from transformers import AutoConfig, AutoModel, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
+from hf_seqmix.training import explain_model_error
+
 __all__ = ["load_backbone"]
 
 logger = logging.getLogger(__name__)
@@ -25,7 +27,7 @@ def load_backbone(name: str, trust_remote_code: bool = False) -> PreTrainedModel
             name, config=config, dtype=torch.float32, trust_remote_code=trust_remote_code
         )
     except OSError as error:
-        raise ValueError(str(error)) from error
+        raise ValueError(explain_model_error(name, error)) from error
     finally:
         transformers_logging.set_verbosity(verbosity)
     logger.setLevel(logging.INFO)

@@ -47,7 +47,8 @@ from vision_training import (
 
 from hf_seqmix.analysis.couplings import SOURCES
 from hf_seqmix.analysis.spectra import PowerLawFit, fit_power_law
-from hf_seqmix.training import explain_write_error
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.environment import portable_path
 from hf_seqmix.training.result_files import write_report
 
@@ -249,24 +250,17 @@ def _median(seeds: Sequence[Figures], metric: str, layer: int | None = None) -> 
     return torch.tensor(values, dtype=torch.float64).median().item() if values else None
 
 
+@explained("vision_spectra.py")
 def main(argv: Sequence[str] | None = None) -> Rows:
     """Run the command line and return the rows of its first table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
-    try:
-        numbers = [getattr(arguments, name, 1) for name in ("images", "steps", "batch_size", "hidden_size")]
-        if min(*numbers, *getattr(arguments, "sizes", [1])) < 1:
-            raise ValueError("--images, --sizes, --steps, --batch-size and --hidden-size must be at least 1.")
-        arguments.output_dir.mkdir(parents=True, exist_ok=True)
-        return arguments.run(arguments)
-    except ValueError as error:
-        sys.exit(f"vision_spectra.py: {error}")
-    except OSError as error:
-        message = explain_write_error(error, arguments.output_dir)
-        if message is None:
-            raise
-        sys.exit(f"vision_spectra.py: {message}")
+    numbers = [getattr(arguments, name, 1) for name in ("images", "steps", "batch_size", "hidden_size")]
+    if min(*numbers, *getattr(arguments, "sizes", [1])) < 1:
+        raise ValueError("--images, --sizes, --steps, --batch-size and --hidden-size must be at least 1.")
+    prepare_run_folder(arguments.output_dir, resume=True)
+    return arguments.run(arguments)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents
 from hf_seqmix.data import bits_per_byte_ngram
+from hf_seqmix.training.command import interruptible
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.run import Run
 
@@ -298,7 +299,7 @@ def test_sigterm_ends_the_training_process_too(script, tmp_path):
         "time.sleep(60)\n"
     )
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(SystemExit, match="130"), script.interruptible():
+    with pytest.raises(SystemExit, match="130"), interruptible("stopped"):
         training.train(training.Job("run", str(child), Run("any")), tmp_path / "run")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)

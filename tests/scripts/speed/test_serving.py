@@ -44,3 +44,8 @@ def test_wrong_tokens_are_not_timed(script, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "together", lambda *given: [[*tokens[::-1], 0] for tokens in together(*given)])
     with pytest.raises(RuntimeError, match="differs from generate at token"):
         script.main(["--models", CHECKPOINT, *SMALL, "--requests", "1", "--output-dir", str(tmp_path)])
+
+
+def test_a_model_that_is_not_there_is_said_in_a_line(script: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"^serving\.py: .*no-such"):
+        script.main(["--models", str(tmp_path / "no-such"), *SMALL, "--output-dir", str(tmp_path)])

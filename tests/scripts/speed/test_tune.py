@@ -164,3 +164,10 @@ def test_kinds_are_those_of_the_table(scripts: dict[str, ModuleType], device: st
 def test_wrong_arguments_are_refused(scripts: dict[str, ModuleType], tmp_path: Path, more: list[str]) -> None:
     with pytest.raises(SystemExit):
         scripts["tune"].main([*SMALL, *more, "--output-dir", str(tmp_path)])
+
+
+def test_an_output_folder_that_is_a_file_is_refused(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(SystemExit, match=r"^tune\.py: the output folder .*file is a file"):
+        scripts["tune"].main([*SMALL, "--output-dir", str(tmp_path / "file")])
+    assert (tmp_path / "file").read_text() == "precious"

@@ -141,7 +141,7 @@ def test_piecewise_linear(script, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["kernels", "--model", "no-such-folder"], "couldn't"),
+        (["kernels", "--model", "no-such-folder"], "no-such-folder is no folder here"),
         (["kernels", "--model", "{}/tnn", "--layers", "5"], r"--layers is \[5\]; the model has 2"),
         (["responses", "--model", "{}/tnn"], "it is no FD-TNN"),
         (["responses", "--fft-length", "64"], "at least 16384"),

@@ -1,0 +1,79 @@
+"""How a command ends where its user can mend something, or stops it: in one line."""
+
+import errno
+import logging
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from safetensors import SafetensorError
+
+from .run_folder import explain_write_error
+
+__all__ = ["INTERRUPTED", "explained", "interruptible"]
+
+INTERRUPTED = 130
+"""The exit status that shells give a command that Ctrl-C ended."""
+
+_WRONG_PATHS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
+
+logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def interruptible(said: str) -> Iterator[None]:
+    """End with a message and `INTERRUPTED` on Ctrl-C and on SIGTERM, a process that was started included.
+
+    Without it SIGTERM would leave that process behind, and it would go on in the folder of its run.
+
+    Args:
+        said: the message.
+    """
+    own = os.getpid()
+
+    def interrupt(number: int, frame: Any) -> None:
+        if os.getpid() != own:  # a worker that inherited this function, and is ended as workers are
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        # Not KeyboardInterrupt, after which `subprocess` kills the process without waiting for its end.
+        logger.error(said)
+        sys.exit(INTERRUPTED)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except KeyboardInterrupt:
+        logger.error(said)
+        sys.exit(INTERRUPTED)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def explained(name: str, then: str = "") -> Iterator[None]:
+    """End with one line on wrong input, on a path that is not what it should be, on a full disk and on a stop.
+
+    It decorates the `main` of a script, too.
+
+    Args:
+        name: of the script, such as "tune.py".
+        then: what the user of a stopped command is told.
+    """
+    try:
+        with interruptible(f"{name}: interrupted{then}."):
+            yield
+    except (ValueError, SafetensorError) as error:
+        sys.exit(f"{name}: {error}")
+    except OSError as error:
+        if error.errno in _WRONG_PATHS and error.filename is not None:
+            sys.exit(f"{name}: {error.filename}: {error.strerror}. Check the path.")
+        if error.errno is None:  # of the library, about a model or a data set
+            sys.exit(f"{name}: {' '.join(str(error).split())}")
+        message = explain_write_error(error)
+        if message is None:
+            raise
+        sys.exit(f"{name}: {message}")

@@ -1,0 +1,54 @@
+"""A command ends in one line where its user can mend something, or stops it."""
+
+import errno
+import os
+import signal
+
+import pytest
+
+from hf_seqmix.training.command import INTERRUPTED, explained, interruptible
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ValueError("--rounds is 0"), r"^tune\.py: --rounds is 0$"),
+        (OSError("Repo id\nmust be"), r"^tune\.py: Repo id must be$"),
+        (OSError(errno.ENOSPC, "No space left"), r"^tune\.py: a file could not be written.*No space left$"),
+        (FileExistsError(errno.EEXIST, "File exists", "out"), r"^tune\.py: out: File exists\. Check the path\.$"),
+    ],
+)
+def test_what_a_user_can_mend_is_said_in_a_line(error: Exception, message: str) -> None:
+    @explained("tune.py")
+    def main() -> None:
+        raise error
+
+    with pytest.raises(SystemExit, match=message):
+        main()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), OSError(errno.EPIPE, "Broken pipe")])
+def test_a_defect_keeps_its_traceback(error: Exception) -> None:
+    with pytest.raises(type(error)), explained("tune.py"):
+        raise error
+
+
+def test_both_ways_to_stop_a_command_end_it_alike(caplog: pytest.LogCaptureFixture) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with pytest.raises(SystemExit) as stopped, explained("tune.py", "; the same command goes on"):
+            os.kill(os.getpid(), number)
+            signal.sigtimedwait([], 5)  # which a signal ends
+        assert stopped.value.code == INTERRUPTED
+        assert caplog.messages[-1] == "tune.py: interrupted; the same command goes on."
+        caplog.clear()
+        assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_forked_worker_ends_as_workers_do() -> None:
+    with interruptible("stopped"):
+        worker = os.fork()
+        if worker == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+            signal.pause()
+        assert os.WTERMSIG(os.waitpid(worker, 0)[1]) == signal.SIGTERM
