@@ -1,5 +1,6 @@
 """How a command ends where its user can mend something, or stops it: in one line."""
 
+import argparse
 import errno
 import logging
 import os
@@ -9,11 +10,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 
 from .run_folder import explain_write_error
 
-__all__ = ["INTERRUPTED", "explained", "interruptible"]
+__all__ = ["INTERRUPTED", "device_name", "explained", "interruptible", "positive"]
 
 INTERRUPTED = 130
 """The exit status that shells give a command that Ctrl-C ended."""
@@ -77,3 +79,19 @@ def explained(name: str, then: str = "") -> Iterator[None]:
         if message is None:
             raise
         sys.exit(f"{name}: {message}")
+
+
+def positive(text: str) -> int:
+    """Read a whole number of at least 1, as the `type` of an argument."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} given; it must be a whole number of at least 1")
+    return int(text)
+
+
+def device_name(text: str) -> str:
+    """Read the name of a device that is here, as the `type` of an argument."""
+    try:
+        torch.empty(0, device=text)
+    except (RuntimeError, AssertionError) as error:
+        raise argparse.ArgumentTypeError(f"{text!r} cannot be used here ({str(error).splitlines()[0]})") from error
+    return text

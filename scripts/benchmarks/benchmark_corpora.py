@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_seqmix.data import count_bytes
 from hf_seqmix.training import merge_recipes, read_recipe
+from hf_seqmix.training.command import device_name
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results
 
@@ -114,7 +115,9 @@ def add_corpora(benchmarks: Any) -> None:
     parser.add_argument(
         "--batch-size", type=int, help="sequences per forward in scoring; from their length by default"
     )
-    parser.add_argument("--device", help="of scoring, such as cpu; by default an accelerator if there is one")
+    parser.add_argument(
+        "--device", type=device_name, help="of scoring, such as cpu; by default an accelerator if there is one"
+    )
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="of scoring")
     parser.set_defaults(run=run_corpora)
 

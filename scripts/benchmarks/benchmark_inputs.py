@@ -12,10 +12,12 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-# Importing the package registers its families with the Auto classes.
 from hf_seqmix import __version__
 from hf_seqmix.data import ByteNGram, build_tokenizer, count_bytes, load_corpus
 from hf_seqmix.training import explain_model_error
+
+# Importing the package registers its families with the Auto classes.
+from hf_seqmix.training.command import device_name, positive
 from hf_seqmix.training.environment import file_digest
 
 logger = logging.getLogger("run_benchmarks")
@@ -33,8 +35,12 @@ def common_arguments() -> argparse.ArgumentParser:
         help="a checkpoint; repeat the option to compare several",
     )
     common.add_argument("--output-dir", type=Path, required=True, help="where results, table and plots go")
-    common.add_argument("--batch-size", type=int, help="sequences per forward; chosen from their length by default")
-    common.add_argument("--device", help="such as cpu or cuda:0; by default an accelerator if there is one")
+    common.add_argument(
+        "--batch-size", type=positive, help="sequences per forward; chosen from their length by default"
+    )
+    common.add_argument(
+        "--device", type=device_name, help="such as cpu or cuda:0; by default an accelerator if there is one"
+    )
     common.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16", "float64"])
     common.add_argument("--seed", type=int, default=0, help="of everything random, if there is any")
     common.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")

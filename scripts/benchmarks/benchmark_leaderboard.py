@@ -12,6 +12,7 @@ import torch
 
 from hf_seqmix import __version__
 from hf_seqmix._files import write_json
+from hf_seqmix.training.command import device_name
 from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results, with_run
@@ -81,7 +82,7 @@ def add_leaderboard(benchmarks: Any) -> None:
     parser.add_argument("--lengths", nargs="+", type=int, help="of rows whose training is timed; 512 2048 8192")
     parser.add_argument("--prompts", nargs="+", type=int, help="lengths after which decoding is timed; 2048 16384")
     parser.add_argument("--rounds", type=int, help="of timings of costs, instead of the size's")
-    parser.add_argument("--device", help="of costs, such as cpu; by default an accelerator if there is one")
+    parser.add_argument("--device", type=device_name, help="of costs; by default an accelerator if there is one")
     parser.set_defaults(run=run_leaderboard)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from hf_seqmix import __version__
 from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.training.command import device_name, positive
 from hf_seqmix.training.result_files import ResultFile, read_results
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.run import Run
@@ -92,8 +93,8 @@ def add_tradeoff(benchmarks: Any) -> None:
     parser.add_argument("--batch-size", type=int, help="instead of the smallest batch of a task's runs")
     parser.add_argument("--rounds", type=int, default=9, help="updates of each model that count")
     parser.add_argument("--seconds", type=float, default=120, help="a task and length; three rounds in any case")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--fast", action="store_true", help="one round of small batches, to see that it works")
     parser.add_argument("--overwrite", action="store_true", help="measure again what the output folder already holds")
     parser.set_defaults(run=run_tradeoff)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from generation import alone, check_tokens, code_requests, load
 
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, interleave
@@ -100,8 +100,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=96)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16", "float64"], default="float32")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output-dir", default="runs/assisted")
     arguments = parser.parse_args(argv)

@@ -33,6 +33,7 @@ from transformers import DynamicCache
 from hf_seqmix import PolyTransformerConfig, SeqMixHybridConfig
 from hf_seqmix.analysis.figures import draw_row, line, token_ticks
 from hf_seqmix.models.mixers import build_mixer
+from hf_seqmix.training.command import device_name, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
@@ -200,8 +201,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=512)
     parser.add_argument("--heads", type=int, default=8, help="heads, and centers of ipa")
     parser.add_argument("--dtype", choices=list(BOUNDS), default="float32")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--output-dir", default="runs/benchmark-attention")
     arguments = parser.parse_args(argv)

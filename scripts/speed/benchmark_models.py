@@ -53,7 +53,7 @@ from protocol import Time, check_all, time_in_turn
 from speed_plots import plot_layers, plot_paper
 
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.rows import row_of, row_results
 from hf_seqmix.training.run import run_of
@@ -189,8 +189,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--hidden-size", type=int, default=256)
     parser.add_argument("--tokens", type=int, help="tokens a step, but for the paper's table")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of autocast")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=60, help="for a pair; three rounds take place in any case")
     parser.add_argument("--minutes", type=float, help="after which no further pair begins")

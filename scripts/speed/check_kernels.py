@@ -24,6 +24,7 @@ from op_candidates import BOUNDS, OPS, Sizes, candidate, usable
 from protocol import Candidate, Time
 from tune_candidates import TUNED
 
+from hf_seqmix.training.command import device_name
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import run_of
@@ -109,7 +110,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=3)
     parser.add_argument("--channels", type=int, default=192)
     parser.add_argument("--head-width", type=int, default=64)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--minutes", type=float, help="after which no further case begins")
     parser.add_argument("--output-dir", default="runs/check-kernels")
     arguments = parser.parse_args(argv)

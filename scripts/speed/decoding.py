@@ -36,6 +36,7 @@ from decoding_models import contender
 from decoding_report import COST_COLUMNS, METRICS, TIME_COLUMNS, plot_costs, plot_times, rows_of, wins
 from decoding_session import Session
 
+from hf_seqmix.training.command import device_name, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
@@ -94,8 +95,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--order", type=int, help="modes of distilled kernels; by default as many as --tolerance asks")
     parser.add_argument("--tolerance", type=float, default=1e-3, help="of distilled kernels")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
     parser.add_argument("--minutes", type=float, help="after which nothing further begins")
     parser.add_argument("--output-dir", default="runs/decoding")
     arguments = parser.parse_args(argv)

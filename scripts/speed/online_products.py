@@ -31,6 +31,7 @@ from hf_seqmix.ops import toeplitz_matmul, toeplitz_step
 from hf_seqmix.ops.toeplitz.online import OnlineConvolution
 from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel
 from hf_seqmix.ops.toeplitz.online_tiles import PIECE
+from hf_seqmix.training.command import positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
@@ -207,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--piece", type=int, default=PIECE, help="samples that `online` transforms in a piece")
     parser.add_argument("--samples", type=int, default=8, help="tokens timed between two lengths")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
     parser.add_argument("--output-dir", required=True)
     arguments = parser.parse_args(argv)
     if arguments.channels % HEAD:

@@ -13,6 +13,7 @@ from torch import Tensor
 from hf_seqmix import toeplitz_matmul
 from hf_seqmix.ops import forced
 from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS, KERNELS, implementation
+from hf_seqmix.training.command import device_name, positive
 
 __all__ = ["BOUNDS", "OPS", "Form", "Op", "Sizes", "add_size_arguments", "call_of", "candidate", "candidates_of"]
 __all__ += ["check_size_arguments", "chosen", "forms_of", "sizes_of", "usable"]
@@ -319,8 +320,8 @@ def add_size_arguments(
     parser.add_argument("--head-width", type=int, default=64)
     parser.add_argument("--points", type=int, default=64, help="inducing points of ski, at most one a token")
     parser.add_argument("--taps", type=int, default=33, help="taps of the short convolution of ski, odd")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1, help="CPU threads")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
     parser.add_argument("--minutes", type=float, help="after which no further measurement begins")
     parser.add_argument("--fast", action="store_true", help="small and short, to see that it works")
 

@@ -22,7 +22,7 @@ import torch
 from generation import Request, alone, check_tokens, code_requests, load
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
@@ -132,8 +132,8 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--prompt-tokens", type=int, nargs=2, default=[16, 96], metavar=("FEWEST", "MOST"))
     parser.add_argument("--new-tokens", type=int, nargs=2, default=[32, 96], metavar=("FEWEST", "MOST"))
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16", "float64"], default="float32")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=2, help="CPU threads")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--threads", type=positive, default=2, help="CPU threads")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--output-dir", default="runs/serving")
     arguments = parser.parse_args(argv)

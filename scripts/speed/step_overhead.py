@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from transformers.generation import GenerationConfig, StoppingCriteriaList
 
+from hf_seqmix.training.command import positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
@@ -98,7 +99,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--hidden-size", type=int, default=256, help="a multiple of 64")
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument("--output-dir", default="runs/step-overhead")
     arguments = parser.parse_args(argv)
     if arguments.tokens < 3 or arguments.rounds < 1 or arguments.hidden_size % 64:

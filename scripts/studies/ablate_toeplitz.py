@@ -27,7 +27,7 @@ from comparison_options import SPLITS
 from ski_settings import run_ski_settings
 
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import device_name, explained, positive
 
 logger = logging.getLogger("ablate_toeplitz")
 
@@ -42,7 +42,7 @@ def build_parser() -> argparse.ArgumentParser:
     def add(name: str, run: Callable[..., Any], *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
         command = commands.add_parser(name, parents=list(parents), help=run.__doc__, description=run.__doc__)
         command.add_argument("--output-dir", default=f"runs/{name}")
-        command.add_argument("--threads", type=int, default=1, help="CPU threads")
+        command.add_argument("--threads", type=positive, default=1, help="CPU threads")
         command.set_defaults(run=run)
         return command
 
@@ -62,7 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     layers.add_argument("--layer-size", type=int, default=256, help="channels of the timed layers")
     layers.add_argument("--batch", type=int, default=2, help="of the timed layers")
     layers.add_argument("--rounds", type=int, default=7)
-    layers.add_argument("--device", default=device)
+    layers.add_argument("--device", type=device_name, default=device)
 
     command = add("sparse-low-rank", run_sparse_low_rank, training, layers)
     command.add_argument("--points", type=int, default=32, help="inducing points of the timed layers")
@@ -82,7 +82,7 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--batch", type=int, default=4)
     command.add_argument("--channels", type=int, default=256)
     command.add_argument("--rounds", type=int, default=9)
-    command.add_argument("--device", default=device)
+    command.add_argument("--device", type=device_name, default=device)
     command.add_argument("--most-mib", type=float, default=300, help="leave out running sums whose states are larger")
     command = add("causal-ski-text", run_causal_ski_text, training)
     command.add_argument("--points", type=int, nargs="+", default=[32, 8], help="inducing points")

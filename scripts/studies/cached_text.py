@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.models.auto import AUTO_CLASSES, FAMILIES
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 
@@ -191,7 +191,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--tokens", type=int, default=2000, help="to write")
     parser.add_argument("--beam-tokens", type=int, default=200, help="that a checkpoint writes with beams")
     parser.add_argument("--prompt", type=int, default=40, help="tokens of the longest prompt")
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
+    parser.add_argument("--threads", type=positive, default=1, help="of the CPU")
     parser.add_argument("--output-dir", type=Path, default=Path("runs/cached-text"))
     arguments = parser.parse_args(argv)
     if min(arguments.tokens, arguments.beam_tokens, arguments.prompt) < 3:

@@ -9,6 +9,7 @@ from typing import Any
 
 from comparison_tasks import TASKS
 
+from hf_seqmix.training.command import positive
 from hf_seqmix.training.optimizers import MUON
 
 __all__ = ["MUON_FACTOR", "SPLITS", "Options", "add_arguments"]
@@ -110,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--num-layers", type=int)
     parser.add_argument("--decay", type=float, help="of the kernels of tnn")
     parser.add_argument("--embedding-scale", type=float, help="of all models")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument(
         "--optim",
         default="adamw_torch",

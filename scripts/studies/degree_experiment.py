@@ -37,6 +37,7 @@ from degree_training import Schedule, clipped, train_nets
 
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.command import positive
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.run import run_of as run_of_arguments
@@ -71,7 +72,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     train.add_argument("--seeds", nargs="+", type=int, default=list(range(6)), help="which are reported")
     train.add_argument("--steps", type=int, default=2000)
     train.add_argument("--batch-size", type=int, default=128)
-    train.add_argument("--threads", type=int, default=1)
+    train.add_argument("--threads", type=positive, default=1)
     train.add_argument(
         "--report-only", action="store_true", help="train nothing; tables and plots of the runs there are"
     )
@@ -80,7 +81,7 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     ranks.add_argument(
         "--max-size", type=int, default=4096, help="of a sampled matrix; smaller ones give lower bounds"
     )
-    ranks.add_argument("--threads", type=int, default=1)
+    ranks.add_argument("--threads", type=positive, default=1)
     logs = commands.add_parser("log-ranks", help="print how exact separation ranks grow with the depth")
     logs.add_argument(
         "--output-dir", type=Path, help="where to write log-ranks.md, .jsonl and .png; nowhere by default"
@@ -89,11 +90,11 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--max-size", type=int, default=600, help="of a sampled matrix, at least 64; larger ranks are left out"
     )
     logs.add_argument("--draws", type=int, default=1000, help="of sums of monomials")
-    logs.add_argument("--threads", type=int, default=1)
+    logs.add_argument("--threads", type=positive, default=1)
     effective = commands.add_parser("effective-ranks", help="print the ranks of random nets within an error")
     effective.add_argument("--output-dir", type=Path, help="where to write effective-ranks.md, .jsonl and .png")
     effective.add_argument("--draws", type=int, default=100, help="of the weights")
-    effective.add_argument("--threads", type=int, default=1)
+    effective.add_argument("--threads", type=positive, default=1)
     arguments = parser.parse_args(argv)
     _check(arguments)
     return arguments

@@ -26,7 +26,7 @@ from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.figures import draw_grid, legend_below, line
 from hf_seqmix.data.text import load_corpus
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, interleave, medians_ms
@@ -233,7 +233,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--context-length", type=int, default=1024, help="tokens of a block of the text")
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 4096, 16384], help="of caches")
     parser.add_argument("--rounds", type=int, default=0, help="of timing; 0 for none")
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
+    parser.add_argument("--threads", type=positive, default=1, help="of the CPU")
     parser.add_argument("--output-dir", type=Path, required=True, help="where results, tables and the plot go")
     return parser
 

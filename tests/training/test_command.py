@@ -1,12 +1,13 @@
 """A command ends in one line where its user can mend something, or stops it."""
 
+import argparse
 import errno
 import os
 import signal
 
 import pytest
 
-from hf_seqmix.training.command import INTERRUPTED, explained, interruptible
+from hf_seqmix.training.command import INTERRUPTED, device_name, explained, interruptible, positive
 
 
 @pytest.mark.parametrize(
@@ -52,3 +53,10 @@ def test_a_forked_worker_ends_as_workers_do() -> None:
             os.kill(os.getpid(), signal.SIGTERM)
             signal.pause()
         assert os.WTERMSIG(os.waitpid(worker, 0)[1]) == signal.SIGTERM
+
+
+def test_numbers_and_devices_of_a_command_line() -> None:
+    assert (positive("3"), device_name("cpu")) == (3, "cpu")
+    for read, text in ((positive, "0"), (positive, "-1"), (positive, "two"), (device_name, "cpuu")):
+        with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}'"):
+            read(text)
