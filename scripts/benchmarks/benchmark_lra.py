@@ -103,6 +103,8 @@ def run_lra(arguments: argparse.Namespace) -> Report:
     """
     if arguments.max_steps is not None and arguments.max_steps < 1:
         raise ValueError(f"--max-steps must be positive; given {arguments.max_steps}.")
+    if arguments.learning_rate is not None and not arguments.learning_rate > 0:
+        raise ValueError(f"--learning-rate must be positive; given {arguments.learning_rate}.")
     check_seconds(arguments)
     folders = data_folders(arguments.data, arguments.tasks)
     data = {

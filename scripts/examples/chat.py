@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer, set_
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
+from hf_seqmix.training.command import explained
 
 Message = dict[str, str]
 
@@ -61,6 +62,7 @@ def reply(model: Any, tokenizer: Any, conversation: list[Message], **options: An
     return tokenizer.decode(new, skip_special_tokens=True), len(new)
 
 
+@explained("chat.py")
 def main(argv: Sequence[str] | None = None) -> list[Message]:
     """Talk as the command line says, and return the conversation."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

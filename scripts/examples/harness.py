@@ -28,10 +28,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
+from hf_seqmix.training.command import explained
 
 TASKS = Path(__file__).parent / "lm_eval_task"
 
 
+@explained("harness.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score as the command line says, and return the results of the harness, task by task."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
+from hf_seqmix.training.command import explained
 
 
 def blocks(tokenizer: Any, text: str, length: int) -> Dataset:
@@ -41,6 +42,7 @@ def logits_of(model: Any, rows: Dataset) -> torch.Tensor:
         return model.eval()(input_ids=torch.tensor(rows[:1]["input_ids"], device=model.device)).logits
 
 
+@explained("lora.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Train as the command line says, and return the figures that are printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

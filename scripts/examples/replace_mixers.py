@@ -28,6 +28,7 @@ from hf_seqmix import replace_mixers
 from hf_seqmix._files import write_json
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.data import load_corpus, pack_for_training
+from hf_seqmix.training.command import explained
 
 
 class Transfer(nn.Module):
@@ -117,6 +118,7 @@ def load_texts(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
     return corpus["train"], texts
 
 
+@explained("replace_mixers.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Replace, transfer and heal as the command line says; return bits per byte by stage."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -138,10 +140,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
     arguments = parser.parse_args(argv)
-    try:
-        return run(arguments)
-    except ValueError as error:
-        parser.error(str(error))
+    return run(arguments)
 
 
 def run(arguments: argparse.Namespace) -> dict[str, float]:

@@ -20,6 +20,7 @@ from trl import SFTConfig, SFTTrainer
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
+from hf_seqmix.training.command import explained
 
 QUESTIONS = {
     "How long is a list x?": "len(x)",
@@ -81,6 +82,7 @@ def answer(model: Any, tokenizer: Any, question: str) -> str:
     return tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
 
 
+@explained("sft.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train as the command line says, and return the losses and answers that are printed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -36,6 +36,7 @@ from hf_seqmix import (
 )
 from hf_seqmix.hub import VerificationError, export, verify
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
+from hf_seqmix.training.command import explained
 
 PACKAGES = ["torch", "transformers", "safetensors"]
 
@@ -79,6 +80,7 @@ def make_environment(folder: Path) -> Path:
     return python
 
 
+@explained("check_export.py")
 def main(argv: Sequence[str] | None = None) -> int:
     """Check each model; returns 0 if all stand alone, else 1."""
     arguments = build_parser().parse_args(argv)

@@ -316,6 +316,7 @@ def test_a_substitute_is_called_so_and_made_once(scripts: Any, tmp_path: Path) -
         (["--data", "listops=nowhere"], "does not exist"),
         (["--data", "listops={folder}"], "lacks basic_train.tsv"),
         (["--max-steps", "0"], "must be positive"),
+        (["--learning-rate", "0"], r"--learning-rate must be positive; given 0\.0"),
     ],
 )
 def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[str], message: str) -> None:
