@@ -33,7 +33,7 @@ from transformers import DynamicCache
 from hf_seqmix import PolyTransformerConfig, SeqMixHybridConfig
 from hf_seqmix.analysis.figures import draw_row, line, token_ticks
 from hf_seqmix.models.mixers import build_mixer
-from hf_seqmix.training.command import device_name, positive
+from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
@@ -213,6 +213,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+@explained("benchmark_attention.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the benchmark and return its rows."""
     arguments = parse_arguments(argv)

@@ -24,7 +24,7 @@ from op_candidates import BOUNDS, OPS, Sizes, candidate, usable
 from protocol import Candidate, Time
 from tune_candidates import TUNED
 
-from hf_seqmix.training.command import device_name
+from hf_seqmix.training.command import device_name, explained
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import run_of
@@ -121,6 +121,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+@explained("check_kernels.py")
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the cases and return 1 if one was wrong."""
     arguments = parse_arguments(argv)

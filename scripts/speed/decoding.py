@@ -36,7 +36,7 @@ from decoding_models import contender
 from decoding_report import COST_COLUMNS, METRICS, TIME_COLUMNS, plot_costs, plot_times, rows_of, wins
 from decoding_session import Session
 
-from hf_seqmix.training.command import device_name, positive
+from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
@@ -116,6 +116,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+@explained("decoding.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the benchmark and return its rows."""
     arguments = parse_arguments(argv)

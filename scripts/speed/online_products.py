@@ -31,7 +31,7 @@ from hf_seqmix.ops import toeplitz_matmul, toeplitz_step
 from hf_seqmix.ops.toeplitz.online import OnlineConvolution
 from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel
 from hf_seqmix.ops.toeplitz.online_tiles import PIECE
-from hf_seqmix.training.command import positive
+from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
@@ -198,6 +198,7 @@ def measure(arguments: argparse.Namespace, batch: int) -> list[dict[str, Any]]:
     return rows
 
 
+@explained("online_products.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from transformers.generation import GenerationConfig, StoppingCriteriaList
 
-from hf_seqmix.training.command import positive
+from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
@@ -90,6 +90,7 @@ def counts(model: Any, prompt: torch.Tensor, tokens: int) -> tuple[float, float]
     return (operations[1] - operations[0]) / (tokens - 2), (calls[1] - calls[0]) / (tokens - 2)
 
 
+@explained("step_overhead.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command and return its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

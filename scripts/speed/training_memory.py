@@ -20,6 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from hf_seqmix.training import config_from_overrides, parse_overrides
+from hf_seqmix.training.command import explained
 
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -45,6 +46,7 @@ def activation_bytes(model: PreTrainedModel, rows: int, length: int) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
+@explained("training_memory.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the command line, print the figures and return them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -29,6 +29,7 @@ from comparison_runs import Comparison
 from transformers import PreTrainedModel
 
 from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, interleave, medians_ms
@@ -131,6 +132,7 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         axes[0].legend()
 
 
+@explained("compare_lengths.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of the table."""
     parser = argparse.ArgumentParser(

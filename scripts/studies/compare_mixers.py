@@ -28,6 +28,7 @@ from comparison_runs import Comparison, OutOfTimeError
 from comparison_tasks import TASKS
 
 from hf_seqmix.training import explain_write_error
+from hf_seqmix.training.command import explained
 
 logger = logging.getLogger("compare_mixers")
 
@@ -72,6 +73,7 @@ def compare(arguments: Options) -> Comparison:
     return comparison
 
 
+@explained("compare_mixers.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Run the command line and return what the table shows; exit with a message on wrong input."""
     try:

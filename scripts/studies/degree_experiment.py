@@ -37,7 +37,7 @@ from degree_training import Schedule, clipped, train_nets
 
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import positive
+from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.run import run_of as run_of_arguments
@@ -227,6 +227,7 @@ def _finite(error: float) -> float | None:
     return float(f"{error:.6g}") if math.isfinite(error) else None
 
 
+@explained("degree_experiment.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the command line and return what the tables show; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
