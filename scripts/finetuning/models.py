@@ -66,9 +66,9 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
     try:
         return AutoTokenizer.from_pretrained(model.model, trust_remote_code=model.trust_remote_code)
     except (OSError, ValueError) as error:
+        reason = explain_model_error(str(model.model), error).rstrip(".")
         raise ValueError(
-            f"no tokenizer could be loaded: {explain_model_error(str(model.model), error)} If the checkpoint has "
-            "none, give --tokenizer."
+            f"no tokenizer could be loaded: {reason}. If the checkpoint has none, give --tokenizer."
         ) from error
 
 
