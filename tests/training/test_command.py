@@ -4,6 +4,7 @@ import argparse
 import errno
 import os
 import signal
+from collections.abc import Iterator
 
 import pytest
 
@@ -34,6 +35,15 @@ def test_a_defect_keeps_its_traceback(error: Exception) -> None:
         raise error
 
 
+@pytest.fixture
+def _heard() -> Iterator[None]:
+    """Handle interrupts as Python does: a process that a shell began in the background ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_heard")
 def test_both_ways_to_stop_a_command_end_it_alike(caplog: pytest.LogCaptureFixture) -> None:
     before = signal.getsignal(signal.SIGTERM)
     for number in (signal.SIGINT, signal.SIGTERM):
