@@ -18,7 +18,8 @@ from filelock import FileLock
 from tests.ecosystem import distributed_worker as worker
 from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
 
-pytestmark = [pytest.mark.ecosystem("accelerate")]
+# In one worker: another would wait for the processes.
+pytestmark = [pytest.mark.ecosystem("accelerate"), pytest.mark.xdist_group("distributed")]
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("data_parallel", "fsdp", "tensor_parallel", "stream")

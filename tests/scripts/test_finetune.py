@@ -116,7 +116,7 @@ def finetune(script, checkpoints, tmp_path):
 TABLE = {"text": TEXTS, "label": LABELS}
 
 
-@pytest.mark.parametrize("model", ["causal", "masked", "gpt2", "bert"])
+@pytest.mark.parametrize("model", ["causal", "masked", pytest.param("gpt2", marks=pytest.mark.slow), "bert"])
 def test_sequence_classification(finetune, tmp_path, model, capsys):
     results = finetune(TABLE, "--baseline", "bag-of-words", "--save-predictions", model=model, validation=TABLE)
     assert results["problem_type"] == "single_label_classification"
@@ -281,7 +281,7 @@ def test_folder_is_not_overwritten_by_accident(finetune, tmp_path):
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("model", ["causal", "bert"])
+@pytest.mark.parametrize("model", ["causal", pytest.param("bert", marks=pytest.mark.slow)])
 def test_gradient_accumulation_is_the_same_as_a_larger_batch(finetune, tmp_path, model):
     """One step of plain gradient descent; heads of transformers would take one four times too long."""
     step = ["--optim", "sgd", "--learning-rate", "0.1", "--warmup-steps", "0", "--max-grad-norm", "0", "--seed", "3"]
@@ -499,7 +499,7 @@ def table(path, rows):
     return str(path)
 
 
-@pytest.mark.parametrize("family", ["tnn", "ski_tnn"])
+@pytest.mark.parametrize("family", [pytest.param("tnn", marks=pytest.mark.slow), "ski_tnn"])
 def test_text_from_scratch(script, tmp_path, family):
     path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS * 2, LABELS * 2, strict=True)])
     files = ["--train-file", path, "--validation-file", path]
@@ -540,7 +540,9 @@ def test_pairs_from_scratch_are_two_segments(script, tmp_path):
 
 
 @needs_no_torchvision
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family", [FAMILIES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES[1:])]
+)
 def test_images_from_scratch(script, tmp_path, family):
     train, test = images(tmp_path / "train.parquet", 12), images(tmp_path / "test.parquet", 4, size=(32, 20))
     files = ["--train-file", train, "--validation-file", test, "--test-file", test]

@@ -154,9 +154,9 @@ def test_bits_per_byte_of_the_saved_model(pretrain: ModuleType, text: Path, tmp_
 @pytest.mark.parametrize(
     "variant",
     [
-        [],
+        pytest.param([], marks=pytest.mark.slow),  # the others have what it has
         ["--objective", "masked"],
-        ["--streaming", "--shuffle-buffer-size", "50"],
+        pytest.param(["--streaming", "--shuffle-buffer-size", "50"], marks=pytest.mark.slow),
         ["--respect-documents", "--gradient-accumulation-steps", "2"],
         # A pass is less than three updates.
         ["--streaming", "--block-size", "200", "--gradient-accumulation-steps", "2"],

@@ -39,8 +39,18 @@ def command(output: Path, *more: str) -> list[str]:
     return [*MODEL, "vocab_size=20", *SHORT, "--tokenized", "--block-size", "12", "--output-dir", str(output), *more]
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "folder"])
+@pytest.mark.parametrize(
+    ("kind", "causal"),
+    [
+        ("parquet", False),
+        ("jsonl", True),
+        ("folder", False),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("parquet", True), ("jsonl", False), ("folder", True))
+        ),
+    ],
+)
 def test_rows_are_trained_and_scored_by_their_own_labels(
     pretrain: Any, tmp_path: Path, causal: bool, kind: str
 ) -> None:

@@ -141,7 +141,9 @@ def test_training_is_the_same_with_and_without(tmp_path: Path) -> None:
         assert torch.equal(parameter, weights[1][name])
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["rows", "stream"])
+@pytest.mark.parametrize(
+    "stream", [pytest.param(False, marks=pytest.mark.slow, id="rows"), pytest.param(True, id="stream")]
+)
 def test_a_resumed_run_has_the_same_averages(tmp_path: Path, stream: bool) -> None:
     options = {"save_strategy": "steps", "save_steps": 2, "eval_strategy": "steps", "eval_steps": 3}
     dataset = Stream() if stream else None

@@ -68,7 +68,7 @@ def test_a_trial_is_quiet_and_frees_its_memory(tmp_path: Path, capsys: pytest.Ca
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("on_divergence", ["stop", "back-off"])
+@pytest.mark.parametrize("on_divergence", ["stop", pytest.param("back-off", marks=pytest.mark.slow)])
 def test_a_trial_that_diverges_says_nothing_of_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_divergence: str
 ) -> None:

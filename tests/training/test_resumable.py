@@ -95,7 +95,9 @@ def test_a_given_checkpoint_must_be_whole_and_later_ones_are_set_aside(tmp_path:
     assert names(tmp_path) == {"checkpoint-2", "superseded-checkpoint-4", "superseded-checkpoint-6"}
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "rng_state.pth", "trainer_state.json"])
+@pytest.mark.parametrize(
+    "name", ["optimizer.pt", pytest.param("rng_state.pth", marks=pytest.mark.slow), "trainer_state.json"]
+)
 def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, name: str) -> None:
     """Even where only one is to be kept."""
 

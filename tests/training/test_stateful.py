@@ -81,7 +81,7 @@ def test_each_segment_goes_on_from_the_state_of_the_one_before(family: str, tmp_
     assert differs == [update % SEGMENTS > 0 for update in range(9)]
 
 
-@pytest.mark.parametrize("stop", [6, 8, 15])
+@pytest.mark.parametrize("stop", [6, pytest.param(8, marks=pytest.mark.slow), 15])
 def test_a_resumed_run_is_the_same_to_the_bit(stop: int, tmp_path: Path) -> None:
     """Within streams, between streams, and within streams of a later pass of 12 updates."""
     options = {"max_steps": 18, "save_strategy": "steps", "save_steps": stop, "gradient_accumulation_steps": 2}
