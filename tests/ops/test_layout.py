@@ -121,6 +121,21 @@ def test_history_places_keep_real_tokens_together_at_the_end():
     assert places.tolist() == [[1, 2, 3, 0, 4, 5, 6], [0, 1, 2, 3, 4, 5, 6]]
 
 
+@pytest.mark.parametrize("name", [name for name in MASKS if name != "none"])
+def test_positions_after_the_last_pad_do_not_move(name):
+    mask = torch.tensor(MASKS[name])
+    layout = token_layout(mask, 2, 5, past_length=2)
+    moved = int(layout.moved())
+    assert not mask[:, moved - 1].all() and mask[:, moved:].all()
+    places = layout.history_places(2, 9)
+    assert torch.equal(places[:, 2 + moved :], torch.arange(2 + moved, 9).expand(2, -1))
+
+
+def test_a_layout_of_real_tokens_moves_nothing():
+    with pytest.raises(ValueError, match="without a mask has nothing to realign"):
+        token_layout(None, 2, 5).moved()
+
+
 def test_left_pads_of_a_first_chunk_need_no_realignment():
     assert not token_layout(torch.tensor([[0, 0, 1], [1, 1, 1]]), 2, 3).realign
     assert token_layout(torch.tensor([[1, 0, 0], [1, 1, 1]]), 2, 3).realign
