@@ -27,7 +27,7 @@ from typing import Any
 import datasets
 from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
 from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
-from finetuning.models import load_image_processor, load_model, load_tokenizer, longest_input
+from finetuning.models import check_model, load_image_processor, load_model, load_tokenizer, longest_input
 from finetuning.scoring import Task, default_metrics, results_table
 from transformers import (
     DataCollatorForTokenClassification,
@@ -158,6 +158,7 @@ def prepare_inputs(
 def prepare(arguments: Arguments) -> Run:
     """Return everything up to the first step."""
     data, training = arguments.data, arguments.training
+    check_model(arguments)
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:
             overwrite = arguments.run.overwrite_output_dir

@@ -13,7 +13,7 @@ from ..models.pretrained import SeqMixPreTrainedModel
 from .checking import check_repo_id
 from .exporting import export
 from .model_files import belongs_to_repository
-from .verification import verify
+from .verification import check_tolerance, verify
 
 __all__ = ["Pushed", "push"]
 
@@ -72,11 +72,12 @@ def push(
         token: of the account; by default the one that `hf auth login` keeps.
 
     Raises:
-        ValueError: for a name that the Hub does not take, a missing card, a card with blanks, or what `export`
-            refuses.
+        ValueError: for a name that the Hub does not take, a tolerance below 0 or not finite, a missing card, a card
+            with blanks, or what `export` refuses.
         VerificationError: for an export that does not stand alone. Nothing is uploaded then.
     """
     check_repo_id(repo_id)
+    check_tolerance(tolerance)
     if card is None:
         raise ValueError("card is None, and a model is not published without one: make it by build_card.")
     with tempfile.TemporaryDirectory() as work:

@@ -22,7 +22,7 @@ from .checking import check_repository
 from .clean_load import aligned, generate, outputs
 from .remote_code import family_of
 
-__all__ = ["VerificationError", "verify", "verify_all"]
+__all__ = ["VerificationError", "check_tolerance", "verify", "verify_all"]
 
 _SCRIPT = Path(__file__).with_name("clean_load.py")
 _TEXT = "def main(x): return x + 1"
@@ -100,9 +100,7 @@ def verify_all(
     Raises:
         VerificationError: if one does not stand alone; `results` holds the reports of those that do.
     """
-    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
-    if not is_number or not math.isfinite(tolerance) or tolerance < 0:
-        raise ValueError(f"tolerance is {tolerance!r}; it must be a finite number, 0 or more.")
+    check_tolerance(tolerance)
     for folder, model, _ in exported:
         head_of(model)
         check_repository(folder)
@@ -111,6 +109,13 @@ def verify_all(
     if failures:
         raise VerificationError("not all stands alone without hf_seqmix:\n" + "\n".join(failures), results)
     return [result for result in results if not isinstance(result, str)]
+
+
+def check_tolerance(tolerance: float) -> None:
+    """Raise ValueError for a tolerance that would compare nothing: it is a finite number, 0 or more."""
+    is_number = isinstance(tolerance, (int, float)) and not isinstance(tolerance, bool)
+    if not is_number or not math.isfinite(tolerance) or tolerance < 0:
+        raise ValueError(f"tolerance is {tolerance!r}; it must be a finite number, 0 or more.")
 
 
 def _open_elsewhere(

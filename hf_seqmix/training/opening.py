@@ -23,7 +23,7 @@ def fault_of_model(name: str | Path) -> str | None:
     if not folder.is_dir():
         known = _HUB_NAME.fullmatch(str(name)) and not str(name).startswith(".")
         return None if known else "there is no such folder"
-    if not (folder / "config.json").is_file():
+    if not any((folder / name).is_file() for name in ("config.json", "adapter_config.json")):
         return "config.json is missing; is the folder one of a saved model?"
     if fault := fault_of_files(folder):
         return fault

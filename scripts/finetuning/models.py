@@ -24,7 +24,13 @@ from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
-from hf_seqmix.training import config_from_overrides, explain_model_error, parse_overrides, tokenizer_fields
+from hf_seqmix.training import (
+    config_from_overrides,
+    explain_model_error,
+    fault_of_model,
+    parse_overrides,
+    tokenizer_fields,
+)
 
 from .arguments import Arguments
 
@@ -38,6 +44,17 @@ AUTO_CLASSES = {
 DEFAULT_MAX_LENGTH = 512
 
 logger = logging.getLogger("finetune")
+
+
+def check_model(arguments: Arguments) -> None:
+    """Check the files of a checkpoint before the data is read, which may take long.
+
+    Raises:
+        ValueError: one is missing or damaged.
+    """
+    model = arguments.model
+    if model.model is not None and not model.random_init and (fault := fault_of_model(model.model)):
+        raise ValueError(f"--model {model.model}: {fault}")
 
 
 def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedTokenizerBase:

@@ -75,7 +75,6 @@ def write_effective_rank_tables(folder: Path | None, draws: int, run: Run) -> di
     text = _markdown(rows, draws)
     print(text)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         write_results(folder / "effective-ranks.jsonl", results_of(rows, run=run))
         write_text(folder / "effective-ranks.md", text + "\n")
         plot_tails(curves, folder / "effective-ranks.png")

@@ -235,6 +235,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     try:
         arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
         torch.set_num_threads(arguments.threads)
+        if arguments.command != "train" and arguments.output_dir is not None:
+            arguments.output_dir.mkdir(parents=True, exist_ok=True)  # refused before minutes of computing
         if arguments.command == "ranks":
             return write_rank_tables(arguments.output_dir, arguments.max_size, run_of_arguments(arguments, "ranks"))
         if arguments.command == "log-ranks":

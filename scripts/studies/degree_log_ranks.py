@@ -56,7 +56,6 @@ def write_log_rank_tables(folder: Path | None, max_size: int, draws: int, run: R
     text = _markdown(report, max_size, draws)
     print(text)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         write_results(folder / "log-ranks.jsonl", results_of(report, run=run))
         write_text(folder / "log-ranks.md", text + "\n")
         plot_log_ranks(nets, folder / "log-ranks.png")

@@ -70,7 +70,6 @@ def write_rank_tables(folder: Path | None, max_size: int, run: Run) -> dict[str,
     text = _markdown(report)
     print(text)
     if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
         write_results(folder / "ranks.jsonl", results_of(report, run=run))
         write_text(folder / "ranks.md", text + "\n")
         spectra = {name: _sampled(*task) for name, task in DRAWN.items()}

@@ -217,3 +217,9 @@ def test_a_card_with_blanks_is_refused_first(exported, no_hub):
         push(exported["tnn"].model, None, "someone/x", card=CARD + "[More Information Needed]\n")
     with pytest.raises(ValueError, match="a model is not published without one"):
         push(exported["tnn"].model, None, "someone/x", card=None)
+
+
+def test_a_tolerance_that_compares_nothing_is_refused_first(exported, no_hub, monkeypatch):
+    monkeypatch.setattr("hf_seqmix.hub.pushing.export", None)
+    with pytest.raises(ValueError, match=r"tolerance is -1\.0; it must be a finite number, 0 or more"):
+        push(exported["tnn"].model, None, "someone/x", card=CARD, tolerance=-1.0)

@@ -27,6 +27,12 @@ def test_the_fault_of_a_model_is_named(tmp_path: Path) -> None:
     assert "model.safetensors is cut short" in str(fault_of_model(folder))
 
 
+def test_an_adapter_has_no_configuration_of_a_model(tmp_path: Path) -> None:
+    write_json(tmp_path / "adapter_config.json", {})
+    save_file({"weight": torch.ones(9)}, tmp_path / "adapter_model.safetensors")
+    assert fault_of_model(tmp_path) is None
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [

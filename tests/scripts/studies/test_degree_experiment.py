@@ -235,3 +235,14 @@ def test_effective_ranks(script: ModuleType, tmp_path: Path, load: Any, monkeypa
 def test_wrong_arguments(script: ModuleType, tmp_path: Path, more: list[str], message: str) -> None:
     with pytest.raises(SystemExit, match=message):
         script.main(arguments(tmp_path, "sequence", *more))
+
+
+@pytest.mark.parametrize("command", ["ranks", "log-ranks", "effective-ranks"])
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(
+    script: ModuleType, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("write_rank_tables", "write_log_rank_tables", "write_effective_rank_tables"):
+        monkeypatch.setattr(script, name, None)
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"degree_experiment\.py: .*file"):
+        script.main([command, "--output-dir", str(tmp_path / "file")])

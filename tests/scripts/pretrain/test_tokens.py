@@ -1,6 +1,5 @@
 """pretrain.py on rows that hold tokens already."""
 
-import importlib
 import json
 from pathlib import Path
 from typing import Any
@@ -12,22 +11,8 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from hf_seqmix.data import associative_recall
 
-SCRIPTS = Path(__file__).resolve().parents[2] / "scripts"
 MODEL = ["--model-type", "tnn", "--config-overrides", "hidden_size=16", "num_hidden_layers=1", "rpe_hidden_size=8"]
 SHORT = ["--max-steps", "3", "--per-device-train-batch-size", "4", "--use-cpu", "--disable-tqdm", "true"]
-
-
-@pytest.fixture(scope="module")
-def pretrain() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("pretrain")
-
-
-@pytest.fixture(autouse=True)
-def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path_factory.mktemp("cache"))
-    datasets.disable_progress_bars()
 
 
 def rows(causal: bool = True, **changes: Any) -> datasets.DatasetDict:

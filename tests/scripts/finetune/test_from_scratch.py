@@ -1,0 +1,177 @@
+"""finetune.py with random weights: texts, pairs, pictures, tokenizers made for the run, schedules."""
+
+import io
+import json
+import shutil
+
+import datasets
+import pytest
+import torch
+from datasets import Dataset
+from PIL import Image
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    ByT5Tokenizer,
+)
+
+from tests.markers import needs_no_torchvision
+from tests.scripts.finetune.inputs import FAMILIES, LABELS, TEXTS, from_scratch, table
+
+
+def images(path, number, size=(9, 7)):
+    """Pictures as parquet files of the Hub have them: dark ones of class 0, bright ones of class 1, in color."""
+    rows = []
+    for index in range(number):
+        buffer = io.BytesIO()
+        level = 40 + 170 * (index % 2)
+        Image.new("RGB", size, (level, level, max(level - 30, 0))).save(buffer, "PNG")
+        rows.append({"image": {"bytes": buffer.getvalue()}, "label": index % 2})
+    Dataset.from_list(rows).to_parquet(path)
+    return str(path)
+
+
+@pytest.mark.parametrize("family", [pytest.param("tnn", marks=pytest.mark.slow), "ski_tnn"])
+def test_text_from_scratch(script, tmp_path, family):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS * 2, LABELS * 2, strict=True)])
+    files = ["--train-file", path, "--validation-file", path]
+    fast = ["--max-steps", "30", "--warmup-steps", "2", "--learning-rate", "1e-2", "--logging-steps", "1"]
+    results = from_scratch(script, tmp_path, "text", family, files, *fast, "--max-length", "80")
+    assert results["num_updates"] == 30 and results["model"] == family
+    losses = [loss for _, loss in results["train_loss_curve"]]
+    assert len(losses) == 30 and sum(losses[-4:]) < sum(losses[:4])
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert (model.config.vocab_size, model.config.max_position_embeddings) == (384, 80)
+    assert isinstance(AutoTokenizer.from_pretrained(tmp_path / "out"), ByT5Tokenizer)
+
+
+def test_pairs_from_scratch_are_two_segments(script, tmp_path):
+    """A pair's logits are those of its texts, each encoded alone, whatever pads them in a batch."""
+    rows = [(i % 2, 0, 0, TEXTS[i], TEXTS[(i + i % 2) % 8]) for i in range(8)]
+    path = table(tmp_path / "pairs.tsv", rows)
+    files = ["--train-file", path, "--validation-file", path]
+    results = from_scratch(
+        script,
+        tmp_path,
+        "retrieval",
+        "fd_tnn",
+        files,
+        *("--max-steps", "2", "--max-length", "64", "--save-predictions"),
+    )
+    assert results["validation"]["baselines"]["majority class"]["accuracy"] == 0.5
+    model = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out").eval()
+    assert model.config.num_segments == 2
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    lines = (tmp_path / "out" / "predictions_validation.jsonl").read_text().splitlines()
+    for (label, _, _, first, second), line in zip(rows, lines, strict=True):
+        pair = tokenizer([first, second], padding=True, return_tensors="pt")
+        logits = model(**{name: values.unsqueeze(0) for name, values in pair.items()}).logits[0]
+        assert json.loads(line) == {"prediction": str(logits.argmax().item()), "label": str(label)}
+    with pytest.raises(SystemExit, match="reads pairs, so give two text columns"):
+        from_scratch(script, tmp_path / "one", "retrieval", "tnn", files, "--text-columns", "3")
+
+
+@needs_no_torchvision
+@pytest.mark.parametrize(
+    "family", [FAMILIES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES[1:])]
+)
+def test_images_from_scratch(script, tmp_path, family):
+    train, test = images(tmp_path / "train.parquet", 12), images(tmp_path / "test.parquet", 4, size=(32, 20))
+    files = ["--train-file", train, "--validation-file", test, "--test-file", test]
+    fast = ["--max-steps", "12", "--learning-rate", "1e-2", "--logging-steps", "1", "--save-predictions"]
+    size = ["--config-overrides", "image_size=[6, 4]"]
+    points = ["num_inducing_points=3"] if family == "ski_tnn" else []
+    results = from_scratch(script, tmp_path, "image", family, files, *fast, *size, *points)
+    assert results["task"] == "image-classification" and results["test"]["examples"] == 4
+    losses = [loss for _, loss in results["train_loss_curve"]]
+    assert len(losses) == 12 and sum(losses[-3:]) < sum(losses[:3])
+    model = AutoModelForImageClassification.from_pretrained(tmp_path / "out").eval()
+    processor = AutoImageProcessor.from_pretrained(tmp_path / "out")
+    pictures = [row["image"] for row in datasets.Dataset.from_parquet(test).cast_column("image", datasets.Image())]
+    pixels = processor(pictures, return_tensors="pt")["pixel_values"]
+    assert pixels.shape == (4, 1, 6, 4)
+    gray = (0.299 * 40 + 0.587 * 40 + 0.114 * 10) / 255
+    torch.testing.assert_close(pixels[0].mean().item(), (gray - 0.4808) / 0.2392, rtol=0, atol=0.02)
+    labels = model(pixel_values=pixels).logits.argmax(dim=-1).tolist()
+    lines = (tmp_path / "out" / "predictions_test.jsonl").read_text().splitlines()
+    assert [json.loads(line)["prediction"] for line in lines] == [str(label) for label in labels]
+    # A trained classifier goes on from there, with its own processor.
+    options = ["--task", "image-classification", "--train-file", train, "--max-steps", "1", "--use-cpu"]
+    again = script.main(
+        [
+            *("--model", str(tmp_path / "out"), *options),
+            "--output-dir",
+            str(tmp_path / "again"),
+            "--disable-tqdm",
+            "true",
+        ]
+    )
+    assert again["num_parameters"] == results["num_parameters"]
+    kept = AutoImageProcessor.from_pretrained(tmp_path / "again")
+    assert (list(kept.image_mean), kept.num_channels) == ([0.4808], 1)
+
+
+@pytest.mark.parametrize("task", ["token-classification", "question-answering"])
+def test_other_tasks_from_scratch(script, tmp_path, task):
+    """A BPE is made of the words, or of the questions and contexts."""
+    if task == "token-classification":
+        rows = [
+            {"tokens": text.split(), "tags": ["a" if len(word) > 3 else "b" for word in text.split()]}
+            for text in TEXTS
+        ]
+    else:
+        rows = [
+            {"question": "what?", "context": f"it was {text}", "answers": {"text": [text], "answer_start": [7]}}
+            for text in TEXTS
+        ]
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(rows))
+    results = script.main(
+        [
+            *("--task", task, "--model-type", "tnn", "--tokenizer", "bpe:265", "--train-file", str(path)),
+            *("--validation-file", str(path), "--max-length", "48", "--stride", "4", "--max-steps", "1", "--use-cpu"),
+            *("--config-overrides", "hidden_size=8", "num_hidden_layers=1", "--cache-dir", str(tmp_path / "cache")),
+            *("--output-dir", str(tmp_path / "out"), "--disable-tqdm", "true"),
+        ]
+    )
+    assert results["validation"]["examples"] == len(TEXTS)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = "it was so good"
+    assert len(tokenizer) == 265 and len(tokenizer(text)["input_ids"]) < len(text)
+
+
+def test_a_bpe_made_for_the_run_is_read_again_when_it_is_resumed(script, tmp_path):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS, LABELS, strict=True)])
+    options = [
+        *("--model-type", "tnn", "--tokenizer", "bpe:260", "--train-file", path, "--validation-file", path),
+        *("--config-overrides", "hidden_size=8", "num_hidden_layers=1", "hidden_dropout=0"),
+        *("--output-dir", str(tmp_path / "out"), "--disable-tqdm", "true", "--save-strategy", "steps", "--use-cpu"),
+        *("--save-steps", "1", "--max-steps", "2", "--save-total-limit", "3", "--cache-dir", str(tmp_path / "cache")),
+    ]
+    whole = script.main(options)
+    assert AutoTokenizer.from_pretrained(tmp_path / "out").vocab_size == 260
+    shutil.rmtree(tmp_path / "out" / "checkpoint-2")
+    assert script.main([*options, "--resume"])["validation"] == whole["validation"]
+
+
+def test_the_schedule_and_the_decay_of_all_parameters(script, tmp_path):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS, LABELS, strict=True)])
+    options = [
+        *("--model-type", "tnn", "--tokenizer", "byte", "--train-file", path, "--validation-file", path),
+        *("--config-overrides", "hidden_size=8", "num_hidden_layers=1", "--use-cpu", "--weight-decay", "0.1"),
+        *("--lr-scheduler-type", "cosine", "--warmup-steps", "10", "--cache-dir", str(tmp_path / "cache")),
+        *("--per-device-train-batch-size", "4"),
+    ]
+
+    def trainer(name, *more):
+        return script.prepare(script.parse_arguments([*options, *more, "--output-dir", str(tmp_path / name)])).trainer
+
+    long = trainer("long", "--max-steps", "30", "--schedule-steps", "110", "--weight-decay-on-all-parameters")
+    long.create_optimizer_and_scheduler(30)
+    rate = long.lr_scheduler.lr_lambdas[0]
+    assert [rate(step) for step in (5, 10, 60, 110)] == pytest.approx([0.5, 1, 0.5, 0], abs=1e-6)
+    assert all(group["weight_decay"] == 0.1 for group in long.optimizer.param_groups if group["params"])
+    with pytest.raises(ValueError, match=r"--schedule-steps is 5, but the run makes 6 updates"):
+        trainer("short", "--num-train-epochs", "3", "--schedule-steps", "5")

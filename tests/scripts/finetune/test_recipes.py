@@ -1,0 +1,77 @@
+"""The recipes of Long Range Arena, as finetune.py reads them."""
+
+import pytest
+import torch
+
+from hf_seqmix.data import build_tokenizer
+from hf_seqmix.training import parse_overrides
+from tests.scripts.finetune.inputs import FAMILIES, RECIPES
+
+# Backbones of the published TNNs, in millions: projections, encoders, gated linear units and batch norms.
+PUBLISHED = {
+    "image": 3.093,
+    "text": 0.622,
+    "listops": 0.424,
+    "pathfinder": 0.459,
+    "path-x": 0.459,
+    "retrieval": 0.066,
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("recipe", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_lra_recipe_is_read_and_its_model_built(script, recipe, family, tmp_path):
+    data = [] if "dataset:" in recipe.read_text(encoding="utf-8") else ["--train-file", "a.tsv"]
+    arguments = script.parse_arguments(
+        ["--recipe", str(recipe), "--family", family, *data, "--output-dir", str(tmp_path), "--use-cpu"]
+    )
+    training, run = arguments.training, arguments.run
+    assert (training.seed, run.schedule_steps, training.lr_scheduler_type) == (2222, 50_000, "cosine")
+    tokenizer = None if arguments.reads_images else build_tokenizer(arguments.model.tokenizer)
+    with torch.device("meta"):
+        model = script.load_model(arguments, {"num_labels": 10}, tokenizer)
+    config = model.config
+    assert (config.model_type, config.is_causal, config.norm_type) == (family, False, "batch")
+    assert config.max_position_embeddings == (arguments.data.max_length or config.image_size**2)
+    assert (config.embedding_scale, model.num_labels) == (1.0, 10)
+    if family == "tnn":
+        parameters = model.model.named_parameters()
+        backbone = sum(weight.numel() for name, weight in parameters if not name.startswith("embed_"))
+        assert round(backbone / 1e6, 3) == PUBLISHED[recipe.stem]
+        assert (config.kernel_max_lag is None) == arguments.reads_images
+    else:
+        assert training.max_steps == 50_000 and not hasattr(
+            config, "rpe_norm_type" if family == "ski_tnn" else "decay"
+        )
+
+
+def test_families_of_lra_differ_in_their_mixers_and_batches_alone(script, tmp_path):
+    def settings(family):
+        recipe = ["--recipe", str(RECIPES / "text.yaml"), "--family", family, "--output-dir", str(tmp_path)]
+        arguments = script.parse_arguments(recipe)
+        training = {f"training.{name}": value for name, value in arguments.training.to_dict().items()}
+        return {
+            **parse_overrides(arguments.model.config_overrides),
+            **training,
+            **vars(arguments.run),
+            **vars(arguments.data),
+        }
+
+    tnn, ski, fd = (settings(family) for family in FAMILIES)
+    shared = tnn.keys() & ski.keys() & fd.keys()
+    differing = {name for name in shared if not tnn[name] == ski[name] == fd[name]}
+    assert differing == {
+        f"training.{name}" for name in ("per_device_train_batch_size", "max_steps", "num_train_epochs")
+    }
+    assert all(ski[name] == fd[name] for name in shared)
+    assert (tnn["training.per_device_train_batch_size"], tnn["training.num_train_epochs"]) == (32, 32)
+    assert {"hidden_size", "norm_type", "max_length", "schedule_steps"} <= shared
+
+
+def test_a_shorter_run_has_a_schedule_of_its_own(script, tmp_path):
+    recipe = ["--recipe", str(RECIPES / "image.yaml"), "--output-dir", str(tmp_path), "--train-file", "a.parquet"]
+    for family in FAMILIES:
+        arguments = script.parse_arguments([*recipe, "--family", family, "--max-steps", "7"])
+        training = arguments.training
+        assert (training.max_steps, arguments.run.schedule_steps, training.get_warmup_steps(100)) == (7, None, 10)
+        assert arguments.data.dataset is None

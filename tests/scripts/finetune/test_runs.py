@@ -1,0 +1,125 @@
+"""Runs of finetune.py: what is held out, kept, resumed and overwritten, and several processes."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from transformers import (
+    AutoModelForSequenceClassification,
+    PreTrainedTokenizerFast,
+)
+
+from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix.data import train_bpe
+from tests.scripts.finetune.inputs import LABELS, SCRIPT, TABLE, TEXTS
+
+
+def test_validation_data_is_held_out_where_there_is_none(finetune):
+    rows = {"text": TEXTS * 3, "label": LABELS * 3}
+    results = finetune(rows, "--validation-fraction", "0.25", "--max-train-samples", "10")
+    assert (results["train"]["examples"], results["validation"]["examples"]) == (10, 6)
+
+
+def test_labels_are_those_of_all_training_data(finetune):
+    rows = {"text": TEXTS, "label": ["a", "b", "c", "d"] * 2}
+    results = finetune(rows, "--max-train-samples", "2", validation=rows)
+    assert (results["train"]["examples"], results["num_labels"]) == (2, 4)
+
+
+def test_early_stopping_keeps_the_best_model(finetune, tmp_path):
+    steps = ["--eval-strategy", "steps", "--eval-steps", "1", "--save-strategy", "steps", "--save-steps", "1"]
+    results = finetune(
+        TABLE, *steps, "--early-stopping-patience", "2", "--learning-rate", "0", steps=50, validation=TABLE
+    )
+    assert results["num_updates"] == 3
+    assert results["best_checkpoint"].endswith("checkpoint-1")
+
+
+def weights(folder):
+    return AutoModelForSequenceClassification.from_pretrained(folder).state_dict()
+
+
+def test_resume_goes_on_as_if_nothing_had_happened(finetune, tmp_path):
+    save = ["--save-strategy", "steps", "--save-steps", "2", "--save-total-limit", "5", "--learning-rate", "1e-2"]
+    finetune(TABLE, *save, steps=4, validation=TABLE)
+    whole = weights(tmp_path / "out")
+    shutil.rmtree(tmp_path / "out" / "checkpoint-4")
+    results = finetune(TABLE, *save, "--resume", steps=4, validation=TABLE)
+    assert results["num_updates"] == 4
+    for name, value in weights(tmp_path / "out").items():
+        torch.testing.assert_close(value, whole[name], rtol=0, atol=0)
+
+
+def test_folder_is_not_overwritten_by_accident(finetune, tmp_path):
+    (tmp_path / "out" / "checkpoint-9").mkdir(parents=True)
+    (tmp_path / "out" / "notes.txt").write_text("mine")
+    with pytest.raises(SystemExit, match=r"not empty.*--resume.*--overwrite-output-dir"):
+        finetune(TABLE, validation=TABLE)
+    finetune(TABLE, "--overwrite-output-dir", validation=TABLE)
+    assert not (tmp_path / "out" / "checkpoint-9").exists()
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize("model", ["causal", pytest.param("bert", marks=pytest.mark.slow)])
+def test_gradient_accumulation_is_the_same_as_a_larger_batch(finetune, tmp_path, model):
+    """One step of plain gradient descent; heads of transformers would take one four times too long."""
+    step = ["--optim", "sgd", "--learning-rate", "0.1", "--warmup-steps", "0", "--max-grad-norm", "0", "--seed", "3"]
+    finetune(TABLE, *step, model=model, steps=1, output="large", validation=TABLE)
+    small = ["--per-device-train-batch-size", "1", "--gradient-accumulation-steps", "4"]
+    finetune(TABLE, *step, *small, model=model, steps=1, output="small", validation=TABLE)
+    small_steps = weights(tmp_path / "small")
+    for name, value in weights(tmp_path / "large").items():
+        torch.testing.assert_close(small_steps[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_random_init_takes_the_configuration_only(finetune, checkpoints, tmp_path):
+    finetune(TABLE, "--random-init", "--learning-rate", "0", validation=TABLE)
+    original = TNNForCausalLM.from_pretrained(checkpoints / "causal").model.embed_tokens.weight
+    drawn = weights(tmp_path / "out")["model.embed_tokens.weight"]
+    assert drawn.shape == original.shape and not torch.equal(drawn, original)
+
+
+def test_tokenizer_without_padding_or_end(finetune, checkpoints, tmp_path):
+    """A new token is added, and the embedding grows with it."""
+    tokenizer = train_bpe(TEXTS * 3, 300)
+    bare = PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend_tokenizer)
+    model = TNNForCausalLM(TNNConfig(vocab_size=len(bare), hidden_size=16, num_hidden_layers=1))
+    model.save_pretrained(checkpoints / "bare")
+    bare.save_pretrained(checkpoints / "bare")
+    finetune(TABLE, model="bare", validation=TABLE)
+    grown = AutoModelForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert grown.config.pad_token_id == len(bare)
+    assert grown.get_input_embeddings().num_embeddings == len(bare) + 1
+
+
+@pytest.mark.slow
+def test_two_processes(checkpoints, tmp_path):
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\n" + "".join(f"{t},{y}\n" for t, y in zip(TEXTS, LABELS, strict=True)))
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(SCRIPT)),
+        *("--model", str(checkpoints / "causal"), "--train-file", str(path), "--validation-file", str(path)),
+        *("--output-dir", str(tmp_path / "out"), "--max-steps", "2", "--use-cpu", "--baseline", "bag-of-words"),
+        *("--cache-dir", str(tmp_path / "cache"), "--save-predictions"),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert results["num_processes"] == 2
+    assert len((tmp_path / "out" / "predictions_validation.jsonl").read_text().splitlines()) == len(TEXTS)
+    assert run.stdout.count("majority class") == 1
+
+
+def test_an_interrupted_run_says_how_it_goes_on(script, tmp_path, monkeypatch, caplog):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(script, "prepare", interrupted)
+    with pytest.raises(SystemExit) as error:
+        script.main(["--model", "any", "--train-file", "train.csv", "--output-dir", str(tmp_path / "run")])
+    assert error.value.code == 130 and "--resume continues" in caplog.messages[-1]

@@ -1,0 +1,94 @@
+"""What finetune.py refuses, and the line that it says."""
+
+import shutil
+
+import pytest
+
+from tests.scripts.finetune.inputs import LABELS, RECIPES, TABLE, TEXTS, table
+
+
+@pytest.mark.parametrize(
+    "options, message",
+    [
+        (["--text-columns", "words"], "training data has no column 'words'; it has 'text', 'label'"),
+        (["--label-column", "y"], "no column 'y'"),
+        (["--metrics", "bleu"], "no metric 'bleu'"),
+        (["--task", "token-classification"], "no column 'tokens', 'tags'"),
+        (["--task", "question-answering"], "no column 'question', 'context', 'answers'"),
+        (["--task", "token-classification", "--baseline", "bag-of-words"], "is for sequence classification"),
+        (["--glue-task", "sst2"], "one of --glue-task, --dataset and --train-file"),
+        (["--data-dir", "x"], "--data-dir belongs to --glue-task"),
+        (["--validation-fraction", "1"], "between 0 and 1"),
+        (["--max-train-samples", "0"], "--max-train-samples must be positive"),
+        (["--early-stopping-patience", "0"], "must be positive"),
+        (["--early-stopping-patience", "1", "--save-strategy", "no"], "must agree"),
+        (["--tokenizer", "no/such"], "no/such"),
+    ],
+)
+def test_bad_arguments(finetune, options, message):
+    with pytest.raises(SystemExit, match=message):
+        finetune(TABLE, *options, validation=TABLE)
+
+
+def test_bad_data(finetune, script, checkpoints, tmp_path):
+    with pytest.raises(SystemExit, match="validation data has no labels"):
+        finetune(TABLE, validation={"text": TEXTS})
+    with pytest.raises(SystemExit, match="no label in column 'label', the first is row 1"):
+        finetune({"text": TEXTS[:3], "label": [1, None, 0]}, validation=TABLE, output="other")
+    with pytest.raises(SystemExit, match="which the training data has not"):
+        finetune(TABLE, validation={"text": TEXTS[:1], "label": [2]}, output="third")
+    for content, message in ((b"", "empty"), (b"text,label\n\xff,1\n", "not UTF-8"), (None, "there is no file")):
+        path = tmp_path / "data.csv"
+        path.unlink(missing_ok=True)
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(SystemExit, match=message):
+            script.main(
+                [
+                    "--model",
+                    str(checkpoints / "causal"),
+                    "--train-file",
+                    str(path),
+                    "--output-dir",
+                    str(tmp_path / "o"),
+                ]
+            )
+
+
+def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, checkpoints, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "load_examples", None)
+    with pytest.raises(SystemExit, match="there is no such folder"):
+        finetune(TABLE, model="missing", validation=TABLE)
+    shutil.copytree(checkpoints / "causal", tmp_path / "cut")
+    weights = tmp_path / "cut" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-5])
+    with pytest.raises(SystemExit, match=r"--model .*cut: model\.safetensors is cut short"):
+        finetune(TABLE, model=tmp_path / "cut", validation=TABLE)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "give either --model"),
+        (["--model", "a", "--model-type", "tnn"], "give either --model"),
+        (["--model", "a", "--config-overrides", "hidden_size=8"], "belong to --model-type"),
+        (["--model-type", "tnn", "--tokenizer", "byte", "--random-init"], "takes the configuration of a --model"),
+        (["--model-type", "tnn"], "give --tokenizer"),
+        (["--model-type", "tnn", "--task", "image-classification", "--tokenizer", "byte"], "are for text"),
+        (["--model", "a", "--image-mean", "0.5"], "belong to --task image-classification"),
+        (["--model", "a", "--schedule-steps", "0"], "must be positive"),
+        (["--model", "a", "--family", "tnn"], "--family chooses from a recipe"),
+        (["--recipe", str(RECIPES / "text.yaml")], "choose one of tnn, ski_tnn, fd_tnn"),
+        (["--recipe", str(RECIPES / "text.yaml"), "--family", "lstm"], "no family 'lstm'"),
+        (["--model-type", "nothing", "--tokenizer", "byte"], "no model type 'nothing'"),
+        (["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", "width=1"], "no field 'width'"),
+        (["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", "decay=2"], "decay is 2"),
+        (["--model-type", "tnn", "--task", "image-classification"], "no column 'image'"),
+    ],
+)
+def test_bad_arguments_from_scratch(script, tmp_path, options, message):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS, LABELS, strict=True)])
+    cache = ["--cache-dir", str(tmp_path / "cache"), "--output-dir", str(tmp_path / "out"), "--use-cpu"]
+    with pytest.raises(SystemExit, match=message):
+        script.main([*options, "--train-file", path, *cache])

@@ -1,0 +1,146 @@
+"""Runs of pretrain.py that go on: resumed, killed, interrupted, on a full disk, in several processes."""
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from hf_seqmix.training import explain_write_error
+from tests.scripts.pretrain.inputs import SCRIPT, command, environment, losses
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param([], marks=pytest.mark.slow),  # the others have what it has
+        ["--objective", "masked"],
+        pytest.param(["--streaming", "--shuffle-buffer-size", "50"], marks=pytest.mark.slow),
+        ["--respect-documents", "--gradient-accumulation-steps", "2"],
+        # A pass is less than three updates.
+        ["--streaming", "--block-size", "200", "--gradient-accumulation-steps", "2"],
+    ],
+    ids=["causal", "masked", "streaming", "documents", "passes"],
+)
+def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(
+    pretrain: ModuleType, text: Path, tmp_path: Path, variant: list[str]
+) -> None:
+    arguments = ["--max-steps", "6", "--save-steps", "3", *variant]
+    if "--streaming" in variant:
+        arguments += ["--validation-file", str(text)]
+    whole = pretrain.main(command(text, tmp_path / "whole", *arguments))
+    # What a kill in the middle of writing the second checkpoint leaves behind.
+    shutil.copytree(tmp_path / "whole" / "checkpoint-3", tmp_path / "part" / "checkpoint-3")
+    shutil.copytree(tmp_path / "whole" / "checkpoint-6", tmp_path / "part" / "checkpoint-6")
+    (tmp_path / "part" / "checkpoint-6" / "trainer_state.json").unlink()
+    part = pretrain.main(command(text, tmp_path / "part", *arguments, "--resume"))
+    assert len(losses(whole)) == 6
+    assert losses(part) == pytest.approx(losses(whole), abs=1e-6)
+    assert part["evaluation"]["token_loss"] == pytest.approx(whole["evaluation"]["token_loss"], abs=1e-6)
+
+
+def test_resuming_a_finished_run_changes_nothing(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    arguments = command(text, tmp_path, "--max-steps", "2")
+    first = pretrain.main(arguments)
+    for name in ("results.json", "model.safetensors"):  # killed after the last checkpoint
+        (tmp_path / name).unlink()
+    again = pretrain.main([*arguments, "--resume"])
+    assert losses(again) == losses(first)
+    assert again["num_updates"] == 2
+    assert again["evaluation"]["token_loss"] == first["evaluation"]["token_loss"]
+    assert (tmp_path / "model.safetensors").exists()
+
+
+def test_a_folder_in_use_is_refused_and_nothing_in_it_lost(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"precious")
+    with pytest.raises(SystemExit, match="is not empty"):
+        pretrain.main(command(text, tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
+    assert (tmp_path / "model.safetensors").read_bytes() == b"precious"
+
+
+def test_a_full_disk_is_said_so_and_the_last_checkpoint_still_loads(
+    pretrain: ModuleType, text: Path, tmp_path: Path
+) -> None:
+    """A limit on the size of files, lowered after the first checkpoint, stands in for a full disk."""
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    arguments = pretrain.parse_arguments(command(text, tmp_path, "--max-steps", "6", "--save-steps", "3"))
+
+    class FillDisk(pretrain.ResumableTrainer):
+        def save_model(self, *args: object, **kwargs: object) -> None:
+            if self.state.global_step > 3:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+            super().save_model(*args, **kwargs)
+
+    trainer = pretrain.prepare(arguments)
+    trainer.__class__ = FillDisk
+    try:
+        with pytest.raises(Exception, match=r"too large|inline_container") as error:
+            pretrain.train_and_save(arguments, trainer)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    message = explain_write_error(error.value, tmp_path)
+    assert "disk full" in message
+    assert f"{tmp_path / 'checkpoint-3'}; continue from it with --resume" in message
+    AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-3")
+    results = pretrain.main(command(text, tmp_path, "--max-steps", "6", "--save-steps", "3", "--resume"))
+    assert results["num_updates"] == 6
+
+
+@pytest.mark.slow  # tests/ecosystem/test_kill_resume.py kills at more places, by default
+def test_a_killed_process_is_resumed(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    steps = ["--max-steps", "60", "--save-steps", "10"]
+    whole = pretrain.main(command(text, tmp_path / "whole", *steps))
+    folder = tmp_path / "part"
+    process = subprocess.Popen(
+        [sys.executable, str(SCRIPT), *command(text, folder, *steps)],
+        env=environment(tmp_path),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 120
+    while not (folder / "checkpoint-20").exists() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    part = pretrain.main(command(text, folder, *steps, "--resume"))
+    assert losses(part) == pytest.approx(losses(whole), abs=1e-6)
+
+
+@pytest.mark.slow
+def test_two_processes_train_and_evaluate_as_one(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    short = ["--max-steps", "3", "--config-overrides", "hidden_dropout=0"]
+    one = pretrain.main(command(text, tmp_path / "one", *short, "--per-device-train-batch-size", "4"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    arguments = command(text, tmp_path / "two", *short)
+    subprocess.run(
+        [*torchrun, str(SCRIPT), *arguments], env=environment(tmp_path), check=True, capture_output=True, timeout=300
+    )
+    two = json.loads((tmp_path / "two" / "results.json").read_text(encoding="utf-8"))
+    assert two["num_processes"] == 2
+    assert two["num_train_tokens"] == one["num_train_tokens"]
+    assert two["evaluation"]["num_tokens"] == one["evaluation"]["num_tokens"]
+    assert two["evaluation"]["bits_per_byte"] == pytest.approx(one["evaluation"]["bits_per_byte"], rel=1e-3)
+
+
+def test_an_interrupted_run_says_how_it_goes_on(
+    pretrain: ModuleType,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretrain, "prepare", interrupted)
+    with pytest.raises(SystemExit) as error:
+        pretrain.main(command(text, tmp_path / "run"))
+    assert error.value.code == 130 and "--resume continues" in caplog.messages[-1]

@@ -1,0 +1,89 @@
+"""What pretrain.py refuses, and the line that it says."""
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.scripts.pretrain.inputs import QUIET, SHORT, command
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--model-type", "tnnn"], "no model type 'tnnn'"),
+        (["--config-overrides", "hidden_sizes=3"], "has no field 'hidden_sizes'; did you mean hidden_size"),
+        (["--config-overrides", "decay=2"], "decay is 2"),
+        (["--block-size", "1"], "--block-size is 1; it must be at least 2"),
+        (["--max-eval-blocks", "0"], "--max-eval-blocks is 0; it must be at least 1"),
+        (["--global-batch-size", "-8"], "--global-batch-size is -8; it must be at least 1"),
+        (["--streaming", "--max-steps", "1", "--shuffle-buffer-size", "0"], "--shuffle-buffer-size is 0"),
+        (["--mlm-probability", "2"], r"--mlm-probability must lie between 0 and 1; given 2\.0"),
+        (["--config-overrides", "hidden_size=many"], "configuration is refused.*hidden_size"),
+        (["--config-overrides", "vocab_size=100"], "the tokenizer has 384 tokens"),
+        (["--config-file", "config.json"], "either --model-type"),
+        (["--config-overrides", "is_causal=false"], "is_causal"),
+        (["--dataset", "embedded:python-stdlib"], "either --dataset"),
+        (["--streaming"], "--max-tokens, --max-steps or --max-seconds"),
+        (["--max-tokens", "10"], "one update takes 32 tokens"),
+        (["--max-tokens", "100", "--max-steps", "3"], "give one of them"),
+        (["--global-batch-size", "3"], "does not divide"),
+        (["--block-size", "100000"], "fewer tokens than one block"),
+        (["--tokenizer", "bpe:9"], "too small"),
+        (["--text-column", "body"], "its columns are text"),
+        (["--recipe", "no-such.yaml"], "no recipe"),
+    ],
+)
+def test_wrong_input_ends_with_a_message(
+    pretrain: ModuleType, text: Path, tmp_path: Path, more: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=f"(?s)pretrain.py: .*{message}"):
+        pretrain.main(command(text, tmp_path / "run", *more))
+    assert not (tmp_path / "run").exists()  # or the command without its fault would find a folder that is not empty
+
+
+def test_a_wrong_model_is_found_before_the_data_is_read(pretrain: ModuleType, tmp_path: Path) -> None:
+    data = command(tmp_path / "no-such.txt", tmp_path / "run")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "config.json").write_text("{")
+    for more, message in (
+        (["--config-overrides", "decay=2"], "decay is 2"),
+        (["--config-overrides", "width=2"], "no field 'width'"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            pretrain.main([*data, *more])
+    of_trained = [*SHORT, "--train-file", "no-such.txt", "--output-dir", str(tmp_path / "run")]
+    for more, message in (
+        (["--model", str(tmp_path / "model")], "config.json is missing"),
+        (["--config-file", str(tmp_path / "config.json")], "config.json is not JSON"),
+        (["--model-type", "vit"], "there is no causal language model of the type vit"),
+    ):
+        with pytest.raises(SystemExit, match=message):
+            pretrain.main([*of_trained, *more])
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--max-seconds", "0"], "--max-seconds is 0.0; it must be positive and finite"),
+        (["--max-seconds", "inf"], "--max-seconds is inf; it must be positive and finite"),
+        (["--max-seconds", "9", "--max-steps", "4"], "--max-seconds and --max-steps both say"),
+        (["--max-seconds", "9", "--max-tokens", "400"], "--max-tokens and --max-seconds both say"),
+        (["--optim", "moun"], "moun"),
+    ],
+)
+def test_wrong_lengths_and_optimizers(
+    pretrain: ModuleType, text: Path, tmp_path: Path, more: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        pretrain.main(command(text, tmp_path / "run", *more))
+
+
+def test_a_rate_that_the_model_has_no_use_for_is_refused_in_a_line(
+    pretrain: ModuleType, text: Path, tmp_path: Path
+) -> None:
+    typed = [*SHORT, *QUIET, "--train-file", str(text), "--output-dir", str(tmp_path / "run"), "--max-steps", "2"]
+    typed += ["--kernel-learning-rate", "1e-3"]
+    typed += ["--config-overrides", "hidden_size=8", "num_hidden_layers=1", "num_centers=2"]
+    with pytest.raises(SystemExit, match=r"pretrain\.py: --kernel-learning-rate is 0\.001.* has no kernel networks"):
+        pretrain.main([*typed, "--model-type", "ipa"])
