@@ -19,4 +19,5 @@ else
     "$python" -m ruff check .
     "$python" -m mypy
 fi
-exec "$python" -m pytest -n auto --dist loadgroup "$@"
+# One worker more than processors: some tests wait for other processes, and for the disk.
+exec "$python" -m pytest -n "$("$python" -c 'import os; print(1 + (os.cpu_count() or 1))')" --dist loadgroup "$@"

@@ -20,6 +20,9 @@ from hf_seqmix.models.auto import FAMILIES
 from hf_seqmix.models.configuration import MIXER_CONFIGS
 from hf_seqmix.models.mixers import MIXERS
 
+# The exports of that worker have made the code of every family.
+pytestmark = pytest.mark.xdist_group("exported")
+
 IMAGE = {"image_size": 8, "is_causal": False}
 CONFIGS = [
     *(family.config_class() for family in FAMILIES),

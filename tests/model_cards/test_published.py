@@ -32,6 +32,10 @@ LISTOPS = [folder for folder in FOLDERS if folder.name.endswith("-listops")]
 LANGUAGE_MODELS = [folder for folder in FOLDERS if folder not in LISTOPS]
 
 
+# One worker, which counts the 5-grams once.
+pytestmark = pytest.mark.xdist_group("published")
+
+
 def of(folders):
     return pytest.mark.parametrize("folder", folders, ids=lambda folder: folder.name)
 

@@ -114,7 +114,7 @@ def test_the_library_finds_it(tmp_path):
 @pytest.mark.parametrize(
     "imports",
     [
-        "import hf_seqmix; from transformers import AutoImageProcessor",
+        pytest.param("import hf_seqmix; from transformers import AutoImageProcessor", marks=pytest.mark.slow),
         "from transformers import AutoImageProcessor; import hf_seqmix",
     ],
     ids=["ours first", "the library's first"],

@@ -11,7 +11,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from tests.models.suite.base import PADS, VOCAB, SuiteBase
 from tests.tolerances import assert_close
 
-# By default each direction is compiled once: causal models in evaluation, with caches, the others in training.
+# By default each direction is compiled and exported once: causal models in evaluation, with caches, and with
+# positions, the others in training, and for all lengths.
 FIRST_CAUSAL = [pytest.param(True, id="causal"), pytest.param(False, id="bidirectional", marks=pytest.mark.slow)]
 FIRST_BOTH = [pytest.param(True, id="causal", marks=pytest.mark.slow), pytest.param(False, id="bidirectional")]
 
@@ -54,6 +55,7 @@ class CompilingTests(SuiteBase):
             assert_close(actual[real], model(ids, attention_mask=mask, use_cache=False)[0][real])
         assert counter.frame_count <= 2
 
+    @pytest.mark.parametrize("is_causal", FIRST_BOTH, indirect=True)
     @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
     def test_exports_with_any_length(self, is_causal, masked):
         model = self.make("Model", is_causal)
@@ -72,6 +74,7 @@ class CompilingTests(SuiteBase):
             real = torch.ones(2, n, dtype=torch.bool) if not masked else inputs["attention_mask"].bool()
             assert_close(program.module()(**inputs)[0][real], model(**inputs)[0][real])
 
+    @pytest.mark.parametrize("is_causal", FIRST_CAUSAL, indirect=True)
     def test_exports_with_positions(self, is_causal):
         """Whether positions restart is data of the program."""
         model = self.make("Model", is_causal)

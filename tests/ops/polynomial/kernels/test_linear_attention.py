@@ -14,6 +14,7 @@ from hf_seqmix.ops.common.backend import kernel_module
 from hf_seqmix.ops.polynomial import linear_attention as face
 from hf_seqmix.ops.polynomial.kernels import linear_attention as kernels
 from hf_seqmix.ops.polynomial.kernels import running_mean as running_sums
+from tests.markers import one_in
 from tests.tolerances import TOLERANCE, assert_close
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -78,8 +79,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), one_in(3, SHAPES, DTYPES), ids=str)
 def test_sums_of_every_shape(shape, dtype):
     batch, length, heads, width, values = shape
     a, b = draw(2, batch, length, heads, width, dtype=dtype)
@@ -160,8 +160,7 @@ def test_the_past_is_bit_unchanged_by_the_future():
         assert torch.equal(kernels.causal_sum(a, b, c)[:, :100], y[:, :100])
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 129, 300])
+@pytest.mark.parametrize(("length", "dtype"), one_in(3, [1, 2, 63, 64, 65, 129, 300], DTYPES))
 def test_running_sums(length, dtype):
     p, x, z = (draw(2, length, 70, dtype=dtype) for _ in range(3))
     z = z.transpose(0, 1).contiguous().transpose(0, 1)
@@ -179,20 +178,20 @@ def test_running_sums(length, dtype):
         assert_close(y, expected)  # summed and given in float32
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(
-    ("degree", "degree_form", "length", "width"),
-    [
-        (2, "cumsum", 70, 3),
-        (3, "cumsum", 33, 32),
-        (3, "cumsum", 100, 8),
-        (4, "cumsum", 65, 16),
-        (4, "gate", 70, 5),
-        (4, "soft", 66, 8),
-        (5, "cumsum", 40, 4),
-    ],
-)
-def test_polynomial_products_and_their_gradients(degree, degree_form, length, width, dtype):
+PRODUCTS = [
+    (2, "cumsum", 70, 3),
+    (3, "cumsum", 33, 32),
+    (3, "cumsum", 100, 8),
+    (4, "cumsum", 65, 16),
+    (4, "gate", 70, 5),
+    (4, "soft", 66, 8),
+    (5, "cumsum", 40, 4),
+]
+
+
+@pytest.mark.parametrize(("product", "dtype"), one_in(3, PRODUCTS, DTYPES), ids=str)
+def test_polynomial_products_and_their_gradients(product, dtype):
+    degree, degree_form, length, width = product
     factors = [draw(1, length, 2, width, dtype=dtype) for _ in range(degree)]
     weights = torch.tensor([0.2, 0.5, 0.3], device=DEVICE)
     upstream = draw(1, length, 2, width)

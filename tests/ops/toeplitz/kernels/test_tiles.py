@@ -10,6 +10,7 @@ from hf_seqmix.ops import toeplitz_matmul_dense
 from hf_seqmix.ops.toeplitz.kernels import tiles
 from hf_seqmix.ops.toeplitz.kernels.tile_parts import lay_out_taps
 from hf_seqmix.ops.toeplitz.kernels.tile_sizes import GradientTiles, ProductTiles, gradient_tiles, product_tiles
+from tests.markers import one_in
 from tests.tolerances import assert_close
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,26 +55,27 @@ def check(
     assert_close(actual, dkernel)  # summed in float32, and not rounded
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(
-    "length, dtype, batch, channels",
-    [
-        (1, torch.bfloat16, 3, 2),
-        (1, torch.float32, 1, 1),
-        (2, torch.float16, 1, 3),
-        (7, torch.float32, 3, 1),
-        (16, torch.float32, 3, 1),
-        (17, torch.float16, 1, 1),
-        (32, torch.bfloat16, 1, 2),
-        (33, torch.bfloat16, 1, 1),
-        (63, torch.float16, 1, 1),
-        (64, torch.float32, 1, 1),
-        (65, torch.bfloat16, 3, 1),
-        (129, torch.float16, 3, 1),
-        (200, torch.bfloat16, 1, 1),
-    ],
-)
-def test_products_and_gradient(length, dtype, batch, channels, causal):
+# length, dtype, batch, channels
+SIZES = [
+    (1, torch.bfloat16, 3, 2),
+    (1, torch.float32, 1, 1),
+    (2, torch.float16, 1, 3),
+    (7, torch.float32, 3, 1),
+    (16, torch.float32, 3, 1),
+    (17, torch.float16, 1, 1),
+    (32, torch.bfloat16, 1, 2),
+    (33, torch.bfloat16, 1, 1),
+    (63, torch.float16, 1, 1),
+    (64, torch.float32, 1, 1),
+    (65, torch.bfloat16, 3, 1),
+    (129, torch.float16, 3, 1),
+    (200, torch.bfloat16, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("size", "causal"), one_in(2, SIZES, [True, False]), ids=str)
+def test_products_and_gradient(size, causal):
+    length, dtype, batch, channels = size
     x, kernel, g = make(length, causal, dtype, batch, channels)
     check(x, kernel, g, causal)
 
