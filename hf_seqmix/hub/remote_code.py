@@ -24,7 +24,7 @@ from ..models.family import Family
 from ..models.hybrid.configuration_hybrid import SeqMixHybridConfig
 from ..models.mixers import MIXERS
 from .concatenation.source_modules import Module, Package
-from .concatenation.writing import File, concatenate
+from .concatenation.writing import File, Made, concatenate
 
 __all__ = ["RemoteCode", "family_of", "remote_code"]
 
@@ -102,7 +102,7 @@ def _code(prefix: str, mixers: tuple[str, ...], reads_images: bool) -> RemoteCod
     made = concatenate(_PACKAGE, files)
     version = hashlib.sha256("\0".join(each.text for each in made.values()).encode()).hexdigest()[:10]
     texts = {
-        f"{name}.py": _header(each.modules, version) + "\n" + _with_version(each.text, version)
+        f"{name}.py": _header(each.modules, version) + "\n" + _with_version(each, version)
         for name, each in made.items()
     }
     _check_siblings(texts)
@@ -159,11 +159,11 @@ def _mixers_of(config: SeqMixHybridConfig) -> tuple[str, ...]:
     return tuple(name for name in names if name != "attention")
 
 
-def _with_version(text: str, version: str) -> str:
+def _with_version(made: Made, version: str) -> str:
     """Put the hash into the names of operators and cache layers, wherever they stand as a string."""
     layers = {value for name in cache_layers.__all__ if isinstance(value := getattr(cache_layers, name), str)}
-    lines = text.encode().split(b"\n")
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)]
+    lines = made.text.encode().split(b"\n")
+    nodes = [node for node in ast.walk(made.tree) if isinstance(node, ast.Constant)]
     for node in sorted(nodes, key=lambda node: (node.lineno, node.col_offset), reverse=True):
         if not isinstance(node.value, str):
             continue
@@ -176,7 +176,6 @@ def _with_version(text: str, version: str) -> str:
         line = lines[node.lineno - 1]
         lines[node.lineno - 1] = line[: node.col_offset] + f'"{new}"'.encode() + line[node.end_col_offset :]
     changed = b"\n".join(lines).decode()
-    ast.parse(changed)
     if _OPERATORS in changed or any(re.search(rf"\b{layer}\b", changed) for layer in layers):
         raise ValueError(f"a name with {_OPERATORS!r} or of a cache layer is not a plain string:\n{changed}")
     return changed

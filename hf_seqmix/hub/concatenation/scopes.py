@@ -166,12 +166,11 @@ class _Reader(ast.NodeVisitor):
             else:
                 self.visit(part)
         self._note(node.name, node, True)
-        outer = frozenset(
-            name for each in _own_nodes(node.body) if isinstance(each, ast.Global) for name in each.names
-        )
+        own = list(_own_nodes(node.body))
+        outer = frozenset(name for each in own if isinstance(each, ast.Global) for name in each.names)
         deferred = tuple(
             (alias.asname or alias.name, each)
-            for each in _own_nodes(node.body)
+            for each in own
             if isinstance(each, ast.ImportFrom) and each.level
             for alias in each.names
         )
@@ -179,7 +178,7 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node, ast.ClassDef):
             self._inside(_Scope(frozenset(local), outer, deferred, set()), node.body)
         else:
-            taken = {name for each in _own_nodes(node.body) if isinstance(each, ast.Nonlocal) for name in each.names}
+            taken = {name for each in own if isinstance(each, ast.Nonlocal) for name in each.names}
             local = (local - taken) | {each.arg for each in _arguments(node)}
             self._inside(_Scope(frozenset(local), outer, deferred), node.body)
 

@@ -25,10 +25,11 @@ _LINE_LENGTH = 119
 
 @dataclass(frozen=True)
 class Made:
-    """The text of a file, and the modules in it, in order."""
+    """The text of a file, the modules in it, in order, and the syntax tree of the text."""
 
     text: str
     modules: tuple[Module, ...]
+    tree: ast.Module
 
 
 def concatenate(package: Package, files: Sequence[File]) -> dict[str, Made]:
@@ -48,7 +49,7 @@ def concatenate(package: Package, files: Sequence[File]) -> dict[str, Made]:
     names = UniqueNames(reached)
     made = {file.name: _Writer(reached, names, number).file() for number, file in enumerate(files)}
     for name, each in made.items():
-        _check(name, each.text)
+        _check(name, each.tree)
     return made
 
 
@@ -76,7 +77,8 @@ class _Writer:
                 body += "\n" * (2 if _is_block(before) or _is_block(node) else min(gap, 1)) + text
             parts.append(_banner(self.reached.package[module]) + "\n" * (2 if _is_block(nodes[0]) else 1) + body)
         imports = self._imports()
-        return Made((imports + "\n" if imports else "") + "\n\n".join(parts), tuple(modules))
+        text = (imports + "\n" if imports else "") + "\n\n".join(parts)
+        return Made(text, tuple(modules), ast.parse(text))
 
     def _text(self, statement: Statement) -> str:
         """Return the lines of a statement with the names of the file, and without relative imports."""
@@ -228,13 +230,13 @@ def _dump(node: ast.stmt, changed: dict[int, dict[str, str]]) -> str:
     return "".join(text)
 
 
-def _check(name: str, text: str) -> None:
+def _check(name: str, tree: ast.Module) -> None:
     """Make sure that every name of a file is bound once, and that every name it uses is bound.
 
     Raises:
         ValueError: naming those that are not.
     """
-    body = ast.parse(text).body
+    body = tree.body
     times = Counter(each for node in body for each in bound_names([node]) if each != "_")
     used = {each.name for node in body for each in module_names(node) if not each.binds and not each.deferred}
     twice = sorted(each for each, number in times.items() if number > 1)
