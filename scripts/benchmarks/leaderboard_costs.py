@@ -127,7 +127,7 @@ def decoding_costs(contest: Contest) -> dict[str, dict[str, Any]]:
     """Return the milliseconds of a generated token after a prompt, and the memory of the cache then, in float32.
 
     A token takes the mean over `NEW_TOKENS` tokens, of which some cost more than others in Toeplitz layers. The first
-    ones do not count: they allocate. Of several rounds the median counts.
+    ones do not count: they allocate. The models are measured in turns, and of several rounds the median counts.
 
     Returns:
         name -> `prompt_ms`, `token_ms`, `cache_mib`.
@@ -136,29 +136,34 @@ def decoding_costs(contest: Contest) -> dict[str, dict[str, Any]]:
     device = torch.device(contest.device)
     ids = torch.randint(contest.vocab_size, (1, contest.length), generator=torch.Generator().manual_seed(0))
     ids = ids.to(device)
-    found: dict[str, dict[str, Any]] = {}
-    for name in contest.models:
-        logger.info(f"decoding after {contest.length} tokens: {name}")
-        model = build(contest, name).eval()
-        prompts, tokens, kept = [], [], 0
-        for _ in range(contest.rounds):
-            stamps, begin = _Stamps(device), time.perf_counter()
-            made = model.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),
-                min_new_tokens=WARM + NEW_TOKENS,
-                max_new_tokens=WARM + NEW_TOKENS,
-                do_sample=False,
-                pad_token_id=0,
-                return_dict_in_generate=True,
-                stopping_criteria=StoppingCriteriaList([stamps]),
-            )
-            prompts.append(stamps.seconds[0] - begin)
-            tokens.append((stamps.seconds[-1] - stamps.seconds[WARM - 1]) / NEW_TOKENS)
-            kept = cache_bytes(made.past_key_values)
-        found[name] = {
-            "prompt_ms": 1e3 * statistics.median(prompts),
-            "token_ms": 1e3 * statistics.median(tokens),
-            "cache_mib": kept / 2**20,
-        }
-    return found
+    models = {name: build(contest, name).eval() for name in contest.models}
+    measured: dict[str, list[dict[str, float]]] = {name: [] for name in models}
+    # In turns, so that a slow minute of the machine is no model's own.
+    for number in range(contest.rounds):
+        logger.info(f"decoding after {contest.length} tokens: round {number + 1} of {contest.rounds}")
+        for name, model in models.items():
+            measured[name].append(_decoded(model, ids))
+    return {
+        name: {metric: statistics.median(each[metric] for each in rounds) for metric in rounds[0]}
+        for name, rounds in measured.items()
+    }
+
+
+def _decoded(model: Any, ids: torch.Tensor) -> dict[str, float]:
+    """Return what a prompt and the tokens after it took once."""
+    stamps, begin = _Stamps(ids.device), time.perf_counter()
+    made = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        min_new_tokens=WARM + NEW_TOKENS,
+        max_new_tokens=WARM + NEW_TOKENS,
+        do_sample=False,
+        pad_token_id=0,
+        return_dict_in_generate=True,
+        stopping_criteria=StoppingCriteriaList([stamps]),
+    )
+    return {
+        "prompt_ms": 1e3 * (stamps.seconds[0] - begin),
+        "token_ms": 1e3 * (stamps.seconds[-1] - stamps.seconds[WARM - 1]) / NEW_TOKENS,
+        "cache_mib": cache_bytes(made.past_key_values) / 2**20,
+    }
