@@ -71,7 +71,7 @@ def outcomes(exported, tmp_path_factory):
         changed.qa_outputs.bias[1] += 100
     others["end logits"] = (others["end logits"][0], changed, None)
 
-    # Each head that is opened costs the library a second, in which it reads the code anew. Other heads than a model's
+    # For each head that is opened the library reads the code anew, half a second. Other heads than a model's
     # own are the same code in every family: those of two families are opened, and of the exports that are wrong.
     every_head = [exported[name][1] for name in ("tnn", "attention")]
     every_head += [others[name][1] for name in (*CHANGES, "changed")]
