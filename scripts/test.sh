@@ -6,6 +6,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/environment.sh
 export HF_HUB_OFFLINE=1
+unset PYTHONDONTWRITEBYTECODE # each of the processes that tests start would compile the package
 if [ "${1:-}" = --floor ]; then
     shift
     make_environment .venv-floor scripts/constraints-floor.txt dev
