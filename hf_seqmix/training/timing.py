@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import logging
 import math
+import os
 import random
 import statistics
 import tempfile
@@ -143,13 +145,26 @@ def medians_ms(rounds: Sequence[tuple[float, ...]]) -> list[float]:
 def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a function of a module in a process that has run nothing, whose allocator remembers nothing.
 
-    Where the system can, it is forked from a server that has imported the packages and no more.
+    Where the system can, it is forked from a server that has imported the packages and no more. It logs as this one.
     """
     context: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if context.get_start_method() == "forkserver":
         context.set_forkserver_preload(["hf_seqmix.analysis.figures", "hf_seqmix.models.backbone"])
-    with ProcessPoolExecutor(1, mp_context=context) as fresh:
+    loggers = {
+        name: each for name, each in logging.root.manager.loggerDict.items() if isinstance(each, logging.Logger)
+    }
+    levels = {name: each.level for name, each in loggers.items() if each.level}
+    given = logging.root.level, levels, logging.root.hasHandlers()
+    with ProcessPoolExecutor(1, mp_context=context, initializer=_log_like, initargs=given) as fresh:
         return fresh.submit(function, *arguments).result()
+
+
+def _log_like(level: int, levels: Mapping[str, int], shown: bool) -> None:
+    """Set the levels of the loggers of another process, and show what they say if that process does."""
+    if shown:
+        logging.basicConfig(format="%(message)s", level=level)
+    for name, own in levels.items():
+        logging.getLogger(name).setLevel(own)
 
 
 def peak_bytes(function: Callable[[], Any], device: torch.device) -> int:
@@ -181,6 +196,7 @@ def _allocations(function: Callable[[], Any]) -> list[int] | None:
     interrupted just then, a short call may be dropped in part or whole. A mark of a size of its own on either side
     tells.
     """
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # the profiler prints two lines a call otherwise
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch.empty(MARK, dtype=torch.uint8)
         function()
