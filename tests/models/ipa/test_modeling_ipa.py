@@ -41,8 +41,9 @@ class TestExtendedIPA(Copying, TestIPA):
 
     @pytest.mark.slow
     @pytest.mark.parametrize("masked", [True])
-    def test_compiles_in_one_graph(self, is_causal, masked):
-        super().test_compiles_in_one_graph(is_causal, masked)
+    @pytest.mark.parametrize("backend", ["aot_eager"])
+    def test_compiles_in_one_graph(self, is_causal, masked, backend):
+        super().test_compiles_in_one_graph(is_causal, masked, backend)
 
 
 def make(**kwargs: Any) -> IPAForCausalLM:

@@ -17,11 +17,11 @@ from hf_seqmix import (
 )
 from hf_seqmix.models.poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from hf_seqmix.modules.norms import calibrate_static_norms
-from tests.models.suite import VOCAB, CompiledModelSuite, perturb
+from tests.models.suite import VOCAB, CompiledModelSuite, ModelSuite, perturb
 from tests.tolerances import assert_close
 
 
-class TestPolyTransformer(CompiledModelSuite):
+class PolyConfigurations:
     family = POLY_TRANSFORMER_FAMILY
     fields: dict[str, Any] = {}
 
@@ -31,9 +31,19 @@ class TestPolyTransformer(CompiledModelSuite):
         return PolyTransformerConfig(**{**fields, **self.fields, "is_causal": is_causal, **kwargs})
 
 
-class TestGatedPolyTransformer(TestPolyTransformer):
+class TestPolyTransformer(PolyConfigurations, CompiledModelSuite):
+    pass
+
+
+class TestGatedPolyTransformer(PolyConfigurations, ModelSuite):
     """Degrees 3 and 4, whose sums fade."""
 
+    directions = (True,)
+    fields = {"layer_degrees": [3, 4], "forget_gate": True}
+
+
+@pytest.mark.slow
+class TestCompiledGates(PolyConfigurations, CompiledModelSuite):
     directions = (True,)
     fields = {"layer_degrees": [3, 4], "forget_gate": True}
 
@@ -214,14 +224,14 @@ def test_parameter_counts(degree):
     assert sum(p.numel() for p in model.parameters()) == 50257 * d + 3 * (mixer + feed_forward) + 2 * d
 
 
-OF_SUMS = [
-    {"layer_degrees": [3, 5]},
-    {"layer_degrees": [2, 4], "forget_gate": True},
-    {"kernel_power": 2, "forget_gate": True, "denominator": True},
-]
+OF_SUMS: dict[str, dict[str, Any]] = {
+    "plain": {"layer_degrees": [3, 5]},
+    "gated": {"layer_degrees": [2, 4], "forget_gate": True},
+    "squared": {"kernel_power": 2, "forget_gate": True, "denominator": True},
+}
 
 
-@pytest.mark.parametrize("fields", OF_SUMS, ids=["plain", "gated", "squared"])
+@pytest.mark.parametrize("fields", OF_SUMS.values(), ids=OF_SUMS)
 def test_a_cache_of_sums_is_constant_in_size_and_refuses_a_deep_crop(fields):
     model = TestPolyTransformer().make("ForCausalLM", **fields)
     ids = torch.randint(VOCAB, (1, 300))
@@ -241,10 +251,12 @@ def test_a_cache_of_sums_is_constant_in_size_and_refuses_a_deep_crop(fields):
         cache.crop(-250)
 
 
-@pytest.mark.parametrize("fields", OF_SUMS, ids=["plain", "gated", "squared"])
-def test_a_compiled_step_of_decoding_is_one_graph(fields):
+@pytest.mark.parametrize(
+    "name", [pytest.param("plain", marks=pytest.mark.slow), "gated", pytest.param("squared", marks=pytest.mark.slow)]
+)
+def test_a_compiled_step_of_decoding_is_one_graph(name):
     torch._dynamo.reset()
-    model = TestPolyTransformer().make("ForCausalLM", **fields)
+    model = TestPolyTransformer().make("ForCausalLM", **OF_SUMS[name])
     ids = torch.randint(VOCAB, (2, 14))
     counter = CompileCounterWithBackend("aot_eager")
     step = torch.compile(model.forward, backend=counter, fullgraph=True)

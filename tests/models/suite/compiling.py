@@ -23,11 +23,13 @@ class CompilingTests(SuiteBase):
     @pytest.mark.parametrize("is_causal", FIRST_CAUSAL, indirect=True)
     # Without a mask the graph is a part of this one.
     @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
-    def test_compiles_in_one_graph(self, is_causal, masked):
+    # Tracing for gradients takes as long again; by default the compiled step of training has that.
+    @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
+    def test_compiles_in_one_graph(self, is_causal, masked, backend):
         """One graph without a mask, one for pads wherever they are, each with a cache and without."""
         torch._dynamo.reset()
         model = self.make("Model", is_causal)
-        counter = CompileCounterWithBackend("aot_eager")
+        counter = CompileCounterWithBackend(backend)
         compiled = torch.compile(model, backend=counter, fullgraph=True)
         for pads in PADS.values() if masked else [None]:
             mask = None if pads is None else torch.tensor(pads)
