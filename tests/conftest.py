@@ -2,6 +2,7 @@
 
 import gc
 import os
+from collections import Counter
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -17,6 +18,22 @@ transformers.utils.logging.disable_progress_bar()
 if not torch.cuda.is_available():
     # Kernels run in Triton's interpreter, which has to be chosen before anything imports Triton.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test marked `one_in(n)` make all but every n-th slow ones, where kernels are interpreted."""
+    if torch.cuda.is_available():
+        return
+    places: Counter[str] = Counter()
+    for item in items:
+        mark = item.get_closest_marker("one_in")
+        if mark is None or item.get_closest_marker("slow") is not None:
+            continue
+        test = item.nodeid.partition("[")[0]
+        if places[test] % mark.args[0]:
+            item.add_marker(pytest.mark.slow)
+        places[test] += 1
 
 
 def pytest_collection_finish() -> None:

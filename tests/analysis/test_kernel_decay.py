@@ -35,6 +35,7 @@ def test_cosine_of_a_smooth_activation_decays_exponentially(activation):
 
 
 @pytest.mark.parametrize("activation", ["relu", "silu", "gelu"])
+@pytest.mark.one_in(2)
 def test_omega_has_the_predicted_quadratic_tail(activation):
     row = decay_row(random_encoders(activation, SEEDS, channels=4), "omega", fft_length=2**15)
     assert row["tail_ratio"] == pytest.approx(1, abs=0.05)

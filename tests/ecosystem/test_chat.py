@@ -80,6 +80,7 @@ SAMPLING = {"max_new_tokens": 40, "do_sample": True, "temperature": 3.0, "pad_to
 
 
 @pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.one_in(3)
 def test_text_is_printed_as_it_is_returned(checkpoint, cached, capsys):
     model, tokenizer = checkpoint
     inputs = prompt(tokenizer, CONVERSATIONS[1])

@@ -56,6 +56,7 @@ def check_equal(actual: Tensor, expected: Tensor, dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("targets", TARGETS)
 @pytest.mark.parametrize("model_type", CAUSAL)
+@pytest.mark.one_in(2)
 def test_a_language_model(model_type, targets, tmp_path):
     import peft
 
@@ -124,6 +125,7 @@ def test_adapters_are_exchanged_and_merging_is_undone(model_type):
 
 
 @pytest.mark.parametrize(("model_type", "suffix"), thorough(CLASSIFIERS))
+@pytest.mark.one_in(3)
 def test_a_classifier_keeps_its_head(model_type, suffix, tmp_path):
     """`modules_to_save`: the head, which is new, is trained as a whole and saved with the adapter."""
     import peft

@@ -88,6 +88,7 @@ def test_fill_mask(model_type, side, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("model_type", "is_causal"), DIRECTIONS)
+@pytest.mark.one_in(2)
 def test_text_classification(model_type, is_causal, tmp_path, caplog):
     labels = {0: "bad", 1: "fair", 2: "good"}
     fields = {"num_labels": 3, "id2label": labels, "label2id": {name: i for i, name in labels.items()}}
@@ -107,6 +108,7 @@ def test_text_classification(model_type, is_causal, tmp_path, caplog):
 
 
 @pytest.mark.parametrize(("model_type", "is_causal"), DIRECTIONS)
+@pytest.mark.one_in(2)
 def test_token_classification(model_type, is_causal, tmp_path, caplog):
     names = ["O", "B-NAME", "I-NAME"]
     fields = {"num_labels": 3, "id2label": dict(enumerate(names)), "label2id": {n: i for i, n in enumerate(names)}}

@@ -95,6 +95,7 @@ PROBLEMS = [
 
 
 @pytest.mark.parametrize(("model_type", "suffix", "problem"), PROBLEMS)
+@pytest.mark.one_in(3)
 def test_accumulated_batches_make_the_update_of_the_whole(model_type, suffix, problem, tmp_path):
     """Micro-batches of three rows and of two, with other numbers of targets; without counting them the step differs.
 
@@ -129,6 +130,7 @@ def test_accumulated_batches_make_the_update_of_the_whole(model_type, suffix, pr
 
 
 @pytest.mark.parametrize(("model_type", "suffix"), thorough(HEADS))
+@pytest.mark.one_in(2)
 def test_a_resumed_run_has_the_curve_of_an_uninterrupted_one(model_type, suffix, tmp_path):
     start = make(model_type, suffix, hidden_dropout=0.2)
     rows = examples(suffix, 6)
@@ -197,6 +199,7 @@ def score_by_hand(model: PreTrainedModel, suffix: str, rows: list[dict[str, Any]
 
 
 @pytest.mark.parametrize(("model_type", "suffix"), thorough(HEADS))
+@pytest.mark.one_in(3)
 def test_stopping_early_keeps_the_best_model_and_its_scores(model_type, suffix, tmp_path):
     """Training teaches what evaluation counts as wrong: an early checkpoint is the best."""
     rows, opposite = examples(suffix, 6), examples(suffix, 6, opposite=True)

@@ -32,6 +32,7 @@ CONFIGS = [
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
+@pytest.mark.one_in(2)
 def test_every_file_imports_its_siblings_and_the_required_packages_alone(family, tmp_path):
     code = remote_code(family.config_class())
     for name, text in code.files.items():
@@ -56,6 +57,7 @@ def test_auto_map_names_every_head_and_each_class_is_there(family):
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: type(config).__name__)
+@pytest.mark.one_in(2)
 def test_there_are_two_files_and_an_image_processor_for_images(config):
     short = type(config).__module__.rpartition("configuration_")[2]
     expected = [f"configuration_{short}.py", f"modeling_{short}.py"]

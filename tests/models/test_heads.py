@@ -86,6 +86,7 @@ def examples(head: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("head", HEADS)
+@pytest.mark.one_in(3)
 def test_four_accumulated_batches_equal_one_large_batch(head, tmp_path):
     model_class, fields = HEADS[head]
     model = perturb(model_class(config(**fields)))

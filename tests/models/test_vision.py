@@ -389,6 +389,7 @@ def test_images_that_do_not_fit(name):
 
 # One for all whose mixers are not Toeplitz matrices: it takes seconds.
 @pytest.mark.parametrize("name", [*TOEPLITZ, "SeqMixHybrid"])
+@pytest.mark.one_in(2)
 def test_trainer_and_pipeline(name, tmp_path, caplog):
     pytest.importorskip("accelerate")
     datasets = pytest.importorskip("datasets")

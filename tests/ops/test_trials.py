@@ -32,6 +32,7 @@ def both_orders(function, causal: bool, tensors: list[Tensor], dtype: torch.dtyp
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(2)
 def test_first_and_second_derivatives(name, causal, poisoned_empty):
     tensors = make(causal)
     with through(name):
@@ -63,6 +64,7 @@ def test_compiled(name, causal):
 
 @pytest.mark.parametrize("op", ["toeplitz_causal", "toeplitz_bidirectional"])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(2)
 def test_trials_find_nothing_wrong(op, name):
     with torch.inference_mode():
         assert trials.fault(op, name, torch.device("cpu"), torch.float32, 64, lengths=(33, 40)) is None

@@ -119,6 +119,7 @@ class TestVariants:
 @pytest.mark.parametrize(
     ("name", "is_causal"), [("heads", True), ("soft", True), ("toeplitz", True), ("toeplitz", False)]
 )
+@pytest.mark.one_in(3)
 def test_exporting_variants(name, is_causal):
     suite = TestPolyTransformer()
     suite.fields = VARIANTS[name]
@@ -134,6 +135,7 @@ def test_caches_of_variants(variant):
 
 
 @pytest.mark.parametrize("mode", ["greedy", "beam"])
+@pytest.mark.one_in(2)
 def test_generation_of_variants(variant, mode):
     model = variant.make("ForCausalLM", pad_token_id=0)
     model.lm_head.weight.data.mul_(8.0)

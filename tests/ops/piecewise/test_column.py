@@ -268,6 +268,7 @@ def test_operator_passes_the_checks_of_the_library(norm):
 
 
 @pytest.mark.parametrize("norm", KERNEL_NORMS)
+@pytest.mark.one_in(2)
 def test_compiled_gradients_equal_eager_ones_for_all_lengths(norm):
     torch._dynamo.reset()
     compiled = torch.compile(piecewise_column, backend="aot_eager", fullgraph=True, dynamic=True)

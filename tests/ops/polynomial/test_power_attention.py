@@ -96,6 +96,7 @@ def test_outputs_and_gradients_equal_those_of_the_matrix(length, name, gated, po
 
 
 @pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.one_in(3)
 def test_gradients_by_finite_differences(name):
     """Of more positions than a chunk has, and of the sums before."""
     inputs = Inputs(*(None if x is None else x[:1, :, 1:2].requires_grad_() for x in make(7)))

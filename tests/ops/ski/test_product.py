@@ -49,6 +49,7 @@ def test_equals_the_dense_sum(size: tuple[int, ...], dtype: torch.dtype, last: b
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.one_in(2)
 def test_derivatives(size: tuple[int, ...]) -> None:
     *tensors, grid = inputs(size, torch.float64)
     assert torch.autograd.gradcheck(lambda *t: sparse_low_rank_matmul(*t, grid), tensors)

@@ -23,6 +23,7 @@ from hf_seqmix.training.results import group_results
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import results_table
 
+pytestmark = pytest.mark.xdist_group("corpora")  # one run serves several tests
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 NOTICE = (
     "Licence\n*** START OF THE PROJECT GUTENBERG EBOOK A ***\n{}\n*** END OF THE PROJECT GUTENBERG EBOOK A ***\nEnd"

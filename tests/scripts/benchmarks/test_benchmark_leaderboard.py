@@ -28,7 +28,7 @@ def parts(script: Any) -> Any:
     return {name: importlib.import_module(f"benchmarks.leaderboard_{name}") for name in names}
 
 
-@pytest.mark.parametrize("objective", ["causal", "masked"])
+@pytest.mark.parametrize("objective", ["causal", pytest.param("masked", marks=pytest.mark.slow)])
 def test_models_are_equal_in_parameters(parts: Any, objective: str) -> None:
     models = parts["models"]
     counts: dict[str, list[int]] = {"language": [], "small": []}

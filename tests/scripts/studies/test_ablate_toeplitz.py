@@ -82,6 +82,7 @@ def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
     assert [row["test_loss"] for row in again["trained"]] == [row["test_loss"] for row in found["trained"]]
 
 
+@pytest.mark.slow
 def test_settings_of_ski(script: ModuleType, tmp_path: Path) -> None:
     settings = ["--points", "4", "--taps", "5", "--warps", "20"]
     found = script.main(["ski-settings", *TRAIN, *settings, "--output-dir", str(tmp_path)])
@@ -124,6 +125,7 @@ def test_causal_ski(script: ModuleType, tmp_path: Path) -> None:
     assert {r.value for r in results if r.metric == "errors"} >= set(long["errors"].values())
 
 
+@pytest.mark.slow
 def test_causal_ski_learns_text(script: ModuleType, tmp_path: Path) -> None:
     settings = ["--points", "4", "--taps", "5"]
     found = script.main(["causal-ski-text", *TRAIN, *settings, "--output-dir", str(tmp_path)])

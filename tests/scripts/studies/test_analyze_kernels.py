@@ -78,6 +78,7 @@ def check(folder: Path, name: str, rows: list) -> None:
 
 
 @pytest.mark.parametrize("model", ["tnn", "fd", "fd-masked", "ski", "image"])
+@pytest.mark.one_in(2)
 def test_kernels(script, checkpoints, tmp_path, model, capsys):
     rows = script.main(["kernels", "--model", str(checkpoints / model), "--output-dir", str(tmp_path)])
     assert len(rows) == 2
@@ -89,6 +90,7 @@ def test_kernels(script, checkpoints, tmp_path, model, capsys):
 
 
 @pytest.mark.parametrize("model", ["tnn", "fd", "fd-masked", "ski", "image"])
+@pytest.mark.one_in(2)
 def test_extrapolation(script, checkpoints, tmp_path, model):
     rows = script.main(["extrapolation", "--model", str(checkpoints / model), "--output-dir", str(tmp_path)])
     assert len(rows) == (2 if model in ("tnn", "image") else 4)

@@ -242,6 +242,7 @@ def test_a_killed_comparison_goes_on_where_it_stopped(
         (["1e-1", "10"], 2, [1e-1, 10, 1e-3, 1e-5], 1e-3, False),
     ],
 )
+@pytest.mark.one_in(3)
 def test_the_sweep_goes_on_beyond_its_edge(
     script: ModuleType,
     tmp_path: Path,

@@ -94,6 +94,7 @@ def test_sums_of_every_shape(shape, dtype):
 
 @pytest.mark.parametrize("programs", [1, 4, 264])
 @pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.one_in(2)
 def test_any_number_of_parts(reverse, programs):
     """One part is a walk through the whole; else sums of parts come first."""
     a, b, c = draw(3, 1, 70, 2, 8)
@@ -295,5 +296,6 @@ def test_nothing_to_sum():
 
 
 @pytest.mark.parametrize("dtype", DTYPES[1:])
+@pytest.mark.one_in(2)
 def test_the_trial_of_the_device_finds_no_fault(dtype):
     assert kernel_module("trials").fault("causal_sum", "chunks", DEVICE, dtype, 70) is None

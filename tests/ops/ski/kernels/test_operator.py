@@ -67,6 +67,7 @@ def computed(
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=pytest.mark.slow if case[2] in (131, 257) else []) for case in CASES], ids=NAMES
 )
+@pytest.mark.one_in(2)
 def test_equals_the_definition(case):
     *_, grid, dtype = case
     inputs = make(*case)
@@ -119,6 +120,7 @@ def layouts() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", list(layouts()))
+@pytest.mark.one_in(3)
 def test_layouts(name):
     grid = InducingGrid(25, 6)
     _, taps, kernel, _ = make(2, 5, 19, 3, grid)
@@ -170,6 +172,7 @@ def test_results_repeat():
 
 
 @pytest.mark.parametrize("points", [1, 2, 8, 17, 33])
+@pytest.mark.one_in(3)
 def test_small_toeplitz_products(points):
     batch, channels = 3, 20
     z, g = (torch.randn(batch, points, channels, device=DEVICE) for _ in range(2))
