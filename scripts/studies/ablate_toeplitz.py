@@ -68,10 +68,13 @@ def build_parser() -> argparse.ArgumentParser:
     command.add_argument("--points", type=int, default=32, help="inducing points of the timed layers")
     command.add_argument("--taps", type=int, default=17, help="of the convolution of the timed layers")
     command = add("ski-settings", run_ski_settings, training)
-    command.add_argument("--points", type=int, nargs="+", default=[8, 64, 128], help="in place of 32")
-    command.add_argument("--taps", type=int, nargs="+", default=[5, 33], help="of the convolution, in place of 17")
+    command.add_argument("--points", type=int, nargs="*", default=[8, 64, 128], help="in place of 32")
+    command.add_argument("--taps", type=int, nargs="*", default=[5, 33], help="of the convolution, in place of 17")
     command.add_argument(
-        "--warps", type=float, nargs="+", default=[1, 25, 100], help="in place of 5; see SKITNNConfig"
+        "--warps", type=float, nargs="*", default=[1, 25, 100], help="in place of 5; see SKITNNConfig"
+    )
+    command.add_argument(
+        "--falloffs", type=float, nargs="*", default=[0, 2], help="of the first taps with distance, in place of 1"
     )
     command = add("mlp-depth", run_mlp_depth, training, layers)
     command.add_argument("--task", default="lm-causal", choices=["lm-causal", "lm-masked"])

@@ -1,4 +1,4 @@
-"""The two parts of SKI's operator as mixers of their own, and SKI with another beginning of its low-rank part."""
+"""The two parts of SKI's operator as mixers of their own, and SKI with another beginning of either part."""
 
 import math
 from collections.abc import Callable
@@ -22,10 +22,12 @@ __all__ = [
     "LowRankOnly",
     "loud",
     "low_rank_only",
+    "register_part",
     "register_parts",
     "silent",
     "small_steps",
     "unscaled",
+    "with_falloff",
 ]
 
 
@@ -51,10 +53,11 @@ class LowRankOnly(nn.Module):
 
 
 class ConvolutionOnly(nn.Module):
-    """The short convolution of an `SKIOperator`."""
+    """The short convolution of an `SKIOperator`, begun as its attribute says."""
 
     def __init__(self, operator: SKIOperator) -> None:
         super().__init__()
+        operator.init_weights()
         self.conv_weight = operator.conv_weight
 
     def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
@@ -86,6 +89,16 @@ def silent(operator: SKIOperator) -> SKIOperator:
     return unscaled(operator)
 
 
+def with_falloff(falloff: float) -> Callable[[SKIOperator], SKIOperator]:
+    """Return a change that lets taps begin in proportion to (1 + distance)^-falloff; 0: all alike."""
+
+    def change(operator: SKIOperator) -> SKIOperator:
+        operator.tap_falloff = falloff
+        return operator
+
+    return change
+
+
 def low_rank_only(operator: SKIOperator) -> LowRankOnly:
     """Leave the convolution out; alone, W A W^T begins on the scale of white inputs."""
     return LowRankOnly(loud(operator))
@@ -113,7 +126,11 @@ PARTS: dict[str, Callable[[SKIOperator], nn.Module]] = {
 
 def register_parts() -> dict[str, str]:
     """Make all of them known to hybrids; return the name in tables -> the name of the mixer."""
-    names = {name: f"ski_{name.removeprefix('ski-').replace('-', '_')}" for name in PARTS}
-    for name, change in PARTS.items():
-        register_mixer(names[name], SKITNNConfig, _builder(change))
-    return names
+    return {name: register_part(name, change) for name, change in PARTS.items()}
+
+
+def register_part(name: str, change: Callable[[SKIOperator], nn.Module]) -> str:
+    """Make SKI with a changed operator known to hybrids; return the name of the mixer."""
+    mixer = f"ski_{name.removeprefix('ski-').replace('-', '_')}"
+    register_mixer(mixer, SKITNNConfig, _builder(change))
+    return mixer

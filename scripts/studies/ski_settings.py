@@ -1,4 +1,4 @@
-"""SKI-TNN with other numbers of points and taps and other warps, beside its convolution alone."""
+"""SKI-TNN with other numbers of points and taps, other warps and another beginning, beside its convolution alone."""
 
 import argparse
 import math
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from ablation_models import describe_training, recorded, results_of, shown_loss, train
 from comparison_models import MODELS
-from ski_parts import register_parts
+from ski_parts import ConvolutionOnly, register_part, register_parts, with_falloff
 
 from hf_seqmix.analysis.figures import draw_row, line
 from hf_seqmix.training.result_files import write_report
@@ -30,7 +30,8 @@ COLUMNS = {
 def settings_of(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return name -> fields of the models: SKI-TNN's defaults, one setting changed at a time, and its convolution.
 
-    The warp lambda = exp(-w / n) is named by w, by which the kernel has fallen to exp(-w) at the end of n tokens.
+    The warp lambda = exp(-w / n) is named by w, by which the kernel has fallen to exp(-w) at the end of n tokens, and
+    the beginning of the taps by a, where sizes fall as (1 + distance)^-a.
     """
     models: dict[str, dict[str, Any]] = {"ski_tnn": {"model_type": "ski_tnn"}}
     for points in arguments.points:
@@ -41,15 +42,26 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
         decay = math.exp(-warp / arguments.block_size)
         models[f"w={warp:g}"] = {"model_type": "ski_tnn", "decay": decay}
     alone = register_parts()["convolution-only"]
-    hybrid = {"model_type": "seqmix_hybrid", "mixer_types": [alone] * arguments.num_layers}
-    models["convolution"] = dict(hybrid)
+
+    def of(mixer: str, **fields: Any) -> dict[str, Any]:
+        hybrid = {"model_type": "seqmix_hybrid", "mixer_types": [mixer] * arguments.num_layers}
+        return {**hybrid, "mixer_configs": {mixer: fields}} if fields else hybrid
+
+    models["convolution"] = of(alone)
     for taps in arguments.taps:
-        models[f"convolution, m={taps}"] = {**hybrid, "mixer_configs": {alone: {"conv_kernel_size": taps}}}
+        models[f"convolution, m={taps}"] = of(alone, conv_kernel_size=taps)
+    for falloff in arguments.falloffs:
+        change = with_falloff(falloff)
+        models[f"a={falloff:g}"] = of(register_part(f"falloff-{falloff:g}", change))
+        both = register_part(
+            f"convolution-falloff-{falloff:g}", lambda operator, c=change: ConvolutionOnly(c(operator))
+        )
+        models[f"convolution, a={falloff:g}"] = of(both)
     return models
 
 
 def run_ski_settings(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Train SKI-TNN with each setting changed alone, and report the test losses."""
+    """Train SKI-TNN with each setting or beginning changed alone, and report the test losses."""
     return train_and_report(arguments, "ski-settings", TASK, settings_of(arguments))
 
 

@@ -28,13 +28,19 @@ class SKIOperator(nn.Module):
       paper lays r points over the actual length, so that its kernel changes with the length of a batch.
     * The inducing points are counted from the first real token: the padding around a row does not matter.
     * W interpolates exactly; the weights of the published code do not (see `InducingGrid`).
-    * The taps of the convolution begin as N(0, 1 / m) instead of N(0, 1).
+    * The taps of the convolution begin as N(0, s^2) instead of N(0, 1), with s in proportion to 1 / (1 + distance) and
+      squares that sum to 1 over the m taps. Outputs keep the size of inputs, and begin near their own token.
 
     Args:
         kernel: A[i, j] = kernel(h (i - j)).
         grid: the inducing points.
         conv_kernel_size: m, odd: taps of the convolution.
+
+    Attributes:
+        tap_falloff: a, where taps begin in proportion to (1 + distance)^-a.
     """
+
+    tap_falloff: float = 1.0
 
     def __init__(self, kernel: InverseTimeWarpKernel, grid: InducingGrid, conv_kernel_size: int) -> None:
         super().__init__()
@@ -50,7 +56,10 @@ class SKIOperator(nn.Module):
 
     def init_weights(self, config: Any = None) -> None:
         """Draw the taps of the convolution; `config` does not matter to them."""
-        init.normal_(self.conv_weight, std=self.conv_weight.shape[1] ** -0.5)
+        taps = self.conv_weight.shape[1]
+        distances = (torch.arange(taps, device=self.conv_weight.device) - taps // 2).abs()
+        scale = nn.functional.normalize((1.0 + distances) ** -self.tap_falloff, dim=0)
+        init.copy_(self.conv_weight, torch.randn_like(self.conv_weight) * scale)
 
     def forward(self, values: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
         """Mix positions.

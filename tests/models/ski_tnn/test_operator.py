@@ -72,6 +72,14 @@ def test_packed_sequences_equal_each_alone():
     assert_close(operator(values, layout), expected)
 
 
+def test_taps_begin_near_their_token_and_keep_the_size_of_inputs():
+    kernel = InverseTimeWarpKernel(4000, 5, 0.8, 20)
+    sizes = SKIOperator(kernel, InducingGrid(20, 5), 5).conv_weight.square().mean(dim=0)
+    total = 1 + 2 / 4 + 2 / 9  # of 1 / (1 + distance)^2
+    expected = torch.tensor([1 / 9, 1 / 4, 1, 1 / 4, 1 / 9]) / total
+    torch.testing.assert_close(sizes.detach(), expected, rtol=0.1, atol=0)
+
+
 def test_caches_and_even_convolutions_are_refused():
     with pytest.raises(ValueError, match="a bidirectional mixer has no cache"):
         make()(torch.randn(1, 3, 3), token_layout(None, 1, 3), object())

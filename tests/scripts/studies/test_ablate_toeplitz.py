@@ -84,9 +84,9 @@ def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_settings_of_ski(script: ModuleType, tmp_path: Path) -> None:
-    settings = ["--points", "4", "--taps", "5", "--warps", "20"]
+    settings = ["--points", "4", "--taps", "5", "--warps", "20", "--falloffs", "0"]
     found = script.main(["ski-settings", *TRAIN, *settings, "--output-dir", str(tmp_path)])
-    names = ["ski_tnn", "r=4", "m=5", "w=20", "convolution", "convolution, m=5"]
+    names = ["ski_tnn", "r=4", "m=5", "w=20", "convolution", "convolution, m=5", "a=0", "convolution, a=0"]
     assert [row["model"] for row in found["trained"]] == names
     runs = {r.model: r.run.model["config_overrides"] for r in written(tmp_path, "ski_settings") if r.run}
     assert runs["r=4"] == {"num_inducing_points": 4} and runs["m=5"] == {"conv_kernel_size": 5}
