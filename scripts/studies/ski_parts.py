@@ -20,6 +20,7 @@ __all__ = [
     "PARTS",
     "ConvolutionOnly",
     "LowRankOnly",
+    "convolution_of",
     "loud",
     "low_rank_only",
     "register_part",
@@ -97,6 +98,15 @@ def with_falloff(falloff: float) -> Callable[[SKIOperator], SKIOperator]:
         return operator
 
     return change
+
+
+def convolution_of(change: Callable[[SKIOperator], SKIOperator]) -> Callable[[SKIOperator], ConvolutionOnly]:
+    """Return a change that leaves the convolution alone of a changed operator."""
+
+    def alone(operator: SKIOperator) -> ConvolutionOnly:
+        return ConvolutionOnly(change(operator))
+
+    return alone
 
 
 def low_rank_only(operator: SKIOperator) -> LowRankOnly:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from ablation_models import describe_training, recorded, results_of, shown_loss, train
 from comparison_models import MODELS
-from ski_parts import ConvolutionOnly, register_part, register_parts, with_falloff
+from ski_parts import convolution_of, register_part, register_parts, with_falloff
 
 from hf_seqmix.analysis.figures import draw_row, line
 from hf_seqmix.training.result_files import write_report
@@ -53,10 +53,8 @@ def settings_of(arguments: argparse.Namespace) -> dict[str, dict[str, Any]]:
     for falloff in arguments.falloffs:
         change = with_falloff(falloff)
         models[f"a={falloff:g}"] = of(register_part(f"falloff-{falloff:g}", change))
-        both = register_part(
-            f"convolution-falloff-{falloff:g}", lambda operator, c=change: ConvolutionOnly(c(operator))
-        )
-        models[f"convolution, a={falloff:g}"] = of(both)
+        changed_alone = register_part(f"convolution-falloff-{falloff:g}", convolution_of(change))
+        models[f"convolution, a={falloff:g}"] = of(changed_alone)
     return models
 
 
