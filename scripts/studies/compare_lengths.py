@@ -29,7 +29,7 @@ from comparison_runs import Comparison
 from transformers import PreTrainedModel
 
 from hf_seqmix.analysis.figures import draw_row, line
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, interleave, medians_ms
@@ -94,6 +94,8 @@ def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) 
     return rows
 
 
+EQUAL_TOKENS = {"batch_tokens": "batch_size", "eval_tokens": "eval_blocks"}
+"""Option in tokens -> the option in sequences that it stands for at each length."""
 COLUMNS = {
     "length": "length",
     "model": "model",
@@ -141,18 +143,29 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser.add_argument("--models", nargs="+", default=["attention", "ipa-p"], metavar="MODEL")
     parser.add_argument("--lengths", nargs="+", type=int, default=[100, 250, 500])
     parser.add_argument("--timing-rounds", type=int, default=15)
+    parser.add_argument(
+        "--batch-tokens", type=positive, metavar="N", help="tokens an update at every length, instead of --batch-size"
+    )
+    parser.add_argument(
+        "--eval-tokens", type=positive, metavar="N", help="tokens to score at every length, instead of --eval-blocks"
+    )
     parser.add_argument("--output-dir", type=Path, required=True)
     add_arguments(parser)
     arguments = parser.parse_args(argv)
     if min(arguments.lengths) < 2 or arguments.timing_rounds < 1:
         parser.error("lengths must be at least 2, and --timing-rounds at least 1.")
     rows: list[dict[str, Any]] = []
-    own = ("lengths", "timing_rounds", "output_dir")
+    own = ("lengths", "timing_rounds", "output_dir", *EQUAL_TOKENS)
     given = {name: value for name, value in vars(arguments).items() if name not in own}
     for length in sorted(arguments.lengths):
         folder = arguments.output_dir / f"length-{length}"
+        sequences = {
+            option: max(1, tokens // length)
+            for name, option in EQUAL_TOKENS.items()
+            if (tokens := getattr(arguments, name)) is not None
+        }
         try:
-            options = Options.of("lm-causal", output_dir=folder, block_size=length, **given)
+            options = Options.of("lm-causal", output_dir=folder, block_size=length, **given | sequences)
         except ValueError as error:
             sys.exit(f"compare_lengths.py: {error}")
         comparison = compare(options)
@@ -161,8 +174,10 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
             sys.exit(f"compare_lengths.py: the models of length {length} are not all trained; give the command again.")
         rows += rows_of(report, length, step_times(comparison, arguments.timing_rounds))
     filled = {name: value for name, value in vars(options).items() if name not in ("output_dir", "block_size")}
-    shown = argparse.Namespace(**vars(arguments) | filled)
-    title = f"{options.steps} updates of {options.batch_size} sequences, {options.threads} CPU thread(s); "
+    given_tokens = [option for name, option in EQUAL_TOKENS.items() if getattr(arguments, name) is not None]
+    shown = argparse.Namespace(**vars(arguments) | {n: v for n, v in filled.items() if n not in given_tokens})
+    batch = f"{arguments.batch_tokens} tokens" if arguments.batch_tokens else f"{options.batch_size} sequences"
+    title = f"{options.steps} updates of {batch}, {options.threads} CPU thread(s); "
     title += "differences from the first model are of runs of the same seed, mean and standard deviation"
     kept = row_results(rows, "lm-causal", "model", inner={"by_seed_percent": ("seed",)}, setting=("length",))
     folder = write_report(shown, "lengths", [(title, rows, COLUMNS)], kept)

@@ -29,6 +29,8 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", LLAMA),
     # The same as Granite, which may scale embeddings as ours are scaled, with matrices drawn for the width.
     "llama-scaled": ("granite", LLAMA),
+    # Learned positions, layer norms and GELU, as GPT-2 has them.
+    "opt": ("opt", {"num_attention_heads": 4, "activation_function": "gelu", "dropout": 0.0}),
     "ski_tnn": ("ski_tnn", {}),
 }
 # Softmax, and no activation besides: the feed-forward is the product of two projections.
@@ -71,7 +73,7 @@ MODELS |= {
 }
 
 BIDIRECTIONAL_ONLY = {"ski_tnn"}
-CAUSAL_ONLY = {"llama", "llama-scaled"}
+CAUSAL_ONLY = {"llama", "llama-scaled", "opt"}
 # The feed-forward of IPA is divided among its centers.
 WIDTH_STEP = {"ipa": 4}
 
@@ -122,6 +124,8 @@ def config_fields(
         width = sizes.hidden_size
         common |= {"initializer_range": width**-0.5, "embedding_multiplier": sizes.embedding_scale}
         common["attention_multiplier"] = (width / fields["num_attention_heads"]) ** -0.5
+    if name == "opt":
+        common |= {"ffn_dim": intermediate_size, "word_embed_proj_dim": sizes.hidden_size}
     if name in CAUSAL_ONLY:
         return model_type, common | fields
     common |= {

@@ -56,6 +56,19 @@ def test_each_length_is_compared_and_timed(script: ModuleType, command: list[str
     assert (tmp_path / "out" / "length-12" / "results.jsonl").is_file()
 
 
+@pytest.mark.slow
+def test_every_length_may_have_equal_tokens(script: ModuleType, command: list[str], tmp_path: Path) -> None:
+    equal = ["--batch-tokens", "48", "--eval-tokens", "24"]
+    script.main(["--models", "attention", "opt", "--lengths", "12", "24", *command, *equal])
+    for length, batch, blocks in ((12, 4, 2), (24, 2, 1)):
+        runs = read_results(tmp_path / "out" / f"length-{length}" / "results.jsonl")
+        assert {run.run.training["per_device_train_batch_size"] for run in runs if run.run} == {batch}
+        predicted = {run.value for run in runs if run.metric == "num_tokens" and run.setting["split"] == "test"}
+        assert predicted == {blocks * (length - 1)}
+    table = (tmp_path / "out" / "lengths.md").read_text(encoding="utf-8")
+    assert table.startswith("2 updates of 48 tokens")
+
+
 def test_bad_lengths_are_refused(script: ModuleType, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         script.main(["--lengths", "1", *command])
