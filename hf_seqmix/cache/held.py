@@ -115,8 +115,9 @@ class HeldLayer(DynamicLayer):
         for companion in self.companions.values():
             companion.batch_repeat_interleave(repeats)
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep rows of the batch."""
+    def batch_select_indices(self, indices: Tensor | Sequence[int]) -> None:
+        """Keep rows of the batch: numbers of rows, or a mask, as of a tensor."""
+        indices = torch.as_tensor(indices)
         self._batch_select_indices(indices)
         for companion in self.companions.values():
             companion.batch_select_indices(indices)

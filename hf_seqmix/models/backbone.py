@@ -104,11 +104,17 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
         Raises:
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache given to a
-                bidirectional model, images given to a model of text, or text to a model of images; and for
-                `output_attentions` where no mixer weighs tokens.
+                bidirectional model or under gradient checkpointing, images given to a model of text, or text to a model
+                of images; and for `output_attentions` where no mixer weighs tokens.
         """
         wanted = self._wanted_weights(kwargs.get("output_attentions"))
         if self.gradient_checkpointing and self.training:
+            if past_key_values is not None:
+                raise ValueError(
+                    "past_key_values is given, but a model in training mode with gradient checkpointing computes "
+                    "blocks again, which takes no cache: call model.eval() to generate, or "
+                    "model.activation_checkpointing_disable() to train on states."
+                )
             if use_cache and not torch.compiler.is_compiling():
                 logger.warning_once("use_cache=True is ignored: blocks are computed again (gradient checkpointing).")
             use_cache = False
@@ -160,19 +166,16 @@ class SeqMixModel(SeqMixPreTrainedModel):
         hidden_states = self.embed_norm(hidden_states, layout.mask)
         if self.dropout.training:
             hidden_states = self.dropout(hidden_states)
-        blocks, depth = list(self.layers), self.config.num_hidden_layers
-        for layer_idx in range(depth):
+        for layer_idx, (block, told) in enumerate(self._layers_in_turn()):
             prepared = None if masks is None else masks.get(self.layer_types[layer_idx])
-            # A block that is several layers is told which of them it is.
-            repeated = {} if len(blocks) == depth else {"layer_idx": layer_idx}
-            hidden_states = blocks[layer_idx % len(blocks)](
+            hidden_states = block(
                 hidden_states,
                 attention_mask=prepared if prepared is not None and prepared.ndim == 4 else layout,
                 past_key_values=past_key_values,
                 position_ids=position_ids,
                 real_mask=layout.mask,
                 **wanted,
-                **repeated,
+                **told,
             )
         if self.norm is not None:
             hidden_states = self.norm(hidden_states, layout.mask)
@@ -182,6 +185,16 @@ class SeqMixModel(SeqMixPreTrainedModel):
         return BaseModelOutputWithPast(
             last_hidden_state=hidden_states, past_key_values=past_key_values if use_cache else None
         )
+
+    def _layers_in_turn(self) -> list[tuple[nn.Module, dict[str, int]]]:
+        """Return the block of each layer, and which layer it is told to be where it is several of them.
+
+        Fewer layers than there are blocks, by the configuration, are the first ones: a draft that exits early.
+        """
+        blocks, depth = list(self.layers), self.config.num_hidden_layers
+        if self.config.num_blocks < depth:
+            return [(blocks[layer_idx % len(blocks)], {"layer_idx": layer_idx}) for layer_idx in range(depth)]
+        return [(block, {}) for block in blocks[:depth]]
 
     def _wanted_weights(self, output_attentions: bool | None) -> dict[str, bool]:
         """Return what tells the blocks that weights are wanted; nothing where they are not."""

@@ -71,7 +71,9 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
 
         Args:
             input_ids: (batch, length), as for the backbone; with `num_segments` 2, (batch, 2, length).
-            attention_mask: as for the backbone, with `num_segments` 2 of the shape of `input_ids`.
+            attention_mask: as for the backbone, with `num_segments` 2 of the shape of `input_ids`. Without a mask
+                `classifier_pooling` "last" takes the last token that is not `pad_token_id`, as decoders of the
+                library do; everything else takes pads for tokens then.
             position_ids: the same.
             past_key_values: as for the backbone.
             inputs_embeds: instead of `input_ids`, with hidden_size as one more dimension.
@@ -98,7 +100,9 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
             use_cache=bool(use_cache),
             **kwargs,
         )
-        pooling = self.config.classifier_pooling
+        pooling, pad = self.config.classifier_pooling, self.config.pad_token_id
+        if attention_mask is None and pooling == "last" and input_ids is not None and pad is not None:
+            attention_mask = input_ids != pad
         logits = self.classifier(pool(outputs.last_hidden_state, attention_mask, pooling))
         loss = None if labels is None else self._loss(logits, labels, **kwargs)
         return SequenceClassifierOutputWithPast(

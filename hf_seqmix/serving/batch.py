@@ -16,6 +16,23 @@ from ..cache import join_rows, keep_rows
 __all__ = ["RequestBatch"]
 
 
+_OF_A_SEARCH: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1} | dict.fromkeys(
+    (
+        "assistant_early_exit",
+        "cache_implementation",
+        "dola_layers",
+        "max_length",
+        "max_time",
+        "penalty_alpha",
+        "prompt_lookup_num_tokens",
+        "stop_strings",
+        "token_healing",
+    )
+)
+"""Fields of a generation configuration that say how `generate` runs, which a request of a batch cannot have -> the
+value that says nothing."""
+
+
 class _Row(NamedTuple):
     """A request, and how its next token is chosen."""
 
@@ -136,6 +153,14 @@ class RequestBatch:
             )
         config = self.generation_config
         if state.logit_processor_kwargs:
+            given = {name: state.logit_processor_kwargs.get(name) for name in _OF_A_SEARCH}
+            asked = [f"{n}={v!r}" for n, v in given.items() if v not in (None, _OF_A_SEARCH[n]) and v is not False]
+            if asked:
+                raise ValueError(
+                    f"a request cannot have {', '.join(asked)}: requests take a token at a time until max_new_tokens or "
+                    "eos_token_id ends them. Set how each is chosen (temperature, top_p, repetition_penalty, ...), or "
+                    "call generate()."
+                )
             config = copy.deepcopy(config)
             config.num_return_sequences = None  # of the manager, and refused beside some other fields
             unknown = config.update(**state.logit_processor_kwargs)

@@ -138,12 +138,14 @@ class RowBatchingManager:
         Args:
             input_ids: tokens of the prompt.
             request_id: its name; "req_0", "req_1" ... by default.
-            max_new_tokens: as the generation configuration says by default; None there for no limit.
+            max_new_tokens: as the generation configuration says by default, by this name or as `max_length` less the
+                prompt; None there for no limit.
             streaming: whether there is a result for each token.
             record_timestamps: whether results say when each token came.
             eos_token_id: tokens that end the request, as the generation configuration says by default.
-            **logit_processor_kwargs: fields of the generation configuration that this request has otherwise, such as
-                `temperature`.
+            **logit_processor_kwargs: how tokens of this request are chosen otherwise than the generation configuration
+                says, such as `temperature`. Fields of searches and of other ends (`num_beams`, `stop_strings`) fail
+                the request.
 
         Returns:
             The name; None, with a warning, where the manager is stopping or has failed.
@@ -159,13 +161,21 @@ class RowBatchingManager:
                 request_id = f"req_{self._number}"
                 self._number += 1
         config = self.generation_config
+        prompt = [int(token) for token in input_ids]
+        if max_new_tokens is None:
+            max_new_tokens = config.max_new_tokens
+        if max_new_tokens is None and config.max_length is not None:
+            max_new_tokens = max(0, config.max_length - len(prompt))
+        eos_token_id = config.eos_token_id if eos_token_id is None else eos_token_id
+        if max_new_tokens is None and eos_token_id is None:
+            logger.warning_once("a request has neither max_new_tokens nor eos_token_id: it ends when it is cancelled.")
         state = RequestState(
             request_id=request_id,
-            initial_tokens=[int(token) for token in input_ids],
+            initial_tokens=prompt,
             num_children=(config.num_return_sequences or 1) - 1,
             record_timestamps=record_timestamps,
-            max_new_tokens=config.max_new_tokens if max_new_tokens is None else max_new_tokens,
-            eos_token_id=config.eos_token_id if eos_token_id is None else eos_token_id,
+            max_new_tokens=max_new_tokens,
+            eos_token_id=eos_token_id,
             streaming=streaming,
             logit_processor_kwargs=logit_processor_kwargs,
         )

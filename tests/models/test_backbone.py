@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from hf_seqmix import TNNConfig, TNNForCausalLM, TNNModel
+from hf_seqmix import IPAConfig, IPAModel, TNNConfig, TNNForCausalLM, TNNModel
 from hf_seqmix.modules.norms import calibrate_static_norms
 from tests.models.suite import PADS, perturb
 from tests.tolerances import assert_close
@@ -109,6 +109,21 @@ def test_static_norms_stand_wherever_norms_do():
     assert_close(model(ids)[0].square().mean(dim=(0, 1)), torch.ones(16, dtype=torch.float64))
 
 
+@pytest.mark.parametrize(("config_class", "model_class"), [(TNNConfig, TNNModel), (IPAConfig, IPAModel)])
+def test_fewer_layers_are_the_first_ones(config_class, model_class):
+    """By the configuration, as a draft that exits early has it, or by the blocks, as models are pruned."""
+    fields = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 3, "hidden_dropout": 0.0}
+    model = perturb(model_class(config_class(**fields))).double().eval()
+    ids = torch.randint(VOCAB, (2, 9))
+    states = model(ids, output_hidden_states=True).hidden_states
+    for depth in (1, 2):
+        model.config.num_hidden_layers = depth
+        assert_close(model(ids)[0], model.norm(states[depth], None))
+    model.config.num_hidden_layers = 3
+    model.layers = model.layers[:2]
+    assert_close(model(ids, use_cache=False)[0], model.norm(states[2], None))
+
+
 def test_a_cache_that_checkpointing_excludes_is_refused_aloud(caplog):
     model = make().train()
     getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
@@ -118,3 +133,6 @@ def test_a_cache_that_checkpointing_excludes_is_refused_aloud(caplog):
     assert out.past_key_values is None and "use_cache=True is ignored" in caplog.text
     out.last_hidden_state.sum().backward()
     assert all(parameter.grad is not None for parameter in model.parameters())
+    with pytest.raises(ValueError, match=r"past_key_values is given, but .* gradient checkpointing"):
+        model(ids, past_key_values=DynamicCache(config=model.config))
+    assert model.eval()(ids, past_key_values=DynamicCache(config=model.config)).past_key_values is not None

@@ -35,6 +35,15 @@ def test_a_padded_row_is_classified_as_the_row_alone(pooling, norm_position):
         assert_close(logits[row], model(ids[row][mask[row].bool()][None]).logits[0])
 
 
+def test_without_a_mask_the_last_token_is_none_of_the_pads():
+    model = perturb(Classifier(config(classifier_pooling="last", is_causal=True, pad_token_id=0))).double().eval()
+    ids = torch.tensor([[5, 6, 7, 0, 0], [8, 9, 5, 6, 7], [3, 0, 4, 0, 0]])
+    logits = model(ids).logits
+    for row, length in enumerate((3, 5, 3)):
+        assert_close(logits[row], model(ids[row : row + 1, :length]).logits[0])
+    assert not torch.equal(logits[0], model(ids, attention_mask=torch.ones_like(ids)).logits[0])
+
+
 def test_batch_norm_is_exact_for_padded_rows_in_evaluation():
     model = perturb(Classifier(config(norm_type="batch"))).double()
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0]])

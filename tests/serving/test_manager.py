@@ -75,6 +75,21 @@ def test_a_batch_by_the_librarys_own_method(small):
     assert [o.generated_tokens for o in outputs.values()] == [alone(small, p, 5) for p in PROMPTS[::2]]
 
 
+def test_a_length_of_the_whole_limits_requests(small, caplog):
+    config = GenerationConfig(do_sample=False, eos_token_id=-1, max_length=9)
+    outputs = small.generate_batch(PROMPTS[::2], generation_config=config)
+    expected = [alone(small, p, 9 - len(p)) if len(p) < 9 else [] for p in PROMPTS[::2]]
+    assert [o.generated_tokens for o in outputs.values()] == expected and expected[0]
+    assert "neither max_new_tokens" not in caplog.text
+
+
+def test_a_request_without_an_end_is_said(small, caplog):
+    with small.continuous_batching_context_manager(GenerationConfig(do_sample=False)) as manager:
+        name = manager.add_request(PROMPTS[0])
+        manager.cancel_request(name)
+    assert "neither max_new_tokens nor eos_token_id" in caplog.text
+
+
 def test_tokens_stream_and_an_end_of_sequence_ends(small):
     expected = alone(small, PROMPTS[0], 8)
     stop = expected[3]
@@ -124,6 +139,8 @@ def test_a_sampled_request_does_not_depend_on_its_neighbors(small):
         ([], {}, "the prompt has no tokens"),
         ([VOCAB + 3], {}, "the vocabulary has ids 0 to 60"),
         ([1], {"tempereture": 2.0}, "unknown logit_processor_kwargs"),
+        ([1], {"num_beams": 4, "stop_strings": ["a"]}, "cannot have num_beams=4, stop_strings=['a']"),
+        ([1], {"max_time": 0.0}, "cannot have max_time=0.0"),
     ],
 )
 def test_a_request_fails_alone(small, prompt, arguments, message):

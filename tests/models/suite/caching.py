@@ -107,6 +107,17 @@ class CachingTests(SuiteBase):
             cache.reset()
             assert_close(model(ids, past_key_values=cache, use_cache=True).logits, model(ids).logits)
 
+    def test_rows_of_a_cache_are_selected_by_a_list(self):
+        """As the library's own layers take it."""
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no cache")
+        model = self.make("ForCausalLM")
+        ids = torch.randint(VOCAB, (3, 9))
+        cache = DynamicCache(config=model.config)
+        model(ids[:, :6], past_key_values=cache)
+        cache.batch_select_indices([2, 0])
+        assert_close(model(ids[[2, 0], 6:], past_key_values=cache).logits, model(ids[[2, 0]]).logits[:, 6:])
+
     def test_the_cache_is_returned_only_where_it_makes_sense(self, is_causal):
         model = self.make("Model", is_causal)
         ids = torch.randint(VOCAB, (1, 5))

@@ -99,17 +99,19 @@ class GeneratingTests(SuiteBase):
         )
         assert torch.equal(actual, expected)
 
-    @pytest.mark.parametrize("how", ["assistant", "prompt lookup"])
+    @pytest.mark.parametrize("how", ["assistant", "prompt lookup", "early exit"])
     def test_assisted_generation_equals_plain_generation(self, generator, how):
         ids = torch.tensor([[5, 6, 7, 8, 5, 6, 7]])
+        depth = generator.config.num_hidden_layers
         if how == "assistant":
             assistant = copy.deepcopy(generator)
             perturb(assistant, 0.02)
             kwargs = {"assistant_model": assistant}
         else:
-            kwargs = {"prompt_lookup_num_tokens": 3}
+            kwargs = {"prompt_lookup_num_tokens": 3} if how == "prompt lookup" else {"assistant_early_exit": 1}
         expected = generator.generate(ids, max_new_tokens=16)
         assert torch.equal(generator.generate(ids, max_new_tokens=16, **kwargs), expected)
+        assert generator.config.num_hidden_layers == depth
 
     def test_generation_from_one_token(self, generator):
         ids = torch.tensor([[7]])
