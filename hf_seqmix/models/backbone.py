@@ -104,8 +104,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
         Raises:
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache given to a
-                bidirectional model or under gradient checkpointing, images given to a model of text, or text to a model
-                of images; and for `output_attentions` where no mixer weighs tokens.
+                bidirectional model or under gradient checkpointing, images given to a model of text, or text to a
+                model of images; and for `output_attentions` where no mixer weighs tokens.
         """
         wanted = self._wanted_weights(kwargs.get("output_attentions"))
         if self.gradient_checkpointing and self.training:

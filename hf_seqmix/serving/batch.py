@@ -157,9 +157,9 @@ class RequestBatch:
             asked = [f"{n}={v!r}" for n, v in given.items() if v not in (None, _OF_A_SEARCH[n]) and v is not False]
             if asked:
                 raise ValueError(
-                    f"a request cannot have {', '.join(asked)}: requests take a token at a time until max_new_tokens or "
-                    "eos_token_id ends them. Set how each is chosen (temperature, top_p, repetition_penalty, ...), or "
-                    "call generate()."
+                    f"a request cannot have {', '.join(asked)}: requests take a token at a time until max_new_tokens "
+                    "or eos_token_id ends them. Set how each is chosen (temperature, top_p, repetition_penalty, ...), "
+                    "or call generate()."
                 )
             config = copy.deepcopy(config)
             config.num_return_sequences = None  # of the manager, and refused beside some other fields
