@@ -59,6 +59,7 @@ from hf_seqmix.training.arguments import run_script
 from hf_seqmix.training.environment import run_environment
 from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
+from hf_seqmix.training.same_run import finished_results
 from hf_seqmix.training.scoring import METRIC_KEYS
 
 # The splits scored at the end; MNLI has two of either.
@@ -218,7 +219,12 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
     arguments, trainer = run.arguments, run.trainer
     folder = run.folder
     seconds = 0.0
-    if checkpoint is None or not trainer.restore_finished(checkpoint):
+    if checkpoint is not None and trainer.restore_finished(checkpoint):
+        if (results := finished_results(folder, trainer.state.global_step)) is not None:
+            if trainer.is_world_process_zero():
+                logger.warning(f"The run is finished: {folder / 'results.json'} stays as it is.")
+            return results
+    else:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     trainer.save_model()
     history = list(trainer.state.log_history)

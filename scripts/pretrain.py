@@ -33,6 +33,7 @@ from hf_seqmix.training.arguments import run_script
 from hf_seqmix.training.environment import run_environment
 from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
+from hf_seqmix.training.same_run import finished_results
 from hf_seqmix.training.stateful import StatefulTrainer
 from hf_seqmix.training.streaming import EndlessStream
 
@@ -120,7 +121,12 @@ def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: 
     """Train from the start or from a checkpoint, evaluates, and writes the output folder."""
     folder = arguments.folder
     seconds = 0.0
-    if checkpoint is None or not trainer.restore_finished(checkpoint):
+    if checkpoint is not None and trainer.restore_finished(checkpoint):
+        if (results := finished_results(folder, trainer.state.global_step)) is not None:
+            if trainer.is_world_process_zero():
+                logger.warning(f"The run is finished: {folder / 'results.json'} stays as it is.")
+            return results
+    else:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     trainer.save_model()
     if trainer.eval_dataset is not None:

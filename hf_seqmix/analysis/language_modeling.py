@@ -13,7 +13,7 @@ from transformers.utils import logging
 
 from .scores import LanguageModelScore, position_edges
 
-__all__ = ["evaluate_language_model", "iter_language_model_scores"]
+__all__ = ["evaluate_language_model", "iter_language_model_scores", "refuse_future"]
 
 logger = logging.get_logger(__name__)
 
@@ -115,7 +115,7 @@ def iter_language_model_scores(
     model.eval()
     try:
         if check_causality:
-            _check_causality(model, documents)
+            refuse_future(model, max(documents, key=len))
         for length in context_lengths:
             yield _score(model, documents, length, stride or length, batch_size, sizes, progress)
     finally:
@@ -174,13 +174,24 @@ def _check_vocabulary(model: PreTrainedModel, documents: list[np.ndarray]) -> No
         )
 
 
-def _check_causality(model: PreTrainedModel, documents: list[np.ndarray], half: int = 8) -> None:
-    """Raise if replacing the second half of a short text changes the predictions in the first."""
-    ids = np.resize(max(documents, key=len), 2 * half)
+def refuse_future(model: PreTrainedModel, tokens: np.ndarray, half: int = 8) -> None:
+    """Raise if replacing the second half of a short text changes the predictions in the first.
+
+    Args:
+        model: to be checked, without dropout meanwhile.
+        tokens: (length,) ids, of which the first 2 `half` are read, or all of them again in turn.
+        half: tokens of a half.
+
+    Raises:
+        ValueError: the model sees the future.
+    """
+    ids = np.resize(tokens, 2 * half)
     changed = np.concatenate([ids[:half], np.roll(ids[:half], 1)])
     if np.array_equal(ids, changed):
         changed[half:] = ids[0]
-    logits = _logits(model, np.stack([ids, changed]))[:, :half].float()
+    was_training = model.training
+    logits = _logits(model.eval(), np.stack([ids, changed]))[:, :half].float()
+    model.train(was_training)
     spread = logits.std().item()
     difference = (logits[0] - logits[1]).square().mean().sqrt().item()
     full_precision = next(model.parameters()).dtype in (torch.float32, torch.float64)

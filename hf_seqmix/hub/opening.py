@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
+from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
 
 from ..models.pretrained import SeqMixPreTrainedModel
 from .checking import check_checkpoint, describe, open_processor
@@ -48,6 +48,10 @@ def open_checkpoint(
         model, processor = _open_folder(folder, dtype)
     except HFValidationError as error:
         raise ValueError(f"{name} cannot be opened: it is neither a folder nor the name of a repository.") from error
+    except LocalEntryNotFoundError as error:
+        raise ValueError(
+            f"{name} is no folder here (paths start from {Path.cwd()}), and the Hub cannot be reached."
+        ) from error
     except Exception as error:  # of the libraries, too, which do not look at all that they read
         raise ValueError(f"{name} cannot be opened: {describe(error)}") from error
     model.name_or_path = model.config.name_or_path = name  # not where its files were put on this machine

@@ -27,6 +27,7 @@ from .optimizers import OptimizerError
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST, ResumableTrainer
 from .run_folder import explain_write_error, nothing_left
+from .same_run import changed_arguments, record_arguments
 from .spelling import allowed_names
 from .training_arguments import SeqMixTrainingArguments
 
@@ -281,8 +282,16 @@ def _run(
                 checkpoint, line = trainer.find_checkpoint(arguments.resume)
         except ValueError as error:
             sys.exit(f"{name}: {error}")
-        if line is not None and trainer.is_world_process_zero():
-            logger.warning(line)
+        if trainer.is_world_process_zero():
+            if line is not None:
+                logger.warning(line)
+            if checkpoint is None:
+                record_arguments(arguments.folder, arguments.to_json())
+            elif changed := changed_arguments(Path(checkpoint).parent, arguments.to_json()):
+                logger.warning(
+                    f"The run is told otherwise than when it began: {'; '.join(changed)}. Rates and schedule stay "
+                    "those of the checkpoint."
+                )
         if (seconds := arguments.run.max_seconds) is not None:
             # A resumed run goes on to where it was to end.
             steps = updates_within(trainer, seconds) if checkpoint is None else updates_of(checkpoint)

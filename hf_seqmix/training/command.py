@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -57,7 +58,7 @@ def interruptible(said: str) -> Iterator[None]:
 
 @contextmanager
 def explained(name: str, then: str = "") -> Iterator[None]:
-    """End with one line on wrong input, on a path that is not what it should be, on a full disk and on a stop.
+    """End with one line on wrong input, a path that is not what it should be, a missing tool, a full disk and a stop.
 
     It decorates the `main` of a script, too.
 
@@ -70,11 +71,17 @@ def explained(name: str, then: str = "") -> Iterator[None]:
             yield
     except (ValueError, SafetensorError) as error:
         sys.exit(f"{name}: {error}")
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        sys.exit(f"{name} needs the package {package}, which is not installed: pip install {package}")
     except OSError as error:
         if error.errno in _WRONG_PATHS and error.filename is not None:
             sys.exit(f"{name}: {error.filename}: {error.strerror}. Check the path.")
         if error.errno is None:  # of the library, about a model or a data set
-            sys.exit(f"{name}: {' '.join(str(error).split())}")
+            text = " ".join(str(error).split())
+            if "couldn't connect" in text:
+                text += f" If a folder was meant: there is none of that name here; paths start from {Path.cwd()}."
+            sys.exit(f"{name}: {text}")
         message = explain_write_error(error)
         if message is None:
             raise

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from huggingface_hub.errors import LocalEntryNotFoundError
+
 from .checkpoints import fault_of_files
 
 __all__ = ["explain_model_error", "fault_of_model"]
@@ -38,7 +40,8 @@ def explain_model_error(name: str | Path, error: BaseException) -> str:
         error: of the library.
     """
     text = " ".join(str(error).split())
-    if not Path(name).expanduser().is_dir() and "couldn't connect" in text:
+    unreachable = isinstance(error, LocalEntryNotFoundError) or "couldn't connect" in text
+    if not Path(name).expanduser().is_dir() and unreachable:
         return f"{name} is no folder here (paths start from {Path.cwd()}), and the Hub cannot be reached."
     if "backend tokenizer" in text:
         text = "it has no tokenizer"

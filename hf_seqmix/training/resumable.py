@@ -26,6 +26,7 @@ from .checkpoints import (
 )
 from .divergence import DivergenceWatch
 from .divergence_error import DivergenceError
+from .same_run import refuse_other_model
 from .step_clock import StepClock
 from .training_arguments import SeqMixTrainingArguments
 
@@ -110,7 +111,7 @@ class ResumableTrainer(Trainer):
             The checkpoint, or None to start anew; a line that tells the user.
 
         Raises:
-            ValueError: no checkpoint is whole, or the one asked for is not.
+            ValueError: no checkpoint is whole, or the one asked for is not, or it is of another model.
         """
         if wish is None:
             return None, None
@@ -119,6 +120,7 @@ class ResumableTrainer(Trainer):
         if self.args.process_index == 0:
             try:
                 answer[:2] = self._last_checkpoint() if wish == LAST else self._given_checkpoint(wish)
+                refuse_other_model(answer[0], getattr(self.accelerator.unwrap_model(self.model), "config", None))
             except ValueError as error:
                 answer[2] = str(error)
         broadcast_object_list(answer)  # or the others would wait for a process that has given up

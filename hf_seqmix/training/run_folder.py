@@ -13,9 +13,9 @@ from .checkpoints import last_complete_checkpoint, saved_checkpoints
 
 __all__ = ["explain_write_error", "nothing_left", "prepare_run_folder"]
 
-PRECISION_FILE, DIVERGENCE_FILE = "precision.json", "divergence.json"
-RECORDS = (PRECISION_FILE, DIVERGENCE_FILE)
-"""What a run settled on its way, for its resumed runs."""
+PRECISION_FILE, DIVERGENCE_FILE, ARGUMENTS_FILE = "precision.json", "divergence.json", "arguments.json"
+RECORDS = (PRECISION_FILE, DIVERGENCE_FILE, ARGUMENTS_FILE)
+"""What a run was told and settled on its way, for its resumed runs."""
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 

@@ -12,6 +12,7 @@ from transformers.training_args import OptimizerNames
 
 from .optimizers import MUON, RoleOptimizers
 from .precision import AutoPrecisionArguments, gpu_has_bfloat16
+from .spelling import allowed_names
 
 __all__ = ["SeqMixTrainingArguments"]
 
@@ -55,6 +56,9 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
             )
         if by_muon:
             self.optim = OptimizerNames.ADAMW_TORCH  # the library knows no Muon
+        known = [MUON, *(name.value for name in OptimizerNames)]
+        if self.optim not in known:
+            raise ValueError(f"--optim {self.optim} is unknown; {allowed_names([self.optim], known)}")
         super().__post_init__()
         for name in ("muon_learning_rate", "kernel_learning_rate"):
             if (rate := getattr(self, name)) is not None and not 0 < rate < math.inf:

@@ -13,6 +13,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from hf_seqmix.data.labelled import GLUE_TASKS, load_glue
+from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.scoring import METRIC_KEYS
 
@@ -204,7 +205,7 @@ def longest_input(arguments: argparse.Namespace, model: str) -> int:
     try:
         config = AutoConfig.from_pretrained(model, trust_remote_code=arguments.trust_remote_code)
     except (OSError, ValueError) as error:
-        raise ValueError(f"--model {model} cannot be read: {error}") from error
+        raise ValueError(f"--model: {explain_model_error(model, error)}") from error
     own = getattr(config, "max_position_embeddings", None)
     wanted = SIZES[arguments.size].max_length
     return min(wanted, own) if own else wanted

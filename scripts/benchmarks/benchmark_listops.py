@@ -27,6 +27,7 @@ from .listops_operators import (
     PLACES,
     ROWS_TO_COUNT,
     by_operator,
+    digit_names,
     most_frequent_values,
     one_operator,
     operator_results,
@@ -79,9 +80,17 @@ def run_listops(arguments: argparse.Namespace) -> Report:
     title = f"ListOps, generated with seed {arguments.seed}, {arguments.rows:,} expressions each"
     log = ResultFile(arguments.output_dir / LOG)
     report = Report()
+    for model, name in zip(arguments.models, names, strict=True):  # before anything is drawn
+        if any(_is_missing(arguments, log, model, bounds) for bounds in ranges.values()):
+            try:
+                open_classifier(arguments, model)
+            except ValueError as error:
+                report.failures[name] = str(error)
+                logger.error(f"{name}: {error}")
+    usable = [model for model, name in zip(arguments.models, names, strict=True) if name not in report.failures]
     for text, bounds in ranges.items():
         keys = {model: result_key(arguments, model, bounds) for model in arguments.models}
-        missing = [m for m in arguments.models if arguments.overwrite or log.get(keys[m]) is None]
+        missing = [model for model in usable if _is_missing(arguments, log, model, bounds)]
         shared: dict[str, Any] = {"task": "listops", "setting": {"data": title, "lengths": text}}
         shared |= origin(arguments.benchmark)
         place = PLACES[text == SINGLE]
@@ -97,12 +106,7 @@ def run_listops(arguments: argparse.Namespace) -> Report:
                 rules += operator_results(scores, place, model=name, kind="baseline", **shared)
         for model, name in zip(arguments.models, names, strict=True):
             if model in missing:
-                try:
-                    digits, parameters = score(arguments, model, rows)
-                except ValueError as error:
-                    report.failures[name] = str(error)
-                    logger.error(f"{name}: {error}")
-                    continue
+                digits, parameters = score(arguments, model, rows)
                 own = Result(metric="accuracy", model=name, value=share(digits, targets), **shared)
                 own_operators = operator_results(by_operator(digits, rows), place, model=name, **shared)
                 size = replace(own, metric="num_parameters", value=parameters)
@@ -178,14 +182,25 @@ def result_key(arguments: argparse.Namespace, model: str, bounds: tuple[int, int
     }
 
 
-def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> tuple[list[int], int]:
-    """Return what a model says of each expression, and its number of parameters.
+def _is_missing(arguments: argparse.Namespace, log: ResultFile, model: str, bounds: tuple[int, int] | None) -> bool:
+    return arguments.overwrite or log.get(result_key(arguments, model, bounds)) is None
+
+
+def open_classifier(arguments: argparse.Namespace, name: str) -> tuple[Any, Any]:
+    """Return a classifier of ten digits and its tokenizer.
 
     Raises:
         ValueError: it cannot be opened, or is no classifier of ten digits.
     """
     arguments.tokenizer = None  # the one saved with the model
     model, tokenizer = open_model(arguments, name, AutoModelForSequenceClassification.from_pretrained)
+    digit_names(model.config)
+    return model, tokenizer
+
+
+def score(arguments: argparse.Namespace, name: str, rows: datasets.Dataset) -> tuple[list[int], int]:
+    """Return what a model says of each expression, and its number of parameters."""
+    model, tokenizer = open_classifier(arguments, name)
     device = torch.device(arguments.device or default_device())
     digits = predict(model, tokenizer, rows["Source"], device, arguments.batch_size)
     return digits, model.num_parameters()

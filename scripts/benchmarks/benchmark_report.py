@@ -94,7 +94,8 @@ def run_report(arguments: argparse.Namespace) -> Report:
     # Everything is made before anything is written.
     written = {}
     if arguments.into is not None:
-        written[arguments.into] = between_markers(_read_text(arguments.into), text, str(arguments.into))
+        around = _read_text(arguments.into) if arguments.into.exists() else f"{BEGIN}\n{END}\n"
+        written[arguments.into] = between_markers(around, text, str(arguments.into))
     if arguments.card is not None:
         path = arguments.card / CARD_VALUES
         read_card_values(path)

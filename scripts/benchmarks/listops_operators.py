@@ -74,6 +74,18 @@ def operator_results(scores: Scores, place: str, **shared: Any) -> list[Result]:
     ]
 
 
+def digit_names(config: Any) -> list[str]:
+    """Return the names of a classifier's labels, in the order of its logits.
+
+    Raises:
+        ValueError: they are no digits.
+    """
+    names = [str(config.id2label[index]) for index in range(config.num_labels)]
+    if sorted(names) != [str(digit) for digit in range(10)]:
+        raise ValueError(f"its labels are called {', '.join(names)}; those of a ListOps classifier are 0 to 9.")
+    return names
+
+
 @torch.inference_mode()
 def predict(
     model: PreTrainedModel,
@@ -95,9 +107,7 @@ def predict(
         ValueError: the model's labels are no digits.
     """
     config: Any = model.config
-    names = [str(config.id2label[index]) for index in range(config.num_labels)]
-    if sorted(names) != [str(digit) for digit in range(10)]:
-        raise ValueError(f"its labels are called {', '.join(names)}; those of a ListOps classifier are 0 to 9.")
+    names = digit_names(config)
     module: Any = model.eval()
     module.to(device)
     collator: Any = DataCollatorWithPadding(tokenizer)

@@ -73,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> list[Message]:
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
+    if arguments.temperature < 0:
+        parser.error(f"--temperature is {arguments.temperature}; it must be at least 0.")
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.checkpoint)
     model = AutoModelForCausalLM.from_pretrained(arguments.checkpoint, device_map="auto").eval()

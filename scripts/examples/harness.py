@@ -19,11 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import lm_eval
 import torch
-from lm_eval.models.huggingface import HFLM
-from lm_eval.tasks import TaskManager
-from lm_eval.utils import make_table
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # Importing the package registers its families with the Auto classes.
@@ -44,6 +40,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--max-length", type=int, help="tokens of context; by default the model's")
     arguments = parser.parse_args(argv)
+    import lm_eval
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from lm_eval.utils import make_table
 
     own = TaskManager(include_path=arguments.include_path, include_defaults=False)
     known = set(arguments.tasks or own.all_tasks) <= set(own.all_tasks)

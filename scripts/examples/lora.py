@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, positive
 
 
 def blocks(tokenizer: Any, text: str, length: int) -> Dataset:
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--max-steps", type=int, default=40)
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--length", type=int, help="tokens in a row; by default the model's context")
+    parser.add_argument("--length", type=positive, help="tokens in a row; by default the model's context")
     parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
     arguments = parser.parse_args(argv)
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torchao.quantization import Int8WeightOnlyConfig
 from transformers import PreTrainedModel, TorchAoConfig
 
 from hf_seqmix.hub import open_checkpoint
+from hf_seqmix.training.command import explained
 
 
 def stored_bytes(tensor: Tensor) -> int:
@@ -50,10 +50,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+@explained("quantize.py")
 def main(argv: Sequence[str] | None = None) -> int:
     """Quantize as the command line says, and return 0."""
     logging.getLogger("torchao").setLevel(logging.ERROR)
     arguments = build_parser().parse_args(argv)
+    from torchao.quantization import Int8WeightOnlyConfig
+
     model, tokenizer = open_checkpoint(arguments.checkpoint)
     smaller = (
         type(model)

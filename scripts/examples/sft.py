@@ -16,7 +16,11 @@ from typing import Any
 import torch
 from datasets import Dataset, load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Trainer
-from trl import SFTConfig, SFTTrainer
+
+try:
+    from trl import SFTConfig, SFTTrainer
+except ModuleNotFoundError as error:
+    sys.exit(f"sft.py needs the package {error.name}, which is not installed: pip install {error.name}")
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix

@@ -48,6 +48,9 @@ class ModelArguments:
     random_init: bool = field(
         default=False, metadata={"help": "Take only the configuration and start from random weights, to compare with."}
     )
+    new_head: bool = field(
+        default=False, metadata={"help": "Draw weights anew whose shapes do not fit: a classifier of other labels."}
+    )
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the checkpoint."})
 
     @property
@@ -203,6 +206,10 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("--config-overrides belong to --model-type; a checkpoint has its own configuration.")
     if model.random_init and model.model is None:
         raise ValueError("--random-init takes the configuration of a --model; with --model-type weights are random.")
+    if model.new_head and (model.model is None or model.random_init):
+        raise ValueError("--new-head goes with the weights of a --model; leave it out.")
+    if data.max_length is not None and data.max_length < 1:
+        raise ValueError(f"--max-length is {data.max_length}; give at least 1 token.")
     if model.model_type is not None and model.tokenizer is None and not arguments.reads_images:
         raise ValueError("a model from scratch has no tokenizer: give --tokenizer, such as byte or bpe:4096.")
     if arguments.reads_images and (model.tokenizer is not None or data.text_columns or data.max_length is not None):

@@ -24,6 +24,7 @@ from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
+from hf_seqmix.models.loading import WrongShapesError
 from hf_seqmix.training import (
     config_from_overrides,
     explain_model_error,
@@ -139,7 +140,10 @@ def load_model(
                 model = auto.from_config(config, trust_remote_code=trust)
             else:
                 # Weights are trained in float32, whatever they were saved in; --bf16 computes in less.
-                model = auto.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust, **task_fields)
+                fields = {**task_fields, "ignore_mismatched_sizes": arguments.model.new_head}
+                model = auto.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust, **fields)
+        except WrongShapesError as error:
+            raise ValueError(f"{name}: {error}\n--new-head draws a head of other labels anew.") from error
         except (OSError, ValueError, SafetensorError) as error:
             raise ValueError(explain_model_error(name, error)) from error
     if tokenizer is not None:

@@ -4,6 +4,7 @@ import inspect
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from transformers import (
@@ -19,6 +20,8 @@ from transformers import (
 )
 
 # Importing the package registers its families with the Auto classes.
+from hf_seqmix.analysis.language_modeling import refuse_future
+from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.training import (
     config_from_overrides,
     explain_model_error,
@@ -82,7 +85,10 @@ def _config_from_scratch(arguments: Arguments, tokenizer: PreTrainedTokenizerBas
     }
     if "max_position_embeddings" in values.keys() | overrides.keys():
         del derived["max_position_embeddings"]
-    return config_from_overrides(str(model_type), overrides, {**values, **derived})
+    config = config_from_overrides(str(model_type), overrides, {**values, **derived})
+    if model.objective == "causal" and hasattr(config, "is_decoder"):
+        config.is_decoder = True  # encoders of transformers, such as BERT, see the future else
+    return config
 
 
 def _fields_of(tokenizer: PreTrainedTokenizerBase | None, length: int) -> dict[str, Any]:
@@ -104,6 +110,9 @@ def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedMod
         model = _read(auto, arguments.model.model, dtype=torch.float32)
     else:
         model = auto.from_config(config)
+    if arguments.model.objective == "causal" and not isinstance(model, SeqMixPreTrainedModel):
+        size = model.get_input_embeddings().weight.shape[0]
+        refuse_future(model, np.arange(16) % size)
     if arguments.data.respect_documents and "position_ids" not in inspect.signature(model.forward).parameters:
         raise ValueError(
             f"{type(model).__name__} takes no position_ids, so it cannot tell documents apart; leave out"

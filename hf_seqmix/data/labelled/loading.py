@@ -138,6 +138,11 @@ def load_glue(
     folder = Path(folder).expanduser()
     if (folder / entry.folder).is_dir():
         folder = folder / entry.folder
+    elif not (folder / "train.tsv").is_file():
+        raise ValueError(
+            f"there is neither {folder / entry.folder / 'train.tsv'} nor {folder / 'train.tsv'}: give the folder of "
+            f"GLUE or of its task {task}; paths start from {Path.cwd()}."
+        )
     files = {"train": folder / "train.tsv", "validation": folder / entry.validation}
     if entry.mismatched is not None:
         files["validation_mismatched"] = folder / entry.mismatched

@@ -1,0 +1,129 @@
+"""What a resumed run must have in common with its beginning: the model, and what it is told."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.errors import StrictDataclassError
+from transformers import PreTrainedConfig
+
+from .._files import write_json
+from .run_folder import ARGUMENTS_FILE
+
+__all__ = ["changed_arguments", "finished_results", "record_arguments", "refuse_other_model"]
+
+_NOT_THE_MODEL = {
+    "_name_or_path",
+    "architectures",
+    "auto_map",
+    "bos_token_id",
+    "dtype",
+    "eos_token_id",
+    "pad_token_id",  # the library takes these three from the tokenizer when training begins
+    "transformers_version",
+    "use_cache",
+}
+_OF_NUMBERS = (
+    "adam_beta1",
+    "adam_beta2",
+    "gradient_accumulation_steps",
+    "kernel_learning_rate",
+    "learning_rate",
+    "lr_scheduler_type",
+    "max_grad_norm",
+    "muon_learning_rate",
+    "optim",
+    "per_device_train_batch_size",
+    "seed",
+    "warmup_steps",
+    "weight_decay",
+)
+"""Training arguments that a checkpoint has settled or that change what is trained on."""
+_NOT_THE_RUN = ("max_seconds", "overwrite_output_dir", "resume")
+
+
+def refuse_other_model(checkpoint: str | Path | None, config: PreTrainedConfig | None) -> None:
+    """Refuse a checkpoint of another model than the one to be trained, whose weights the library would mix.
+
+    Dropout may differ, and what the library writes into a configuration on its own. A checkpoint without a
+    configuration, as of adapters, says nothing.
+
+    Args:
+        checkpoint: its folder; None for none.
+        config: of the model to be trained; None where it has none.
+
+    Raises:
+        ValueError: naming what differs.
+    """
+    file = Path(checkpoint or "") / "config.json"
+    if checkpoint is None or config is None or not file.is_file():
+        return
+    saved = json.loads(file.read_text(encoding="utf-8"))
+    if saved.get("model_type") != config.model_type:
+        other = f"it is of a {saved.get('model_type')} model, and a {config.model_type} model is to be trained"
+    else:
+        given = json.loads(config.to_json_string(use_diff=False))
+        try:
+            before, now = (type(config).from_dict(fields).to_dict() for fields in (saved, given))
+        except (StrictDataclassError, TypeError, ValueError):
+            return  # of another version: loading says what does not fit
+        names = sorted((before.keys() & now.keys()) - _NOT_THE_MODEL)
+        changed = [name for name in names if before[name] != now[name] and not name.endswith("dropout")]
+        other = "; ".join(f"{name} is {before[name]!r} there and {now[name]!r} here" for name in changed)
+    if other:
+        raise ValueError(
+            f"the checkpoint {checkpoint} cannot be continued from: {other}. Give the arguments that the run began "
+            "with, or another output folder."
+        )
+
+
+def record_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> None:
+    """Write what a run is told when it begins.
+
+    Args:
+        folder: of the run.
+        arguments: by section, ready for JSON.
+    """
+    write_json(Path(folder) / ARGUMENTS_FILE, arguments)
+
+
+def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[str]:
+    """Return what a resumed run is told otherwise than when it began, a line each; nothing where no record is.
+
+    How long to train, where to log and when to save may change, and are left out.
+
+    Args:
+        folder: where the run began.
+        arguments: of this call, by section, ready for JSON.
+    """
+    file = Path(folder) / ARGUMENTS_FILE
+    if not file.is_file():
+        return []
+    before, now = json.loads(file.read_text(encoding="utf-8")), json.loads(json.dumps(arguments))
+    lines = []
+    for section, given in now.items():
+        earlier = before.get(section, {})
+        names = _OF_NUMBERS if section == "training" else [name for name in given if name not in _NOT_THE_RUN]
+        lines += [
+            f"{name} was {earlier[name]!r} and is {given[name]!r}"
+            for name in names
+            if name in earlier and name in given and earlier[name] != given[name]
+        ]
+    return lines
+
+
+def finished_results(folder: str | Path, updates: int) -> dict[str, Any] | None:
+    """Return the results that a finished run has written; None where there are none, or of other updates.
+
+    They are written last, so that everything else is there, too. A second call would not know how long training took.
+
+    Args:
+        folder: of the run.
+        updates: of its last checkpoint.
+    """
+    file = Path(folder) / "results.json"
+    if not file.is_file():
+        return None
+    results = json.loads(file.read_text(encoding="utf-8"))
+    return results if results.get("num_updates") == updates else None

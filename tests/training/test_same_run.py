@@ -1,0 +1,81 @@
+"""What a resumed run must have in common with its beginning."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import LlamaConfig
+
+from hf_seqmix import FDTNNConfig, SeqMixHybridConfig, TNNConfig
+from hf_seqmix.training.same_run import changed_arguments, finished_results, record_arguments, refuse_other_model
+
+SMALL: dict[str, Any] = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 12}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TNNConfig(**SMALL),
+        TNNConfig(**SMALL, decay=None, channel_decays=[0.9, 0.999], num_labels=3),
+        SeqMixHybridConfig(**SMALL, mixer_types=["tnn", "attention"], mixer_configs={"attention": {"num_heads": 2}}),
+        LlamaConfig(**SMALL, num_attention_heads=2, intermediate_size=8),
+    ],
+    ids=["tnn", "decays", "hybrid", "llama"],
+)
+def test_the_same_model_is_continued(config: Any, tmp_path: Path) -> None:
+    config.save_pretrained(tmp_path)
+    again = type(config).from_dict(config.to_dict())
+    again.use_cache, again.pad_token_id, again.bos_token_id = False, 3, 4  # as the library does while it trains
+    refuse_other_model(tmp_path, again)
+    refuse_other_model(None, again)
+    refuse_other_model(tmp_path, None)
+    refuse_other_model(tmp_path / "nothing", again)
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (FDTNNConfig(**SMALL), "it is of a tnn model, and a fd_tnn model is to be trained"),
+        (TNNConfig(**{**SMALL, "hidden_size": 32}), "hidden_size is 16 there and 32 here"),
+        (TNNConfig(**SMALL, decay=0.5), r"decay is [\d.]+ there and 0.5 here"),
+    ],
+)
+def test_another_model_is_refused_by_what_differs(config: Any, message: str, tmp_path: Path) -> None:
+    TNNConfig(**SMALL).save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        refuse_other_model(tmp_path, config)
+
+
+def test_dropout_may_change(tmp_path: Path) -> None:
+    TNNConfig(**SMALL, hidden_dropout=0.1, classifier_dropout=0.1).save_pretrained(tmp_path)
+    refuse_other_model(tmp_path, TNNConfig(**SMALL, hidden_dropout=0.0, classifier_dropout=0.3))
+
+
+def test_arguments_that_change_are_named(tmp_path: Path) -> None:
+    began: dict[str, Any] = {
+        "data": {"train_file": ["a.txt"], "block_size": 64},
+        "run": {"resume": None, "state_segments": 4, "max_seconds": 5.0},
+        "training": {"learning_rate": 1e-3, "max_steps": 10, "logging_steps": 1},
+    }
+    assert changed_arguments(tmp_path, began) == []  # of a version that kept no record
+    record_arguments(tmp_path, began)
+    later = json.loads(json.dumps(began))
+    later["run"] |= {"resume": "last", "max_seconds": None}
+    later["training"] |= {"max_steps": 20, "logging_steps": 5}
+    assert changed_arguments(tmp_path, later) == []
+    later["data"]["train_file"] = ["b.txt"]
+    later["run"]["state_segments"] = 0
+    later["training"]["learning_rate"] = 0.5
+    assert changed_arguments(tmp_path, later) == [
+        "train_file was ['a.txt'] and is ['b.txt']",
+        "state_segments was 4 and is 0",
+        "learning_rate was 0.001 and is 0.5",
+    ]
+
+
+def test_results_of_a_finished_run(tmp_path: Path) -> None:
+    assert finished_results(tmp_path, 8) is None
+    (tmp_path / "results.json").write_text('{"num_updates": 8, "train_seconds": 3.5}', encoding="utf-8")
+    assert finished_results(tmp_path, 8) == {"num_updates": 8, "train_seconds": 3.5}
+    assert finished_results(tmp_path, 12) is None
