@@ -110,7 +110,8 @@ def build_model(arguments: Arguments, config: PreTrainedConfig) -> PreTrainedMod
         model = _read(auto, arguments.model.model, dtype=torch.float32)
     else:
         model = auto.from_config(config)
-    if arguments.model.objective == "causal" and not isinstance(model, SeqMixPreTrainedModel):
+    has_values = model.device.type != "meta"
+    if arguments.model.objective == "causal" and has_values and not isinstance(model, SeqMixPreTrainedModel):
         size = model.get_input_embeddings().weight.shape[0]
         refuse_future(model, np.arange(16) % size)
     if arguments.data.respect_documents and "position_ids" not in inspect.signature(model.forward).parameters:

@@ -17,6 +17,8 @@ from hf_seqmix.training.command import INTERRUPTED, device_name, explained, inte
         (ValueError("--rounds is 0"), r"^tune\.py: --rounds is 0$"),
         (OSError("Repo id\nmust be"), r"^tune\.py: Repo id must be$"),
         (OSError(errno.ENOSPC, "No space left"), r"^tune\.py: a file could not be written.*No space left$"),
+        (OSError("We couldn't connect to it"), r"If a folder was meant: there is none of that name here; paths start"),
+        (ModuleNotFoundError("No module", name="torchao.quantization"), r"^tune\.py needs the package torchao, which"),
         (FileExistsError(errno.EEXIST, "File exists", "out"), r"^tune\.py: out: File exists\. Check the path\.$"),
     ],
 )

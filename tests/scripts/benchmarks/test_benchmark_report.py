@@ -141,6 +141,13 @@ def test_a_file_changes_between_its_markers_alone(script, main, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "a.jsonl"]
 
 
+def test_a_new_file_gets_the_markers(script, main, tmp_path):
+    results, readme = lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4)]), tmp_path / "REPORT.md"
+    main([results, "--into", str(readme)])
+    text = readme.read_text(encoding="utf-8")
+    assert text.startswith(f"{script.BEGIN}\n\nListOps: ") and text.endswith(f"{script.END}\n")
+
+
 @pytest.mark.parametrize("text", ["no marker", "{begin}\n", "{end}\n{begin}\n", "{begin}\n{end}\n{end}\n"])
 def test_a_file_without_markers_stays(script, main, tmp_path, text):
     results, readme = lra(tmp_path / "a.jsonl", [("fd_tnn", 0, 0.4)]), tmp_path / "README.md"

@@ -54,6 +54,15 @@ def test_resume_goes_on_as_if_nothing_had_happened(finetune, tmp_path):
         torch.testing.assert_close(value, whole[name], rtol=0, atol=0)
 
 
+def test_a_classifier_gets_a_head_for_other_labels(finetune, tmp_path):
+    finetune(TABLE, validation=TABLE)
+    three = {"text": TEXTS[:3], "label": [0, 1, 2]}
+    with pytest.raises(SystemExit, match="--new-head draws a head of other labels anew"):
+        finetune(three, model=tmp_path / "out", validation=three, output="other")
+    results = finetune(three, "--new-head", model=tmp_path / "out", validation=three, output="other")
+    assert results["num_labels"] == 3 and results["num_updates"] == 2
+
+
 def test_folder_is_not_overwritten_by_accident(finetune, tmp_path):
     (tmp_path / "out" / "checkpoint-9").mkdir(parents=True)
     (tmp_path / "out" / "notes.txt").write_text("mine")

@@ -76,6 +76,8 @@ def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, chec
         (["--model-type", "tnn", "--tokenizer", "byte", "--random-init"], "takes the configuration of a --model"),
         (["--model-type", "tnn"], "give --tokenizer"),
         (["--model-type", "tnn", "--task", "image-classification", "--tokenizer", "byte"], "are for text"),
+        (["--model-type", "tnn", "--tokenizer", "byte", "--new-head"], "--new-head goes with the weights"),
+        (["--model-type", "tnn", "--tokenizer", "byte", "--max-length", "-1"], "--max-length is -1; give at least 1"),
         (["--model", "a", "--image-mean", "0.5"], "belong to --task image-classification"),
         (["--model", "a", "--schedule-steps", "0"], "must be positive"),
         (["--model", "a", "--family", "tnn"], "--family chooses from a recipe"),

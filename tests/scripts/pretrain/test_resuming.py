@@ -57,6 +57,26 @@ def test_resuming_a_finished_run_changes_nothing(pretrain: ModuleType, text: Pat
     assert (tmp_path / "model.safetensors").exists()
 
 
+def test_a_finished_run_keeps_its_record(
+    pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = pretrain.main(command(text, tmp_path, "--max-steps", "2"))
+    record = (tmp_path / "results.json").read_text(encoding="utf-8")
+    other = ["--learning-rate", "0.5", "--global-batch-size", "2"]
+    again = pretrain.main(command(text, tmp_path, "--max-steps", "2", "--resume", *other))
+    assert again["train_seconds"] == first["train_seconds"] > 0
+    assert (tmp_path / "results.json").read_text(encoding="utf-8") == record
+    assert "learning_rate was" in caplog.text and "is 0.5" in caplog.text
+
+
+def test_a_checkpoint_of_another_model_is_refused(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    pretrain.main(command(text, tmp_path, "--max-steps", "2"))
+    with pytest.raises(SystemExit, match=r"cannot be continued from: decay is .* there and 0\.5 here"):
+        pretrain.main(command(text, tmp_path, "--max-steps", "4", "--resume", "--config-overrides", "decay=0.5"))
+    with pytest.raises(SystemExit, match="it is of a tnn model, and a fd_tnn model is to be trained"):
+        pretrain.main(command(text, tmp_path, "--max-steps", "4", "--resume", "--model-type", "fd_tnn"))
+
+
 def test_a_folder_in_use_is_refused_and_nothing_in_it_lost(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"precious")
     with pytest.raises(SystemExit, match="is not empty"):

@@ -6,10 +6,12 @@ import shutil
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
+from hf_seqmix.analysis.language_modeling import refuse_future
 from tests.scripts.pretrain.inputs import QUIET, SHORT, command, losses
 
 
@@ -144,13 +146,16 @@ def test_decay_on_all_parameters(pretrain: ModuleType, text: Path, tmp_path: Pat
     assert undecayed("--weight-decay-on-all-parameters") == 0
 
 
-@pytest.mark.parametrize("model_type", ["llama", "bert"])
-def test_models_of_the_library_train_too(pretrain: ModuleType, model_type: str, text: Path, tmp_path: Path) -> None:
-    objective = {"llama": "causal", "bert": "masked"}[model_type]
+@pytest.mark.parametrize(("model_type", "objective"), [("llama", "causal"), ("bert", "masked"), ("bert", "causal")])
+def test_models_of_the_library_train_too(
+    pretrain: ModuleType, model_type: str, objective: str, text: Path, tmp_path: Path
+) -> None:
     arguments = ["--model-type", model_type, "--objective", objective, "--max-steps", "1"]
     sizes = ["hidden_size=8", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=8"]
     arguments += ["--config-overrides", *sizes, "--output-dir", str(tmp_path / "run"), "--train-file", str(text)]
     assert pretrain.main([*SHORT, *QUIET, *arguments])["num_updates"] == 1
+    if objective == "causal":  # BERT of itself sees the future
+        refuse_future(AutoModelForCausalLM.from_pretrained(tmp_path / "run"), np.arange(16))
 
 
 def test_a_budget_of_seconds(

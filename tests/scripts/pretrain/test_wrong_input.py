@@ -32,6 +32,7 @@ from tests.scripts.pretrain.inputs import QUIET, SHORT, command
         (["--tokenizer", "bpe:9"], "too small"),
         (["--text-column", "body"], "its columns are text"),
         (["--recipe", "no-such.yaml"], "no recipe"),
+        (["--optim", "moun"], "--optim moun is unknown; did you mean muon"),
     ],
 )
 def test_wrong_input_ends_with_a_message(
