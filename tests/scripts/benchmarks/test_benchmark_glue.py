@@ -163,11 +163,11 @@ def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tasks", "rte"], r"data of rte could not be read in .*there is no file .*train\.tsv"),
+        (["--tasks", "rte"], r"data of rte could not be read in .*there is neither .*RTE/train\.tsv nor"),
         (["--tasks", "sst2", "sst2"], "a task is given twice"),
         (["--learning-rates", "0"], "--learning-rates must be positive"),
         (["--epochs", "-1"], "--epochs must be positive"),
-        (["--model", "nowhere/at-all"], "--model nowhere/at-all cannot be read"),
+        (["--model", "nowhere/at-all"], "--model: nowhere/at-all is no folder here"),
     ],
 )
 def test_refusals(script, trained, model, tmp_path, options, message):

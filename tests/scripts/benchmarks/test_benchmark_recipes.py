@@ -317,7 +317,7 @@ def test_evaluations_of_a_training_can_be_fewer(
         (["--config-overrides", "hiden_size=3"], r"no field 'hiden_size'; did you mean hidden_size\?"),
         (["--variant", "a", "optm=muon"], r"the variant a says optm: no training .*; did you mean optim\?"),
         (["--variant", "a", "decays=0.5"], r"the variant a says decays: .*; did you mean decay\?"),
-        (["--variant", "a", "optim=muonn"], "muonn is not a valid"),
+        (["--variant", "a", "optim=muonn"], "--optim muonn is unknown; did you mean muon"),
         (["--seeds", "-1"], "--seed is -1"),
         (["--time-in-turns", "2", "--training", "use_cpus=true"], "did you mean use_cpu"),
     ],
