@@ -121,12 +121,10 @@ def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: 
     """Train from the start or from a checkpoint, evaluates, and writes the output folder."""
     folder = arguments.folder
     seconds = 0.0
-    if checkpoint is not None and trainer.restore_finished(checkpoint):
-        if (results := finished_results(folder, trainer.state.global_step)) is not None:
-            if trainer.is_world_process_zero():
-                logger.warning(f"The run is finished: {folder / 'results.json'} stays as it is.")
-            return results
-    else:
+    finished = checkpoint is not None and trainer.restore_finished(checkpoint)
+    if finished and (kept := finished_results(trainer)) is not None:
+        return kept
+    if not finished:
         seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
     trainer.save_model()
     if trainer.eval_dataset is not None:

@@ -1,17 +1,20 @@
 """What a resumed run must have in common with its beginning: the model, and what it is told."""
 
 import json
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, Trainer
 
 from .._files import write_json
 from .run_folder import ARGUMENTS_FILE
 
 __all__ = ["changed_arguments", "finished_results", "record_arguments", "refuse_other_model"]
+
+logger = logging.getLogger(__name__)
 
 _NOT_THE_MODEL = {
     "_name_or_path",
@@ -113,17 +116,20 @@ def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[
     return lines
 
 
-def finished_results(folder: str | Path, updates: int) -> dict[str, Any] | None:
-    """Return the results that a finished run has written; None where there are none, or of other updates.
+def finished_results(trainer: Trainer) -> dict[str, Any] | None:
+    """Return the results that a finished run has written, and say so; None where there are none, or of other updates.
 
     They are written last, so that everything else is there, too. A second call would not know how long training took.
 
     Args:
-        folder: of the run.
-        updates: of its last checkpoint.
+        trainer: of the run, whose state is that of the last checkpoint.
     """
-    file = Path(folder) / "results.json"
+    file = Path(str(trainer.args.output_dir)) / "results.json"
     if not file.is_file():
         return None
     results = json.loads(file.read_text(encoding="utf-8"))
-    return results if results.get("num_updates") == updates else None
+    if results.get("num_updates") != trainer.state.global_step:
+        return None
+    if trainer.is_world_process_zero():
+        logger.warning(f"The run is finished: {file} stays as it is.")
+    return results

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -74,8 +75,14 @@ def test_arguments_that_change_are_named(tmp_path: Path) -> None:
     ]
 
 
-def test_results_of_a_finished_run(tmp_path: Path) -> None:
-    assert finished_results(tmp_path, 8) is None
+def test_results_of_a_finished_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def found(updates: int) -> dict[str, Any] | None:
+        arguments, state = SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=updates)
+        trainer: Any = SimpleNamespace(args=arguments, state=state, is_world_process_zero=lambda: True)
+        return finished_results(trainer)
+
+    assert found(8) is None
     (tmp_path / "results.json").write_text('{"num_updates": 8, "train_seconds": 3.5}', encoding="utf-8")
-    assert finished_results(tmp_path, 8) == {"num_updates": 8, "train_seconds": 3.5}
-    assert finished_results(tmp_path, 12) is None
+    assert found(12) is None and not caplog.text
+    assert found(8) == {"num_updates": 8, "train_seconds": 3.5}
+    assert "results.json stays as it is" in caplog.text
