@@ -62,6 +62,7 @@ def written(folder: Path, stem: str) -> list[Result]:
     return read_results(folder / f"{stem}.jsonl")
 
 
+@pytest.mark.slow  # curves and masked runs have the same way from end to end
 def test_sparse_and_low_rank(script: ModuleType, tmp_path: Path) -> None:
     command = ["sparse-low-rank", *TRAIN, *LAYERS, "--points", "8", "--output-dir", str(tmp_path)]
     found = script.main(command)
