@@ -27,6 +27,7 @@ _NOT_THE_MODEL = {
     "transformers_version",
     "use_cache",
 }
+"""Fields of a configuration that change while the same model is trained."""
 _OF_NUMBERS = (
     "adam_beta1",
     "adam_beta2",
@@ -44,6 +45,7 @@ _OF_NUMBERS = (
 )
 """Training arguments that a checkpoint has settled or that change what is trained on."""
 _NOT_THE_RUN = ("max_seconds", "overwrite_output_dir", "resume")
+"""What may be said otherwise each time."""
 
 
 def refuse_other_model(checkpoint: str | Path | None, config: PreTrainedConfig | None) -> None:

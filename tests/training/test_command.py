@@ -31,7 +31,10 @@ def test_what_a_user_can_mend_is_said_in_a_line(error: Exception, message: str) 
         main()
 
 
-@pytest.mark.parametrize("error", [RuntimeError("shapes differ"), OSError(errno.EPIPE, "Broken pipe")])
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("shapes differ"), OSError(errno.EPIPE, "Broken pipe"), ModuleNotFoundError(name="hf_seqmix.gone")],
+)
 def test_a_defect_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)), explained("tune.py"):
         raise error
