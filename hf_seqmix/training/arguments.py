@@ -280,6 +280,8 @@ def _run(
             with nothing_left(arguments.folder, mine=arguments.training.process_index == 0):
                 prepared, trainer = prepare(arguments)
                 checkpoint, line = trainer.find_checkpoint(arguments.resume)
+                began = None if checkpoint is None else Path(checkpoint).parent
+                changed = [] if began is None else changed_arguments(began, arguments.to_json())
         except ValueError as error:
             sys.exit(f"{name}: {error}")
         if trainer.is_world_process_zero():
@@ -287,11 +289,11 @@ def _run(
                 logger.warning(line)
             if checkpoint is None:
                 record_arguments(arguments.folder, arguments.to_json())
-            elif changed := changed_arguments(Path(checkpoint).parent, arguments.to_json()):
-                logger.warning(
-                    f"The run is told otherwise than when it began: {'; '.join(changed)}. Rates and schedule stay "
-                    "those of the checkpoint."
-                )
+        if changed and trainer.is_world_process_zero():
+            logger.warning(
+                f"The run is told otherwise than when it began: {'; '.join(changed)}. Rates and schedule stay those of "
+                "the checkpoint."
+            )
         if (seconds := arguments.run.max_seconds) is not None:
             # A resumed run goes on to where it was to end.
             steps = updates_within(trainer, seconds) if checkpoint is None else updates_of(checkpoint)

@@ -101,6 +101,9 @@ def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[
     Args:
         folder: where the run began.
         arguments: of this call, by section, ready for JSON.
+
+    Raises:
+        ValueError: it is another optimizer, which could not read the state of the one before.
     """
     file = Path(folder) / ARGUMENTS_FILE
     if not file.is_file():
@@ -115,6 +118,12 @@ def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[
             for name in names
             if name in earlier and name in given and earlier[name] != given[name]
         ]
+    optimizers = [each.get("training", {}).get("optim") for each in (before, now)]
+    if optimizers[0] != optimizers[1]:
+        raise ValueError(
+            f"the run began with --optim {optimizers[0]}, whose state {optimizers[1]} cannot read: give "
+            f"{optimizers[0]}, or another output folder."
+        )
     return lines
 
 

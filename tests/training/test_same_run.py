@@ -75,6 +75,12 @@ def test_arguments_that_change_are_named(tmp_path: Path) -> None:
     ]
 
 
+def test_another_optimizer_is_refused(tmp_path: Path) -> None:
+    record_arguments(tmp_path, {"training": {"optim": "adamw_torch_fused"}})
+    with pytest.raises(ValueError, match="began with --optim adamw_torch_fused, whose state muon cannot read"):
+        changed_arguments(tmp_path, {"training": {"optim": "muon"}})
+
+
 def test_results_of_a_finished_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def found(updates: int) -> dict[str, Any] | None:
         arguments, state = SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=updates)
