@@ -291,8 +291,8 @@ def _run(
                 record_arguments(arguments.folder, arguments.to_json())
         if changed and trainer.is_world_process_zero():
             logger.warning(
-                f"The run is told otherwise than when it began: {'; '.join(changed)}. Rates and schedule stay those of "
-                "the checkpoint."
+                f"The run is told otherwise than when it began: {'; '.join(changed)}. Rates and schedule stay those "
+                "of the checkpoint."
             )
         if (seconds := arguments.run.max_seconds) is not None:
             # A resumed run goes on to where it was to end.
