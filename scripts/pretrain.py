@@ -79,7 +79,10 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         data_collator=default_data_collator
         if causal or tokenizer is None  # whose rows say what is masked
         else ReproducibleMaskingCollator(
-            tokenizer=tokenizer, mlm_probability=arguments.data.mlm_probability, seed=training.seed
+            tokenizer=tokenizer,
+            mlm_probability=arguments.data.mlm_probability,
+            seed=training.seed,
+            pair_share=arguments.data.pair_share,
         ),
         preprocess_logits_for_metrics=lambda logits, labels: block_scores(logits, labels, causal=causal),
         compute_metrics=corpus_metrics(num_bytes),

@@ -8,6 +8,9 @@ import datasets
 import torch
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase, default_data_collator
 
+from .labelled.special_tokens import SpecialTokens
+from .rewriting import pair_with_rewriting
+
 __all__ = ["ReproducibleMaskingCollator", "mask_blocks"]
 
 Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
@@ -21,9 +24,27 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
     batches change the state of that stream, so a resumed run would see other masks. Here the same batch always gets
     the same masks. A block gets a new mask whenever other blocks share its batch, that is in every epoch of a shuffled
     data set. Rows that have `labels` already (see [`mask_blocks`]) are only stacked.
+
+    Attributes:
+        seed: another seed gives other masks.
+        pair_share: share of the rows that become a text and its rewriting ([`pair_with_rewriting`]) before they are
+            masked, from 0 to 1. A hidden token of one text often stands in the other, so that a model learns to
+            compare two texts, as pairs of sentences need.
     """
 
     seed: int | None = 0
+    pair_share: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the shares; the library checks the tokenizer.
+
+        Raises:
+            ValueError: `pair_share` does not lie between 0 and 1.
+        """
+        super().__post_init__()
+        if not 0 <= self.pair_share <= 1:
+            raise ValueError(f"pair_share is {self.pair_share}; it must lie between 0 and 1.")
+        self._special = SpecialTokens.of(self.tokenizer) if self.pair_share else None
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
         """Make a batch of `input_ids` and `labels`, (rows, length) each."""
@@ -33,6 +54,14 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
         for example in examples:
             digest.update(torch.as_tensor(example["input_ids"], dtype=torch.int64).numpy().tobytes())
         self.generator = torch.Generator().manual_seed(int.from_bytes(digest.digest()[:7], "big"))
+        if self._special is not None:
+            paired = torch.rand(len(examples), generator=self.generator) < self.pair_share
+            examples = [
+                {**row, "input_ids": pair_with_rewriting(row["input_ids"], self._special, self.generator)}
+                if pair
+                else row
+                for row, pair in zip(examples, paired.tolist(), strict=True)
+            ]
         return dict(super().torch_call(examples))
 
 

@@ -40,6 +40,9 @@ logger = logging.getLogger(__name__)
 class AutoPrecisionArguments(TrainingArguments):
     """The library's training arguments, whose `bf16` may be "auto", too; afterwards `bf16` is a bool.
 
+    Without an accelerator the library refuses `bf16` unless `use_cpu` is given. Nothing else could be meant
+    there, so it is set.
+
     Raises:
         ValueError: `bf16` is neither a truth value nor "auto", or "auto" is combined with `fp16`.
     """
@@ -67,6 +70,7 @@ class AutoPrecisionArguments(TrainingArguments):
         except ArgumentTypeError as error:
             raise ValueError(f"--bf16 is {self.bf16!r}; it must be true, false or auto.") from error
         vars(self)["bf16"] = chosen  # a bool from here on, as the library declares it
+        self.use_cpu = self.use_cpu or (chosen and not torch.accelerator.is_available())
         super().__post_init__()
 
 

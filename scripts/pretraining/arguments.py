@@ -90,6 +90,13 @@ class DataArguments:
         default=False, metadata={"help": "Mix each document alone: position_ids restart at its beginning."}
     )
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens a masked model predicts."})
+    pair_share: float = field(
+        default=0.0,
+        metadata={
+            "help": "Share of a masked model's blocks that hold a text and, after a separator, a rewriting of it "
+            "(parts in another order, some replaced): for models to be fine-tuned on pairs of sentences."
+        },
+    )
     max_eval_blocks: int | None = field(default=None, metadata={"help": "Evaluate on the first blocks only."})
     preprocessing_num_workers: int | None = field(default=None, metadata={"help": "Processes that tokenize."})
 
@@ -180,6 +187,8 @@ def _check(arguments: Arguments) -> None:
             raise ValueError(f"{name} is {value}; it must be at least {bound}.")
     if not 0 < data.mlm_probability < 1:
         raise ValueError(f"--mlm-probability must lie between 0 and 1; given {data.mlm_probability}.")
+    if data.pair_share != 0:
+        _check_pairs(model, data)
     if data.streaming and run.max_tokens is None and run.max_seconds is None and training.max_steps <= 0:
         raise ValueError(
             "a stream has no known length: with --streaming give --max-tokens, --max-steps or --max-seconds."
@@ -197,6 +206,20 @@ def _check(arguments: Arguments) -> None:
         )
     if run.states() is not None:
         _check_states(model, data)
+
+
+def _check_pairs(model: ModelArguments, data: DataArguments) -> None:
+    if not 0 < data.pair_share <= 1:
+        raise ValueError(f"--pair-share must lie between 0 and 1; given {data.pair_share}.")
+    if model.objective != "masked":
+        raise ValueError(f"--pair-share goes with --objective masked; the objective is {model.objective}.")
+    if data.block_size < 16:
+        raise ValueError(
+            f"--pair-share puts two texts into a block: --block-size must be at least 16; given {data.block_size}."
+        )
+    for option, given in (("--tokenized", data.tokenized), ("--respect-documents", data.respect_documents)):
+        if given:
+            raise ValueError(f"--pair-share makes new blocks, which does not go with {option}: leave one of them out.")
 
 
 def _check_states(model: ModelArguments, data: DataArguments) -> None:

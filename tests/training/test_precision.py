@@ -37,6 +37,16 @@ def test_the_flag(words: tuple[str, ...], expected: bool, auto: bool) -> None:
     assert read.mixed_precision == ("bf16" if expected else "no")
 
 
+@pytest.mark.parametrize(("word", "expected"), [("true", True), ("auto", False), ("false", False)])
+def test_bfloat16_without_an_accelerator_needs_no_word_of_the_cpu(
+    monkeypatch: pytest.MonkeyPatch, word: str, expected: bool
+) -> None:
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(precision, "gpu_has_bfloat16", lambda: False)
+    read = AutoPrecisionArguments("unused", bf16=word)
+    assert (read.bf16, read.use_cpu) == (expected, expected)
+
+
 @pytest.mark.parametrize(("words", "message"), [(("--bf16", "maybe"), "auto"), (("--bf16", "auto", "--fp16"), "fp16")])
 def test_other_words_are_refused(words: tuple[str, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):

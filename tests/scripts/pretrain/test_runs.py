@@ -116,6 +116,22 @@ def test_a_masked_run_predicts_masks_only(pretrain: ModuleType, text: Path, tmp_
     assert tokenizer.mask_token_id == len(tokenizer) - 1 == model.config.vocab_size - 1
 
 
+def test_a_masked_run_reads_pairs_and_is_scored_on_plain_text(
+    pretrain: ModuleType, text: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    arguments = ["--objective", "masked", "--max-steps", "1", "--block-size", "16", "--pair-share", "1"]
+    trainer = pretrain.prepare(pretrain.parse_arguments(command(text, folder, *arguments)))
+    batch = next(iter(trainer.get_train_dataloader()))
+    originals = torch.tensor(trainer.train_dataset["input_ids"])
+    texts = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+    separator = trainer.processing_class.eos_token_id
+    assert (texts[:, [7, 15]] == separator).all()  # this tokenizer ends each of two texts
+    assert all((originals[:, :7] == row[:7]).all(dim=1).any() for row in texts)
+    for row in trainer.eval_dataset:
+        assert row["input_ids"].count(separator) <= 2
+
+
 def test_documents_are_told_apart_only_on_request(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     def blocks(*more: str) -> set[str]:
         arguments = pretrain.parse_arguments(command(text, tmp_path / "run", "--overwrite-output-dir", *more))

@@ -19,6 +19,16 @@ from tests.scripts.pretrain.inputs import QUIET, SHORT, command
         (["--global-batch-size", "-8"], "--global-batch-size is -8; it must be at least 1"),
         (["--streaming", "--max-steps", "1", "--shuffle-buffer-size", "0"], "--shuffle-buffer-size is 0"),
         (["--mlm-probability", "2"], r"--mlm-probability must lie between 0 and 1; given 2\.0"),
+        (["--pair-share", "0.5"], "--pair-share goes with --objective masked; the objective is causal"),
+        (["--objective", "masked", "--pair-share", "1.5"], r"--pair-share must lie between 0 and 1; given 1\.5"),
+        (
+            ["--objective", "masked", "--pair-share", "1", "--block-size", "8"],
+            "--block-size must be at least 16; given 8",
+        ),
+        (
+            ["--objective", "masked", "--pair-share", "1", "--block-size", "16", "--respect-documents"],
+            "does not go with --respect-documents",
+        ),
         (["--config-overrides", "hidden_size=many"], "configuration is refused.*hidden_size"),
         (["--config-overrides", "vocab_size=100"], "the tokenizer has 384 tokens"),
         (["--config-file", "config.json"], "either --model-type"),

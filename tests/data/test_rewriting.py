@@ -1,0 +1,80 @@
+"""A text beside its rewriting: what stands where, what is shared, and what is refused."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+import torch
+
+from hf_seqmix.data import ReproducibleMaskingCollator, build_tokenizer
+from hf_seqmix.data.labelled.special_tokens import SpecialTokens
+from hf_seqmix.data.rewriting import pair_with_rewriting
+
+SPECIAL = SpecialTokens(before=(1,), between=(2, 2), after=(3,))
+
+
+def rewritten(ids: list[int], special: SpecialTokens = SPECIAL, seed: int = 0) -> list[int]:
+    return pair_with_rewriting(ids, special, torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("length", [6, 7, 64, 65, 129])
+def test_both_texts_stand_where_fine_tuning_puts_them(length: int) -> None:
+    ids = list(range(10, 10 + length))
+    pair = rewritten(ids)
+    first = (length - 4 + 1) // 2
+    assert len(pair) == length
+    assert pair[: first + 3] == [1, *ids[:first], 2, 2]
+    assert pair[-1] == 3
+    assert SPECIAL.join(pair[1 : first + 1], pair[first + 3 : -1])["input_ids"] == pair
+    assert set(pair[first + 3 : -1]) <= set(ids)
+
+
+def test_parts_move_whole_and_a_quarter_of_the_tokens_is_foreign() -> None:
+    length, foreign, moved, kept_together, tokens = 200, 0, 0, 0, 0
+    first = (length - 4 + 1) // 2
+    for seed in range(200):
+        second = rewritten(list(range(10, 10 + length)), seed=seed)[first + 3 : -1]
+        tokens += len(second)
+        foreign += sum(token >= 10 + first for token in second)
+        moved += sum(token != 10 + place for place, token in enumerate(second))
+        kept_together += sum(b == a + 1 for a, b in pairwise(second))
+        assert max(Counter(token for token in second if token < 10 + first).values()) == 1
+    assert foreign / tokens == pytest.approx(0.25, abs=0.03)
+    assert kept_together / tokens == pytest.approx(7 / 8, abs=0.03)
+    assert moved / tokens > 0.9
+
+
+def test_ends_of_texts_within_a_block_are_no_borders() -> None:
+    pair = rewritten([2, 10, 11, 2, *range(12, 40)])
+    assert pair.count(2) == 2 and pair.index(2) == len(pair) // 2 - 1
+
+
+def test_it_is_a_function_of_the_generator() -> None:
+    ids = list(range(10, 90))
+    assert rewritten(ids) == rewritten(ids) != rewritten(ids, seed=1)
+
+
+def test_no_room_for_two_texts_is_refused() -> None:
+    with pytest.raises(ValueError, match="a block of 5 tokens has no room for two texts; give longer blocks"):
+        rewritten([10, 11, 12, 13, 14])
+
+
+def test_the_collator_makes_pairs_of_a_share_of_the_rows() -> None:
+    tokenizer = build_tokenizer("byte", mask_token=True)
+    rows = [{"input_ids": torch.randint(3, 259, (33,)).tolist()} for _ in range(200)]
+    collator = ReproducibleMaskingCollator(tokenizer=tokenizer, mlm_probability=0.3, seed=3, pair_share=0.5)
+    batch, again = collator(rows), collator(rows)
+    assert torch.equal(batch["input_ids"], again["input_ids"]) and torch.equal(batch["labels"], again["labels"])
+    texts = torch.where(batch["labels"] == -100, batch["input_ids"], batch["labels"])
+    originals = torch.tensor([row["input_ids"] for row in rows])
+    plain = (texts == originals).all(dim=1)
+    assert plain.float().mean().item() == pytest.approx(0.5, abs=0.1)
+    separators = (batch["input_ids"] == tokenizer.eos_token_id).sum(dim=1)
+    assert (separators[~plain] >= 1).all() and (separators[plain] == 0).all()
+    assert (batch["labels"][batch["input_ids"] == tokenizer.eos_token_id] == -100).all()
+
+
+@pytest.mark.parametrize("share", [-0.1, 1.1])
+def test_a_share_beyond_its_range_is_refused(share: float) -> None:
+    with pytest.raises(ValueError, match=rf"pair_share is {share}; it must lie between 0 and 1"):
+        ReproducibleMaskingCollator(tokenizer=build_tokenizer("byte", mask_token=True), pair_share=share)
