@@ -21,6 +21,7 @@ from .lra import (
 from .masking import ReproducibleMaskingCollator, mask_blocks
 from .ngram import ByteNGram, bits_per_byte_ngram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
+from .rewriting import rewritten_pairs
 from .synthetic import (
     SEPARATION_TASKS,
     SeparationTask,
@@ -80,6 +81,7 @@ __all__ = [
     "pathfinder_scenes",
     "python_stdlib",
     "rare_word_repetition",
+    "rewritten_pairs",
     "running_count",
     "same_document_pairs",
     "separation_dataset",

@@ -1,17 +1,26 @@
-"""A text beside a rewriting of it: unlabeled data from which a masked model learns to compare two texts."""
+"""A text beside a rewriting of it: unlabeled data from which a model learns to compare two texts."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
+import datasets
 import torch
 
 from .labelled.special_tokens import SpecialTokens
 
-__all__ = ["pair_with_rewriting"]
+__all__ = ["pair_with_rewriting", "rewritten_pairs"]
 
-MEAN_PART = 8
-"""Tokens that stay together, on average."""
+Piece = TypeVar("Piece")
+
+TOKENS_TOGETHER = 8
+"""Tokens of a block that stay together, on average."""
 FOREIGN_PARTS = 0.25
-"""Share of the parts that do not come from the text."""
+"""Share of the parts of a block that do not come from the text."""
+WORDS_TOGETHER = 4
+"""Words of a sentence that stay together, on average."""
+WORDS = range(5, 31)
+"""Lengths of sentences that are paired."""
 
 
 def pair_with_rewriting(ids: Sequence[int], special: SpecialTokens, generator: torch.Generator) -> list[int]:
@@ -41,12 +50,76 @@ def pair_with_rewriting(ids: Sequence[int], special: SpecialTokens, generator: t
     plain += [token for token in ids if token in borders]
     size = (room + 1) // 2
     text, rest = plain[:size], plain[size:]
-    cuts = torch.nonzero(torch.rand(size - 1, generator=generator) < 1 / MEAN_PART).flatten().add(1).tolist()
-    places = list(zip([0, *cuts], [*cuts, size], strict=True))
-    foreign = (torch.rand(len(places), generator=generator) < FOREIGN_PARTS).tolist()
-    rewriting: list[int] = []
-    for place in torch.randperm(len(places), generator=generator).tolist():
-        begin, end = places[place]
-        source = rest if foreign[place] and end <= len(rest) else text
-        rewriting += source[begin:end]
+    rewriting = _rewrite(text, rest, FOREIGN_PARTS, TOKENS_TOGETHER, generator)
     return [*special.before, *text, *special.between, *rewriting[: room - size], *special.after]
+
+
+def rewritten_pairs(texts: Iterable[str], num_rows: int, *, seed: int = 0) -> datasets.Dataset:
+    """Pair sentences with rewritings and say how many words the two share.
+
+    A rewriting cuts its sentence into parts of four words on average, puts the parts in another order, and replaces
+    some by as many words of another sentence; what share of them is drawn for each pair, evenly from 0 to 1. The score
+    is 5 * 2 |A and B| / (|A| + |B|) for the sets A and B of words in lower case, so it has the range of STS-B. A model
+    fine-tuned on the pairs has learned to find what two texts have in common.
+
+    Args:
+        texts: split into sentences after ".", "!" and "?", and at ends of lines; those of 5 to 30 words are taken.
+        num_rows: pairs. Where sentences are fewer, each is rewritten several times.
+        seed: another seed draws other pairs.
+
+    Returns:
+        Rows of `sentence1`, `sentence2` and `score`, from 0 to 5; the rewriting comes first in half of the rows.
+
+    Raises:
+        ValueError: `num_rows` is below 1, or the texts have fewer than two such sentences.
+    """
+    if num_rows < 1:
+        raise ValueError(f"num_rows is {num_rows}; it must be at least 1.")
+    sentences = list(dict.fromkeys(_sentences(texts)))
+    if len(sentences) < 2:
+        raise ValueError(
+            f"the texts have {len(sentences)} sentences of {WORDS[0]} to {WORDS[-1]} words; two are needed at least."
+        )
+    generator = torch.Generator().manual_seed(seed)
+
+    def rows() -> Iterator[dict[str, Any]]:
+        order: list[int] = []
+        for _ in range(num_rows):
+            order = order or torch.randperm(len(sentences), generator=generator).tolist()
+            own = order.pop()
+            step = int(torch.randint(1, len(sentences), (), generator=generator))
+            words, others = (sentences[place % len(sentences)].split() for place in (own, own + step))
+            foreign, first = torch.rand(2, generator=generator).tolist()
+            pair = [words, _rewrite(words, others, foreign, WORDS_TOGETHER, generator)]
+            if first < 0.5:
+                pair.reverse()
+            one, two = ({word.lower() for word in text} for text in pair)
+            score = 10 * len(one & two) / (len(one) + len(two))
+            yield {"sentence1": " ".join(pair[0]), "sentence2": " ".join(pair[1]), "score": score}
+
+    return datasets.Dataset.from_list(list(rows()))
+
+
+def _sentences(texts: Iterable[str]) -> Iterator[str]:
+    for text in texts:
+        for sentence in re.split(r"(?<=[.!?])\s+|\n", text):
+            if len(sentence.split()) in WORDS:
+                yield sentence
+
+
+def _rewrite(
+    text: Sequence[Piece], others: Sequence[Piece], foreign: float, together: int, generator: torch.Generator
+) -> list[Piece]:
+    """Return the parts of a text in another order, a share of them replaced by what stands there in `others`.
+
+    Parts that lie beyond the end of `others` stay, so the length is that of the text.
+    """
+    cuts = torch.nonzero(torch.rand(len(text) - 1, generator=generator) < 1 / together).flatten().add(1).tolist()
+    places = list(zip([0, *cuts], [*cuts, len(text)], strict=True))
+    replaced = (torch.rand(len(places), generator=generator) < foreign).tolist()
+    rewriting: list[Piece] = []
+    for part in torch.randperm(len(places), generator=generator).tolist():
+        begin, end = places[part]
+        source = others if replaced[part] and end <= len(others) else text
+        rewriting += source[begin:end]
+    return rewriting

@@ -257,6 +257,7 @@ def make_job(
         "model": {
             "model": model,
             "random_init": random or None,
+            "new_head": not random or None,  # that of a classifier of something else is drawn anew
             "trust_remote_code": arguments.trust_remote_code or None,
         },
         "data": {

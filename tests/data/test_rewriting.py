@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 
-from hf_seqmix.data import ReproducibleMaskingCollator, build_tokenizer
+from hf_seqmix.data import ReproducibleMaskingCollator, build_tokenizer, rewritten_pairs
 from hf_seqmix.data.labelled.special_tokens import SpecialTokens
 from hf_seqmix.data.rewriting import pair_with_rewriting
 
@@ -78,3 +78,45 @@ def test_the_collator_makes_pairs_of_a_share_of_the_rows() -> None:
 def test_a_share_beyond_its_range_is_refused(share: float) -> None:
     with pytest.raises(ValueError, match=rf"pair_share is {share}; it must lie between 0 and 1"):
         ReproducibleMaskingCollator(tokenizer=build_tokenizer("byte", mask_token=True), pair_share=share)
+
+
+TEXTS = [
+    "One two three four five six. Too short. Alpha beta gamma delta epsilon zeta eta theta!",
+    "red green blue yellow brown white\nnot a sentence\nWhy do so many words stand here?",
+]
+
+
+def test_pairs_of_sentences_share_what_the_score_says() -> None:
+    pairs = rewritten_pairs(TEXTS, 400)
+    sentences = {
+        "One two three four five six.",
+        "red green blue yellow brown white",
+        "Why do so many words stand here?",
+    }
+    sentences |= {"Alpha beta gamma delta epsilon zeta eta theta!"}
+    words = {word.lower() for sentence in sentences for word in sentence.split()}
+    originals_first = 0
+    for row in pairs:
+        texts = row["sentence1"], row["sentence2"]
+        assert sentences & set(texts)
+        originals_first += texts[0] in sentences
+        one, two = ({word.lower() for word in text.split()} for text in texts)
+        assert one | two <= words and len(texts[0].split()) == len(texts[1].split())
+        assert row["score"] == pytest.approx(5 * 2 * len(one & two) / (len(one) + len(two)))
+    assert 0.4 < originals_first / len(pairs) < 0.7
+    scores = torch.tensor(pairs["score"])
+    assert 1 < scores.mean() < 4 and scores.min() < 0.5 and scores.max() == 5
+    assert pairs.to_list() == rewritten_pairs(TEXTS, 400).to_list() != rewritten_pairs(TEXTS, 400, seed=1).to_list()
+
+
+@pytest.mark.parametrize(
+    ("texts", "rows", "message"),
+    [
+        (TEXTS, 0, "num_rows is 0; it must be at least 1"),
+        (["too short."], 3, "the texts have 0 sentences of 5 to 30 words"),
+        (["One two three four five. " * 9], 3, "the texts have 1 sentences"),
+    ],
+)
+def test_pairs_that_cannot_be_made_are_refused(texts: list[str], rows: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rewritten_pairs(texts, rows)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import ByT5Tokenizer
 
-from hf_seqmix import TNNConfig, TNNForMaskedLM
+from hf_seqmix import TNNConfig, TNNForMaskedLM, TNNForSequenceClassification
 from hf_seqmix.training.results import summarize
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
@@ -84,6 +84,17 @@ def command(model: Path, data: Path, output: Path, *more: str) -> list[str]:
         *("--cache-dir", str(output.parent / "cache"), "--training", "use_cpu=true", "disable_tqdm=true"),
         *more,
     ]
+
+
+def test_a_classifier_of_other_labels_gets_a_new_head(script, trained, model, tmp_path):
+    torch.manual_seed(0)
+    regression = TNNForSequenceClassification.from_pretrained(model, num_labels=1)
+    regression.save_pretrained(tmp_path / "regression")
+    ByT5Tokenizer().save_pretrained(tmp_path / "regression")
+    data = write_tasks(tmp_path / "glue")
+    options = ["--tasks", "sst2", "--learning-rates", "1e-3", "--seeds", "0"]
+    report = script.main(command(tmp_path / "regression", data, tmp_path / "out", *options))
+    assert not report.failures and len(found(report, "accuracy")) == 1
 
 
 @pytest.mark.slow

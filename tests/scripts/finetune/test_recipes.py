@@ -1,4 +1,4 @@
-"""The recipes of Long Range Arena, as finetune.py reads them."""
+"""The recipes of Long Range Arena and of sentence pairs, as finetune.py reads them."""
 
 import pytest
 import torch
@@ -43,6 +43,15 @@ def test_every_lra_recipe_is_read_and_its_model_built(script, recipe, family, tm
         assert training.max_steps == 50_000 and not hasattr(
             config, "rpe_norm_type" if family == "ski_tnn" else "decay"
         )
+
+
+def test_the_recipe_of_sentence_pairs_is_read(script, tmp_path):
+    recipe = RECIPES.parent / "finetuning" / "sentence-pairs.yaml"
+    arguments = script.parse_arguments(
+        ["--recipe", str(recipe), "--model", "m", "--train-file", "a.parquet", "--output-dir", str(tmp_path)]
+    )
+    assert arguments.data.text_columns == ["sentence1", "sentence2"] and arguments.data.label_column == ["score"]
+    assert arguments.run.max_seconds == 600 and arguments.training.learning_rate == 1e-3
 
 
 def test_families_of_lra_differ_in_their_mixers_and_batches_alone(script, tmp_path):
