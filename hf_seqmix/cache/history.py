@@ -139,7 +139,18 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
     Returns:
         history: (batch, total, channels), with zeros at pads and, in a preallocated cache, at positions not yet used.
         positions: (length,) or (batch, length) long, where this call's tokens stand in the history.
+
+    Raises:
+        ValueError: the layer holds something else, such as keys and values that prefix tuning made for attention.
     """
+    layers = past_key_values.layers
+    held = getattr(layers[layer_idx], "keys", None) if layer_idx < len(layers) else None
+    if isinstance(held, Tensor) and held.ndim == 4 and (held.shape[1], held.shape[3]) != (1, values.shape[-1]):
+        raise ValueError(
+            f"layer {layer_idx} of the cache holds keys of shape {tuple(held.shape)}, but this mixer keeps its "
+            f"inputs, (batch, 1, tokens, {values.shape[-1]}). Build the cache with DynamicCache(config=model.config). "
+            "Keys and values made for attention, as by prefix tuning, cannot be used: prompt tuning can."
+        )
     past = past_length(past_key_values, layer_idx)
     keys = layout.zero_pads(values).unsqueeze(1)
     history, _ = past_key_values.update(keys, keys[..., :0], layer_idx)  # (batch, 1, total, channels)

@@ -1,11 +1,12 @@
 import copy
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from transformers import DynamicCache, StaticCache
 
-from hf_seqmix import TNNConfig
+from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.cache import cached_taps
 
 CONFIG = TNNConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1)
@@ -54,3 +55,13 @@ def test_a_graph_for_all_lengths_builds_its_taps():
     static = filled(StaticCache(config=CONFIG, max_cache_len=8))
     taps = cached_taps(static, 0, ones, 8)
     assert torch.equal(copy.deepcopy(static).layers[0].taps, taps)
+
+
+def test_keys_and_values_of_attention_are_refused() -> None:
+    model = TNNForCausalLM(TNNConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, expand_ratio=1.0))
+    cache = DynamicCache()  # as prefix tuning builds one
+    cache.update(torch.zeros(1, 2, 4, 4), torch.zeros(1, 2, 4, 4), 0)
+    with pytest.raises(
+        ValueError, match=r"holds keys of shape \(1, 2, 4, 4\).*\(batch, 1, tokens, 8\).*prompt tuning can"
+    ):
+        model(input_ids=torch.tensor([[1, 2]]), past_key_values=cache)
