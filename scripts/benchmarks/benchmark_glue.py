@@ -62,6 +62,7 @@ RECIPE: dict[str, dict[str, Any]] = {
         "weight_decay": 0.1,
         "adam_beta2": 0.98,
         "adam_epsilon": 1e-6,
+        "bf16": "auto",
         "eval_strategy": "epoch",
         "save_strategy": "epoch",
         "save_total_limit": 1,
