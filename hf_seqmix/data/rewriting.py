@@ -17,8 +17,8 @@ TOKENS_TOGETHER = 8
 """Tokens of a block that stay together, on average."""
 FOREIGN_PARTS = 0.25
 """Share of the parts of a block that do not come from the text."""
-WORDS_TOGETHER = 4
-"""Words of a sentence that stay together, on average."""
+WORDS_TOGETHER = (1, 2, 4, 8)
+"""Words of a sentence that stay together, on average: one of these for each pair."""
 WORDS = range(5, 31)
 """Lengths of sentences that are paired."""
 
@@ -57,9 +57,10 @@ def pair_with_rewriting(ids: Sequence[int], special: SpecialTokens, generator: t
 def rewritten_pairs(texts: Iterable[str], num_rows: int, *, seed: int = 0) -> datasets.Dataset:
     """Pair sentences with rewritings and say how many words the two share.
 
-    A rewriting cuts its sentence into parts of four words on average, puts the parts in another order, and replaces
-    some by as many words of another sentence; what share of them is drawn for each pair, evenly from 0 to 1. The score
-    is 5 * 2 |A and B| / (|A| + |B|) for the sets A and B of words in lower case, so it has the range of STS-B. A model
+    A rewriting cuts its sentence into parts of 1, 2, 4 or 8 words on average and replaces some by as many words of
+    another sentence; what share of them is drawn for each pair, evenly from 0 to 1. In half of the pairs the parts
+    stand in another order, and in half of them parts are left out instead of replaced. The score is
+    5 * 2 |A and B| / (|A| + |B|) for the sets A and B of words in lower case, so it has the range of STS-B. A model
     fine-tuned on the pairs has learned to find what two texts have in common.
 
     Args:
@@ -89,8 +90,12 @@ def rewritten_pairs(texts: Iterable[str], num_rows: int, *, seed: int = 0) -> da
             own = order.pop()
             step = int(torch.randint(1, len(sentences), (), generator=generator))
             words, others = (sentences[place % len(sentences)].split() for place in (own, own + step))
-            foreign, first = torch.rand(2, generator=generator).tolist()
-            pair = [words, _rewrite(words, others, foreign, WORDS_TOGETHER, generator)]
+            together = WORDS_TOGETHER[int(torch.randint(len(WORDS_TOGETHER), (), generator=generator))]
+            foreign, first, moved, omitted = torch.rand(4, generator=generator).tolist()
+            rewriting = _rewrite(
+                words, others if omitted < 0.5 else [], foreign, together, generator, moved=moved < 0.5
+            )
+            pair = [words, rewriting]
             if first < 0.5:
                 pair.reverse()
             one, two = ({word.lower() for word in text} for text in pair)
@@ -108,18 +113,33 @@ def _sentences(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _rewrite(
-    text: Sequence[Piece], others: Sequence[Piece], foreign: float, together: int, generator: torch.Generator
+    text: Sequence[Piece],
+    others: Sequence[Piece],
+    foreign: float,
+    together: int,
+    generator: torch.Generator,
+    moved: bool = True,
 ) -> list[Piece]:
-    """Return the parts of a text in another order, a share of them replaced by what stands there in `others`.
+    """Return a text whose parts are in another order if `moved`, a share `foreign` of them replaced.
 
-    Parts that lie beyond the end of `others` stay, so the length is that of the text.
+    Args:
+        text: is cut into parts of `together` pieces on average.
+        others: what stands there in `others` takes the place of a part; parts beyond its end stay. Without any, parts
+            are left out, but never all of them.
+        foreign: share of the parts that are replaced.
+        together: pieces of a part.
+        generator: of all that is drawn.
+        moved: whether the order changes.
     """
     cuts = torch.nonzero(torch.rand(len(text) - 1, generator=generator) < 1 / together).flatten().add(1).tolist()
     places = list(zip([0, *cuts], [*cuts, len(text)], strict=True))
     replaced = (torch.rand(len(places), generator=generator) < foreign).tolist()
+    if not others and all(replaced):
+        replaced[0] = False
+    order = torch.randperm(len(places), generator=generator).tolist() if moved else range(len(places))
     rewriting: list[Piece] = []
-    for part in torch.randperm(len(places), generator=generator).tolist():
+    for part in order:
         begin, end = places[part]
-        source = others if replaced[part] and end <= len(others) else text
-        rewriting += source[begin:end]
+        own = not replaced[part] or (others and end > len(others))
+        rewriting += text[begin:end] if own else others[begin:end]
     return rewriting

@@ -80,6 +80,11 @@ def test_a_share_beyond_its_range_is_refused(share: float) -> None:
         ReproducibleMaskingCollator(tokenizer=build_tokenizer("byte", mask_token=True), pair_share=share)
 
 
+def is_in_order(short: list[str], long: list[str]) -> bool:
+    rest = iter(long)
+    return all(word in rest for word in short)
+
+
 TEXTS = [
     "One two three four five six. Too short. Alpha beta gamma delta epsilon zeta eta theta!",
     "red green blue yellow brown white\nnot a sentence\nWhy do so many words stand here?",
@@ -95,15 +100,18 @@ def test_pairs_of_sentences_share_what_the_score_says() -> None:
     }
     sentences |= {"Alpha beta gamma delta epsilon zeta eta theta!"}
     words = {word.lower() for sentence in sentences for word in sentence.split()}
-    originals_first = 0
+    originals_first = omitted = in_order = 0
     for row in pairs:
         texts = row["sentence1"], row["sentence2"]
         assert sentences & set(texts)
         originals_first += texts[0] in sentences
         one, two = ({word.lower() for word in text.split()} for text in texts)
-        assert one | two <= words and len(texts[0].split()) == len(texts[1].split())
+        assert one | two <= words and min(len(text.split()) for text in texts) >= 1
+        omitted += len(texts[0].split()) != len(texts[1].split())
+        in_order += is_in_order(*sorted((text.split() for text in texts), key=len))
         assert row["score"] == pytest.approx(5 * 2 * len(one & two) / (len(one) + len(two)))
-    assert 0.4 < originals_first / len(pairs) < 0.7
+    assert 0.4 < originals_first / len(pairs) < 0.8
+    assert 0.25 < omitted / len(pairs) < 0.55 and 0.2 < in_order / len(pairs) < 0.6
     scores = torch.tensor(pairs["score"])
     assert 1 < scores.mean() < 4 and scores.min() < 0.5 and scores.max() == 5
     assert pairs.to_list() == rewritten_pairs(TEXTS, 400).to_list() != rewritten_pairs(TEXTS, 400, seed=1).to_list()
