@@ -5,8 +5,8 @@ r"""Write pairs of sentences with the share of their common words, made from pla
         --train-file pairs.parquet --output-dir runs/compares
     python scripts/run_benchmarks.py glue --model runs/compares --tasks stsb mrpc --output-dir runs/glue
 
-A small masked model does not find by itself what two texts share. Trained on such pairs, which need no labels, it
-does, and tasks of sentence pairs gain (scripts/measured/glue).
+A small masked model does not find by itself what two texts share. Pretrained with --pair-share and trained on such
+pairs, which need no labels, it does, and tasks of sentence pairs gain (scripts/measured/glue).
 """
 
 import argparse
