@@ -144,7 +144,9 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
         ValueError: the layer holds something else, such as keys and values that prefix tuning made for attention.
     """
     layers = past_key_values.layers
-    held = getattr(layers[layer_idx], "keys", None) if layer_idx < len(layers) else None
+    layer: Any = layers[layer_idx] if layer_idx < len(layers) else None
+    # A preallocated layer, which `generate` lays out for attention everywhere, is laid out anew by its first inputs.
+    held = None if layer is None or layer.is_compileable else getattr(layer, "keys", None)
     if isinstance(held, Tensor) and held.ndim == 4 and (held.shape[1], held.shape[3]) != (1, values.shape[-1]):
         raise ValueError(
             f"layer {layer_idx} of the cache holds keys of shape {tuple(held.shape)}, but this mixer keeps its "
