@@ -29,7 +29,7 @@ def pair_with_rewriting(ids: Sequence[int], special: SpecialTokens, generator: t
     The rewriting cuts the text into parts of eight tokens on average, puts the parts in another order, and replaces a
     quarter of the parts by as many tokens of the second half of the block. So the two texts share most words and
     phrases, at no fixed distance, as paraphrases do. Masked, they are what translation language modeling (Conneau and
-    Lample 2019, arXiv:1901.07291, section 3.3) makes of a sentence and its translation, in one language.
+    Lample 2019, arXiv:1901.07291, section 3.4) makes of a sentence and its translation, in one language.
 
     Args:
         ids: tokens of a block; special tokens among them are left out where the rest suffices.
@@ -59,7 +59,8 @@ def rewritten_pairs(texts: Iterable[str], num_rows: int, *, seed: int = 0) -> da
 
     A rewriting cuts its sentence into parts of 1, 2, 4 or 8 words on average and replaces some by as many words of
     another sentence; what share of them is drawn for each pair, evenly from 0 to 1. In half of the pairs the parts
-    stand in another order, and in half of them parts are left out instead of replaced. The score is
+    stand in another order, and in half of them parts are left out instead of replaced. Parts beyond the end of a
+    shorter other sentence stay. The score is
     5 * 2 |A and B| / (|A| + |B|) for the sets A and B of words in lower case, so it has the range of STS-B. A model
     fine-tuned on the pairs has learned to find what two texts have in common.
 

@@ -258,7 +258,7 @@ def make_job(
         "model": {
             "model": model,
             "random_init": random or None,
-            "new_head": not random or None,  # that of a classifier of something else is drawn anew
+            "new_head": not random or None,  # a head that does not fit is drawn anew
             "trust_remote_code": arguments.trust_remote_code or None,
         },
         "data": {

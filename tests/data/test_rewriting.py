@@ -61,7 +61,8 @@ def test_no_room_for_two_texts_is_refused() -> None:
 
 def test_the_collator_makes_pairs_of_a_share_of_the_rows() -> None:
     tokenizer = build_tokenizer("byte", mask_token=True)
-    rows = [{"input_ids": torch.randint(3, 259, (33,)).tolist()} for _ in range(200)]
+    drawn = torch.randint(3, 259, (200, 33), generator=torch.Generator().manual_seed(0))
+    rows = [{"input_ids": row} for row in drawn.tolist()]
     collator = ReproducibleMaskingCollator(tokenizer=tokenizer, mlm_probability=0.3, seed=3, pair_share=0.5)
     batch, again = collator(rows), collator(rows)
     assert torch.equal(batch["input_ids"], again["input_ids"]) and torch.equal(batch["labels"], again["labels"])
