@@ -132,15 +132,15 @@ def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
 
 def prepare_inputs(
     arguments: Arguments, task: Task, examples: datasets.DatasetDict
-) -> tuple[Task, PreTrainedModel, datasets.DatasetDict, Any, Any]:
-    """Return the task as the model reads it, the model, its inputs, what prepares and what batches the inputs."""
+) -> tuple[Task, PreTrainedModel, datasets.DatasetDict, datasets.DatasetDict, Any, Any]:
+    """Return task and examples as the model reads them, the model, its inputs, what prepares and batches these."""
     if isinstance(task, ImageClassification):
         # The collator decodes images; without this the Trainer would drop them, which are no argument of the model.
         arguments.training.remove_unused_columns = False
         model = load_model(arguments, task.config_fields(), None)
         images = {split: task.encode(rows, split) for split, rows in examples.items()}
         processor = load_image_processor(arguments, model.config)
-        return task, model, datasets.DatasetDict(images), processor, ImageCollator(processor)
+        return task, model, examples, datasets.DatasetDict(images), processor, ImageCollator(processor)
     tokenizer = load_tokenizer(arguments, task.texts(examples["train"]))
     model = load_model(arguments, task.config_fields(), tokenizer)
     collator: Any = DataCollatorWithPadding(tokenizer)
@@ -151,9 +151,13 @@ def prepare_inputs(
         if task.num_segments > 1:
             collator = SegmentCollator(tokenizer)
     max_length = longest_input(arguments, model, tokenizer)
+    if arguments.data.windows and isinstance(task, SequenceClassification):
+        cut = task.windows(examples["train"], tokenizer, max_length, arguments.data.stride)
+        logger.info(f"{len(examples['train'])} training texts make {len(cut)} windows")
+        examples = datasets.DatasetDict({**examples, "train": cut})
     options = {"keep_texts": True} if arguments.data.baseline == "bag-of-words" else {}
     encoded = {split: task.encode(rows, tokenizer, max_length, split, **options) for split, rows in examples.items()}
-    return task, model, datasets.DatasetDict(encoded), tokenizer, collator
+    return task, model, examples, datasets.DatasetDict(encoded), tokenizer, collator
 
 
 def prepare(arguments: Arguments) -> Run:
@@ -174,8 +178,8 @@ def prepare(arguments: Arguments) -> Run:
         for split in ("train", "validation"):
             if not task.has_labels(examples[split]):
                 raise ValueError(f"the {split} data has no labels; they are needed to train and to evaluate.")
-        check_schedule(arguments, len(examples["train"]))
-        task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
+        task, model, examples, encoded, processor, collator = prepare_inputs(arguments, task, examples)
+        check_schedule(arguments, len(encoded["train"]))
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width)
     texts = None

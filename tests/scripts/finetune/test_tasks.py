@@ -56,6 +56,29 @@ def test_a_bag_of_words_reads_what_the_model_reads(finetune, tmp_path):
     assert list(found["validation"]["baselines"]) == ["majority class", *names]
 
 
+def test_windows_are_trained_on_and_beginnings_scored(finetune):
+    """Whole texts make the training data, of the model and of the bag of words; other splits keep their rows."""
+    texts = [("so " * 30 if i % 2 else "") + ("good" if i % 4 < 2 else "bad") for i in range(16)]
+    rows = {"text": texts, "label": [int(i % 4 < 2) for i in range(16)]}
+    options = ["--baseline", "bag-of-words", "--metrics", "accuracy", "--max-length", "20", "--windows"]
+    found = finetune(rows, *options, "--stride", "4", model="masked", validation=rows)
+    # A long text has 94 or 93 bytes, and a window 19, of which it shares 4.
+    assert found["train"]["examples"] == 8 + 8 * 6 and found["validation"]["examples"] == 16
+    scores = {name: values["accuracy"] for name, values in found["validation"]["baselines"].items()}
+    assert scores == {"majority class": 0.5, "bag of words": 0.75, "bag of words, whole texts": 1.0}
+    with pytest.raises(SystemExit, match="windows of 19 tokens, which is what max_length 20 leaves, cannot share 128"):
+        finetune(rows, *options, model="masked", validation=rows, output="other")
+    with pytest.raises(SystemExit, match="--schedule-steps is 6, but the run makes 7 updates"):
+        finetune(
+            rows,
+            *(*options, "--stride", "4", "--schedule-steps", "6", "--num-train-epochs", "1", "--max-steps", "-1"),
+            *("--per-device-train-batch-size", "8"),
+            model="masked",
+            validation=rows,
+            output="other",
+        )
+
+
 def test_it_learns(finetune):
     results = finetune(TABLE, "--learning-rate", "1e-2", "--warmup-steps", "0", steps=60, validation=TABLE)
     assert results["validation"]["accuracy"] == 1.0
