@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..cache import pairs_of
-from ..ops.common.copies import add_copies
+from ..ops.common.copies import add_copies, log_sum
 from ..ops.common.running_max import running_max
 from ..ops.layout import TokenLayout, token_layout
 from ..ops.masking import padding_mask
@@ -86,6 +86,7 @@ class CopyHead(nn.Module):
         past_key_values: Any = None,
         cu_seq_lens_q: Tensor | None = None,
         seq_idx: Tensor | None = None,
+        targets: Tensor | None = None,
         **_: Any,
     ) -> Tensor:
         """Compute log p of the next token for one call of the model.
@@ -102,9 +103,10 @@ class CopyHead(nn.Module):
             past_key_values: the cache that the backbone filled, or None.
             cu_seq_lens_q: boundaries of packed sequences, as for the backbone.
             seq_idx: the same as numbers of the sequences.
+            targets: (batch, kept), the tokens whose log p is asked for; None for all of the vocabulary.
 
         Returns:
-            (batch, kept, vocabulary) log-probabilities.
+            (batch, kept, vocabulary) log-probabilities, or (batch, kept) of the targets.
 
         Raises:
             ValueError: without `input_ids`.
@@ -132,7 +134,7 @@ class CopyHead(nn.Module):
         packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
         # Like the backbone's state, the token at a pad is the last real one before the pad.
         query_ids = layout.repeat_last(input_ids)[:, kept]
-        return self(hidden_states[:, kept], embed(query_ids), places[kept], keys, ids, lm_head, packed)
+        return self(hidden_states[:, kept], embed(query_ids), places[kept], keys, ids, lm_head, packed, targets)
 
     def keys(self, input_ids: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
         """Pair this call's tokens, and add them to the cache.
@@ -164,6 +166,7 @@ class CopyHead(nn.Module):
         ids: Tensor,
         lm_head: nn.Module,
         sequence_ids: tuple[Tensor, Tensor] | None = None,
+        targets: Tensor | None = None,
     ) -> Tensor:
         """Compute log p of the next token.
 
@@ -175,9 +178,11 @@ class CopyHead(nn.Module):
             ids: (batch, total) long, -1 where there is nothing to copy.
             lm_head: maps hidden states to logits.
             sequence_ids: of the queries (batch, queries) and of the keys (batch, total), in packed rows.
+            targets: (batch, queries) ids, or None for all of the vocabulary.
 
         Returns:
-            (batch, queries, vocabulary) log-probabilities, in float32 at least. In blocks of queries, of which only
+            (batch, queries, vocabulary) log-probabilities, or (batch, queries) of the targets, in float32 at least. In
+            blocks of queries, of which only
             the result stays in memory; a backward pass computes the rest again. A compiled graph takes all queries at
             once, so that scores (batch, queries, total) and several tensors of the size of the result are in memory
             together.
@@ -186,8 +191,9 @@ class CopyHead(nn.Module):
 
         def some(s: slice) -> Tensor:
             of_queries = None if query_ids is None else query_ids[:, s]
+            wanted = None if targets is None else targets[:, s]
             return self._block(
-                hidden_states[:, s], embeddings[:, s], places[s], keys, ids, of_queries, key_ids, lm_head
+                hidden_states[:, s], embeddings[:, s], places[s], keys, ids, of_queries, key_ids, lm_head, wanted
             )
 
         queries = hidden_states.shape[1]
@@ -212,6 +218,7 @@ class CopyHead(nn.Module):
         query_sequences: Tensor | None,
         key_sequences: Tensor | None,
         lm_head: nn.Module,
+        targets: Tensor | None,
     ) -> Tensor:
         logits = lm_head(hidden_states)
         dtype = torch.promote_types(logits.dtype, torch.float32)
@@ -227,8 +234,14 @@ class CopyHead(nn.Module):
         gate = self.gate_proj(hidden_states).to(dtype) - 2
         # log(1 - g), and g shared out; no token is copied where there is none.
         log_stay = torch.where(some, nn.functional.logsigmoid(-gate), 0)
-        log_model = torch.log_softmax(logits, dim=-1, dtype=dtype) + log_stay
-        return add_copies(log_model, torch.sigmoid(gate) * weights, ids.clamp(min=0))
+        shares = torch.sigmoid(gate) * weights
+        if targets is None:
+            log_model = torch.log_softmax(logits, dim=-1, dtype=dtype) + log_stay
+            return add_copies(log_model, shares, ids.clamp(min=0))
+        copied = torch.where(ids.unsqueeze(1) == targets.unsqueeze(2), shares, 0).sum(dim=-1)
+        # Classes last: a transposed tensor would be several times as slow.
+        nll = nn.functional.cross_entropy(logits.to(dtype).flatten(0, 1), targets.flatten(), reduction="none")
+        return log_sum(log_stay.squeeze(-1) - nll.view(targets.shape), copied)
 
 
 def _last_real(values: Tensor, past: int | Tensor) -> Tensor:

@@ -1,11 +1,14 @@
 """What all heads share, and the language models; `classification.py` and `vision.py` have the other heads."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
+from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import (
     CausalLMOutputWithPast,
     MaskedLMOutput,
@@ -116,6 +119,7 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
+        skip_logits: bool = False,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Predict the next token at each position.
@@ -130,10 +134,12 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
                 of each should be -100, since the token before it belongs to another sequence.
             use_cache: as for the backbone.
             logits_to_keep: keep only the last so many positions (0 for all), or those a 1D tensor names.
+            skip_logits: with labels and the library's loss, return no logits beside it. With a copy head, the loss then
+                takes the probabilities of the labels alone, which makes an update an eighth to a sixth faster.
             **kwargs: passed on; `num_items_in_batch` and `shift_labels` reach the loss.
 
         Returns:
-            `loss`, `logits` (batch, kept, vocab_size), `past_key_values`, `hidden_states`.
+            `loss`, `logits` (batch, kept, vocab_size) or None, `past_key_values`, `hidden_states`.
         """
         past = past_length(past_key_values)  # before the backbone fills the cache
         outputs = self.model(
@@ -145,19 +151,30 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
             use_cache=use_cache,
             **kwargs,
         )
-        logits = self.compute_logits(
-            outputs.last_hidden_state,
-            slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep,
-            past,
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            position_ids=position_ids,
-            past_key_values=outputs.past_key_values if past_key_values is None else past_key_values,
+        call = {
+            "input_ids": input_ids,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+            "past_key_values": outputs.past_key_values if past_key_values is None else past_key_values,
             **kwargs,
-        )
-        loss = None
-        if labels is not None or kwargs.get("shift_labels") is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
+        }
+        labeled = labels is not None or kwargs.get("shift_labels") is not None
+        skip_logits = skip_logits and labeled and _library_loss(self) is ForCausalLMLoss
+        logits, loss = None, None
+        if not (skip_logits and self.copy_head is not None):
+            kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+            logits = self.compute_logits(outputs.last_hidden_state, kept, past, **call)
+        if labeled:
+            options = {"labels": labels, "vocab_size": self.lm_head.out_features, **kwargs}
+            if logits is None:
+                loss_function = self._with_auxiliary(
+                    partial(self._copying_loss, outputs.last_hidden_state, past, call)
+                )
+                loss = loss_function(**options)
+            else:
+                loss = self.loss_function(logits=logits, **options)
+        if skip_logits:
+            logits = None
         return CausalLMOutputWithPast(
             loss=loss,
             logits=logits,
@@ -182,6 +199,36 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         if self.copy_head is None:
             return self.lm_head(hidden_states[:, kept])
         return self.copy_head.predict(hidden_states, kept, past, self.get_input_embeddings(), self.lm_head, **call)
+
+    def _copying_loss(
+        self,
+        hidden_states: Tensor,
+        past: int | Tensor,
+        call: dict[str, Any],
+        *,
+        labels: Tensor | None,
+        shift_labels: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        ignore_index: int = -100,
+        **_: Any,
+    ) -> Tensor:
+        """Compute what the library's loss is of the logits, without the logits."""
+        assert self.copy_head is not None
+        if shift_labels is None:
+            assert labels is not None
+            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=ignore_index)
+        counted = shift_labels != ignore_index
+        log_p = self.copy_head.predict(
+            hidden_states,
+            slice(None),
+            past,
+            self.get_input_embeddings(),
+            self.lm_head,
+            targets=torch.where(counted, shift_labels, 0),
+            **call,
+        )
+        number = counted.sum() if num_items_in_batch is None else num_items_in_batch
+        return -torch.where(counted, log_p, 0).sum() / number
 
 
 class MaskedLMTransform(nn.Module):

@@ -203,6 +203,14 @@ class ResumableTrainer(Trainer):
         self.divergence.add(loss)
         return loss
 
+    def compute_loss(
+        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
+    ) -> Any:
+        """Return the loss of a batch, as the library does; a copy head then computes no logits beside it."""
+        if model.training and not return_outputs and getattr(self.model, "copy_head", None) is not None:
+            inputs = {**inputs, "skip_logits": True}
+        return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
+
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
         self.divergence.gradient_norm = super()._get_grad_norm(*args, **kwargs)
         return self.divergence.gradient_norm

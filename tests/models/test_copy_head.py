@@ -176,6 +176,56 @@ def test_blocks_in_a_model_have_the_same_gradients(monkeypatch):
         assert_close(parameter.grad, expected[name], factor=10)
 
 
+@pytest.mark.parametrize("memory", [None, 1], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("given", ["labels", "shift_labels", "items", "packed"])
+@pytest.mark.parametrize("mixers", [["tnn", "attention"], ["poly_transformer"]], ids=str)
+def test_the_loss_without_logits_is_that_of_the_logits(monkeypatch, mixers, given, memory):
+    """Loss and gradients, with pads and tokens that are not counted, in any form of the labels."""
+    if memory is not None:
+        monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", memory)
+    model = make(mixers, hidden_dropout=0.0).train()
+    mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
+    ids = torch.randint(1, 9, mask.shape)
+    labels = torch.where((mask == 1) & (torch.rand(mask.shape) < 0.8), ids, -100)
+    call = {
+        "labels": {"input_ids": ids, "attention_mask": mask, "labels": labels},
+        "shift_labels": {"input_ids": ids, "attention_mask": mask, "shift_labels": labels.roll(-1, 1)},
+        "items": {"input_ids": ids, "attention_mask": mask, "labels": labels, "num_items_in_batch": torch.tensor(70)},
+        "packed": {
+            "input_ids": ids[:1],
+            "position_ids": torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4]]),
+            "labels": ids[:1],
+        },
+    }[given]
+    found = []
+    for skip in (False, True):
+        model.zero_grad()
+        out = model(**call, skip_logits=skip)
+        assert (out.logits is None) == skip
+        out.loss.backward()
+        found.append((out.loss.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    (loss, gradients), (loss_alone, gradients_alone) = found
+    # The library takes losses in float32.
+    assert_close(loss_alone.float(), loss.float())
+    assert gradients.keys() == gradients_alone.keys()
+    for name, gradient in gradients.items():
+        assert relative_error(gradient_of := gradients_alone[name], gradient) < 1e-4, (name, gradient_of)
+
+
+def test_logits_are_skipped_only_where_the_loss_is_the_librarys():
+    ids = torch.randint(1, 9, (2, 9))
+    for copy_head in (True, False):
+        config = TNNConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, hidden_dropout=0.0, copy_head=copy_head)
+        model = TNNForCausalLM(config)
+        assert model(ids, skip_logits=True).logits.shape == (2, 9, 31)  # no labels
+        out, whole = model(ids, labels=ids, skip_logits=True), model(ids, labels=ids)
+        assert out.logits is None
+        assert_close(out.loss, whole.loss, factor=10)
+        model.loss_function = lambda logits, labels, **_: logits.square().mean()
+        own = model(ids, labels=ids, skip_logits=True)
+        assert_close(own.loss, own.logits.square().mean())
+
+
 @pytest.mark.parametrize("mixers", MIXERS, ids=str)
 @torch.no_grad()
 def test_decodes_as_it_reads(mixers):

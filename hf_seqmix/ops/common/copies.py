@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from .dispatch import dispatch
 
-__all__ = ["add_copies"]
+__all__ = ["add_copies", "log_sum"]
 
 
 def add_copies(log_model: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
@@ -32,10 +32,11 @@ def add_copies(log_model: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
         added: Tensor = _AddCopies.apply(log_model, shares, ids)
         return added
     copied = torch.zeros_like(log_model).scatter_add(-1, ids.unsqueeze(1).expand_as(shares), shares)
-    return _log_sum(log_model, copied)
+    return log_sum(log_model, copied)
 
 
-def _log_sum(log_model: Tensor, copied: Tensor) -> Tensor:
+def log_sum(log_model: Tensor, copied: Tensor) -> Tensor:
+    """Compute log(exp(log_model) + copied), `copied` at least 0, both of one shape."""
     log_copied = copied.clamp(min=torch.finfo(copied.dtype).tiny).log()
     return torch.where(copied > 0, torch.logaddexp(log_model, log_copied), log_model)
 
@@ -46,7 +47,7 @@ class _AddCopies(torch.autograd.Function):
         target = ids.unsqueeze(1).expand_as(shares)
         copied = torch.zeros_like(log_model).scatter_add_(-1, target, shares).gather(-1, target)
         here = log_model.gather(-1, target)
-        both = _log_sum(here, copied)
+        both = log_sum(here, copied)
         ctx.save_for_backward(ids, here, both, copied)
         return log_model.scatter(-1, target, both)  # places of one token have one value
 

@@ -19,10 +19,13 @@ from ..common.dispatch import cast, compute_dtype
 
 __all__ = ["Block", "ColumnProblem", "SingleQuery"]
 
-# Bytes of logits of a block. Measured on CPU for 8 centers of width 64 and 2048 keys: 64 queries, or 4 MiB.
+# Bytes of logits of a block, and its queries. Measured on CPU for 8 centers: 64 queries at 256 keys of width 24, at 512 and
+# at 2048 of width 64. Further rows help a block as long as all of it stays near the processor.
 _CPU_BYTES = 4 * 2**20
+_CPU_QUERIES = 64
+_CPU_BYTES_OF_ROWS = 2**19
 _DEVICE_BYTES = 256 * 2**20
-_MOST_QUERIES = 128
+_DEVICE_QUERIES = 128
 
 
 class Block(NamedTuple):
@@ -87,9 +90,11 @@ class ColumnProblem:
         self.counts = self._counts()  # (batch or 1, 1, n, 1), reversed
         device = query.device
         each = self.centers * max(self.total, 1) * dtype.itemsize
-        budget = block_bytes or (_CPU_BYTES if device.type == "cpu" else _DEVICE_BYTES)
-        self.block = max(1, min(self.n, _MOST_QUERIES, budget // each))
-        self.row_block = max(1, min(self.batch, budget // (each * self.block)))
+        on_cpu = device.type == "cpu"
+        most, of_rows = (_CPU_QUERIES, _CPU_BYTES_OF_ROWS) if on_cpu else (_DEVICE_QUERIES, _DEVICE_BYTES)
+        budget = block_bytes or (_CPU_BYTES if on_cpu else _DEVICE_BYTES)
+        self.block = max(1, min(self.n, most, budget // each))
+        self.row_block = max(1, min(self.batch, (block_bytes or of_rows) // (each * self.block)))
         # Query i' of a block, counted from its last, sees key c of the block's last ones if i' + c < block.
         index = torch.arange(self.block, device=device)
         self.triangle = index.unsqueeze(1) + index < self.block
