@@ -237,3 +237,27 @@ def test_checkpoints_of_the_library_are_taken_up(tmp_path: Path) -> None:
     checkpoint, line = run.find_checkpoint(LAST)
     assert line == f"Continuing from {tmp_path / 'checkpoint-6'}"
     assert run.restore_finished(checkpoint)
+
+
+def test_a_copy_head_trains_without_logits(tmp_path: Path) -> None:
+    """Losses are those of the library's trainer, which asks for logits; evaluations have their predictions."""
+    fields = {"copy_head": True}
+    theirs = trainer(tmp_path / "theirs", Trainer, fields=fields)
+    theirs.train()
+    ours = trainer(tmp_path / "ours", fields=fields)
+    shapes: list[int | None] = []
+
+    def look(model: Any, args: Any, outputs: Any) -> None:
+        shapes.append(None if outputs.logits is None else outputs.logits.shape[-1])
+
+    ours.model.register_forward_hook(look)
+    ours.train()
+    assert shapes == [None] * 6
+    for (step, expected), (found_at, found) in zip(losses(theirs), losses(ours), strict=True):
+        assert step == found_at and found == pytest.approx(expected, rel=1e-5)
+    assert ours.predict(ROWS).predictions.shape == (12, 8, 20)
+    plain = trainer(tmp_path / "plain")
+    plain.model.register_forward_hook(look)
+    shapes.clear()
+    plain.train()
+    assert shapes == [20] * 6

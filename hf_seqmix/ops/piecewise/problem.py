@@ -19,8 +19,8 @@ from ..common.dispatch import cast, compute_dtype
 
 __all__ = ["Block", "ColumnProblem", "SingleQuery"]
 
-# Bytes of logits of a block, and its queries. Measured on CPU for 8 centers: 64 queries at 256 keys of width 24, at 512 and
-# at 2048 of width 64. Further rows help a block as long as all of it stays near the processor.
+# Bytes of logits of a block, and its queries. Measured on CPU for 8 centers: 64 queries, at 256 keys of width 24, at
+# 512 and 2048 of width 64. More rows help while a block stays in cache.
 _CPU_BYTES = 4 * 2**20
 _CPU_QUERIES = 64
 _CPU_BYTES_OF_ROWS = 2**19
