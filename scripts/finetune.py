@@ -132,15 +132,15 @@ def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
 
 def prepare_inputs(
     arguments: Arguments, task: Task, examples: datasets.DatasetDict
-) -> tuple[Task, PreTrainedModel, datasets.DatasetDict, datasets.DatasetDict, Any, Any]:
-    """Return task and examples as the model reads them, the model, its inputs, what prepares and batches these."""
+) -> tuple[Task, PreTrainedModel, datasets.DatasetDict, Any, Any]:
+    """Return the task as the model reads it, the model, its inputs, what prepares and what batches the inputs."""
     if isinstance(task, ImageClassification):
         # The collator decodes images; without this the Trainer would drop them, which are no argument of the model.
         arguments.training.remove_unused_columns = False
         model = load_model(arguments, task.config_fields(), None)
         images = {split: task.encode(rows, split) for split, rows in examples.items()}
         processor = load_image_processor(arguments, model.config)
-        return task, model, examples, datasets.DatasetDict(images), processor, ImageCollator(processor)
+        return task, model, datasets.DatasetDict(images), processor, ImageCollator(processor)
     tokenizer = load_tokenizer(arguments, task.texts(examples["train"]))
     model = load_model(arguments, task.config_fields(), tokenizer)
     collator: Any = DataCollatorWithPadding(tokenizer)
@@ -157,7 +157,7 @@ def prepare_inputs(
         examples = datasets.DatasetDict({**examples, "train": cut})
     options = {"keep_texts": True} if arguments.data.baseline == "bag-of-words" else {}
     encoded = {split: task.encode(rows, tokenizer, max_length, split, **options) for split, rows in examples.items()}
-    return task, model, examples, datasets.DatasetDict(encoded), tokenizer, collator
+    return task, model, datasets.DatasetDict(encoded), tokenizer, collator
 
 
 def prepare(arguments: Arguments) -> Run:
@@ -178,7 +178,7 @@ def prepare(arguments: Arguments) -> Run:
         for split in ("train", "validation"):
             if not task.has_labels(examples[split]):
                 raise ValueError(f"the {split} data has no labels; they are needed to train and to evaluate.")
-        task, model, examples, encoded, processor, collator = prepare_inputs(arguments, task, examples)
+        task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
         check_schedule(arguments, len(encoded["train"]))
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width)
@@ -240,6 +240,7 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         **evaluations,
         "train": {
             "examples": len(run.examples["train"]),
+            **({"windows": len(run.encoded["train"])} if arguments.data.windows else {}),
             "loss": trainer.mean_train_loss,
             "seconds": seconds,
             **trainer.clock.measured(),

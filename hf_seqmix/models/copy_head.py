@@ -181,11 +181,10 @@ class CopyHead(nn.Module):
             targets: (batch, queries) ids, or None for all of the vocabulary.
 
         Returns:
-            (batch, queries, vocabulary) log-probabilities, or (batch, queries) of the targets, in float32 at least. In
-            blocks of queries, of which only
-            the result stays in memory; a backward pass computes the rest again. A compiled graph takes all queries at
-            once, so that scores (batch, queries, total) and several tensors of the size of the result are in memory
-            together.
+            (batch, queries, vocabulary) log-probabilities, or (batch, queries) of the targets, in float32 at least.
+            They are computed in blocks of queries, of which only the result stays in memory; a backward pass computes
+            the rest again. A compiled graph takes all queries at once: scores (batch, queries, total) and several
+            tensors (batch, queries, vocabulary) are in memory together.
         """
         query_ids, key_ids = (None, None) if sequence_ids is None else sequence_ids
 

@@ -134,8 +134,9 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
                 of each should be -100, since the token before it belongs to another sequence.
             use_cache: as for the backbone.
             logits_to_keep: keep only the last so many positions (0 for all), or those a 1D tensor names.
-            skip_logits: with labels and the library's loss, return no logits beside it. With a copy head, the loss
-                then takes the probabilities of the labels alone: an update takes an eighth to a fifth less time.
+            skip_logits: with labels and the library's loss, return no logits beside the loss. With a copy head, the
+                loss then takes the probabilities of the labels alone, at all positions: `logits_to_keep` has no
+                effect, and `shift_labels` must be (batch, length).
             **kwargs: passed on; `num_items_in_batch` and `shift_labels` reach the loss.
 
         Returns:
@@ -159,7 +160,7 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
             **kwargs,
         }
         labeled = labels is not None or kwargs.get("shift_labels") is not None
-        skip_logits = skip_logits and labeled and _library_loss(self) is ForCausalLMLoss
+        skip_logits = skip_logits and labeled and self._has_library_loss()
         logits, loss = None, None
         if not (skip_logits and self.copy_head is not None):
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -200,6 +201,15 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
             return self.lm_head(hidden_states[:, kept])
         return self.copy_head.predict(hidden_states, kept, past, self.get_input_embeddings(), self.lm_head, **call)
 
+    def _has_library_loss(self) -> bool:
+        """Return whether neither the user nor a subclass has another loss, or other logits."""
+        own = type(self)
+        return (
+            _library_loss(self) is ForCausalLMLoss
+            and own.loss_function is SeqMixHead.loss_function
+            and own.compute_logits is SeqMixForCausalLM.compute_logits
+        )
+
     def _copying_loss(
         self,
         hidden_states: Tensor,
@@ -217,6 +227,7 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         if shift_labels is None:
             assert labels is not None
             shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=ignore_index)
+        shift_labels = shift_labels.to(hidden_states.device)
         counted = shift_labels != ignore_index
         log_p = self.copy_head.predict(
             hidden_states,
@@ -228,6 +239,8 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
             **call,
         )
         number = counted.sum() if num_items_in_batch is None else num_items_in_batch
+        if isinstance(number, Tensor):
+            number = number.to(log_p.device)
         return -torch.where(counted, log_p, 0).sum() / number
 
 

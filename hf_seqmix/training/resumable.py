@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
 from .._files import whole_files, write_json
+from ..models.heads import SeqMixForCausalLM
 from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
 from .checkpoints import (
     choose_checkpoint,
@@ -206,8 +207,11 @@ class ResumableTrainer(Trainer):
     def compute_loss(
         self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, *args: Any, **kwargs: Any
     ) -> Any:
-        """Return the loss of a batch, as the library does; a copy head then computes no logits beside it."""
-        if model.training and not return_outputs and getattr(self.model, "copy_head", None) is not None:
+        """Return the loss of a batch, as the library does; a copy head then computes no logits beside the loss."""
+        trained: Any = self.model
+        base = trained.get_base_model() if hasattr(trained, "get_base_model") else trained  # of PEFT
+        asks_for_loss = self.label_smoother is None and self.compute_loss_func is None and not return_outputs
+        if model.training and asks_for_loss and isinstance(base, SeqMixForCausalLM) and base.copy_head is not None:
             inputs = {**inputs, "skip_logits": True}
         return super().compute_loss(model, inputs, return_outputs, *args, **kwargs)
 

@@ -226,6 +226,26 @@ def test_logits_are_skipped_only_where_the_loss_is_the_librarys():
         assert_close(own.loss, own.logits.square().mean())
 
 
+class Tempered(TNNForCausalLM):
+    def compute_logits(self, *args: Any, **kwargs: Any) -> Tensor:
+        return 2 * super().compute_logits(*args, **kwargs)
+
+
+class Squared(TNNForCausalLM):
+    @property
+    def loss_function(self) -> Any:
+        return lambda logits, labels, **_: logits.square().mean()
+
+
+@pytest.mark.parametrize("model_class", [Tempered, Squared])
+def test_logits_of_a_subclass_are_not_passed_over(model_class):
+    model = model_class(
+        TNNConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, hidden_dropout=0.0, copy_head=True)
+    )
+    ids = torch.randint(1, 9, (2, 9))
+    assert torch.equal(model(ids, labels=ids, skip_logits=True).loss, model(ids, labels=ids).loss)
+
+
 @pytest.mark.parametrize("mixers", MIXERS, ids=str)
 @torch.no_grad()
 def test_decodes_as_it_reads(mixers):

@@ -261,3 +261,21 @@ def test_a_copy_head_trains_without_logits(tmp_path: Path) -> None:
     shapes.clear()
     plain.train()
     assert shapes == [20] * 6
+
+
+def test_where_logits_are_asked_for_a_copy_head_gives_them(tmp_path: Path) -> None:
+    """Label smoothing and a loss of the user's are computed from logits, whatever names the labels have."""
+    rows = [{**row, "shift_labels": row["labels"].roll(-1)} for row in ROWS]
+
+    def square(outputs: Any, labels: Any, num_items_in_batch: Any = None) -> torch.Tensor:
+        return outputs["logits"].square().mean()
+
+    for options, own in (({"label_smoothing_factor": 0.1}, None), ({}, square)):
+        found = []
+        for trainer_class in (Trainer, ResumableTrainer):
+            run = trainer(tmp_path / f"{len(found)}", trainer_class, fields={"copy_head": True}, **options)
+            run.compute_loss_func, run.train_dataset = own, rows
+            run.args.remove_unused_columns = False
+            run.train()
+            found.append(losses(run))
+        assert found[0] == found[1]

@@ -80,7 +80,9 @@ class SequenceClassification(Classification):
         """Return the examples with long texts cut into windows, each an example with the other columns of its text.
 
         A text of n tokens, with room for w of them in an input, begins a window every w - `stride` tokens, until one
-        reaches its end. Texts that fit stay whole.
+        reaches its end. Texts that fit stay whole. Windows are texts: tokenized anew, one may have a few more tokens
+        than w, and `encode` cuts these off. A character that a cut goes through is in neither window, unless their
+        common tokens hold it.
 
         Args:
             split: the examples.
@@ -160,7 +162,6 @@ def _cut_texts(
             window = data[ends[begin] : ends[min(begin + room, len(ids))]] if len(begins) > 1 else data
             for name, values in batch.items():
                 cut[name].append(values[row])
-            # A character that the window has a part of is left to the window beside it.
             cut[column][-1] = window.decode("utf-8", errors="ignore")
     return cut
 

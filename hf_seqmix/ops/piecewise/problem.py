@@ -19,8 +19,8 @@ from ..common.dispatch import cast, compute_dtype
 
 __all__ = ["Block", "ColumnProblem", "SingleQuery"]
 
-# Bytes of logits of a block, and its queries. Measured on CPU for 8 centers: 64 queries, at 256 keys of width 24, at
-# 512 and 2048 of width 64. More rows help while a block stays in cache.
+# Bytes of logits of a block, and its queries. Measured on one CPU thread for 8 centers: 64 queries, at 256 keys of
+# width 24, at 512 and 2048 of width 64. More rows of the batch help up to half of a thread's cache.
 _CPU_BYTES = 4 * 2**20
 _CPU_QUERIES = 64
 _CPU_BYTES_OF_ROWS = 2**19
@@ -91,7 +91,9 @@ class ColumnProblem:
         device = query.device
         each = self.centers * max(self.total, 1) * dtype.itemsize
         on_cpu = device.type == "cpu"
-        most, of_rows = (_CPU_QUERIES, _CPU_BYTES_OF_ROWS) if on_cpu else (_DEVICE_QUERIES, _DEVICE_BYTES)
+        most, of_rows = _DEVICE_QUERIES, _DEVICE_BYTES
+        if on_cpu:
+            most, of_rows = _CPU_QUERIES, _CPU_BYTES_OF_ROWS * torch.get_num_threads()
         budget = block_bytes or (_CPU_BYTES if on_cpu else _DEVICE_BYTES)
         self.block = max(1, min(self.n, most, budget // each))
         self.row_block = max(1, min(self.batch, (block_bytes or of_rows) // (each * self.block)))

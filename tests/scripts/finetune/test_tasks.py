@@ -58,25 +58,39 @@ def test_a_bag_of_words_reads_what_the_model_reads(finetune, tmp_path):
 
 def test_windows_are_trained_on_and_beginnings_scored(finetune):
     """Whole texts make the training data, of the model and of the bag of words; other splits keep their rows."""
-    texts = [("so " * 30 if i % 2 else "") + ("good" if i % 4 < 2 else "bad") for i in range(16)]
-    rows = {"text": texts, "label": [int(i % 4 < 2) for i in range(16)]}
-    options = ["--baseline", "bag-of-words", "--metrics", "accuracy", "--max-length", "20", "--windows"]
-    found = finetune(rows, *options, "--stride", "4", model="masked", validation=rows)
-    # A long text has 94 or 93 bytes, and a window 19, of which it shares 4.
-    assert found["train"]["examples"] == 8 + 8 * 6 and found["validation"]["examples"] == 16
-    scores = {name: values["accuracy"] for name, values in found["validation"]["baselines"].items()}
-    assert scores == {"majority class": 0.5, "bag of words": 0.75, "bag of words, whole texts": 1.0}
+    good = [i % 4 < 2 for i in range(16)]
+    # Only the ends of long texts, of 94 bytes, tell of "fine" and "poor".
+    ends = [("fine" if g else "poor") if i % 2 else ("good" if g else "dire") for i, g in enumerate(good)]
+    rows = {"text": [("so " * 30 if i % 2 else "") + end for i, end in enumerate(ends)], "label": list(map(int, good))}
+    short = {"text": ends[:4], "label": rows["label"][:4]}
+    options = ["--baseline", "bag-of-words", "--metrics", "accuracy", "--max-length", "20"]
+    windows = [*options, "--windows", "--stride", "4"]
+    found = finetune(rows, *windows, model="masked", validation=short, test=rows)
+    # A window has 19 bytes, of which it shares 4.
+    assert (found["train"]["examples"], found["train"]["windows"], found["test"]["examples"]) == (16, 8 + 8 * 6, 16)
+    cut = finetune(rows, *options, model="masked", validation=short, test=rows, output="cut")
+    scores = [each["validation"]["baselines"]["bag of words"]["accuracy"] for each in (found, cut)]
+    assert scores[0] == 1.0 > scores[1]
+    whole = [each["test"]["baselines"]["bag of words, whole texts"] for each in (found, cut)]
+    assert whole[0] == whole[1]
     with pytest.raises(SystemExit, match="windows of 19 tokens, which is what max_length 20 leaves, cannot share 128"):
-        finetune(rows, *options, model="masked", validation=rows, output="other")
+        finetune(rows, *windows[:-2], model="masked", validation=rows, output="other")
     with pytest.raises(SystemExit, match="--schedule-steps is 6, but the run makes 7 updates"):
         finetune(
             rows,
-            *(*options, "--stride", "4", "--schedule-steps", "6", "--num-train-epochs", "1", "--max-steps", "-1"),
+            *(*windows, "--schedule-steps", "6", "--num-train-epochs", "1", "--max-steps", "-1"),
             *("--per-device-train-batch-size", "8"),
             model="masked",
             validation=rows,
             output="other",
         )
+
+
+def test_the_majority_is_of_texts_and_not_of_their_windows(finetune):
+    rows = {"text": ["short", "brief", "terse", "long " * 20, "wordy " * 20], "label": [0, 0, 0, 1, 1]}
+    found = finetune(rows, "--max-length", "20", "--windows", "--stride", "4", model="masked", validation=rows)
+    assert found["train"]["windows"] > 10
+    assert found["validation"]["baselines"]["majority class"]["accuracy"] == 0.6
 
 
 def test_it_learns(finetune):
