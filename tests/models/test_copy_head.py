@@ -7,7 +7,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, StaticCache
 
-from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM, TNNConfig, TNNForCausalLM
+from hf_seqmix import (
+    PolyTransformerConfig,
+    PolyTransformerForCausalLM,
+    SeqMixHybridConfig,
+    SeqMixHybridForCausalLM,
+    TNNConfig,
+    TNNForCausalLM,
+)
 from hf_seqmix.cache import Pairs, StaticPairs, pairs_of
 from hf_seqmix.models.copy_head import CopyHead, copy_pairs
 from hf_seqmix.ops.layout import TokenLayout, token_layout
@@ -210,6 +217,30 @@ def test_the_loss_without_logits_is_that_of_the_logits(monkeypatch, mixers, give
     assert gradients.keys() == gradients_alone.keys()
     for name, gradient in gradients.items():
         assert relative_error(gradient_of := gradients_alone[name], gradient) < 1e-4, (name, gradient_of)
+
+
+@pytest.mark.parametrize("items", [None, torch.tensor(40)])
+def test_what_mixers_add_is_in_the_loss_without_logits(items):
+    config = PolyTransformerConfig(
+        vocab_size=31, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, degree_form="soft",
+        degree_penalty=7.0, hidden_dropout=0.0, copy_head=True,
+    )  # fmt: skip
+    model = PolyTransformerForCausalLM(config).train()
+    ids = torch.randint(1, 9, (2, 9))
+    options = {} if items is None else {"num_items_in_batch": items}
+    losses = [model(ids, labels=ids, skip_logits=skip, **options).loss for skip in (False, True)]
+    assert_close(losses[1], losses[0], factor=10)
+    assert relative_error(losses[0], model.eval()(ids, labels=ids, **options).loss) > 1e-3
+
+
+def test_the_loss_without_logits_compiled():
+    torch._dynamo.reset()
+    config = TNNConfig(vocab_size=31, hidden_size=16, num_hidden_layers=1, rpe_hidden_size=8, copy_head=True)
+    model, ids = TNNForCausalLM(config).eval(), torch.randint(1, 9, (2, 9))
+    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    found = compiled(ids, labels=ids, skip_logits=True, use_cache=False)
+    assert found.logits is None
+    assert_close(found.loss, model(ids, labels=ids).loss, factor=10)
 
 
 def test_logits_are_skipped_only_where_the_loss_is_the_librarys():
