@@ -81,9 +81,6 @@ SIZES: dict[str, dict[str, Size]] = {
                 {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128},
                 max_length=512,
                 max_eval_samples=2000,
-                # All of a training review, and the beginning of the others.
-                windows=True,
-                stride=128,
                 **WORDS,
             ),
             batch=32,
