@@ -151,10 +151,6 @@ def prepare_inputs(
         if task.num_segments > 1:
             collator = SegmentCollator(tokenizer)
     max_length = longest_input(arguments, model, tokenizer)
-    if arguments.data.windows and isinstance(task, SequenceClassification):
-        cut = task.windows(examples["train"], tokenizer, max_length, arguments.data.stride)
-        logger.info(f"{len(examples['train'])} training texts make {len(cut)} windows")
-        examples = datasets.DatasetDict({**examples, "train": cut})
     options = {"keep_texts": True} if arguments.data.baseline == "bag-of-words" else {}
     encoded = {split: task.encode(rows, tokenizer, max_length, split, **options) for split, rows in examples.items()}
     return task, model, datasets.DatasetDict(encoded), tokenizer, collator
@@ -179,7 +175,7 @@ def prepare(arguments: Arguments) -> Run:
             if not task.has_labels(examples[split]):
                 raise ValueError(f"the {split} data has no labels; they are needed to train and to evaluate.")
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
-        check_schedule(arguments, len(encoded["train"]))
+        check_schedule(arguments, len(encoded["train"]))  # of long contexts several windows each
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width)
     texts = None
@@ -240,7 +236,6 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         **evaluations,
         "train": {
             "examples": len(run.examples["train"]),
-            **({"windows": len(run.encoded["train"])} if arguments.data.windows else {}),
             "loss": trainer.mean_train_loss,
             "seconds": seconds,
             **trainer.clock.measured(),

@@ -207,10 +207,7 @@ def training_texts(run: Run, contents: Mapping[str, str], folder: Path) -> Path:
         rows, data.get("text_columns", ["text"]), data.get("label_column", ["label"]), data.get("problem_type")
     )
     task = dataclasses.replace(task, num_segments=segments)
-    tokenizer, max_length = build_tokenizer(run.model["tokenizer"]), data["max_length"]
-    if data.get("windows"):
-        rows = task.windows(rows, tokenizer, max_length, data.get("stride", 128))
-    encoded = task.encode(rows, tokenizer, max_length, "train", keep_texts=True)
+    encoded = task.encode(rows, build_tokenizer(run.model["tokenizer"]), data["max_length"], "train", keep_texts=True)
     texts = [text for of_row in encoded[TEXTS_READ] for text in of_row]
     with whole_files(target.parent, last=target.name) as aside:
         datasets.Dataset.from_dict({"text": texts}).to_parquet(str(aside / target.name))

@@ -109,16 +109,7 @@ class DataArguments:
         default=None, metadata={"help": "Subtracted from pixels in [0, 1]: one number, or one a channel."}
     )
     image_std: list[float] | None = field(default=None, metadata={"help": "What they are then divided by."})
-    windows: bool = field(
-        default=False,
-        metadata={
-            "help": "Train on all of each text: one longer than --max-length is cut into windows, each an example "
-            "with its label. Evaluation reads beginnings."
-        },
-    )
-    stride: int = field(
-        default=128, metadata={"help": "Tokens that two windows of a long context (SQuAD) or text share."}
-    )
+    stride: int = field(default=128, metadata={"help": "Tokens that two windows of a long context share (SQuAD)."})
     max_train_samples: int | None = field(
         default=None, metadata={"help": "Train on so many examples, drawn at random, the same in every run."}
     )
@@ -243,8 +234,6 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("--glue-task is a sequence classification; leave out --task.")
     if data.baseline and data.task != "sequence-classification":
         raise ValueError(f"--baseline {data.baseline} is for sequence classification, not for {data.task}.")
-    if data.windows and data.task != "sequence-classification":
-        raise ValueError(f"--windows are of texts to classify, not for {data.task}; leave them out.")
     if data.validation_from_train and data.test_file is not None:
         raise ValueError("--validation-from-train makes test data of the validation data; leave out --test-file.")
     if not 0 < data.validation_fraction < 1:

@@ -106,8 +106,7 @@ def evaluate_split(run: Run, split: str) -> dict[str, Any]:
 def add_baselines(run: Run, evaluations: dict[str, dict[str, Any]]) -> None:
     """Add the scores of rules to those of the model, for each split with labels."""
     splits = [split for split in evaluations if run.task.has_labels(run.examples[split])]
-    texts = None if run.texts is None else (run.texts, np.asarray(run.encoded["train"]["labels"][:]))
-    for split, found in baselines(run.task, run.metrics, run.examples, splits, texts).items():
+    for split, found in baselines(run.task, run.metrics, run.examples, splits, run.texts).items():
         evaluations[split]["baselines"] = found
 
 

@@ -60,7 +60,7 @@ def baselines(
     metrics: Sequence[str],
     examples: datasets.DatasetDict,
     splits: Sequence[str],
-    read: tuple[Mapping[str, Sequence[Sequence[str]]], np.ndarray] | None = None,
+    texts: Mapping[str, Sequence[Sequence[str]]] | None = None,
 ) -> dict[str, dict[str, dict[str, float]]]:
     """Score predictions that know only the training labels, or only words.
 
@@ -69,23 +69,18 @@ def baselines(
         metrics: names for `load_metric`.
         examples: its splits, `train` among them.
         splits: which of them are scored.
-        read: for a bag of words and, of pairs, the words that they share: what a model reads of each text, split ->
-            one or two texts a row, and the labels of the rows of `train`, which may be windows of texts. Where that is
-            not all of each text, both are fitted to whole texts, too.
+        texts: for a bag of words and, of pairs, the words that they share: what a model reads of each text, split ->
+            one or two texts a row. Where that is not all of each text, both are fitted to whole texts, too.
 
     Returns:
         For each split scores by the name of the rule.
     """
     found = {split: _constant(task, metrics, examples, split) for split in splits}
-    if read is not None and isinstance(task, SequenceClassification):
-        texts, labels = read
+    if texts is not None and isinstance(task, SequenceClassification):
         columns = {split: list(zip(*texts[split], strict=True)) for split in ("train", *splits)}
         whole = {split: [tuple(examples[split][column]) for column in task.text_columns] for split in columns}
-        of_whole = task.references(examples["train"], "train")
-        for of, labels_of, name in ((columns, labels, ""), (whole, of_whole, ", whole texts"))[
-            : 2 - (columns == whole)
-        ]:
-            for rule, predictions in _by_words(task, examples, splits, of, labels_of).items():
+        for of, name in ((columns, ""), (whole, ", whole texts"))[: 1 if columns == whole else 2]:
+            for rule, predictions in _by_words(task, examples, splits, of).items():
                 for split in splits:
                     references = task.references(examples[split], split)
                     found[split][f"{rule}{name}"] = score(task, metrics, predictions[split], references)
@@ -97,9 +92,9 @@ def _by_words(
     examples: datasets.DatasetDict,
     splits: Sequence[str],
     columns: Mapping[str, Sequence[Sequence[str]]],
-    labels: np.ndarray,
 ) -> dict[str, dict[str, np.ndarray]]:
     """Return the predictions of each rule for each split; a rule is fitted once."""
+    labels = task.references(examples["train"], "train")
     rules: dict[str, Callable[..., np.ndarray]] = {"bag of words": bag_of_words}
     if len(task.text_columns) == 2 and task.problem_type != "multi_label_classification":
         rules["shared words"] = word_overlap

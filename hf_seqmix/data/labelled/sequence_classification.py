@@ -7,10 +7,9 @@ from functools import partial
 from typing import Any, Self
 
 import datasets
-import numpy as np
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from ..tokenization import covered_text, token_bytes
+from ..tokenization import covered_text
 from .classification import Classification
 from .labels import require_columns
 from .special_tokens import SpecialTokens, places, to_columns, tokenize
@@ -74,42 +73,6 @@ class SequenceClassification(Classification):
         for column in self.text_columns:
             yield from split[column]
 
-    def windows(
-        self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, stride: int
-    ) -> datasets.Dataset:
-        """Return the examples with long texts cut into windows, each an example with the other columns of its text.
-
-        A text of n tokens, with room for w of them in an input, begins a window every w - `stride` tokens, until one
-        reaches its end. Texts that fit stay whole. Windows are texts: tokenized anew, one may have a few more tokens
-        than w, and `encode` cuts these off. A character that a cut goes through is in neither window, unless their
-        common tokens hold it.
-
-        Args:
-            split: the examples.
-            tokenizer: of the model.
-            max_length: of the inputs, in tokens, special tokens included.
-            stride: tokens that two windows of a text share.
-
-        Raises:
-            ValueError: the task is of pairs, or windows that share so much do not advance.
-        """
-        if len(self.text_columns) > 1:
-            raise ValueError(
-                f"windows are cut from one text; given are pairs, {', '.join(self.text_columns)}. Leave them out."
-            )
-        require_columns(split, self.text_columns, "training")
-        room = SpecialTokens.of(tokenizer).kept(max_length, max_length=max_length)[0]
-        if not 0 <= stride < room:
-            raise ValueError(
-                f"windows of {room} tokens, which is what max_length {max_length} leaves, cannot share {stride}; give "
-                "a larger max_length or a smaller stride."
-            )
-        return split.map(
-            partial(_cut_texts, tokenizer=tokenizer, column=self.text_columns[0], room=room, stride=stride),
-            batched=True,
-            desc="Cutting the training data into windows",
-        )
-
     def encode(
         self,
         split: datasets.Dataset,
@@ -145,25 +108,6 @@ class SequenceClassification(Classification):
             desc=f"Tokenizing the {name} data",
         )
         return self.add_labels(encoded, split, name)
-
-
-def _cut_texts(
-    batch: dict[str, list[Any]], tokenizer: PreTrainedTokenizerBase, column: str, room: int, stride: int
-) -> dict[str, list[Any]]:
-    texts = batch[column]
-    cut: dict[str, list[Any]] = {name: [] for name in batch}
-    for row, (text, ids, offsets) in enumerate(
-        zip(texts, tokenize(tokenizer, texts), places(tokenizer, texts), strict=True)
-    ):
-        ends = np.concatenate([[0], np.cumsum(token_bytes(text, len(ids), offsets))])
-        data = text.encode("utf-8")
-        begins = range(0, max(1, len(ids) - stride), room - stride)
-        for begin in begins:
-            window = data[ends[begin] : ends[min(begin + room, len(ids))]] if len(begins) > 1 else data
-            for name, values in batch.items():
-                cut[name].append(values[row])
-            cut[column][-1] = window.decode("utf-8", errors="ignore")
-    return cut
 
 
 def _encode_texts(

@@ -1,5 +1,4 @@
 import dataclasses
-from string import ascii_letters
 
 import datasets
 import numpy as np
@@ -7,7 +6,6 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_seqmix import TNNConfig
-from hf_seqmix.data import build_tokenizer
 from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification
 
 TEXTS = ["good", "bad", "so so"]
@@ -137,53 +135,6 @@ def test_the_texts_that_inputs_cover(tokenizer, columns, apart):
     free = task.encode(data, tokenizer, 500, "training", keep_texts=True)
     assert free[TEXTS_READ][:] == [[row[column] for column in columns] for row in data]
     assert TEXTS_READ not in task.encode(data, tokenizer, 14, "training").column_names
-
-
-@pytest.mark.parametrize("stride", [0, 3])
-@pytest.mark.parametrize("name", ["byte", "bpe"])
-def test_windows_hold_all_of_a_text_in_its_order(name, stride):
-    """Laid over each other they make the text again; those of bytes are as long as inputs can be, but the last."""
-    texts = [*LONG[:2], ascii_letters, ""]
-    tokenizer = build_tokenizer("byte") if name == "byte" else build_tokenizer("bpe:270", texts)
-    features = Features({"text": Value("string"), "label": ClassLabel(names=["b", "a"]), "row": Value("int64")})
-    data = Dataset.from_dict({"text": texts, "label": [0, 1, 0, 1], "row": [0, 1, 2, 3]}, features=features)
-    task = SequenceClassification.from_data(data, ["text"], ["label"])
-    room = 12 - len(tokenizer("")["input_ids"])
-    cut = task.windows(data, tokenizer, 12, stride)
-    assert cut.features == features
-    assert all(data["label"][row] == label for row, label in zip(cut["row"], cut["label"], strict=True))
-    for row, text in enumerate(data["text"]):
-        parts = [part for of, part in zip(cut["row"], cut["text"], strict=True) if of == row]
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        assert len(parts) == max(1, -(-(len(ids) - stride) // (room - stride)))
-        if stride == 0:
-            # A letter of two bytes that a cut goes through is in no window.
-            assert "".join(parts) in (text, text.replace("é", ""))
-        else:
-            place = 0
-            for part in parts:
-                found = text.find(part)
-                assert 0 <= found <= place, (part, text)
-                place = found + len(part)
-            assert place == len(text)
-    encoded = task.encode(cut, tokenizer, 12, "training", keep_texts=True)
-    lengths = [len(ids) for ids in encoded["input_ids"]]
-    ends = [a != b for a, b in zip(cut["row"], [*cut["row"][1:], -1], strict=True)]
-    if name == "byte":  # a BPE may cut a window's words otherwise than the text's
-        assert encoded[TEXTS_READ][:] == [[text] for text in cut["text"]]
-        assert all(end or length >= 11 for end, length in zip(ends, lengths, strict=True))  # 12, or a letter less
-
-
-def test_windows_that_cannot_be(tokenizer):
-    data = table([1, 0, 1], second=["one", "two", "three"])
-    task = SequenceClassification.from_data(data, ["text"], ["label"])
-    with pytest.raises(ValueError, match="cannot share 12; give a larger max_length or a smaller stride"):
-        task.windows(data, tokenizer, 12, 12)
-    with pytest.raises(ValueError, match="cannot share -1"):
-        task.windows(data, tokenizer, 12, -1)
-    pairs = SequenceClassification.from_data(data, ["text", "second"], ["label"])
-    with pytest.raises(ValueError, match="windows are cut from one text; given are pairs, text, second"):
-        pairs.windows(data, tokenizer, 12, 0)
 
 
 def test_hidden_labels():

@@ -56,43 +56,6 @@ def test_a_bag_of_words_reads_what_the_model_reads(finetune, tmp_path):
     assert list(found["validation"]["baselines"]) == ["majority class", *names]
 
 
-def test_windows_are_trained_on_and_beginnings_scored(finetune):
-    """Whole texts make the training data, of the model and of the bag of words; other splits keep their rows."""
-    good = [i % 4 < 2 for i in range(16)]
-    # Only the ends of long texts, of 94 bytes, tell of "fine" and "poor".
-    ends = [("fine" if g else "poor") if i % 2 else ("good" if g else "dire") for i, g in enumerate(good)]
-    rows = {"text": [("so " * 30 if i % 2 else "") + end for i, end in enumerate(ends)], "label": list(map(int, good))}
-    short = {"text": ends[:4], "label": rows["label"][:4]}
-    options = ["--baseline", "bag-of-words", "--metrics", "accuracy", "--max-length", "20"]
-    windows = [*options, "--windows", "--stride", "4"]
-    found = finetune(rows, *windows, model="masked", validation=short, test=rows)
-    # A window has 19 bytes, of which it shares 4.
-    assert (found["train"]["examples"], found["train"]["windows"], found["test"]["examples"]) == (16, 8 + 8 * 6, 16)
-    cut = finetune(rows, *options, model="masked", validation=short, test=rows, output="cut")
-    scores = [each["validation"]["baselines"]["bag of words"]["accuracy"] for each in (found, cut)]
-    assert scores[0] == 1.0 > scores[1]
-    whole = [each["test"]["baselines"]["bag of words, whole texts"] for each in (found, cut)]
-    assert whole[0] == whole[1]
-    with pytest.raises(SystemExit, match="windows of 19 tokens, which is what max_length 20 leaves, cannot share 128"):
-        finetune(rows, *windows[:-2], model="masked", validation=rows, output="other")
-    with pytest.raises(SystemExit, match="--schedule-steps is 6, but the run makes 7 updates"):
-        finetune(
-            rows,
-            *(*windows, "--schedule-steps", "6", "--num-train-epochs", "1", "--max-steps", "-1"),
-            *("--per-device-train-batch-size", "8"),
-            model="masked",
-            validation=rows,
-            output="other",
-        )
-
-
-def test_the_majority_is_of_texts_and_not_of_their_windows(finetune):
-    rows = {"text": ["short", "brief", "terse", "long " * 20, "wordy " * 20], "label": [0, 0, 0, 1, 1]}
-    found = finetune(rows, "--max-length", "20", "--windows", "--stride", "4", model="masked", validation=rows)
-    assert found["train"]["windows"] > 10
-    assert found["validation"]["baselines"]["majority class"]["accuracy"] == 0.6
-
-
 def test_it_learns(finetune):
     results = finetune(TABLE, "--learning-rate", "1e-2", "--warmup-steps", "0", steps=60, validation=TABLE)
     assert results["validation"]["accuracy"] == 1.0
@@ -168,6 +131,19 @@ def test_question_answering(finetune, tmp_path, model):
     assert AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out").config.pad_token_id is not None
     first = json.loads((tmp_path / "out" / "predictions_validation.jsonl").read_text().splitlines()[0])
     assert first["label"] == [TEXTS[0]] and first["prediction"] in rows["context"][0]
+
+
+def test_a_schedule_counts_the_windows_of_contexts(finetune):
+    """Four questions are one batch, and their windows several."""
+    rows = {
+        "question": ["what film?"] * 4,
+        "context": [f"it was {text}, they said, and they said it again and again" for text in TEXTS[:4]],
+        "answers": [{"text": [text], "answer_start": [7]} for text in TEXTS[:4]],
+    }
+    length = ["--schedule-steps", "1", "--num-train-epochs", "1", "--max-steps", "-1"]
+    options = ["--task", "question-answering", "--max-length", "40", "--stride", "4", *length]
+    with pytest.raises(SystemExit, match="--schedule-steps is 1, but the run makes [2-9] updates"):
+        finetune(rows, *options, "--per-device-train-batch-size", "4", model="masked", validation=rows)
 
 
 GLUE = {

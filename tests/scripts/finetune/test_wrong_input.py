@@ -80,10 +80,6 @@ def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, chec
         (["--model-type", "tnn", "--tokenizer", "byte", "--max-length", "-1"], "--max-length is -1; give at least 1"),
         (["--model", "a", "--image-mean", "0.5"], "belong to --task image-classification"),
         (["--model", "a", "--schedule-steps", "0"], "must be positive"),
-        (
-            ["--model", "a", "--task", "token-classification", "--windows"],
-            "--windows are of texts to classify, not for",
-        ),
         (["--model", "a", "--family", "tnn"], "--family chooses from a recipe"),
         (["--recipe", str(RECIPES / "text.yaml")], "choose one of tnn, ski_tnn, fd_tnn"),
         (["--recipe", str(RECIPES / "text.yaml"), "--family", "lstm"], "no family 'lstm'"),
