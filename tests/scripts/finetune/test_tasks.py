@@ -142,7 +142,7 @@ def test_a_schedule_counts_the_windows_of_contexts(finetune):
     }
     length = ["--schedule-steps", "1", "--num-train-epochs", "1", "--max-steps", "-1"]
     options = ["--task", "question-answering", "--max-length", "40", "--stride", "4", *length]
-    with pytest.raises(SystemExit, match="--schedule-steps is 1, but the run makes [2-9] updates"):
+    with pytest.raises(SystemExit, match=r"--schedule-steps is 1, but the run makes [2-9] updates"):
         finetune(rows, *options, "--per-device-train-batch-size", "4", model="masked", validation=rows)
 
 
