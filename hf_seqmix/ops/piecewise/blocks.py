@@ -15,12 +15,21 @@ __all__ = ["column_gradients", "column_product", "column_step"]
 _WHOLE = Block(slice(None), slice(None), 0)
 
 
-def _over_keys(problem: ColumnProblem | SingleQuery, block: Block, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return exp(logits - max) over visible keys, in place, and its sum, which is 0 where nothing is visible."""
+def _over_keys(problem: ColumnProblem | SingleQuery, block: Block, logits: Tensor, which: int) -> Tensor:
+    """Return the softmax over visible keys, 0 where nothing is visible; logits are lost.
+
+    Args:
+        problem: the arguments.
+        block: the block.
+        logits: of the block.
+        which: scratch memory that holds neither the logits nor what is still needed.
+    """
     problem.hide(block, logits, float("-inf"))
+    if problem.all_see:
+        return torch.softmax(logits, dim=-1, out=problem.scratch(block, which))
     top = logits.amax(dim=-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).min)
     weights = logits.sub_(top).exp_()
-    return weights, weights.sum(dim=-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).tiny)
+    return weights.div_(weights.sum(dim=-1, keepdim=True).clamp_(min=torch.finfo(logits.dtype).tiny))
 
 
 def _weights(problem: ColumnProblem | SingleQuery, block: Block) -> tuple[Tensor, Tensor | None]:
@@ -35,13 +44,14 @@ def _weights(problem: ColumnProblem | SingleQuery, block: Block) -> tuple[Tensor
     elif problem.norm == "mix":
         assert problem.mix is not None
         over_centers = problem.hide(block, torch.softmax(logits, dim=1, out=problem.scratch(block, 1)), 0)
-        over_keys, total = _over_keys(problem, block, logits)
+        over_keys = _over_keys(problem, block, logits, 2)
         divisor = problem.count(block)
-        weights = over_centers.mul_(1 - problem.mix).add_(over_keys.mul_(problem.mix * divisor / total))
+        weights = over_centers.mul_(1 - problem.mix).add_(over_keys.mul_(problem.mix * divisor))
+    elif problem.norm == "prod":
+        logits = torch.log_softmax(logits, dim=1, out=problem.scratch(block, 1)).add_(logits)
+        weights = _over_keys(problem, block, logits, 0)
     else:
-        if problem.norm == "prod":
-            logits = torch.log_softmax(logits, dim=1, out=problem.scratch(block, 1)).add_(logits)
-        weights, divisor = _over_keys(problem, block, logits)
+        weights = _over_keys(problem, block, logits, 1)
     if problem.coupling is not None:
         weights.mul_(problem.entries(block, problem.coupling, problem.coupling_window))
     return weights, divisor
@@ -167,19 +177,16 @@ def _kernels(problem: ColumnProblem, block: Block) -> tuple[Tensor | None, Tenso
         over_centers = problem.hide(block, torch.softmax(logits, dim=1, out=problem.scratch(block, 2)), 0)
         return over_centers, None, over_centers
     if norm == "j":
-        over_keys, total = _over_keys(problem, block, logits)
-        over_keys.div_(total)
+        over_keys = _over_keys(problem, block, logits, 2)
         return None, over_keys, over_keys
     over_centers = torch.softmax(logits, dim=1)
     if norm == "prod":
         logits = torch.log_softmax(logits, dim=1, out=problem.scratch(block, 2)).add_(logits)
-        over_keys, total = _over_keys(problem, block, logits)
-        over_keys.div_(total)
+        over_keys = _over_keys(problem, block, logits, 0)
         return over_centers, over_keys, over_keys
     assert problem.mix is not None
     problem.hide(block, over_centers, 0).div_(problem.count(block))
-    over_keys, total = _over_keys(problem, block, logits)
-    over_keys.div_(total)
+    over_keys = _over_keys(problem, block, logits, 2)
     return over_centers, over_keys, torch.lerp(over_centers, over_keys, problem.mix)
 
 

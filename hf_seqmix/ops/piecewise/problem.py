@@ -83,6 +83,7 @@ class ColumnProblem:
         self.query_positions, self.key_positions = query_positions, key_positions
         self.visible = None if visible is None else visible.flip(1)
         self.key_mask = key_mask
+        self.all_see = visible is None and key_mask is None  # each query sees a key
         self.bias, self.coupling = bias, coupling
         self.mix = None if mix is None else mix.to(dtype)
         self.start = self.total - self.n
@@ -258,6 +259,8 @@ class SingleQuery:
         else:
             self.seen = visible.unsqueeze(1)  # (batch or 1, 1, 1, keys)
             self.offsets = query_positions - key_positions  # (batch or 1, keys)
+
+        self.all_see = self.seen is None
 
     def scratch(self, block: Block, which: int) -> None:
         """Return no memory."""
