@@ -60,9 +60,9 @@ def rewritten_pairs(texts: Iterable[str], num_rows: int, *, seed: int = 0) -> da
     A rewriting cuts its sentence into parts of 1, 2, 4 or 8 words on average and replaces some by as many words of
     another sentence; what share of them is drawn for each pair, evenly from 0 to 1. In half of the pairs the parts
     stand in another order, and in half of them parts are left out instead of replaced. Parts beyond the end of a
-    shorter other sentence stay. The score is
-    5 * 2 |A and B| / (|A| + |B|) for the sets A and B of words in lower case, so it has the range of STS-B. A model
-    fine-tuned on the pairs has learned to find what two texts have in common.
+    shorter other sentence stay. The score is 5 * 2 |A and B| / (|A| + |B|) for the sets A and B of words in lower
+    case, so it has the range of STS-B. A model fine-tuned on the pairs has learned to find what two texts have in
+    common.
 
     Args:
         texts: split into sentences after ".", "!" and "?", and at ends of lines; those of 5 to 30 words are taken.

@@ -222,11 +222,31 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         ignore_index: int = -100,
         **_: Any,
     ) -> Tensor:
-        """Compute what the library's loss is of the logits, without the logits."""
+        """Compute what the library's loss is of the logits, without the logits.
+
+        loss = - sum over counted positions of log p(label) / their number, or `num_items_in_batch`; p of `CopyHead`.
+
+        Args:
+            hidden_states: (batch, length, hidden_size), what the backbone returned.
+            past: how many positions the cache held before this call.
+            call: arguments of `CopyHead.predict`.
+            labels: (batch, length), shifted here.
+            shift_labels: (batch, length), shifted already.
+            num_items_in_batch: what the sum is divided by, where a batch is accumulated from several.
+            ignore_index: the label that is not counted.
+
+        Raises:
+            ValueError: `shift_labels` has another shape.
+        """
         assert self.copy_head is not None
         if shift_labels is None:
             assert labels is not None
             shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=ignore_index)
+        if shift_labels.shape != hidden_states.shape[:2]:
+            raise ValueError(
+                f"shift_labels has shape {tuple(shift_labels.shape)}; with skip_logits it must be that of the input, "
+                f"{tuple(hidden_states.shape[:2])}. Give a label for each position, -100 where none counts."
+            )
         shift_labels = shift_labels.to(hidden_states.device)
         counted = shift_labels != ignore_index
         log_p = self.copy_head.predict(

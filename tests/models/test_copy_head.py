@@ -243,6 +243,13 @@ def test_the_loss_without_logits_compiled():
     assert_close(found.loss, model(ids, labels=ids).loss, factor=10)
 
 
+def test_shifted_labels_of_another_shape_are_refused():
+    model, ids = make(["tnn"]), torch.randint(1, 9, (2, 9))
+    for labels in (ids.flatten(), ids[:, 1:]):
+        with pytest.raises(ValueError, match=r"with skip_logits it must be that of the input, .2, 9.. Give a label"):
+            model(ids, shift_labels=labels, skip_logits=True)
+
+
 def test_logits_are_skipped_only_where_the_loss_is_the_librarys():
     ids = torch.randint(1, 9, (2, 9))
     for copy_head in (True, False):
