@@ -63,6 +63,9 @@ class SeqMixConfig(PreTrainedConfig):
             cache then keeps `copy_head_rank` numbers and two ids for each token, and a token costs O(n).
         copy_head_rank: numbers of a token that the copy head compares; 64, or `hidden_size` if that is less, by
             default.
+        copy_head_tokens: how many of the last tokens the copy head compares.
+        copy_head_state: whether the copy head also compares what the model expects, its hidden state, with the tokens
+            that would be copied.
         position_embedding_type: "none", "sinusoidal", or "learned".
         embedding_scale: factor on the embedding; sqrt(hidden_size) by default for a causal model, else 1.
         linear_init: "uniform" (PyTorch's own, U(+-1/sqrt(fan_in)), as in the published causal model) or "normal"
@@ -119,6 +122,8 @@ class SeqMixConfig(PreTrainedConfig):
     short_conv_init: str = "identity"
     copy_head: bool = False
     copy_head_rank: int | None = None
+    copy_head_tokens: int = 1
+    copy_head_state: bool = False
     position_embedding_type: str = "none"
     embedding_scale: float | int | None = None
     linear_init: str | None = None
@@ -327,6 +332,7 @@ class SeqMixConfig(PreTrainedConfig):
             )
         if self.copy_head:
             check_range("copy_head_rank", self.copy_head_rank, low=1)
+            check_range("copy_head_tokens", self.copy_head_tokens, low=1)
             if not self.is_causal:
                 raise ValueError("copy_head is True, but is_causal is False: only a causal language model can copy.")
         check_choice("position_embedding_type", self.position_embedding_type, ("none", "sinusoidal", "learned"))

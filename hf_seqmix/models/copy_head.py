@@ -8,69 +8,53 @@ from torch.utils.checkpoint import checkpoint
 
 from ..cache import pairs_of
 from ..ops.common.copies import add_copies, log_sum
-from ..ops.common.running_max import running_max
 from ..ops.layout import TokenLayout, token_layout
 from ..ops.masking import padding_mask
+from .recent_tokens import last_tokens, recent_tokens
 
-__all__ = ["CopyHead", "copy_pairs"]
+__all__ = ["CopyHead"]
 
 # Bytes of scores over the vocabulary that are in memory beside the result.
 _BYTES = 64 * 2**20
-
-
-def copy_pairs(input_ids: Tensor, layout: TokenLayout, last: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Pair each token with the real token before it in its sequence.
-
-    Args:
-        input_ids: (batch, length).
-        layout: where the real tokens of each sequence lie.
-        last: (batch,) the last real token before this call, -1 where there is none; None for none.
-
-    Returns:
-        previous: (batch, length) ids of the tokens before; 0 where there is none.
-        pairs: (batch, length, 2): the token itself where it and one before it are real, else -1; and the token if
-            real, else -1.
-    """
-    length = input_ids.shape[1]
-    itself = input_ids if layout.mask is None else torch.where(layout.mask, input_ids, -1)
-    place = torch.arange(length, device=input_ids.device).expand_as(input_ids)
-    marked = place if layout.mask is None else torch.where(layout.mask, place, -1)
-    # Where the last real token before each place stands, -1 where there is none.
-    before = nn.functional.pad(running_max(marked), (1, 0), value=-1)[:, :length]
-    previous = input_ids.gather(1, before.clamp(min=0))
-    earlier = torch.full_like(input_ids[:, :1], -1) if last is None else last.unsqueeze(1)
-    previous = torch.where(before < 0, earlier, previous)
-    if layout.sequence_ids is not None:
-        same = layout.sequence_ids.gather(1, before.clamp(min=0)) == layout.sequence_ids
-        previous = torch.where(same, previous, -1)
-    pairs = torch.stack([torch.where(previous >= 0, itself, -1), itself], dim=-1)
-    return previous.clamp(min=0), pairs
 
 
 class CopyHead(nn.Module):
     """Mix the model's distribution with a copy of what followed similar tokens earlier.
 
     p(w) = (1 - g) p_model(w) + g sum_{j < l} alpha_{l,j} 1[w_{j+1} = w]
-    alpha_l = softmax_j((A e(w_l)) . (A' e(w_j)) / sqrt(r)), g = sigmoid(u . h_l - 2)
+    alpha_l = softmax_j(s_{l,j}), s_{l,j} = q_l . k_j / sqrt(r), g = sigmoid(u . h_l - 2)
+    q_l = A [e(w_l), ..., e(w_{l-n+1})], k_j = A' [e(w_j), ..., e(w_{j-n+1})]
 
-    This is a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier token.
+    This is a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier token, and
+    e where there are fewer than n. With `with_state`, the model asks for what it expects, and trusts what matches:
+
+    q_l = A [e(w_l), ..., e(w_{l-n+1}), h_l], k_j = A' [e(w_j), ..., e(w_{j-n+1}), e(w_{j+1})]
+    g = sigmoid(u . h_l - 2 + c log sum_j exp(s_{l,j})), c = 0 at first
+
     Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv
-    1506.03134), the gated mixture with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368). Departure:
-    scores compare embeddings of tokens instead of hidden states, and what is copied is the token after the one pointed
-    at. None of the papers of the mixers has such a head.
+    1506.03134), the gated mixture with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368); scores that
+    decide how much is copied those of Merity et al. 2016 (arXiv 1609.07843), where c is 1. Departure: what is compared
+    with the keys' side are embeddings of tokens instead of hidden states, and what is copied is the token after the
+    one pointed at. None of the papers of the mixers has such a head.
 
-    A cache keeps, for each token, A' e of the real token before it and its own id; so j < l is "tokens up to l".
+    A cache keeps, for each token, the key of the place before it and its own id; so j < l is "tokens up to l".
 
     Args:
         channels: of embeddings and hidden states.
         rank: r of the scores.
+        tokens: n, how many of the last tokens are compared.
+        with_state: whether queries read the hidden state, too, keys the token that would be copied, and the gate the
+            scores.
     """
 
-    def __init__(self, channels: int, rank: int) -> None:
+    def __init__(self, channels: int, rank: int, tokens: int = 1, with_state: bool = False) -> None:
         super().__init__()
-        self.q_proj = nn.Linear(channels, rank, bias=False)
-        self.k_proj = nn.Linear(channels, rank, bias=False)
+        self.tokens = tokens
+        parts = tokens + int(with_state)
+        self.q_proj = nn.Linear(parts * channels, rank, bias=False)
+        self.k_proj = nn.Linear(parts * channels, rank, bias=False)
         self.gate_proj = nn.Linear(channels, 1, bias=False)
+        self.score_gate = nn.Parameter(torch.zeros(1)) if with_state else None
 
     def predict(
         self,
@@ -129,18 +113,42 @@ class CopyHead(nn.Module):
             has_cache=past_key_values is not None,
         )
         pairs = None if past_key_values is None else pairs_of(past_key_values)
-        keys, ids = self.keys(input_ids, embed, layout, pairs)
+        tokens = self.recent(input_ids, layout, pairs)
+        keys, ids = self.keys(input_ids, tokens[..., 1:], embed, layout, pairs)
         places = torch.arange(length, device=input_ids.device) + past
         packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
-        # Like the backbone's state, the token at a pad is the last real one before the pad.
-        query_ids = layout.repeat_last(input_ids)[:, kept]
-        return self(hidden_states[:, kept], embed(query_ids), places[kept], keys, ids, lm_head, packed, targets)
+        # Like the backbone's state, the tokens at a pad are the last real ones before the pad.
+        queries = _embed_all(tokens[:, kept, : self.tokens], embed)
+        return self(hidden_states[:, kept], queries, places[kept], keys, ids, lm_head, packed, targets)
 
-    def keys(self, input_ids: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
-        """Pair this call's tokens, and add them to the cache.
+    def recent(self, input_ids: Tensor, layout: TokenLayout, pairs: Any) -> Tensor:
+        """Return the last tokens at each place of this call, one more than are compared.
 
         Args:
             input_ids: (batch, length).
+            layout: where the real tokens lie.
+            pairs: layer of a cache that keeps pairs, see `pairs_of`, before this call is added; or None.
+
+        Returns:
+            (batch, length, tokens + 1), the newest first, -1 where there are fewer.
+        """
+        held = None if pairs is None or not pairs.is_initialized else pairs.values
+        earlier = None
+        if held is not None and held.shape[2] > 0:
+            earlier = last_tokens(held[:, 0, :, 1], pairs.get_seq_length(), self.tokens)
+        return recent_tokens(input_ids, layout, self.tokens + 1, earlier)
+
+    def keys(
+        self, input_ids: Tensor, before: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Pair this call's tokens with the keys of the places before them, and add them to the cache.
+
+        The cache keeps two ids a token: the token where it and one before it are real, else -1; and the token if real,
+        else -1.
+
+        Args:
+            input_ids: (batch, length).
+            before: (batch, length, tokens), the tokens before each, the newest first, -1 where there are fewer.
             embed: maps ids to embeddings.
             layout: where the real tokens lie.
             pairs: layer of a cache that keeps pairs, see `pairs_of`, or None.
@@ -148,10 +156,10 @@ class CopyHead(nn.Module):
         Returns:
             keys: (batch, total, rank); ids: (batch, total), -1 where there is nothing to copy.
         """
-        held = None if pairs is None or not pairs.is_initialized else pairs.values
-        last = None if held is None or held.shape[2] == 0 else _last_real(held, pairs.get_seq_length())
-        previous, new = copy_pairs(input_ids, layout, last)
-        keys = self.k_proj(embed(previous))
+        itself = input_ids if layout.mask is None else torch.where(layout.mask, input_ids, -1)
+        new = torch.stack([torch.where(before[..., 0] >= 0, itself, -1), itself], dim=-1)
+        compared = before if self.score_gate is None else torch.cat([before, itself.unsqueeze(-1)], dim=-1)
+        keys = self.k_proj(_embed_all(compared, embed))
         if pairs is None:
             return keys, new[..., 0]
         all_keys, ids = pairs.update(keys.unsqueeze(1), new.unsqueeze(1))
@@ -172,7 +180,7 @@ class CopyHead(nn.Module):
 
         Args:
             hidden_states: (batch, queries, channels).
-            embeddings: (batch, queries, channels), of the queries' own tokens.
+            embeddings: (batch, queries, tokens * channels), of the last tokens up to each query, side by side.
             places: (queries,) where the queries stand among the keys.
             keys: (batch, total, rank).
             ids: (batch, total) long, -1 where there is nothing to copy.
@@ -221,7 +229,8 @@ class CopyHead(nn.Module):
     ) -> Tensor:
         logits = lm_head(hidden_states)
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        query = self.q_proj(embeddings).to(dtype)
+        asked = embeddings if self.score_gate is None else torch.cat([embeddings, hidden_states], dim=-1)
+        query = self.q_proj(asked).to(dtype)
         scores = query @ keys.to(dtype).transpose(1, 2) * query.shape[-1] ** -0.5  # (batch, queries, total)
         index = torch.arange(keys.shape[1], device=keys.device)
         seen = (index <= places.unsqueeze(1)) & (ids >= 0).unsqueeze(1)
@@ -231,6 +240,8 @@ class CopyHead(nn.Module):
         scores = scores.masked_fill(~seen & some, float("-inf"))
         weights = torch.softmax(scores, dim=-1) * some
         gate = self.gate_proj(hidden_states).to(dtype) - 2
+        if self.score_gate is not None:
+            gate = gate + self.score_gate * scores.logsumexp(dim=-1, keepdim=True)
         # log(1 - g), and g shared out; no token is copied where there is none.
         log_stay = torch.where(some, nn.functional.logsigmoid(-gate), 0)
         shares = torch.sigmoid(gate) * weights
@@ -243,9 +254,7 @@ class CopyHead(nn.Module):
         return log_sum(log_stay.squeeze(-1) - nll.view(targets.shape), copied)
 
 
-def _last_real(values: Tensor, past: int | Tensor) -> Tensor:
-    """Return the last real token that a layer of pairs holds, (batch,), -1 where there is none."""
-    ids = values[:, 0, :, 1]  # (batch, places)
-    place = torch.arange(ids.shape[1], device=ids.device)
-    latest = torch.where((ids >= 0) & (place < past), place, -1).amax(dim=1, keepdim=True)
-    return torch.where(latest < 0, -1, ids.gather(1, latest.clamp(min=0))).squeeze(1)
+def _embed_all(tokens: Tensor, embed: nn.Module) -> Tensor:
+    """Return the embeddings of tokens (..., count) side by side, (..., count * channels), 0 for -1."""
+    embeddings: Tensor = embed(tokens.clamp(min=0))
+    return embeddings.masked_fill((tokens < 0).unsqueeze(-1), 0).flatten(-2)

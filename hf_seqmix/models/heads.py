@@ -92,7 +92,9 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         self.copy_head: CopyHead | None = None
         if config.copy_head:
             assert config.copy_head_rank is not None
-            self.copy_head = CopyHead(config.hidden_size, config.copy_head_rank)
+            self.copy_head = CopyHead(
+                config.hidden_size, config.copy_head_rank, config.copy_head_tokens, config.copy_head_state
+            )
         self.post_init()
 
     def _check_config(self, config: SeqMixConfig) -> None:

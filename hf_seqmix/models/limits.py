@@ -27,6 +27,7 @@ _LARGEST = {
     "kernel_rank": 2**20,
     "token_shift": 2**20,
     "short_conv_taps": 2**20,
+    "copy_head_tokens": 2**10,
     "taps": 2**20,
     "conv_kernel_size": 2**20,
     "degree": 64,

@@ -16,7 +16,7 @@ from hf_seqmix import (
     TNNForCausalLM,
 )
 from hf_seqmix.cache import Pairs, StaticPairs, pairs_of
-from hf_seqmix.models.copy_head import CopyHead, copy_pairs
+from hf_seqmix.models.copy_head import CopyHead
 from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.largest import Largest
 from tests.models.copying import Copying
@@ -30,31 +30,57 @@ from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
 VOCAB = 7
 
 
-def parts(channels: int = 6, rank: int = 3) -> tuple[CopyHead, nn.Embedding, nn.Linear]:
-    head = CopyHead(channels, rank).double()
+FORMS = [{}, {"copy_head_tokens": 2}, {"copy_head_tokens": 3, "copy_head_state": True}]
+"""The token alone, the last two, and the last three with the hidden state."""
+
+
+def parts(
+    channels: int = 6, rank: int = 3, tokens: int = 1, with_state: bool = False
+) -> tuple[CopyHead, nn.Embedding, nn.Linear]:
+    head = CopyHead(channels, rank, tokens, with_state).double()
+    if with_state:
+        nn.init.constant_(head.score_gate, 0.7)
     return head, nn.Embedding(VOCAB, channels).double(), nn.Linear(channels, VOCAB).double()
 
 
 def run(modules: tuple[CopyHead, nn.Embedding, nn.Linear], ids: Tensor, states: Tensor, layout: TokenLayout) -> Tensor:
+    return ask(modules, ids, states, layout, None, 0)
+
+
+def ask(
+    modules: tuple[CopyHead, nn.Embedding, nn.Linear],
+    ids: Tensor,
+    states: Tensor,
+    layout: TokenLayout,
+    pairs: Any,
+    past: int,
+) -> Tensor:
+    """Log p after each of `ids`, which follow `past` tokens that `pairs` holds."""
     head, embed, lm_head = modules
-    keys, copied = head.keys(ids, embed, layout, None)
-    places = torch.arange(ids.shape[1])
+    tokens = head.recent(ids, layout, pairs)
+    keys, copied = head.keys(ids, tokens[..., 1:], embed, layout, pairs)
+    places = torch.arange(ids.shape[1]) + past
     packed = None if layout.sequence_ids is None else (layout.sequence_ids, layout.sequence_ids)
-    return head(states, embed(ids), places, keys, copied, lm_head, packed)
+    last = tokens[..., : head.tokens]
+    queries = torch.where((last < 0).unsqueeze(-1), 0, embed(last.clamp(min=0))).flatten(-2)
+    return head(states, queries, places, keys, copied, lm_head, packed)
 
 
 def test_pairs_skip_pads_and_stay_in_their_sequence():
     ids = torch.tensor([[5, 3, 0, 4, 6]])
-    previous, pairs = copy_pairs(ids, TokenLayout())
-    assert previous.tolist() == [[0, 5, 3, 0, 4]]
-    assert pairs[0, :, 0].tolist() == [-1, 3, 0, 4, 6] and torch.equal(pairs[..., 1], ids)
-    previous, pairs = copy_pairs(ids, token_layout(torch.tensor([[1, 1, 0, 1, 1]]), 1, 5))
-    assert previous[0, 3].item() == 3
-    assert pairs[0].tolist() == [[-1, 5], [3, 3], [-1, -1], [4, 4], [6, 6]]
-    previous, pairs = copy_pairs(ids, token_layout(None, 1, 5, position_ids=torch.tensor([[0, 1, 0, 1, 2]])))
-    assert pairs[0, :, 0].tolist() == [-1, 3, -1, 4, 6]
-    previous, pairs = copy_pairs(ids, TokenLayout(), last=torch.tensor([2]))
-    assert previous[0, 0].item() == 2 and pairs[0, 0, 0].item() == 5
+    masked = token_layout(torch.tensor([[1, 1, 0, 1, 1]]), 1, 5)
+    packed = token_layout(None, 1, 5, position_ids=torch.tensor([[0, 1, 0, 1, 2]]))
+    head, embed, _ = parts()
+    for layout, expected in (
+        (TokenLayout(), [[-1, 5], [3, 3], [0, 0], [4, 4], [6, 6]]),
+        (masked, [[-1, 5], [3, 3], [-1, -1], [4, 4], [6, 6]]),
+        (packed, [[-1, 5], [3, 3], [-1, 0], [4, 4], [6, 6]]),
+    ):
+        pairs = Pairs()
+        head.keys(ids, head.recent(ids, layout, pairs)[..., 1:], embed, layout, pairs)
+        assert pairs.values[0, 0].tolist() == expected
+    head.keys(ids, head.recent(ids, TokenLayout(), pairs)[..., 1:], embed, TokenLayout(), pairs)
+    assert pairs.values[0, 0, 5:, 0].tolist() == [5, 3, 0, 4, 6]  # the first follows the last of the call before
 
 
 def test_an_open_gate_copies_what_followed():
@@ -73,10 +99,28 @@ def test_an_open_gate_copies_what_followed():
     assert_close(out[0, 0], lm_head(states)[0, 0].log_softmax(-1))
 
 
+def test_a_state_asks_for_what_it_expects_and_the_gate_for_what_matches():
+    """Of the tokens that followed earlier ones the state chooses, and a gate that sees high scores opens."""
+    head, embed, lm_head = parts(VOCAB, VOCAB, with_state=True)
+    embed.weight.data = torch.eye(VOCAB).double()
+    state_alone = torch.cat([torch.zeros(VOCAB, VOCAB), 30 * torch.eye(VOCAB)], dim=1).double()
+    head.q_proj.weight.data = head.k_proj.weight.data = state_alone
+    head.gate_proj.weight.data.zero_()
+    ids = torch.tensor([[1, 2, 3, 1]])
+    states = 2 * torch.eye(VOCAB, dtype=torch.float64)[torch.tensor([[0, 0, 0, 3]])]
+    probabilities = []
+    for gate in (-1.0, 0.0, 1.0):
+        nn.init.constant_(head.score_gate, gate)
+        probabilities.append(run((head, embed, lm_head), ids, states, TokenLayout())[0, 3, 3].exp().item())
+    assert probabilities[0] < 0.5 < 0.999 < probabilities[2]
+    assert probabilities[0] < probabilities[1] < probabilities[2]
+
+
 @pytest.mark.parametrize("memory", [1, 400])
-def test_blocks_are_the_whole_and_smaller(monkeypatch, memory):
-    modules, ids = parts(), torch.randint(VOCAB, (2, 33))
-    states = torch.randn(2, 33, 6, dtype=torch.float64)
+@pytest.mark.parametrize("form", [{}, {"channels": 4, "tokens": 2, "with_state": True}], ids=str)
+def test_blocks_are_the_whole_and_smaller(monkeypatch, form, memory):
+    modules, ids = parts(**form), torch.randint(VOCAB, (2, 33))
+    states = torch.randn(2, 33, form.get("channels", 6), dtype=torch.float64)
     results = []
     for limit in (2**20, memory):
         monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", limit)
@@ -92,21 +136,21 @@ def test_blocks_are_the_whole_and_smaller(monkeypatch, memory):
 
 def test_compiled():
     torch._dynamo.reset()
-    modules, ids = parts(), torch.randint(VOCAB, (2, 9))
+    modules, ids = parts(tokens=2, with_state=True), torch.randint(VOCAB, (2, 9))
     states = torch.randn(2, 9, 6, dtype=torch.float64)
     compiled = torch.compile(run, backend="aot_eager", fullgraph=True)
     assert_close(compiled(modules, ids, states, TokenLayout()), run(modules, ids, states, TokenLayout()))
 
 
 @pytest.mark.parametrize("make", [Pairs, lambda: StaticPairs(max_cache_len=12)])
-def test_a_cache_continues(make):
-    head, embed, lm_head = modules = parts()
+@pytest.mark.parametrize("form", [{}, {"tokens": 3}, {"tokens": 2, "with_state": True}], ids=str)
+def test_a_cache_continues(make, form):
+    modules = parts(**form)
     ids, states = torch.randint(VOCAB, (2, 9)), torch.randn(2, 9, 6, dtype=torch.float64)
     pairs, past, out = make(), 0, []
     for size in (4, 1, 4):
         some = slice(past, past + size)
-        keys, copied = head.keys(ids[:, some], embed, TokenLayout(), pairs)
-        out.append(head(states[:, some], embed(ids[:, some]), torch.arange(9)[some], keys, copied, lm_head))
+        out.append(ask(modules, ids[:, some], states[:, some], TokenLayout(), pairs, past))
         past += size
     assert_close(torch.cat(out, dim=1), run(modules, ids, states, TokenLayout()))
 
@@ -136,14 +180,25 @@ def make(mixers: list[str], **fields: Any) -> PreTrainedModel:
 def copied(model: PreTrainedModel, ids: list[int], states: Tensor) -> Tensor:
     """Log p after each of `ids`, token by token, from hidden states (length, channels)."""
     head, embed = model.copy_head, model.get_input_embeddings()
+    compared, with_state = model.config.copy_head_tokens, model.config.copy_head_state
+
+    def last(end: int) -> Tensor:
+        places = range(end, end - compared, -1)
+        return torch.cat([embed(torch.tensor(ids[j])) if j >= 0 else torch.zeros_like(states[0]) for j in places])
+
     out = []
     for here, state in enumerate(states):
         p = model.lm_head(state).softmax(-1)
         if here > 0:
-            query = head.q_proj(embed(torch.tensor(ids[here])))
-            keys = head.k_proj(embed(torch.tensor(ids[:here])))
-            alpha = (keys @ query / len(query) ** 0.5).softmax(-1)
-            gate = torch.sigmoid(head.gate_proj(state) - 2)
+            asked, offered = last(here), torch.stack([last(j) for j in range(here)])
+            if with_state:
+                asked = torch.cat([asked, state])
+                offered = torch.cat([offered, embed(torch.tensor(ids[1 : here + 1]))], dim=1)
+            query = head.q_proj(asked)
+            scores = head.k_proj(offered) @ query / len(query) ** 0.5
+            alpha = scores.softmax(-1)
+            gate = head.gate_proj(state) - 2
+            gate = torch.sigmoid(gate + head.score_gate * scores.logsumexp(-1) if with_state else gate)
             p = (1 - gate) * p
             for j in range(here):
                 p = p + gate * alpha[j] * nn.functional.one_hot(torch.tensor(ids[j + 1]), len(p))
@@ -153,11 +208,12 @@ def copied(model: PreTrainedModel, ids: list[int], states: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("memory", [None, 1], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("mixers", MIXERS, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @torch.no_grad()
-def test_copying_by_its_formula(monkeypatch, mixers, memory):
+def test_copying_by_its_formula(monkeypatch, form, mixers, memory):
     if memory is not None:
         monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", memory)
-    model = make(mixers)
+    model = make(mixers, **form)
     mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
     ids = torch.randint(1, 9, mask.shape)  # few tokens, so that they repeat
     out = model(ids, mask).logits
@@ -172,8 +228,9 @@ def test_copying_by_its_formula(monkeypatch, mixers, memory):
     assert_close(model(ids[:1], position_ids=packed).logits[0], torch.cat(expected))
 
 
-def test_blocks_in_a_model_have_the_same_gradients(monkeypatch):
-    model, ids = make(["tnn"]), torch.randint(1, 9, (2, 9))
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_blocks_in_a_model_have_the_same_gradients(monkeypatch, form):
+    model, ids = make(["tnn"], **form), torch.randint(1, 9, (2, 9))
     model(ids, labels=ids).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
@@ -186,11 +243,12 @@ def test_blocks_in_a_model_have_the_same_gradients(monkeypatch):
 @pytest.mark.parametrize("memory", [None, 1], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("given", ["labels", "shift_labels", "items", "packed"])
 @pytest.mark.parametrize("mixers", [["tnn", "attention"], ["poly_transformer"]], ids=str)
-def test_the_loss_without_logits_is_that_of_the_logits(monkeypatch, mixers, given, memory):
+@pytest.mark.parametrize("form", FORMS[::2], ids=str)
+def test_the_loss_without_logits_is_that_of_the_logits(monkeypatch, form, mixers, given, memory):
     """Loss and gradients, with pads and tokens that are not counted, in any form of the labels."""
     if memory is not None:
         monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", memory)
-    model = make(mixers, hidden_dropout=0.0).train()
+    model = make(mixers, hidden_dropout=0.0, **form).train()
     mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
     ids = torch.randint(1, 9, mask.shape)
     labels = torch.where((mask == 1) & (torch.rand(mask.shape) < 0.8), ids, -100)
@@ -285,10 +343,11 @@ def test_logits_of_a_subclass_are_not_passed_over(model_class):
 
 
 @pytest.mark.parametrize("mixers", MIXERS, ids=str)
+@pytest.mark.parametrize("form", FORMS[::2], ids=str)
 @torch.no_grad()
-def test_decodes_as_it_reads(mixers):
+def test_decodes_as_it_reads(form, mixers):
     """Logits in chunks with pads, of growing and preallocated caches; every way to generate gives the same tokens."""
-    model, assistant = make(mixers), make(mixers)
+    model, assistant = make(mixers, **form), make(mixers, **form)
     mask = torch.tensor(PADS["inside"])
     ids = torch.randint(1, 9, mask.shape)
     full = model(ids, mask, use_cache=False).logits
@@ -309,10 +368,11 @@ def test_decodes_as_it_reads(mixers):
         assert torch.equal(model.generate(ids[1:], **other, **settings), alone)
 
 
+@pytest.mark.parametrize("form", FORMS, ids=str)
 @torch.no_grad()
-def test_rows_and_crops_of_a_cache():
+def test_rows_and_crops_of_a_cache(form):
     for mixers in MIXERS:
-        model = make(mixers)
+        model = make(mixers, **form)
         ids = torch.randint(1, 9, (2, 9))
         cache = DynamicCache(config=model.config)
         model(ids[:, :8], past_key_values=cache)
@@ -323,9 +383,10 @@ def test_rows_and_crops_of_a_cache():
         assert_close(logits, model(ids).logits[:, 6:].flip(0))
 
 
-def test_continuous_batching_gives_what_a_prompt_gives_alone():
+@pytest.mark.parametrize("form", FORMS[::2], ids=str)
+def test_continuous_batching_gives_what_a_prompt_gives_alone(form):
     for mixers in MIXERS[:3]:
-        model = make(mixers)
+        model = make(mixers, **form)
         prompts = [torch.randint(1, 9, (length,)).tolist() for length in (3, 70, 9)]
         found = model.generate_batch(prompts, max_new_tokens=6, do_sample=False)
         for prompt, output in zip(prompts, found.values(), strict=True):
@@ -352,6 +413,8 @@ def test_a_distilled_model_copies_too():
         decay=0.9,
         rpe_hidden_size=8,
         copy_head=True,
+        copy_head_tokens=2,
+        copy_head_state=True,
         pad_token_id=0,
     )
     model = perturb(TNNForCausalLM(config)).double().eval()
@@ -369,6 +432,7 @@ def test_the_head_is_only_there_where_it_is_asked_for():
     for changed, message in (
         ({"copy_head": True, "is_causal": False}, "copy_head is True, but is_causal is False"),
         ({"copy_head": True, "copy_head_rank": 0}, "copy_head_rank is 0; it must be at least 1"),
+        ({"copy_head": True, "copy_head_tokens": 0}, "copy_head_tokens is 0; it must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             TNNConfig(**fields, **changed)
