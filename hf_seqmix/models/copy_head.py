@@ -10,7 +10,7 @@ from ..cache import pairs_of
 from ..ops.common.copies import add_copies, log_sum
 from ..ops.layout import TokenLayout, token_layout
 from ..ops.masking import padding_mask
-from .recent_tokens import last_tokens, recent_tokens
+from .recent_tokens import RecentTokens, last_tokens, recent_tokens
 
 __all__ = ["CopyHead"]
 
@@ -23,12 +23,13 @@ class CopyHead(nn.Module):
 
     p(w) = (1 - g) p_model(w) + g sum_{j < l} alpha_{l,j} 1[w_{j+1} = w]
     alpha_l = softmax_j(s_{l,j}), s_{l,j} = q_l . k_j / sqrt(r), g = sigmoid(u . h_l - 2)
-    q_l = A [e(w_l), ..., e(w_{l-n+1})], k_j = A' [e(w_j), ..., e(w_{j-n+1})]
+    q_l = sum_{m < n} A_m e(w_{l-m}), k_j = sum_{m < n} A'_m e(w_{j-m})
 
     This is a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier token, and
-    e where there are fewer than n. With `with_state`, the model asks for what it expects, and trusts what matches:
+    e where a sequence has fewer than n. With `with_state`, the model asks for what it expects, and copies more where
+    more matches:
 
-    q_l = A [e(w_l), ..., e(w_{l-n+1}), h_l], k_j = A' [e(w_j), ..., e(w_{j-n+1}), e(w_{j+1})]
+    q_l = sum_{m < n} A_m e(w_{l-m}) + B h_l, k_j = sum_{m < n} A'_m e(w_{j-m}) + B' e(w_{j+1})
     g = sigmoid(u . h_l - 2 + c log sum_j exp(s_{l,j})), c = 0 at first
 
     Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv
@@ -50,10 +51,11 @@ class CopyHead(nn.Module):
     def __init__(self, channels: int, rank: int, tokens: int = 1, with_state: bool = False) -> None:
         super().__init__()
         self.tokens = tokens
-        parts = tokens + int(with_state)
-        self.q_proj = nn.Linear(parts * channels, rank, bias=False)
-        self.k_proj = nn.Linear(parts * channels, rank, bias=False)
+        # A_0, A_1, ... one below the other; of the keys B' last.
+        self.q_proj = nn.Linear(channels, tokens * rank, bias=False)
+        self.k_proj = nn.Linear(channels, (tokens + int(with_state)) * rank, bias=False)
         self.gate_proj = nn.Linear(channels, 1, bias=False)
+        self.state_proj = nn.Linear(channels, rank, bias=False) if with_state else None
         self.score_gate = nn.Parameter(torch.zeros(1)) if with_state else None
 
     def predict(
@@ -113,24 +115,22 @@ class CopyHead(nn.Module):
             has_cache=past_key_values is not None,
         )
         pairs = None if past_key_values is None else pairs_of(past_key_values)
-        tokens = self.recent(input_ids, layout, pairs)
-        keys, ids = self.keys(input_ids, tokens[..., 1:], embed, layout, pairs)
+        recent = self.recent(input_ids, layout, pairs)
+        embeddings = _embed(recent.ids, embed)
+        keys, ids = self.keys(recent, embeddings, layout, pairs)
         places = torch.arange(length, device=input_ids.device) + past
         packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
         # Like the backbone's state, the tokens at a pad are the last real ones before the pad.
-        queries = _embed_all(tokens[:, kept, : self.tokens], embed)
+        queries = recent.sum_of_parts(self.q_proj(embeddings), recent.slots[:, kept, : self.tokens])
         return self(hidden_states[:, kept], queries, places[kept], keys, ids, lm_head, packed, targets)
 
-    def recent(self, input_ids: Tensor, layout: TokenLayout, pairs: Any) -> Tensor:
+    def recent(self, input_ids: Tensor, layout: TokenLayout, pairs: Any) -> RecentTokens:
         """Return the last tokens at each place of this call, one more than are compared.
 
         Args:
             input_ids: (batch, length).
             layout: where the real tokens lie.
             pairs: layer of a cache that keeps pairs, see `pairs_of`, before this call is added; or None.
-
-        Returns:
-            (batch, length, tokens + 1), the newest first, -1 where there are fewer.
         """
         held = None if pairs is None or not pairs.is_initialized else pairs.values
         earlier = None
@@ -138,28 +138,28 @@ class CopyHead(nn.Module):
             earlier = last_tokens(held[:, 0, :, 1], pairs.get_seq_length(), self.tokens)
         return recent_tokens(input_ids, layout, self.tokens + 1, earlier)
 
-    def keys(
-        self, input_ids: Tensor, before: Tensor, embed: nn.Module, layout: TokenLayout, pairs: Any
-    ) -> tuple[Tensor, Tensor]:
+    def keys(self, recent: RecentTokens, embeddings: Tensor, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
         """Pair this call's tokens with the keys of the places before them, and add them to the cache.
 
         The cache keeps two ids a token: the token where it and one before it are real, else -1; and the token if real,
         else -1.
 
         Args:
-            input_ids: (batch, length).
-            before: (batch, length, tokens), the tokens before each, the newest first, -1 where there are fewer.
-            embed: maps ids to embeddings.
+            recent: the last tokens at each place, one more than are compared.
+            embeddings: (batch, slots, channels), of `recent.ids`.
             layout: where the real tokens lie.
             pairs: layer of a cache that keeps pairs, see `pairs_of`, or None.
 
         Returns:
             keys: (batch, total, rank); ids: (batch, total), -1 where there is nothing to copy.
         """
-        itself = input_ids if layout.mask is None else torch.where(layout.mask, input_ids, -1)
-        new = torch.stack([torch.where(before[..., 0] >= 0, itself, -1), itself], dim=-1)
-        compared = before if self.score_gate is None else torch.cat([before, itself.unsqueeze(-1)], dim=-1)
-        keys = self.k_proj(_embed_all(compared, embed))
+        itself, before = recent.tokens[..., :2].unbind(-1)
+        itself = itself if layout.mask is None else torch.where(layout.mask, itself, -1)
+        new = torch.stack([torch.where(before >= 0, itself, -1), itself], dim=-1)
+        compared = recent.slots[..., 1:]
+        if self.state_proj is not None:
+            compared = torch.cat([compared, recent.slots[..., :1]], dim=-1)
+        keys = recent.sum_of_parts(self.k_proj(embeddings), compared)
         if pairs is None:
             return keys, new[..., 0]
         all_keys, ids = pairs.update(keys.unsqueeze(1), new.unsqueeze(1))
@@ -168,7 +168,7 @@ class CopyHead(nn.Module):
     def forward(
         self,
         hidden_states: Tensor,
-        embeddings: Tensor,
+        queries: Tensor,
         places: Tensor,
         keys: Tensor,
         ids: Tensor,
@@ -180,7 +180,7 @@ class CopyHead(nn.Module):
 
         Args:
             hidden_states: (batch, queries, channels).
-            embeddings: (batch, queries, tokens * channels), of the last tokens up to each query, side by side.
+            queries: (batch, queries, rank), what the last tokens up to each query say of it.
             places: (queries,) where the queries stand among the keys.
             keys: (batch, total, rank).
             ids: (batch, total) long, -1 where there is nothing to copy.
@@ -200,17 +200,17 @@ class CopyHead(nn.Module):
             of_queries = None if query_ids is None else query_ids[:, s]
             wanted = None if targets is None else targets[:, s]
             return self._block(
-                hidden_states[:, s], embeddings[:, s], places[s], keys, ids, of_queries, key_ids, lm_head, wanted
+                hidden_states[:, s], queries[:, s], places[s], keys, ids, of_queries, key_ids, lm_head, wanted
             )
 
-        queries = hidden_states.shape[1]
+        number = hidden_states.shape[1]
         if torch.compiler.is_compiling():
             return some(slice(None))
         vocabulary = getattr(lm_head, "out_features", 1)
         block = max(1, _BYTES // (4 * max(hidden_states.shape[0], 1) * max(vocabulary, keys.shape[1])))
-        if block >= queries:
+        if block >= number:
             return some(slice(None))
-        slices = [slice(start, start + block) for start in range(0, queries, block)]
+        slices = [slice(start, start + block) for start in range(0, number, block)]
         if torch.is_grad_enabled():
             return torch.cat([checkpoint(some, s, use_reentrant=False) for s in slices], dim=1)
         return torch.cat([some(s) for s in slices], dim=1)
@@ -218,7 +218,7 @@ class CopyHead(nn.Module):
     def _block(
         self,
         hidden_states: Tensor,
-        embeddings: Tensor,
+        queries: Tensor,
         places: Tensor,
         keys: Tensor,
         ids: Tensor,
@@ -229,8 +229,8 @@ class CopyHead(nn.Module):
     ) -> Tensor:
         logits = lm_head(hidden_states)
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        asked = embeddings if self.score_gate is None else torch.cat([embeddings, hidden_states], dim=-1)
-        query = self.q_proj(asked).to(dtype)
+        query = queries if self.state_proj is None else queries + self.state_proj(hidden_states)
+        query = query.to(dtype)
         scores = query @ keys.to(dtype).transpose(1, 2) * query.shape[-1] ** -0.5  # (batch, queries, total)
         index = torch.arange(keys.shape[1], device=keys.device)
         seen = (index <= places.unsqueeze(1)) & (ids >= 0).unsqueeze(1)
@@ -254,7 +254,7 @@ class CopyHead(nn.Module):
         return log_sum(log_stay.squeeze(-1) - nll.view(targets.shape), copied)
 
 
-def _embed_all(tokens: Tensor, embed: nn.Module) -> Tensor:
-    """Return the embeddings of tokens (..., count) side by side, (..., count * channels), 0 for -1."""
-    embeddings: Tensor = embed(tokens.clamp(min=0))
-    return embeddings.masked_fill((tokens < 0).unsqueeze(-1), 0).flatten(-2)
+def _embed(ids: Tensor, embed: nn.Module) -> Tensor:
+    """Return the embeddings of ids (batch, slots), (batch, slots, channels), 0 for -1."""
+    embeddings: Tensor = embed(ids.clamp(min=0))
+    return embeddings.masked_fill((ids < 0).unsqueeze(-1), 0)

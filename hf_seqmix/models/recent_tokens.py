@@ -1,18 +1,54 @@
 """The last real tokens of each sequence, at each place of a call: what a copy head compares and copies."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from ..ops.common.running_max import running_max
 from ..ops.layout import TokenLayout
 
-__all__ = ["last_tokens", "recent_tokens"]
+__all__ = ["RecentTokens", "last_tokens", "recent_tokens"]
 
 
-def recent_tokens(input_ids: Tensor, layout: TokenLayout, count: int, earlier: Tensor | None = None) -> Tensor:
-    """Return the last real tokens of the sequence at each place, the newest first.
+class RecentTokens(NamedTuple):
+    """The last real tokens of the sequence at each place of a call, the newest first.
 
     At a real token that is the token itself and those before it; at a pad, those before the pad.
+    """
+
+    ids: Tensor
+    """(batch, slots): -1, which stands for no token; then tokens before this call; then those of this call."""
+    slots: Tensor
+    """(batch, length, count) long: where in `ids` each token is; 0 where the sequence has fewer."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """(batch, length, count) ids, -1 where the sequence has fewer."""
+        return self.ids.gather(1, self.slots.flatten(1)).view(self.slots.shape)
+
+    def sum_of_parts(self, parts: Tensor, slots: Tensor) -> Tensor:
+        """Add up what is computed of each token for each of its turns.
+
+        Args:
+            parts: (batch, slots, turns * channels), zeros for no token; what a token gives if it is the first, the
+                second, ... of those that are added.
+            slots: (batch, places, turns) long, which tokens.
+
+        Returns:
+            (batch, places, channels).
+        """
+        turns = slots.shape[-1]
+        channels = parts.shape[-1] // turns
+        index = slots.unsqueeze(-2).expand(-1, -1, channels, -1)  # (batch, places, channels, turns)
+        total = parts[..., :channels].gather(1, index[..., 0])
+        for turn in range(1, turns):
+            total = total + parts[..., turn * channels : (turn + 1) * channels].gather(1, index[..., turn])
+        return total
+
+
+def recent_tokens(input_ids: Tensor, layout: TokenLayout, count: int, earlier: Tensor | None = None) -> RecentTokens:
+    """Find the last real tokens of the sequence at each place.
 
     Args:
         input_ids: (batch, length).
@@ -20,30 +56,25 @@ def recent_tokens(input_ids: Tensor, layout: TokenLayout, count: int, earlier: T
         count: how many tokens, at least 1.
         earlier: (batch, any) the last real tokens before this call, the newest first, -1 where there are fewer; None
             for none.
-
-    Returns:
-        (batch, length, count) ids, -1 where the sequence has fewer.
     """
-    length = input_ids.shape[1]
-    real = torch.ones_like(input_ids, dtype=torch.bool) if layout.mask is None else layout.mask
-    sequences = layout.sequence_ids
+    before = torch.full_like(input_ids[:, :1], -1)
     if earlier is not None:
-        before = earlier.flip(1)
-        input_ids, real = torch.cat([before, input_ids], dim=1), torch.cat([before >= 0, real], dim=1)
-        if sequences is not None:
-            sequences = torch.cat([sequences[:, :1].expand_as(before), sequences], dim=1)
-    place = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-    latest = running_max(torch.where(real, place, -1))  # where the last real token up to each place stands
-    first = newest = latest[:, input_ids.shape[1] - length :]
-    tokens = []
-    for number in range(count):
-        if number > 0:
-            newest = torch.where(newest > 0, latest.gather(1, (newest - 1).clamp(min=0)), -1)
-        held = newest >= 0
-        if sequences is not None:
-            held = held & (sequences.gather(1, newest.clamp(min=0)) == sequences.gather(1, first.clamp(min=0)))
-        tokens.append(torch.where(held, input_ids.gather(1, newest.clamp(min=0)), -1))
-    return torch.stack(tokens, dim=-1)
+        before = torch.cat([before, earlier.flip(1)], dim=1)
+    here = torch.ones_like(input_ids, dtype=torch.bool) if layout.mask is None else layout.mask
+    ids, real = torch.cat([before, input_ids], dim=1), torch.cat([before >= 0, here], dim=1)
+    place = torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+    latest = running_max(torch.where(real, place, 0))  # where the last real token up to each slot is
+    slots = [latest[:, before.shape[1] :]]
+    for _ in range(count - 1):
+        # What is before slot 0 is again none.
+        slots.append(latest.gather(1, (slots[-1] - 1).clamp(min=0)))
+    found = torch.stack(slots, dim=-1)
+    if layout.sequence_ids is not None:
+        sequences = layout.sequence_ids
+        sequences = torch.cat([sequences[:, :1].expand_as(before), sequences], dim=1)
+        of_slots = sequences.gather(1, found.flatten(1)).view(found.shape)
+        found = torch.where(of_slots == of_slots[..., :1], found, 0)
+    return RecentTokens(ids, found)
 
 
 def last_tokens(ids: Tensor, past: int | Tensor, count: int) -> Tensor:

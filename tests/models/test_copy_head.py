@@ -57,12 +57,12 @@ def ask(
 ) -> Tensor:
     """Log p after each of `ids`, which follow `past` tokens that `pairs` holds."""
     head, embed, lm_head = modules
-    tokens = head.recent(ids, layout, pairs)
-    keys, copied = head.keys(ids, tokens[..., 1:], embed, layout, pairs)
+    recent = head.recent(ids, layout, pairs)
+    embeddings = torch.where((recent.ids < 0).unsqueeze(-1), 0, embed(recent.ids.clamp(min=0)))
+    keys, copied = head.keys(recent, embeddings, layout, pairs)
     places = torch.arange(ids.shape[1]) + past
     packed = None if layout.sequence_ids is None else (layout.sequence_ids, layout.sequence_ids)
-    last = tokens[..., : head.tokens]
-    queries = torch.where((last < 0).unsqueeze(-1), 0, embed(last.clamp(min=0))).flatten(-2)
+    queries = recent.sum_of_parts(head.q_proj(embeddings), recent.slots[..., : head.tokens])
     return head(states, queries, places, keys, copied, lm_head, packed)
 
 
@@ -70,16 +70,16 @@ def test_pairs_skip_pads_and_stay_in_their_sequence():
     ids = torch.tensor([[5, 3, 0, 4, 6]])
     masked = token_layout(torch.tensor([[1, 1, 0, 1, 1]]), 1, 5)
     packed = token_layout(None, 1, 5, position_ids=torch.tensor([[0, 1, 0, 1, 2]]))
-    head, embed, _ = parts()
+    modules, states = parts(), torch.zeros(1, 5, 6, dtype=torch.float64)
     for layout, expected in (
         (TokenLayout(), [[-1, 5], [3, 3], [0, 0], [4, 4], [6, 6]]),
         (masked, [[-1, 5], [3, 3], [-1, -1], [4, 4], [6, 6]]),
         (packed, [[-1, 5], [3, 3], [-1, 0], [4, 4], [6, 6]]),
     ):
         pairs = Pairs()
-        head.keys(ids, head.recent(ids, layout, pairs)[..., 1:], embed, layout, pairs)
+        ask(modules, ids, states, layout, pairs, 0)
         assert pairs.values[0, 0].tolist() == expected
-    head.keys(ids, head.recent(ids, TokenLayout(), pairs)[..., 1:], embed, TokenLayout(), pairs)
+    ask(modules, ids, states, TokenLayout(), pairs, 5)
     assert pairs.values[0, 0, 5:, 0].tolist() == [5, 3, 0, 4, 6]  # the first follows the last of the call before
 
 
@@ -103,8 +103,9 @@ def test_a_state_asks_for_what_it_expects_and_the_gate_for_what_matches():
     """Of the tokens that followed earlier ones the state chooses, and a gate that sees high scores opens."""
     head, embed, lm_head = parts(VOCAB, VOCAB, with_state=True)
     embed.weight.data = torch.eye(VOCAB).double()
-    state_alone = torch.cat([torch.zeros(VOCAB, VOCAB), 30 * torch.eye(VOCAB)], dim=1).double()
-    head.q_proj.weight.data = head.k_proj.weight.data = state_alone
+    head.q_proj.weight.data.zero_()
+    head.state_proj.weight.data = 30 * torch.eye(VOCAB).double()
+    head.k_proj.weight.data = torch.cat([torch.zeros(VOCAB, VOCAB), torch.eye(VOCAB)]).double()
     head.gate_proj.weight.data.zero_()
     ids = torch.tensor([[1, 2, 3, 1]])
     states = 2 * torch.eye(VOCAB, dtype=torch.float64)[torch.tensor([[0, 0, 0, 3]])]
@@ -182,20 +183,25 @@ def copied(model: PreTrainedModel, ids: list[int], states: Tensor) -> Tensor:
     head, embed = model.copy_head, model.get_input_embeddings()
     compared, with_state = model.config.copy_head_tokens, model.config.copy_head_state
 
-    def last(end: int) -> Tensor:
-        places = range(end, end - compared, -1)
-        return torch.cat([embed(torch.tensor(ids[j])) if j >= 0 else torch.zeros_like(states[0]) for j in places])
+    def added(projection: nn.Linear, tokens: list[int]) -> Tensor:
+        """What the newest token, the one before, ... give."""
+        rank = model.config.copy_head_rank
+        return sum(
+            projection(embed(torch.tensor(token)))[turn * rank : (turn + 1) * rank]
+            for turn, token in enumerate(tokens)
+            if token is not None
+        )
+
+    def last(end: int) -> list[int | None]:
+        return [ids[j] if j >= 0 else None for j in range(end, end - compared, -1)]
 
     out = []
     for here, state in enumerate(states):
         p = model.lm_head(state).softmax(-1)
         if here > 0:
-            asked, offered = last(here), torch.stack([last(j) for j in range(here)])
-            if with_state:
-                asked = torch.cat([asked, state])
-                offered = torch.cat([offered, embed(torch.tensor(ids[1 : here + 1]))], dim=1)
-            query = head.q_proj(asked)
-            scores = head.k_proj(offered) @ query / len(query) ** 0.5
+            query = added(head.q_proj, last(here)) + (head.state_proj(state) if with_state else 0)
+            keys = [added(head.k_proj, last(j) + ([ids[j + 1]] if with_state else [])) for j in range(here)]
+            scores = torch.stack(keys) @ query / len(query) ** 0.5
             alpha = scores.softmax(-1)
             gate = head.gate_proj(state) - 2
             gate = torch.sigmoid(gate + head.score_gate * scores.logsumexp(-1) if with_state else gate)

@@ -27,7 +27,7 @@ def test_pads_are_passed_over(length: int, count: int, earlier: list[list[int]] 
     mask = torch.rand(3, length) < 0.5
     layout = TokenLayout(mask=mask)
     given = None if earlier is None else torch.tensor(earlier)
-    found = recent_tokens(ids, layout, count, given)
+    found = recent_tokens(ids, layout, count, given).tokens
     for row in range(3):
         before = [token for token in (earlier or [[]] * 3)[row] if token >= 0]
         expected = walked(ids[row].tolist(), mask[row].tolist(), [0] * length, count, before)
@@ -39,10 +39,27 @@ def test_packed_sequences_are_told_apart(count: int) -> None:
     ids, positions = torch.randint(9, (1, 9)), torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4]])
     layout = token_layout(None, 1, 9, position_ids=positions)
     sequences = (positions == 0).cumsum(-1)[0].tolist()
-    assert recent_tokens(ids, layout, count)[0].tolist() == walked(ids[0].tolist(), [1] * 9, sequences, count, [])
+    assert recent_tokens(ids, layout, count).tokens[0].tolist() == walked(
+        ids[0].tolist(), [1] * 9, sequences, count, []
+    )
 
 
 def test_the_last_tokens_of_a_cache() -> None:
     ids = torch.tensor([[3, -1, 4, 5, 8], [-1, -1, -1, 6, 8], [-1, -1, -1, -1, 8]])
     assert last_tokens(ids, 4, 3).tolist() == [[5, 4, 3], [6, -1, -1], [-1, -1, -1]]
     assert last_tokens(ids, torch.tensor(5), 2).tolist() == [[8, 5], [8, 6], [8, -1]]
+
+
+@pytest.mark.parametrize("turns", [1, 3])
+def test_parts_are_added_by_their_turn(turns: int) -> None:
+    ids, mask = torch.randint(9, (2, 7)), torch.rand(2, 7) < 0.7
+    recent = recent_tokens(ids, TokenLayout(mask=mask), turns)
+    table = torch.randn(9, turns, 5, dtype=torch.float64)
+    parts = torch.where((recent.ids < 0)[..., None, None], 0, table[recent.ids.clamp(min=0)]).flatten(2)
+    found = recent.sum_of_parts(parts, recent.slots)
+    for row in range(2):
+        for place, tokens in enumerate(recent.tokens[row].tolist()):
+            expected = torch.zeros(5, dtype=torch.float64)
+            for turn, token in enumerate(tokens):
+                expected = expected + (table[token, turn] if token >= 0 else 0)
+            torch.testing.assert_close(found[row, place], expected)
