@@ -23,6 +23,7 @@ from hf_seqmix import (
     TNNForCausalLM,
 )
 from hf_seqmix.cache import detach_cache
+from hf_seqmix.models.copy_head import CopyHead
 from tests.models.suite import perturb
 from tests.tolerances import MODEL_TOLERANCE, relative_error
 
@@ -44,6 +45,11 @@ POLYNOMIAL = {**SHARED, "num_attention_heads": 2}
 MODELS: dict[str, tuple[type, type, dict[str, Any]]] = {
     "tnn": (TNNForCausalLM, TNNConfig, TOEPLITZ),
     "tnn-convolved": (TNNForCausalLM, TNNConfig, {**TOEPLITZ, "short_conv_taps": 3, "copy_head": True}),
+    "tnn-state": (
+        TNNForCausalLM,
+        TNNConfig,
+        {**TOEPLITZ, "copy_head": True, "copy_head_tokens": 3, "copy_head_state": True},
+    ),
     "fd-tnn": (FDTNNForCausalLM, FDTNNConfig, TOEPLITZ),
     "ipa": (IPAForCausalLM, IPAConfig, {**SHARED, "num_centers": 2, "kernel_norm": "prod"}),
     "ipa-shifted": (IPAForCausalLM, IPAConfig, {**SHARED, "num_centers": 2, "token_shift": 3}),
@@ -118,9 +124,23 @@ def earlier_outputs(model: nn.Module, kept: Kept, length: int, past: int | None 
 
     for name, module in model.named_modules():
         hooks.append(module.register_forward_hook(hook(name)))
+    head = getattr(model, "copy_head", None)
+
+    def keys(*arguments: Any) -> tuple[Tensor, Tensor]:
+        """The keys of a copy head, which add up what a module returns for several tokens."""
+        all_keys, ids = CopyHead.keys(head, *arguments)
+        if past is None:
+            kept["keys", 0].append(all_keys[:, -length:].detach())
+            return all_keys, ids
+        return torch.cat([*kept["keys", 0], all_keys[:, past:]], dim=1), ids
+
+    if head is not None:
+        head.keys = keys
     try:
         yield
     finally:
+        if head is not None:
+            del head.keys
         for handle in hooks:
             handle.remove()
 
