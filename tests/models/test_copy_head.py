@@ -235,6 +235,29 @@ def test_copying_by_its_formula(monkeypatch, form, mixers, memory):
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
+def test_gradients_by_the_formula(form):
+    model = make(["short_conv"], hidden_dropout=0.0, **form)
+    mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
+    ids, real = torch.randint(1, 9, mask.shape), mask.bool()
+    weights = torch.randn(*mask.shape, 31, dtype=torch.float64)
+
+    def gradients(total: Tensor) -> dict[str, Tensor]:
+        model.zero_grad()
+        total.backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    actual = gradients((model(ids, mask).logits * weights)[real].sum())
+    states = model.model(ids, mask).last_hidden_state
+    rows = zip(ids, states, weights, real, strict=True)
+    expected = gradients(
+        sum((copied(model, row[own].tolist(), state[own]) * weight[own]).sum() for row, state, weight, own in rows)
+    )
+    assert actual.keys() == expected.keys() and {"copy_head.q_proj.weight", "copy_head.k_proj.weight"} <= actual.keys()
+    for name, gradient in expected.items():
+        assert_close(actual[name], gradient, factor=10)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
 def test_blocks_in_a_model_have_the_same_gradients(monkeypatch, form):
     model, ids = make(["tnn"], **form), torch.randint(1, 9, (2, 9))
     model(ids, labels=ids).loss.backward()
