@@ -35,8 +35,8 @@ class CopyHead(nn.Module):
     Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv
     1506.03134), the gated mixture with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368); scores that
     decide how much is copied those of Merity et al. 2016 (arXiv 1609.07843), where c is 1. Departure: keys are made of
-    embeddings of tokens instead of hidden states, and what is copied is the token after the one pointed at. No paper of
-    the mixers has such a head.
+    embeddings of tokens instead of hidden states, and what is copied is the token after the one pointed at. None of
+    the papers of the mixers has such a head.
 
     A cache keeps, for each token, the key of the place before it and its own id; so j < l is "tokens up to l".
 
