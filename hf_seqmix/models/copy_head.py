@@ -1,10 +1,12 @@
 """A head that may copy: it points at an earlier token and predicts the one that followed it."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers import initialization as init
 
 from ..cache import pairs_of
 from ..ops.common.copies import add_copies, log_sum
@@ -57,6 +59,11 @@ class CopyHead(nn.Module):
         self.gate_proj = nn.Linear(channels, 1, bias=False)
         self.state_proj = nn.Linear(channels, rank, bias=False) if with_state else None
         self.score_gate = nn.Parameter(torch.zeros(1)) if with_state else None
+
+    def init_weights(self, config: Any) -> None:
+        """Begin with a gate that does not see the scores; the model draws the layers."""
+        if self.score_gate is not None:
+            init.zeros_(self.score_gate)
 
     def predict(
         self,
@@ -122,7 +129,18 @@ class CopyHead(nn.Module):
         packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
         # Like the backbone's state, the tokens at a pad are the last real ones before the pad.
         queries = recent.sum_of_parts(self.q_proj(embeddings), recent.slots[:, kept, : self.tokens])
-        return self(hidden_states[:, kept], queries, places[kept], keys, ids, lm_head, packed, targets)
+        # As a function: hooks that move the arguments of a call between devices would move the weights of a module.
+        return self(
+            hidden_states[:, kept],
+            queries,
+            places[kept],
+            keys,
+            ids,
+            lm_head.__call__,
+            _width(lm_head),
+            packed,
+            targets,
+        )
 
     def recent(self, input_ids: Tensor, layout: TokenLayout, pairs: Any) -> RecentTokens:
         """Return the last tokens at each place of this call, one more than are compared.
@@ -172,7 +190,8 @@ class CopyHead(nn.Module):
         places: Tensor,
         keys: Tensor,
         ids: Tensor,
-        lm_head: nn.Module,
+        lm_head: Callable[[Tensor], Tensor],
+        vocabulary: int,
         sequence_ids: tuple[Tensor, Tensor] | None = None,
         targets: Tensor | None = None,
     ) -> Tensor:
@@ -185,6 +204,7 @@ class CopyHead(nn.Module):
             keys: (batch, total, rank).
             ids: (batch, total) long, -1 where there is nothing to copy.
             lm_head: maps hidden states to logits.
+            vocabulary: how many logits.
             sequence_ids: of the queries (batch, queries) and of the keys (batch, total), in packed rows.
             targets: (batch, queries) ids, or None for all of the vocabulary.
 
@@ -206,7 +226,6 @@ class CopyHead(nn.Module):
         number = hidden_states.shape[1]
         if torch.compiler.is_compiling():
             return some(slice(None))
-        vocabulary = getattr(lm_head, "out_features", 1)
         block = max(1, _BYTES // (4 * max(hidden_states.shape[0], 1) * max(vocabulary, keys.shape[1])))
         if block >= number:
             return some(slice(None))
@@ -224,14 +243,15 @@ class CopyHead(nn.Module):
         ids: Tensor,
         query_sequences: Tensor | None,
         key_sequences: Tensor | None,
-        lm_head: nn.Module,
+        lm_head: Callable[[Tensor], Tensor],
         targets: Tensor | None,
     ) -> Tensor:
         logits = lm_head(hidden_states)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         query = queries if self.state_proj is None else queries + self.state_proj(hidden_states)
         query = query.to(dtype)
-        scores = query @ keys.to(dtype).transpose(1, 2) * query.shape[-1] ** -0.5  # (batch, queries, total)
+        # (batch, queries, total); autocast multiplies in half precision.
+        scores = (query @ keys.to(dtype).transpose(1, 2) * query.shape[-1] ** -0.5).to(dtype)
         index = torch.arange(keys.shape[1], device=keys.device)
         seen = (index <= places.unsqueeze(1)) & (ids >= 0).unsqueeze(1)
         if query_sequences is not None and key_sequences is not None:
@@ -254,7 +274,12 @@ class CopyHead(nn.Module):
         return log_sum(log_stay.squeeze(-1) - nll.view(targets.shape), copied)
 
 
+def _width(lm_head: nn.Module) -> int:
+    """Return how many logits a head computes; 1 where the head does not say."""
+    return int(getattr(lm_head, "out_features", 1))
+
+
 def _embed(ids: Tensor, embed: nn.Module) -> Tensor:
     """Return the embeddings of ids (batch, slots), (batch, slots, channels), 0 for -1."""
     embeddings: Tensor = embed(ids.clamp(min=0))
-    return embeddings.masked_fill((ids < 0).unsqueeze(-1), 0)
+    return embeddings.masked_fill((ids < 0).unsqueeze(-1).to(embeddings.device), 0)

@@ -38,6 +38,7 @@ class RecentTokens(NamedTuple):
         Returns:
             (batch, places, channels).
         """
+        slots = slots.to(parts.device)
         turns = slots.shape[-1]
         channels = parts.shape[-1] // turns
         index = slots.unsqueeze(-2).expand(-1, -1, channels, -1)  # (batch, places, channels, turns)

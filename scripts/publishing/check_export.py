@@ -62,7 +62,10 @@ def small_models() -> Iterator[tuple[str, SeqMixPreTrainedModel]]:
     yield "tnn", TNNForCausalLM(TNNConfig(**text))
     yield "fd_tnn", FDTNNForCausalLM(FDTNNConfig(**text))
     yield "ski_tnn", SKITNNForMaskedLM(SKITNNConfig(**text, num_inducing_points=8))
-    yield "ipa", IPAForCausalLM(IPAConfig(**text, token_shift=3, copy_head=True))
+    yield (
+        "ipa",
+        IPAForCausalLM(IPAConfig(**text, token_shift=3, copy_head=True, copy_head_tokens=3, copy_head_state=True)),
+    )
     yield "poly_transformer", PolyTransformerForCausalLM(PolyTransformerConfig(**text))
     mixers = ["tnn", "fd_tnn", "ipa", "poly_transformer", "attention"]
     hybrid = SeqMixHybridConfig(**{**text, "num_hidden_layers": len(mixers)}, mixer_types=mixers)

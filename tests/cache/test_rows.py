@@ -47,7 +47,17 @@ def convolved() -> PreTrainedModel:
 
 def with_pairs() -> PreTrainedModel:
     """Pairs of the copy head, with and without the inputs of keys."""
-    return IPAForCausalLM(IPAConfig(**SMALL, num_hidden_layers=2, num_centers=4, copy_head=True, token_shift=2))
+    return IPAForCausalLM(
+        IPAConfig(
+            **SMALL,
+            num_hidden_layers=2,
+            num_centers=4,
+            copy_head=True,
+            copy_head_tokens=2,
+            copy_head_state=True,
+            token_shift=2,
+        )
+    )
 
 
 def fading() -> PreTrainedModel:

@@ -66,7 +66,11 @@ VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "poly static norms": ("poly_transformer", "ForCausalLM", {"normalization": "static"}),
     "poly static mixing": ("poly_transformer", "ForCausalLM", {"mixing": "triangular"}),
-    "ipa copies": ("ipa", "ForCausalLM", {"copy_head": True, "token_shift": 3}),
+    "ipa copies": (
+        "ipa",
+        "ForCausalLM",
+        {"copy_head": True, "copy_head_tokens": 2, "copy_head_state": True, "token_shift": 3},
+    ),
     "ipa one row center": ("ipa", "ForCausalLM", {"num_row_centers": 1, "tie_iterations": True}),
     "ipa both norms": ("ipa", "ForCausalLM", {"kernel_norm": "mix"}),
     "hybrid of tnn and ipa": (

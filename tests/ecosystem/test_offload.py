@@ -23,6 +23,8 @@ LAYERS = 4
 
 def small(model_type: str) -> PreTrainedModel:
     layers: dict[str, Any] = {"num_hidden_layers": LAYERS}
+    if model_type == "copy head":
+        return tiny_model("tnn", copy_head=True, copy_head_tokens=2, copy_head_state=True, **layers).eval()
     if model_type == "seqmix_hybrid":
         layers = {**layers, "mixer_types": ["tnn", "ipa", "fd_tnn", "poly_transformer"]}
         layers["mixer_configs"] = {"ipa": {"num_centers": 2}, "poly_transformer": {"num_attention_heads": 2}}
@@ -59,7 +61,7 @@ def results(model: PreTrainedModel, beams: int = 2) -> list[torch.Tensor]:
     return found
 
 
-@pytest.mark.parametrize("model_type", EVERY)
+@pytest.mark.parametrize("model_type", [*EVERY, "copy head"])
 @pytest.mark.one_in(2)
 def test_a_model_computes_the_same_wherever_its_layers_are(model_type: str, tmp_path: Path) -> None:
     model = small(model_type)

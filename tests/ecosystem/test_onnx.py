@@ -106,7 +106,12 @@ VARIANTS: list[tuple[str, str, dict[str, Any], bool]] = [
         False,
     ),
     ("ipa", "ForCausalLM", {"kernel_norm": "mix"}, False),
-    ("ipa", "ForCausalLM", {"copy_head": True, "kernel_norm": "j"}, False),
+    (
+        "ipa",
+        "ForCausalLM",
+        {"copy_head": True, "copy_head_tokens": 2, "copy_head_state": True, "kernel_norm": "j"},
+        False,
+    ),
     ("poly_transformer", "ForCausalLM", {"degree": 2}, False),
     ("poly_transformer", "ForCausalLM", {"degree": 4, "degree_form": "soft"}, False),
     ("poly_transformer", "ForCausalLM", {"degree": 2.718}, False),
@@ -196,7 +201,10 @@ def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.
 
 GENERATION: dict[str, tuple[str, dict[str, Any]]] = {
     **{model_type: (model_type, {}) for model_type in CAUSAL},
-    "copy head": ("ipa", {"copy_head": True, "token_shift": 3, "kernel_norm": "mix"}),
+    "copy head": (
+        "ipa",
+        {"copy_head": True, "copy_head_tokens": 3, "copy_head_state": True, "token_shift": 3, "kernel_norm": "mix"},
+    ),
     "short convolutions": (
         "seqmix_hybrid",
         {"mixer_types": ["short_conv", "attention", "tnn"], "num_hidden_layers": 3, "short_conv_taps": 3},

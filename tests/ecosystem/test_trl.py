@@ -305,7 +305,7 @@ def example() -> ModuleType:
 
 
 OWN_LOSSES = {
-    "copy head": ("ipa", {"copy_head": True, "rank": 4}),
+    "copy head": ("ipa", {"copy_head": True, "copy_head_tokens": 2, "copy_head_state": True, "rank": 4}),
     "soft degrees": ("poly_transformer", {"degree_form": "soft", "degree_penalty": 0.5}),
     "soft degrees in a hybrid": (
         "seqmix_hybrid",

@@ -68,7 +68,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
         "tnn": TNNForCausalLM(TNNConfig(**TEXT)),
         "fd_tnn": FDTNNForImageClassification(images),
         "ski_tnn": SKITNNForMaskedLM(SKITNNConfig(**TEXT, num_inducing_points=4)),
-        "ipa": IPAForCausalLM(IPAConfig(**TEXT, token_shift=2, copy_head=True)),
+        "ipa": IPAForCausalLM(
+            IPAConfig(**TEXT, token_shift=2, copy_head=True, copy_head_tokens=2, copy_head_state=True)
+        ),
         "poly_transformer": PolyTransformerForSequenceClassification(
             PolyTransformerConfig(**TEXT, num_labels=3, kernel_power=2, forget_gate=True)
         ),

@@ -14,7 +14,8 @@ class Copying:
     """A family's configurations with a copy head, where they are causal."""
 
     def config(self, is_causal: bool = True, **kwargs: Any) -> SeqMixConfig:
-        copies = {"copy_head": True, "copy_head_rank": 5} if is_causal else {}
+        form = {"copy_head_rank": 5, "copy_head_tokens": 3, "copy_head_state": True}
+        copies = {"copy_head": True, **form} if is_causal else {}
         return super().config(is_causal, **{**copies, **kwargs})
 
     def test_generation_from_embeddings(self, generator):

@@ -63,7 +63,7 @@ def ask(
     places = torch.arange(ids.shape[1]) + past
     packed = None if layout.sequence_ids is None else (layout.sequence_ids, layout.sequence_ids)
     queries = recent.sum_of_parts(head.q_proj(embeddings), recent.slots[..., : head.tokens])
-    return head(states, queries, places, keys, copied, lm_head, packed)
+    return head(states, queries, places, keys, copied, lm_head, VOCAB, packed)
 
 
 def test_pairs_skip_pads_and_stay_in_their_sequence():
@@ -461,12 +461,25 @@ def test_the_head_is_only_there_where_it_is_asked_for():
     for changed, message in (
         ({"copy_head": True, "is_causal": False}, "copy_head is True, but is_causal is False"),
         ({"copy_head": True, "copy_head_rank": 0}, "copy_head_rank is 0; it must be at least 1"),
+        ({"copy_head_tokens": 65}, "copy_head_tokens is 65; it must be at most 64"),
+        ({"copy_head_rank": 2**21}, "copy_head_rank is 2097152; it must be at most 1048576"),
         ({"copy_head": True, "copy_head_tokens": 0}, "copy_head_tokens is 0; it must be at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
-            TNNConfig(**fields, **changed)
+            TNNConfig(**{**fields, **changed})
     with pytest.raises(ValueError, match="keeps no tokens"):
         make(["attention"])(torch.randint(9, (1, 5)), past_key_values=DynamicCache())
+
+
+def test_what_a_checkpoint_lacks_begins_as_in_a_new_model(tmp_path):
+    model = make(["short_conv"], copy_head_state=True)
+    assert model.copy_head.score_gate.item() != 0
+    kept = {name: value for name, value in model.state_dict().items() if "copy_head" not in name}
+    model.save_pretrained(tmp_path, state_dict=kept)
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert "copy_head.score_gate" in info["missing_keys"]
+    assert loaded.copy_head.score_gate.item() == 0
+    assert 0 < loaded.copy_head.state_proj.weight.abs().max() <= 16**-0.5
 
 
 def test_the_first_layer_of_a_cache_is_one_that_keeps_pairs():

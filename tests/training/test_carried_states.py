@@ -19,7 +19,14 @@ CPU = torch.device("cpu")
 def model() -> Any:
     torch.manual_seed(0)
     config = SeqMixHybridConfig(
-        vocab_size=9, hidden_size=16, mixer_types=MIXERS, short_conv_taps=3, copy_head=True, hidden_dropout=0.0
+        vocab_size=9,
+        hidden_size=16,
+        mixer_types=MIXERS,
+        short_conv_taps=3,
+        copy_head=True,
+        copy_head_tokens=3,
+        copy_head_state=True,
+        hidden_dropout=0.0,
     )
     return SeqMixHybridForCausalLM(config).train()
 

@@ -26,7 +26,16 @@ def model(family: str = "tnn", **fields: Any) -> Any:
     torch.manual_seed(0)
     shared = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "hidden_dropout": 0.0, **fields}
     if family == "tnn":
-        return TNNForCausalLM(TNNConfig(**shared, rpe_hidden_size=8, short_conv_taps=3, copy_head=True))
+        return TNNForCausalLM(
+            TNNConfig(
+                **shared,
+                rpe_hidden_size=8,
+                short_conv_taps=3,
+                copy_head=True,
+                copy_head_tokens=3,
+                copy_head_state=True,
+            )
+        )
     if family == "llama":
         return LlamaForCausalLM(LlamaConfig(**shared, num_attention_heads=2, intermediate_size=16))
     return PolyTransformerForCausalLM(PolyTransformerConfig(**shared, num_attention_heads=2))

@@ -82,7 +82,7 @@ def test_every_head_carries_over():
 
 
 def test_labels_ties_and_generation_carry_over():
-    model = make("tnn", "ForCausalLM", copy_head=True)
+    model = make("tnn", "ForCausalLM", copy_head=True, copy_head_tokens=2, copy_head_state=True)
     model.generation_config.max_new_tokens = 4
     found = to_hybrid(model)
     assert found.lm_head.weight is found.model.embed_tokens.weight
