@@ -1,4 +1,4 @@
-"""Trains a small hybrid of Toeplitz layers and attention on Python's standard library, and shows what it can do.
+"""Trains a small Toeplitz neural network on Python's standard library, and shows what it can do.
 
     bash scripts/quickstart.sh
 
