@@ -63,7 +63,7 @@ class SeqMixConfig(PreTrainedConfig):
             cache then keeps `copy_head_rank` numbers and two ids for each token, and a token costs O(n).
         copy_head_rank: numbers of a token that the copy head compares; 64, or `hidden_size` if that is less, by
             default.
-        copy_head_tokens: how many of the last tokens the copy head compares.
+        copy_head_tokens: how many of the last tokens the copy head compares, from 1 to 64.
         copy_head_state: whether the copy head also compares what the model expects, its hidden state, with the tokens
             that would be copied.
         position_embedding_type: "none", "sinusoidal", or "learned".

@@ -12,7 +12,7 @@ from ..cache import pairs_of
 from ..ops.common.copies import add_copies, log_sum
 from ..ops.layout import TokenLayout, token_layout
 from ..ops.masking import padding_mask
-from .recent_tokens import RecentTokens, last_tokens, recent_tokens
+from .recent_tokens import RecentTokens, last_tokens, recent_tokens, sum_of_parts
 
 __all__ = ["CopyHead"]
 
@@ -128,7 +128,7 @@ class CopyHead(nn.Module):
         places = torch.arange(length, device=input_ids.device) + past
         packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
         # Like the backbone's state, the tokens at a pad are the last real ones before the pad.
-        queries = recent.sum_of_parts(self.q_proj(embeddings), recent.slots[:, kept, : self.tokens])
+        queries = sum_of_parts(self.q_proj(embeddings), recent.slots[:, kept, : self.tokens])
         # As a function: hooks that move the arguments of a call between devices would move the weights of a module.
         return self(
             hidden_states[:, kept],
@@ -177,7 +177,7 @@ class CopyHead(nn.Module):
         compared = recent.slots[..., 1:]
         if self.state_proj is not None:
             compared = torch.cat([compared, recent.slots[..., :1]], dim=-1)
-        keys = recent.sum_of_parts(self.k_proj(embeddings), compared)
+        keys = sum_of_parts(self.k_proj(embeddings), compared)
         if pairs is None:
             return keys, new[..., 0]
         all_keys, ids = pairs.update(keys.unsqueeze(1), new.unsqueeze(1))

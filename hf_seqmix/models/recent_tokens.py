@@ -8,7 +8,7 @@ from torch import Tensor
 from ..ops.common.running_max import running_max
 from ..ops.layout import TokenLayout
 
-__all__ = ["RecentTokens", "last_tokens", "recent_tokens"]
+__all__ = ["RecentTokens", "last_tokens", "recent_tokens", "sum_of_parts"]
 
 
 class RecentTokens(NamedTuple):
@@ -27,26 +27,6 @@ class RecentTokens(NamedTuple):
         """(batch, length, count) ids, -1 where the sequence has fewer."""
         return self.ids.gather(1, self.slots.flatten(1)).view(self.slots.shape)
 
-    def sum_of_parts(self, parts: Tensor, slots: Tensor) -> Tensor:
-        """Add up what is computed of each token for each of its turns.
-
-        Args:
-            parts: (batch, slots, turns * channels), zeros for no token; what a token gives if it is the first, the
-                second, ... of those that are added.
-            slots: (batch, places, turns) long, which tokens.
-
-        Returns:
-            (batch, places, channels).
-        """
-        slots = slots.to(parts.device)
-        turns = slots.shape[-1]
-        channels = parts.shape[-1] // turns
-        index = slots.unsqueeze(-2).expand(-1, -1, channels, -1)  # (batch, places, channels, turns)
-        total = parts[..., :channels].gather(1, index[..., 0])
-        for turn in range(1, turns):
-            total = total + parts[..., turn * channels : (turn + 1) * channels].gather(1, index[..., turn])
-        return total
-
 
 def recent_tokens(input_ids: Tensor, layout: TokenLayout, count: int, earlier: Tensor | None = None) -> RecentTokens:
     """Find the last real tokens of the sequence at each place.
@@ -57,6 +37,9 @@ def recent_tokens(input_ids: Tensor, layout: TokenLayout, count: int, earlier: T
         count: how many tokens, at least 1.
         earlier: (batch, any) the last real tokens before this call, the newest first, -1 where there are fewer; None
             for none.
+
+    Returns:
+        Ids and slots, see `RecentTokens`: with `earlier`, ids of (1 + any + length) slots.
     """
     before = torch.full_like(input_ids[:, :1], -1)
     if earlier is not None:
@@ -76,6 +59,27 @@ def recent_tokens(input_ids: Tensor, layout: TokenLayout, count: int, earlier: T
         of_slots = sequences.gather(1, found.flatten(1)).view(found.shape)
         found = torch.where(of_slots == of_slots[..., :1], found, 0)
     return RecentTokens(ids, found)
+
+
+def sum_of_parts(parts: Tensor, slots: Tensor) -> Tensor:
+    """Add up what is computed of each token for each of its turns, y[l] = sum_m parts[slots[l, m]][m].
+
+    Args:
+        parts: (batch, slots, turns * channels), zeros for no token; what a token gives if it is the first, the second,
+            ... of those that are added.
+        slots: (batch, places, turns) long, which tokens.
+
+    Returns:
+        (batch, places, channels).
+    """
+    slots = slots.to(parts.device)
+    turns = slots.shape[-1]
+    channels = parts.shape[-1] // turns
+    index = slots.unsqueeze(-2).expand(-1, -1, channels, -1)  # (batch, places, channels, turns)
+    total = parts[..., :channels].gather(1, index[..., 0])
+    for turn in range(1, turns):
+        total = total + parts[..., turn * channels : (turn + 1) * channels].gather(1, index[..., turn])
+    return total
 
 
 def last_tokens(ids: Tensor, past: int | Tensor, count: int) -> Tensor:

@@ -17,6 +17,7 @@ from hf_seqmix import (
 )
 from hf_seqmix.cache import Pairs, StaticPairs, pairs_of
 from hf_seqmix.models.copy_head import CopyHead
+from hf_seqmix.models.recent_tokens import sum_of_parts
 from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.largest import Largest
 from tests.models.copying import Copying
@@ -62,7 +63,7 @@ def ask(
     keys, copied = head.keys(recent, embeddings, layout, pairs)
     places = torch.arange(ids.shape[1]) + past
     packed = None if layout.sequence_ids is None else (layout.sequence_ids, layout.sequence_ids)
-    queries = recent.sum_of_parts(head.q_proj(embeddings), recent.slots[..., : head.tokens])
+    queries = sum_of_parts(head.q_proj(embeddings), recent.slots[..., : head.tokens])
     return head(states, queries, places, keys, copied, lm_head, VOCAB, packed)
 
 

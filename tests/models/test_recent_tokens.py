@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hf_seqmix.models.recent_tokens import last_tokens, recent_tokens
-from hf_seqmix.ops.layout import TokenLayout, token_layout
+from hf_seqmix.models.recent_tokens import last_tokens, recent_tokens, sum_of_parts
+from hf_seqmix.ops.layout import TokenLayout
 
 
 def walked(ids: list[int], real: list[int], sequences: list[int], count: int, earlier: list[int]) -> list[list[int]]:
@@ -34,14 +34,15 @@ def test_pads_are_passed_over(length: int, count: int, earlier: list[list[int]] 
         assert found[row].tolist() == expected
 
 
+@pytest.mark.parametrize("real", [[1] * 9, [1, 0, 1, 1, 0, 1, 1, 0, 1]], ids=["no pads", "pads"])
 @pytest.mark.parametrize("count", [1, 3])
-def test_packed_sequences_are_told_apart(count: int) -> None:
-    ids, positions = torch.randint(9, (1, 9)), torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4]])
-    layout = token_layout(None, 1, 9, position_ids=positions)
-    sequences = (positions == 0).cumsum(-1)[0].tolist()
-    assert recent_tokens(ids, layout, count).tokens[0].tolist() == walked(
-        ids[0].tolist(), [1] * 9, sequences, count, []
-    )
+def test_packed_sequences_are_told_apart(count: int, real: list[int]) -> None:
+    ids, mask = torch.randint(9, (1, 9)), torch.tensor([real]).bool()
+    sequences = torch.tensor([[0, 0, 0, 1, 2, 2, 2, 2, 2]])
+    layout = TokenLayout(mask=None if mask.all() else mask, sequence_ids=sequences)
+    found = recent_tokens(ids, layout, count).tokens
+    expected = torch.tensor(walked(ids[0].tolist(), real, sequences[0].tolist(), count, []))
+    assert torch.equal(found[mask], expected[mask[0]])  # a pad in a packed row has no sequence of its own
 
 
 def test_the_last_tokens_of_a_cache() -> None:
@@ -56,7 +57,7 @@ def test_parts_are_added_by_their_turn(turns: int) -> None:
     recent = recent_tokens(ids, TokenLayout(mask=mask), turns)
     table = torch.randn(9, turns, 5, dtype=torch.float64)
     parts = torch.where((recent.ids < 0)[..., None, None], 0, table[recent.ids.clamp(min=0)]).flatten(2)
-    found = recent.sum_of_parts(parts, recent.slots)
+    found = sum_of_parts(parts, recent.slots)
     for row in range(2):
         for place, tokens in enumerate(recent.tokens[row].tolist()):
             expected = torch.zeros(5, dtype=torch.float64)
