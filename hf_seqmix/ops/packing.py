@@ -110,28 +110,27 @@ def group_by_length(
     row = torch.arange(batch, device=device).unsqueeze(1).expand(batch, length)
     real = torch.ones_like(sequence_ids, dtype=torch.bool) if mask is None else mask
     # Number the sequences over the whole batch, and the tokens within each.
-    pairs = torch.stack([row[real], sequence_ids[real]])  # (2, real tokens)
-    uniques, sequence = pairs.unique(dim=1, return_inverse=True)
-    counts = torch.bincount(sequence, minlength=uniques.shape[1])
+    labels, label = sequence_ids[real].unique(return_inverse=True)
+    uniques, sequence = (row[real] * len(labels) + label).unique(return_inverse=True)
+    counts = torch.bincount(sequence, minlength=len(uniques))
     order = sequence.argsort(stable=True)
     starts = counts.cumsum(0) - counts
     within = torch.empty_like(sequence)
     within[order] = torch.arange(len(sequence), device=device) - starts[sequence[order]]
     flat = real.flatten().nonzero().squeeze(1)
-    # Sequences of 2^k to 2^(k+1) - 1 tokens share a group, so that padding to the longest of it at most doubles the
-    # work.
-    bucket = counts.clamp(min=1).log2().floor().long()
     gather, gathered = [], []
     scatter = torch.zeros(batch * length, dtype=torch.long, device=device)
     offset = 0
-    for k in bucket.unique().tolist():
-        members = (bucket == k).nonzero().squeeze(1)
-        longest = int(counts[members].max())
+    limits = _lengths_of_groups(counts.tolist(), length)
+    group_of = torch.bucketize(counts, torch.tensor(limits, dtype=torch.long, device=device))
+    for number, longest in enumerate(limits):
+        members = (group_of == number).nonzero().squeeze(1)
         row_of = torch.full_like(counts, -1)
         row_of[members] = torch.arange(len(members), device=device)
         chosen = row_of[sequence] >= 0  # (real tokens,)
         index = row_of[sequence[chosen]] * longest + within[chosen]
-        where = torch.zeros(len(members) * longest, dtype=torch.long, device=device)
+        # Where no token stands, any one is read: not the same everywhere, on whose gradient all of these would wait.
+        where = torch.arange(len(members) * longest, device=device) % (batch * length)
         there = torch.zeros_like(where, dtype=torch.bool)
         where[index], there[index] = flat[chosen], True
         scatter[flat[chosen]] = index + offset
@@ -141,6 +140,38 @@ def group_by_length(
     if not gather:  # nothing but pads
         gather, gathered = [flat.new_zeros(1, 1)], [flat.new_zeros(1, 1, dtype=torch.bool)]
     return tuple(gather), tuple(gathered), scatter.view(batch, length)
+
+
+def _lengths_of_groups(counts: list[int], length: int) -> list[int]:
+    """Return the lengths of rows, rising, that sequences of `counts` tokens are laid out in: the next one each.
+
+    A group has sequences of more than 2^(k-1) and at most 2^k tokens, so that padding at most doubles the work. Its
+    length is a multiple of 16, or of 2^(k-1) below, since a GPU's kernels are compiled for what divides a length; or
+    `length`, which no sequence exceeds. A group of few tokens joins the next: another call of an operation would take
+    longer than more padding.
+    """
+    groups: dict[int, tuple[int, int]] = {}  # k -> sequences, tokens of the longest
+    for count in counts:
+        k = (count - 1).bit_length()
+        sequences, longest = groups.get(k, (0, 0))
+        groups[k] = (sequences + 1, max(longest, count))
+    rows = []
+    for k, (sequences, longest) in sorted(groups.items()):
+        unit = min(16, 1 << max(k - 1, 0))
+        rows.append((sequences, min(length, -(-longest // unit) * unit)))
+    total = sum(counts)
+    room = 2 * total - sum(sequences * longest for sequences, longest in rows)
+    limits = []
+    for i, (sequences, longest) in enumerate(rows):
+        if i + 1 < len(rows):
+            more, wide = rows[i + 1]
+            padding = sequences * (wide - longest)
+            if padding <= min(room, total // 16):
+                room -= padding
+                rows[i + 1] = (more + sequences, wide)
+                continue
+        limits.append(longest)
+    return limits
 
 
 def mix_groups(
@@ -167,9 +198,10 @@ def mix_groups(
     flat = values.flatten(0, 1)
     mixed = []
     for places, there in zip(gather, gathered, strict=True):
-        rows = flat[places].masked_fill(~there.unsqueeze(-1), 0)  # (sequences, longest, channels)
-        mixed.append(operation(rows, *given).flatten(0, 1))
-    return torch.cat(mixed)[scatter]
+        # By `index_select`, whose gradient is added up in place; that of an index is sorted first, which takes longer.
+        rows = flat.index_select(0, places.flatten()).unflatten(0, places.shape)  # (sequences, longest, channels)
+        mixed.append(operation(rows.masked_fill(~there.unsqueeze(-1), 0), *given).flatten(0, 1))
+    return torch.cat(mixed).index_select(0, scatter.flatten()).unflatten(0, scatter.shape)
 
 
 def row_of_each_sequence(

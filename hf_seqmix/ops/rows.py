@@ -44,9 +44,9 @@ def _plan(mask: Tensor | None, sequence_ids: Tensor) -> tuple[Tensor, Tensor]:
     start = 0
     for number, (group, there) in enumerate(zip(gather, gathered, strict=True)):
         sizes[number] = torch.tensor(group.shape)
-        places[start : start + group.numel()] = torch.where(there, group, -1).flatten()
+        places[start : start + group.numel()] = torch.where(there, group, ~group).flatten()
         start += group.numel()
-    # A group's rows are less than twice as long as its sequences.
+    # A group's rows are at most twice as long as its sequences.
     places[2 * scatter.numel() :] = scatter.flatten()
     return sizes, places
 
@@ -61,8 +61,8 @@ def packed_plan(mask: Tensor | None, sequence_ids: Tensor) -> tuple[Tensor, Tens
     Returns:
         sizes: (64, 2) long on the CPU: rows and length of each group of `group_by_length`, zeros for further groups.
             Without groups, rows are mixed as they stand.
-        places: (3 batch length,) long: entries of the groups' `gather`, one group after another, -1 where no token
-            stands; in the last third, `scatter`.
+        places: (3 batch length,) long: entries of the groups' `gather`, one group after another, inverted (~)
+            where no token stands; in the last third, `scatter`.
     """
     plan: tuple[Tensor, Tensor] = _plan(True, mask, sequence_ids)
     return plan
@@ -80,7 +80,15 @@ def _apply_plan(
     gather = tuple(part.view(shape) for part, shape in zip(parts, groups, strict=True))
     gathered = tuple(part >= 0 for part in gather)
     scatter = places[2 * batch * length :].view(batch, length)
-    return mix_groups(function, values, tuple(part.clamp(min=0) for part in gather), gathered, scatter, tensors, *rest)
+    return mix_groups(
+        function,
+        values,
+        tuple(torch.where(part < 0, ~part, part) for part in gather),
+        gathered,
+        scatter,
+        tensors,
+        *rest,
+    )
 
 
 RowFunction = Callable[..., Tensor]

@@ -70,6 +70,34 @@ def test_packing_costs_at_most_twice_its_tokens():
     torch.testing.assert_close(layout.mix(cumulative, values), expected)
 
 
+def test_groups_have_lengths_that_kernels_are_compiled_for():
+    generator = torch.Generator().manual_seed(0)
+    lengths = set()
+    for row_length in (200, 256):
+        for _ in range(20):
+            starts = torch.randint(0, 12, (8, row_length), generator=generator) == 0
+            layout = token_layout(None, 8, row_length, seq_idx=starts.long().cumsum(1) * 2**50)
+            rows = [group.shape[1] for group in layout.gather]
+            assert rows == sorted(set(rows)) and rows[-1] <= row_length
+            lengths.update(rows)
+    assert {length for length in lengths if length % 16 and length > 16} <= {200}
+
+
+def test_a_few_tokens_join_the_next_group():
+    lengths = [3, 20, 45, 188, 250, 256, 256]
+    boundaries = torch.tensor([0, *lengths]).cumsum(0)
+    layout = token_layout(None, 1, sum(lengths), cu_seq_lens_q=boundaries)
+    assert [group.shape for group in layout.gather] == [(3, 48), (4, 256)]
+
+
+def test_places_without_a_token_read_different_ones():
+    """The gradients of these are added up one after another where all of them read the same token."""
+    layout = token_layout(None, 1, 200, cu_seq_lens_q=torch.tensor([0, 100, 150, 199, 200]))
+    read = torch.cat([places[~there] for places, there in zip(layout.gather, layout.gathered, strict=True)])
+    assert len(read) > 1
+    assert read.unique(return_counts=True)[1].max() == 1
+
+
 def test_pads_within_packed_rows():
     positions = torch.tensor([[0, 0, 1, 0, 1, 0]])
     mask = torch.tensor([[0, 1, 1, 1, 1, 0]])
