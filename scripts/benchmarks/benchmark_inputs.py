@@ -18,7 +18,7 @@ from hf_seqmix.training import explain_model_error
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.training.command import device_name, positive
-from hf_seqmix.training.environment import file_digest
+from hf_seqmix.training.environment import file_digest, portable_path
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -193,10 +193,11 @@ def first_bytes(texts: Iterable[str], limit: int) -> list[str]:
 
 
 def source_of(arguments: argparse.Namespace) -> str:
-    """Return what the text is, in words."""
+    """Return what the text is, in words, without this machine's folders."""
     if arguments.text_file:
         return ", ".join(path.name for path in arguments.text_file)
-    return f"{arguments.dataset} ({arguments.split})" if arguments.split else str(arguments.dataset)
+    name = portable_path(str(arguments.dataset))
+    return f"{name} ({arguments.split})" if arguments.split else name
 
 
 def short_names(models: Sequence[str]) -> list[str]:

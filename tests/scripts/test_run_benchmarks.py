@@ -239,7 +239,7 @@ def test_data_set_folder_split_and_joined_lines(script, checkpoints, tmp_path):
     model = ["--model", str(checkpoints / "a/last")]
     source = ["language-modeling", *model, "--dataset", str(folder), *options]
     apart = script.main([*source, "--output-dir", str(tmp_path / "apart")])
-    assert apart.results[0].get("data").endswith(": 9 bytes in 2 documents")
+    assert apart.results[0].get("data") == "DATA/data: 9 bytes in 2 documents"  # without this machine's folders
     joined = script.main([*source, "--join-with", "\\n", "--output-dir", str(tmp_path / "joined")])
     assert joined.results[0].get("data").endswith(": 10 bytes in 1 document")
     cut = script.main([*source, "--max-bytes", "5", "--output-dir", str(tmp_path / "cut")])
