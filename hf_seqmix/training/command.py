@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from .run_folder import explain_write_error
 
-__all__ = ["INTERRUPTED", "device_name", "explained", "interruptible", "positive"]
+__all__ = ["INTERRUPTED", "device_name", "explained", "interruptible", "new_folder", "positive"]
 
 INTERRUPTED = 130
 """The exit status that shells give a command that Ctrl-C ended."""
@@ -95,6 +95,15 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} given; it must be a whole number of at least 1")
     return int(text)
+
+
+def new_folder(text: str) -> str:
+    """Read the path of a folder that does not exist or is empty, as the `type` of an argument."""
+    folder = Path(text)
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        state = "is not empty" if folder.is_dir() else "is a file"
+        raise argparse.ArgumentTypeError(f"{text} {state}; give an empty folder, or one that does not exist yet")
+    return text
 
 
 def device_name(text: str) -> str:

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import explained, new_folder, positive
 
 
 def blocks(tokenizer: Any, text: str, length: int) -> Dataset:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--train-file", default=__file__, help="text to learn")
-    parser.add_argument("--output-dir", default="runs/lora")
+    parser.add_argument("--output-dir", type=new_folder, default="runs/lora")
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument(
         "--target-modules", nargs="+", default=["all-linear"], help="names of linear layers, or all-linear"

@@ -5,10 +5,11 @@ import errno
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from hf_seqmix.training.command import INTERRUPTED, device_name, explained, interruptible, positive
+from hf_seqmix.training.command import INTERRUPTED, device_name, explained, interruptible, new_folder, positive
 
 
 @pytest.mark.parametrize(
@@ -75,3 +76,16 @@ def test_numbers_and_devices_of_a_command_line() -> None:
     for read, text in ((positive, "0"), (positive, "-1"), (positive, "two"), (device_name, "cpuu")):
         with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}'"):
             read(text)
+
+
+def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--output-dir", type=new_folder, default=str(tmp_path / "runs"))
+    assert parser.parse_args([]).output_dir == str(tmp_path / "runs")
+    (tmp_path / "runs").mkdir()
+    assert parser.parse_args([]).output_dir == str(tmp_path / "runs")
+    (tmp_path / "runs" / "results.json").touch()
+    with pytest.raises(argparse.ArgumentError, match=r"runs is not empty; give an empty folder, or one that does not"):
+        parser.parse_args(["--output-dir", str(tmp_path / "runs")])
+    with pytest.raises(argparse.ArgumentError, match="is a file"):
+        parser.parse_args(["--output-dir", str(tmp_path / "runs" / "results.json")])

@@ -24,6 +24,7 @@ def taken(rows: EndlessStream, count: int) -> list[int]:
     return [int(row["text"]) for row in islice(iter(rows), count)]
 
 
+@pytest.mark.filterwarnings("ignore:This DataLoader will create 2 worker")  # on one core
 @pytest.mark.parametrize("workers", [0, 2])
 def test_each_pass_has_every_row_once(tmp_path: Path, workers: int) -> None:
     rows = taken(EndlessStream(stream(tmp_path), workers), 50)
