@@ -157,7 +157,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             past_key_values = None if layout.sequence_ids is not None else DynamicCache(config=self.config)
         if position_ids is None:
             if layout.sequence_ids is not None:
-                position_ids = sequence_positions(layout.sequence_ids)
+                position_ids = sequence_positions(layout.sequence_ids, layout.mask)
             else:
                 position_ids = real_positions(padding, batch, length, past, inputs_embeds.device)
 

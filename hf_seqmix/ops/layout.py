@@ -44,7 +44,7 @@ class TokenLayout(NamedTuple):
     """(batch, length) long, equal for tokens of one packed sequence; None without packing. A graph does not know
     whether there is more than one."""
     gather: tuple[Tensor, ...] = ()
-    """For each group of sequences of similar length, (sequences, longest) long: the positions of their tokens in the
+    """For each group of rows of one length, (sequences, longest) long: the positions of their tokens in the
     flattened batch. Empty when rows are mixed as they stand, and for packed rows in a graph."""
     gathered: tuple[Tensor, ...] = ()
     """For each group, (sequences, longest) bool: True where `gather` names a token of that sequence."""
@@ -94,8 +94,8 @@ class TokenLayout(NamedTuple):
 
         Args:
             operation: (rows, *given) -> mixed, (rows, positions, channels) each; a row is one sequence, zeros around
-                it. The operation is called once for each group of sequences of similar length, at most
-                log2(length) + 1 times. A graph takes packed rows where it is a `RowOperation`.
+                it. The operation is called once for each group of rows of one length, at most
+                log2(length) + 2 times. A graph takes packed rows where it is a `RowOperation`.
             values: (batch, length, channels).
             *given: handed to the operation: for a `RowOperation`, its tensors, settings and modules.
             align: whether the operation counts positions from the first of a row, so that each row's first real token

@@ -94,7 +94,7 @@ def _ids_from_boundaries(cu_seq_lens_q: Tensor, batch: int, length: int) -> Tens
 def group_by_length(
     mask: Tensor | None, sequence_ids: Tensor
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], Tensor]:
-    """Lay each packed sequence in a row of its own, beside others of similar length.
+    """Lay each packed sequence in a row of its own, in groups of rows of one length.
 
     Args:
         mask: (batch, length) bool, True at real tokens; None when all are.
@@ -119,9 +119,9 @@ def group_by_length(
     within[order] = torch.arange(len(sequence), device=device) - starts[sequence[order]]
     flat = real.flatten().nonzero().squeeze(1)
     gather, gathered = [], []
-    scatter = torch.zeros(batch * length, dtype=torch.long, device=device)
+    scatter = torch.arange(batch * length, device=device)
     offset = 0
-    limits = _lengths_of_groups(counts.tolist(), length)
+    limits = _lengths_of_groups(counts.tolist())
     group_of = torch.bucketize(counts, torch.tensor(limits, dtype=torch.long, device=device))
     for number, longest in enumerate(limits):
         members = (group_of == number).nonzero().squeeze(1)
@@ -129,7 +129,7 @@ def group_by_length(
         row_of[members] = torch.arange(len(members), device=device)
         chosen = row_of[sequence] >= 0  # (real tokens,)
         index = row_of[sequence[chosen]] * longest + within[chosen]
-        # Where no token stands, any one is read: not the same everywhere, on whose gradient all of these would wait.
+        # Places without a token read different tokens: gradients of many reads of one token are added one by one.
         where = torch.arange(len(members) * longest, device=device) % (batch * length)
         there = torch.zeros_like(where, dtype=torch.bool)
         where[index], there[index] = flat[chosen], True
@@ -138,17 +138,19 @@ def group_by_length(
         gathered.append(there.view(-1, longest))
         offset += len(where)
     if not gather:  # nothing but pads
-        gather, gathered = [flat.new_zeros(1, 1)], [flat.new_zeros(1, 1, dtype=torch.bool)]
+        gather, gathered, offset = [flat.new_zeros(1, 1)], [flat.new_zeros(1, 1, dtype=torch.bool)], 1
+    if mask is not None:  # pads read different places, too
+        scatter = torch.where(real.flatten(), scatter, scatter % offset)
     return tuple(gather), tuple(gathered), scatter.view(batch, length)
 
 
-def _lengths_of_groups(counts: list[int], length: int) -> list[int]:
-    """Return the lengths of rows, rising, that sequences of `counts` tokens are laid out in: the next one each.
+def _lengths_of_groups(counts: list[int]) -> list[int]:
+    """Return lengths of rows, rising; a sequence of `counts` tokens stands in the shortest row that holds all of it.
 
-    A group has sequences of more than 2^(k-1) and at most 2^k tokens, so that padding at most doubles the work. Its
-    length is a multiple of 16, or of 2^(k-1) below, since a GPU's kernels are compiled for what divides a length; or
-    `length`, which no sequence exceeds. A group of few tokens joins the next: another call of an operation would take
-    longer than more padding.
+    A group has sequences of more than 2^(k-1) and at most 2^k tokens, so all groups together have at most twice as
+    many places as tokens. Lengths are multiples of 16, since kernels of a GPU are compiled for what divides a length;
+    of 2^(k-1), where that is less. The longest row is as long as the longest sequence. A group joins the next where
+    that adds at most a sixteenth of all tokens as padding: another call of an operation would take longer.
     """
     groups: dict[int, tuple[int, int]] = {}  # k -> sequences, tokens of the longest
     for count in counts:
@@ -158,7 +160,7 @@ def _lengths_of_groups(counts: list[int], length: int) -> list[int]:
     rows = []
     for k, (sequences, longest) in sorted(groups.items()):
         unit = min(16, 1 << max(k - 1, 0))
-        rows.append((sequences, min(length, -(-longest // unit) * unit)))
+        rows.append((sequences, min(-(-longest // unit) * unit, max(counts))))
     total = sum(counts)
     room = 2 * total - sum(sequences * longest for sequences, longest in rows)
     limits = []
@@ -198,7 +200,7 @@ def mix_groups(
     flat = values.flatten(0, 1)
     mixed = []
     for places, there in zip(gather, gathered, strict=True):
-        # By `index_select`, whose gradient is added up in place; that of an index is sorted first, which takes longer.
+        # Gradients of `index_select` are added up in place. Those of an index are sorted first on a GPU: slow.
         rows = flat.index_select(0, places.flatten()).unflatten(0, places.shape)  # (sequences, longest, channels)
         mixed.append(operation(rows.masked_fill(~there.unsqueeze(-1), 0), *given).flatten(0, 1))
     return torch.cat(mixed).index_select(0, scatter.flatten()).unflatten(0, scatter.shape)
@@ -239,15 +241,21 @@ def row_of_each_sequence(
     return (gather.reshape(shape),), (gathered.reshape(shape),), scatter
 
 
-def sequence_positions(sequence_ids: Tensor) -> Tensor:
-    """Count each token's position within its packed sequence, from 0.
+def sequence_positions(sequence_ids: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Count the real tokens before each token within its packed sequence.
 
     Args:
-        sequence_ids: (batch, length), equal for neighboring tokens of one sequence.
+        sequence_ids: (batch, length), equal for neighboring tokens of one sequence; of any value at pads.
+        mask: (batch, length) bool, True at real tokens; None when all are.
 
     Returns:
-        (batch, length) long.
+        (batch, length) long; of no meaning at pads.
     """
-    index = torch.arange(sequence_ids.shape[1], device=sequence_ids.device).expand_as(sequence_ids)
+    places = torch.arange(sequence_ids.shape[1], device=sequence_ids.device).expand_as(sequence_ids)
+    before = places
+    if mask is not None:
+        last_real = running_max(torch.where(mask, places, 0))
+        sequence_ids = sequence_ids.gather(1, last_real)
+        before = mask.cumsum(dim=1) - mask.long()
     starts = torch.nn.functional.pad(sequence_ids[:, 1:] != sequence_ids[:, :-1], (1, 0), value=True)
-    return index - running_max(torch.where(starts, index, 0))
+    return before - running_max(torch.where(starts, before, 0))

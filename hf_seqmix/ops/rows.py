@@ -46,7 +46,7 @@ def _plan(mask: Tensor | None, sequence_ids: Tensor) -> tuple[Tensor, Tensor]:
         sizes[number] = torch.tensor(group.shape)
         places[start : start + group.numel()] = torch.where(there, group, ~group).flatten()
         start += group.numel()
-    # A group's rows are at most twice as long as its sequences.
+    # All groups together have at most twice as many places as there are tokens.
     places[2 * scatter.numel() :] = scatter.flatten()
     return sizes, places
 
@@ -61,7 +61,7 @@ def packed_plan(mask: Tensor | None, sequence_ids: Tensor) -> tuple[Tensor, Tens
     Returns:
         sizes: (64, 2) long on the CPU: rows and length of each group of `group_by_length`, zeros for further groups.
             Without groups, rows are mixed as they stand.
-        places: (3 batch length,) long: entries of the groups' `gather`, one group after another, inverted (~)
+        places: (3 batch length,) long: entries of the groups' `gather`, one group after another, negative (~)
             where no token stands; in the last third, `scatter`.
     """
     plan: tuple[Tensor, Tensor] = _plan(True, mask, sequence_ids)

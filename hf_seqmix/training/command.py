@@ -100,8 +100,15 @@ def positive(text: str) -> int:
 def new_folder(text: str) -> str:
     """Read the path of a folder that does not exist or is empty, as the `type` of an argument."""
     folder = Path(text)
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
-        state = "is not empty" if folder.is_dir() else "is a file"
+    state = None
+    try:
+        if folder.is_dir():
+            state = "is not empty" if any(folder.iterdir()) else None
+        elif folder.exists():
+            state = "is a file"
+    except OSError as error:
+        state = f"cannot be looked into ({error.strerror})"
+    if state:
         raise argparse.ArgumentTypeError(f"{text} {state}; give an empty folder, or one that does not exist yet")
     return text
 

@@ -16,6 +16,9 @@ def test_real_positions():
 def test_sequence_positions():
     ids = torch.tensor([[0, 0, 1, 1, 1], [3, 4, 4, 4, 5]])
     assert sequence_positions(ids).tolist() == [[0, 1, 0, 1, 2], [0, 0, 1, 2, 0]]
+    ids = torch.tensor([[5, 0, 0, 5, 1], [3, 4, 7, 4, 5]])
+    mask = torch.tensor([[0, 1, 1, 0, 1], [1, 1, 0, 1, 1]]).bool()
+    assert sequence_positions(ids, mask)[mask].tolist() == [0, 1, 0, 0, 0, 1, 0]
 
 
 def test_masks_prepared_for_layers_say_what_the_last_query_sees():

@@ -6,7 +6,7 @@ from transformers import DynamicCache
 
 from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerForCausalLM
 from hf_seqmix.models.poly_transformer.static_mixing import STATIC_MIXINGS, build_static_operator
-from hf_seqmix.ops.layout import TokenLayout
+from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.tolerances import assert_close
 
 
@@ -54,3 +54,13 @@ def test_the_context_length_stays(mixing):
             model.set_context_length(length)
         assert model.config.max_position_embeddings == 24
     model.set_context_length(24)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+def test_packed_sequences_of_as_many_tokens_as_positions(mixing, is_causal):
+    operator = build_static_operator(mixing, 2, 3, 37, is_causal, 0).double()
+    numbers = torch.tensor([[0] * 37 + [1] * 2 + [2] * 35])
+    x = torch.randn(1, 74, 6, dtype=torch.float64)
+    alone = torch.cat([operator(part, TokenLayout()) for part in x.split([37, 2, 35], dim=1)], dim=1)
+    assert_close(operator(x, token_layout(None, 1, 74, seq_idx=numbers)), alone)

@@ -101,6 +101,17 @@ class PaddingTests(SuiteBase):
                     self.in_chunks(model, ids, None, sizes, DynamicCache(config=model.config)), whole
                 ), sizes
 
+    def test_pads_within_a_packed_row_take_no_place(self, is_causal):
+        model = self.make("Model", is_causal)
+        mask = torch.tensor([[0, 1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 1], [1] * 11 + [0]]).bool()
+        numbers = torch.tensor([[0] * 6 + [1] * 6, [0] * 4 + [1] * 4 + [2] * 4])
+        numbers[0, 3] = 7  # of any value at pads
+        ids = torch.randint(VOCAB, mask.shape)
+        out = model(ids, attention_mask=mask.long(), seq_idx=numbers, use_cache=False)[0]
+        for row, number in ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2)):
+            own = mask[row] & (numbers[row] == number)
+            assert_close(out[row][own], model(ids[row][own][None], use_cache=False)[0][0])
+
     def test_layers_take_the_boundaries_of_packed_sequences_as_data(self, is_causal):
         """What a graph does, which cannot look whether there are any; in one, nothing else is done."""
         model = self.make("Model", is_causal)
@@ -108,7 +119,7 @@ class PaddingTests(SuiteBase):
         for pads in (None, torch.tensor([[1, 0, 1, 1, 1, 1, 1, 1, 0, 0, 1, 1], [0] + [1] * 11]).bool()):
             eager = token_layout(pads, 2, 12, seq_idx=ids)
             real = torch.ones(2, 12, dtype=torch.bool) if pads is None else pads
-            positions = sequence_positions(ids)
+            positions = sequence_positions(ids, pads)
             for layer in model.layers:
                 values = torch.randn(2, 12, model.config.hidden_size, dtype=torch.float64)
                 found = []
