@@ -77,12 +77,16 @@ SIZES: dict[str, dict[str, Size]] = {
         "fast": Size({}, _recipe(TINY, max_length=256, max_train_samples=500, max_eval_samples=100), 16, 12),
         "reduced": Size(
             {},
-            _recipe(
-                {"hidden_size": 64, "num_hidden_layers": 2, "intermediate_size": 128},
-                max_length=512,
-                max_eval_samples=2000,
-                **WORDS,
-            ),
+            # In minutes a model reads the reviews a few times, too few to be regularized.
+            {
+                **_recipe(
+                    {"hidden_size": 96, "num_hidden_layers": 3, "intermediate_size": 192, "hidden_dropout": 0.0},
+                    max_length=512,
+                    max_eval_samples=2000,
+                    **WORDS,
+                ),
+                "training": {"muon_learning_rate": 0.01},
+            },
             batch=32,
             evaluations=8,
             families=dict.fromkeys(BATCH_NORMED, _recipe(UNPLACED)),
