@@ -77,10 +77,9 @@ SIZES: dict[str, dict[str, Size]] = {
         "fast": Size({}, _recipe(TINY, max_length=256, max_train_samples=500, max_eval_samples=100), 16, 12),
         "reduced": Size(
             {},
-            # In minutes a model reads the reviews a few times, too few to be regularized.
             {
                 **_recipe(
-                    {"hidden_size": 96, "num_hidden_layers": 3, "intermediate_size": 192, "hidden_dropout": 0.0},
+                    {"hidden_size": 96, "num_hidden_layers": 3, "intermediate_size": 192},
                     max_length=512,
                     max_eval_samples=2000,
                     **WORDS,
