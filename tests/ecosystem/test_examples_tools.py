@@ -63,7 +63,9 @@ def test_adapters(checkpoint, tmp_path, capsys, targets):
 def test_a_text_too_short_for_adapters(checkpoint, tmp_path):
     (tmp_path / "text.txt").write_text("x = 1")
     with pytest.raises(SystemExit, match=r"the text has \d tokens; give a text of at least 64, or a smaller --length"):
-        load("lora").main([checkpoint(), "--train-file", str(tmp_path / "text.txt"), "--output-dir", str(tmp_path)])
+        load("lora").main(
+            [checkpoint(), "--train-file", str(tmp_path / "text.txt"), "--output-dir", str(tmp_path / "out")]
+        )
 
 
 def test_a_conversation(checkpoint, capsys, monkeypatch):
