@@ -158,10 +158,10 @@ def _lengths_of_groups(counts: list[int]) -> list[int]:
         sequences, longest = groups.get(k, (0, 0))
         groups[k] = (sequences + 1, max(longest, count))
     rows = []
+    total, most = sum(counts), max(counts, default=0)
     for k, (sequences, longest) in sorted(groups.items()):
         unit = min(16, 1 << max(k - 1, 0))
-        rows.append((sequences, min(-(-longest // unit) * unit, max(counts))))
-    total = sum(counts)
+        rows.append((sequences, min(-(-longest // unit) * unit, most)))
     room = 2 * total - sum(sequences * longest for sequences, longest in rows)
     limits = []
     for i, (sequences, longest) in enumerate(rows):
