@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import random
 import statistics
 import tempfile
@@ -13,13 +14,19 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate.utils import broadcast_object_list
-from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
+from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 __all__ = ["training_clock", "updates_of", "updates_within"]
 
 WARM_UP, TIMED = 5, 20
 """Updates of a trial: those that allocate and plan, and those that count."""
+
+STEADY, MOST = 0.8, 8
+"""On an accelerator updates count again while their median falls below this share of the one before, so often at most.
+
+Batches of new lengths have kernels compiled for them: first updates took four times as long as later ones.
+"""
 
 
 def training_clock() -> Callable[[], float]:
@@ -34,14 +41,27 @@ def training_clock() -> Callable[[], float]:
 
 
 class _Marks(TrainerCallback):
+    """Times the updates of a trial, and ends the trial as soon as the updates no longer get faster."""
+
     def __init__(self) -> None:
         self.clock = training_clock()
         self.marks: list[float] = []
+        self.medians: list[float] = []
 
-    def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+    def on_step_end(self, args: Any, state: Any, control: TrainerControl, **kwargs: Any) -> None:
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
         self.marks.append(self.clock())
+        if len(self.marks) == WARM_UP + TIMED * (len(self.medians) + 1):
+            each = [after - before for before, after in itertools.pairwise(self.marks[-TIMED - 1 :])]
+            self.medians.append(statistics.median(each))
+            # All processes end with the first.
+            answer = [not torch.accelerator.is_available() or self._is_steady()]
+            broadcast_object_list(answer)
+            control.should_training_stop |= answer[0]
+
+    def _is_steady(self) -> bool:
+        return len(self.medians) > 1 and self.medians[-1] >= STEADY * self.medians[-2]
 
 
 def updates_within(trainer: Trainer, seconds: float) -> int:
@@ -49,7 +69,8 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
 
     A copy of the model is trained for a few updates (once for each of `trial_parts()`, shares of the run whose updates
     cost alike, where the trainer has that method), and the median of their seconds counts, the loading of data with
-    them, but neither evaluations nor checkpoints. The number is a prediction: the run itself takes a little more or
+    them, but neither evaluations nor checkpoints. On an accelerator the trial goes on until updates get no faster. The
+    number is a prediction: the run itself takes a little more or
     less. Weights, random numbers and data of the run are as if there had been no trial, and the memory of the trial is
     free again. Its few updates have a schedule of their own: that their losses diverge says nothing of the run. All
     processes get the number of the first.
@@ -68,7 +89,7 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
 def _seconds_of_update(trainer: Trainer, told: dict[str, Any]) -> float:
     """Return the median seconds of the updates of a trial; `told` is what its trainer is told besides."""
     arguments = copy.copy(trainer.args)
-    arguments.max_steps = WARM_UP + TIMED
+    arguments.max_steps = WARM_UP + TIMED * MOST
     arguments.save_strategy, arguments.eval_strategy = SaveStrategy.NO, IntervalStrategy.NO
     arguments.logging_strategy, arguments.report_to = IntervalStrategy.NO, []
     arguments.load_best_model_at_end = arguments.push_to_hub = arguments.eval_on_start = False
@@ -95,8 +116,7 @@ def _seconds_of_update(trainer: Trainer, told: dict[str, Any]) -> float:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
-    each = [after - before for before, after in zip(marks.marks[WARM_UP - 1 :], marks.marks[WARM_UP:], strict=False)]
-    return statistics.median(each)
+    return marks.medians[-1]
 
 
 def updates_of(checkpoint: str) -> int:

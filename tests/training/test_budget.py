@@ -36,6 +36,29 @@ def test_the_median_of_the_updates_counts(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
+    ("accelerator", "blocks", "updates"),
+    [
+        (False, [4.0], 15),
+        (True, [4.0, 4.0], 15),
+        (True, [4.0, 3.4], 18),
+        (True, [4.0, 1.0, 0.5, 0.5], 120),
+        (True, [4.0 * 0.75**block for block in range(budget.MOST)], 112),
+    ],
+)
+def test_on_an_accelerator_updates_count_once_they_are_steady(
+    accelerator: bool, blocks: list[float], updates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kernels are compiled for new lengths until then. A look too many at the clock fails."""
+    run = trainer(tmp_path)
+    clock = Ticking([9.0] * budget.WARM_UP + [seconds for seconds in blocks for _ in range(budget.TIMED)])
+    monkeypatch.setattr(budget, "training_clock", lambda: clock)
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    assert updates_within(run, 60) == updates
+    assert next(clock.seconds, None) is None
+
+
+@pytest.mark.parametrize(
     ("threads", "processes", "accelerator", "clock"),
     [
         (1, None, False, time.process_time),
