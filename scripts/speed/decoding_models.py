@@ -7,7 +7,7 @@ from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
-from layer_candidates import count
+from layer_candidates import count, in_tiles
 from protocol import WrongResultError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache
@@ -91,7 +91,7 @@ def build(family: str, sizes: Sizes) -> Any:
     if family == "llama":
         # The feed-forward width that makes a layer as large as one of TNN.
         layer = count(build("tnn", sizes._replace(depth=2))) - count(build("tnn", sizes._replace(depth=1)))
-        fields["intermediate_size"] = round((layer - 4 * width**2) / (3 * width))
+        fields["intermediate_size"] = in_tiles((layer - 4 * width**2) / (3 * width), width)
         fields |= {"num_attention_heads": width // 64, "num_key_value_heads": width // 64}
     elif family.startswith("poly"):
         model_type, fields["degree"] = "poly_transformer", int(family[-1])

@@ -165,7 +165,8 @@ def build(layer: Layer, length: int, hidden_size: int, parameters: int | None = 
         return OriginalTNNLayer(hidden_size, 3 * hidden_size, layer.mlp_width, layer.mlp_depth, causal=layer.causal)
     if layer.family in _RIVALS:
         assert parameters is not None
-        return _as_large(lambda size: _RIVALS[layer.family](hidden_size, size, length, layer.causal), parameters)
+        rival = _RIVALS[layer.family]
+        return _as_large(lambda size: rival(hidden_size, size, length, layer.causal), parameters, hidden_size)
     fields = _fields(layer, length)
     common: dict[str, Any] = {
         "hidden_size": hidden_size,
@@ -274,11 +275,20 @@ def copy_weights(original: nn.Module, block: nn.Module) -> None:
     block.load_state_dict(state)
 
 
-def _as_large(make: Callable[[int], nn.Module], parameters: int) -> nn.Module:
+def in_tiles(width: float, hidden_size: int) -> int:
+    """Return the nearest inner width that matrix products of a GPU do well: a multiple of 16.
+
+    A Llama layer of 2,767 inner channels has half the speed of one with 2,800 on an H200, in bfloat16. Layers narrower
+    than 256 channels, which are there to try the scripts, get smaller multiples.
+    """
+    tile = min(16, max(1, hidden_size // 16))
+    return tile * max(1, round(width / tile))
+
+
+def _as_large(make: Callable[[int], nn.Module], parameters: int, hidden_size: int) -> nn.Module:
     """Build with the inner width by which the number of parameters, linear in it, comes nearest."""
     small, large = (count(make(size)) for size in (8, 16))
-    size = max(1, round(8 + 8 * (parameters - small) / (large - small)))
-    module = make(size)
+    module = make(in_tiles(8 + 8 * (parameters - small) / (large - small), hidden_size))
     if abs(count(module) / parameters - 1) > 0.02:
         raise RuntimeError(f"a rival has {count(module)} parameters where {parameters} are wanted.")
     return module
