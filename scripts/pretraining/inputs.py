@@ -84,5 +84,6 @@ def build_blocks(
         validation = validation.take(data.max_eval_blocks)
     if causal:
         return train, validation, total_bytes(validation)
-    validation = mask_blocks(validation, tokenizer, mlm_probability=data.mlm_probability, seed=arguments.training.seed)
+    share, seed, span = data.mlm_probability, arguments.training.seed, data.mlm_span
+    validation = mask_blocks(validation, tokenizer, mlm_probability=share, seed=seed, mean_span=span)
     return train, validation, None

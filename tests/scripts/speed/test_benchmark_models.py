@@ -99,6 +99,18 @@ def test_a_rival_that_cannot_be_as_large_is_refused(scripts: dict[str, ModuleTyp
         candidates.build(candidates.Layer("llama", True), 9, 16, 500)
 
 
+def test_a_rival_is_as_wide_as_a_gpu_likes(scripts: dict[str, ModuleType]) -> None:
+    """And as large, within 1 %."""
+    candidates = scripts["layer_candidates"]
+    for pair in candidates.transformer_pairs():
+        wanted = candidates.count(candidates.build(pair.layer, 64, 256))
+        llama = candidates.build(pair.rival, 64, 256, wanted)
+        assert llama.layer.mlp.up_proj.out_features % 16 == 0
+        assert candidates.count(llama) == pytest.approx(wanted, rel=0.01)
+    assert [candidates.in_tiles(width, 1024) for width in (1, 24.1, 2767)] == [16, 32, 2768]
+    assert candidates.in_tiles(37, 16) == 37
+
+
 def test_half_precision_is_checked(scripts: dict[str, ModuleType]) -> None:
     candidates, protocol = scripts["layer_candidates"], scripts["protocol"]
     pair = candidates.transformer_pairs()[0]
