@@ -10,7 +10,12 @@ from typing import Any
 import datasets
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, AutoTokenizer
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from hf_seqmix import TNNConfig
 from hf_seqmix.data import build_tokenizer, evaluate_listops
@@ -69,8 +74,27 @@ def test_both_stages_have_one_architecture(scripts: Any, reviews: Path, tmp_path
     with torch.device("meta"):
         classifier = scripts.models.load_model(second, {"num_labels": 2}, build_tokenizer("byte")).config.to_dict()
     differ = {name for name in config if config[name] != classifier.get(name)}
-    assert differ <= {"vocab_size", "architectures", "problem_type", "dtype"}, differ
+    # The second stage takes the factor on the embedding, as all else, from the folder of the first.
+    assert differ <= {"vocab_size", "architectures", "problem_type", "dtype", "embedding_scale"}, differ
     assert config["vocab_size"] == classifier["vocab_size"] + 1  # the mask
+
+
+@pytest.mark.parametrize("family", ["tnn", "poly3"])
+def test_the_first_logits_of_masked_models_are_of_size_one(
+    scripts: Any, reviews: Path, tmp_path: Path, family: str
+) -> None:
+    """Whatever the width: the head shares an embedding whose output has unit variance."""
+    job = job_of(scripts, reviews, family, tmp_path, "--config-overrides", "hidden_size=256")
+    first = parsed(scripts.pretrain.parse_arguments, job.before.run, tmp_path / "first")
+    torch.manual_seed(0)
+    config = scripts.pretrain.build_config(first, build_tokenizer("byte", mask_token=True))
+    model = AutoModelForMaskedLM.from_config(config).eval()
+    with torch.no_grad():
+        logits = model(torch.randint(3, 259, (2, 32))).logits
+        embedded = model.get_input_embeddings().weight * config.embedding_scale
+    assert logits.std().item() < 1.5 and embedded.std().item() == pytest.approx(1, abs=0.05)
+    given = job_of(scripts, reviews, family, tmp_path, "--config-overrides", "hidden_size=256", "embedding_scale=2.0")
+    assert given.before.run.model["config_overrides"]["embedding_scale"] == 2
 
 
 def test_the_texts_are_those_of_the_training_data_as_read(scripts: Any, reviews: Path, tmp_path: Path) -> None:
