@@ -7,7 +7,7 @@ from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
-from layer_candidates import count, in_tiles
+from layer_rivals import count, in_tiles
 from protocol import WrongResultError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache

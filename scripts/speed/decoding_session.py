@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from decoding_costs import CostCounter, kernel_bytes
 from decoding_models import Contender, Sizes, Text, check, logits_error, ready, text_after
-from layer_candidates import count
+from layer_rivals import count
 from protocol import Time
 
 from hf_seqmix.cache.size import cache_bytes

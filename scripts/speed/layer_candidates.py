@@ -1,16 +1,15 @@
-"""The registry of timed layers: which pairs, how each is built, and rivals of as many parameters.
+"""The registry of timed layers: which pairs there are, and how each layer is built and checked.
 
-Rivals from elsewhere: "original" (scripts/speed/original_tnn.py), "llama" and "mamba" (a layer of the library's
-models) and "gla" (a mixer of flash-linear-attention in a block of ours). The last three are as wide as the layer they
-stand against, and what is between their projections is as wide as makes their parameters as many.
+Rivals from elsewhere are "original" (scripts/speed/original_tnn.py) and those of scripts/speed/layer_rivals.py.
 """
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from layer_rivals import HEAD_WIDTH, RIVALS, build_rival, count
 from original_tnn import OriginalTNNLayer
 from protocol import Call, Candidate, Oracle, values
 from torch import Tensor, nn
@@ -18,7 +17,6 @@ from transformers import AutoConfig
 
 from hf_seqmix import SeqMixHybridConfig
 from hf_seqmix.models.block import SeqMixBlock
-from hf_seqmix.modules.glu import GatedLinearUnit
 
 __all__ = [
     "Layer",
@@ -27,14 +25,11 @@ __all__ = [
     "build",
     "candidates_of",
     "copy_weights",
-    "count",
     "layer_pairs",
     "other_pairs",
     "paper_pairs",
     "transformer_pairs",
 ]
-
-HEAD_WIDTH = 64
 
 
 class Layer(NamedTuple):
@@ -143,11 +138,6 @@ def other_pairs(device: str, slow_limit: int) -> list[Pair]:
     return pairs
 
 
-def count(module: nn.Module) -> int:
-    """Return the number of parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
 def build(layer: Layer, length: int, hidden_size: int, parameters: int | None = None) -> nn.Module:
     """Build a layer with random weights, those of seed 0.
 
@@ -163,10 +153,9 @@ def build(layer: Layer, length: int, hidden_size: int, parameters: int | None = 
     torch.manual_seed(0)
     if layer.family == "original":
         return OriginalTNNLayer(hidden_size, 3 * hidden_size, layer.mlp_width, layer.mlp_depth, causal=layer.causal)
-    if layer.family in _RIVALS:
+    if layer.family in RIVALS:
         assert parameters is not None
-        rival = _RIVALS[layer.family]
-        return _as_large(lambda size: rival(hidden_size, size, length, layer.causal), parameters, hidden_size)
+        return build_rival(layer.family, layer.causal, length, hidden_size, parameters)
     fields = _fields(layer, length)
     common: dict[str, Any] = {
         "hidden_size": hidden_size,
@@ -273,85 +262,3 @@ def copy_weights(original: nn.Module, block: nn.Module) -> None:
         first = name.partition(".")[0]
         state[places.get(first, "mlp.") + name.removeprefix("product.")] = weight
     block.load_state_dict(state)
-
-
-def in_tiles(width: float, hidden_size: int) -> int:
-    """Return the nearest inner width that matrix products of a GPU do well: a multiple of 16.
-
-    A Llama layer of 2,767 inner channels has half the speed of one with 2,800 on an H200, in bfloat16. Layers narrower
-    than 256 channels, which are there to try the scripts, get smaller multiples.
-    """
-    tile = min(16, max(1, hidden_size // 16))
-    return tile * max(1, round(width / tile))
-
-
-def _as_large(make: Callable[[int], nn.Module], parameters: int, hidden_size: int) -> nn.Module:
-    """Build with the inner width by which the number of parameters, linear in it, comes nearest."""
-    small, large = (count(make(size)) for size in (8, 16))
-    module = make(in_tiles(8 + 8 * (parameters - small) / (large - small), hidden_size))
-    if abs(count(module) / parameters - 1) > 0.02:
-        raise RuntimeError(f"a rival has {count(module)} parameters where {parameters} are wanted.")
-    return module
-
-
-class _Llama(nn.Module):
-    """A decoder layer of the library's Llama; the rotations, which its layers share, are made once."""
-
-    def __init__(self, hidden_size: int, inner_size: int, length: int, causal: bool) -> None:
-        super().__init__()
-        from transformers import LlamaConfig, LlamaModel
-
-        fields: dict[str, Any] = {"attn_implementation": "sdpa"}
-        config = LlamaConfig(
-            vocab_size=8,
-            hidden_size=hidden_size,
-            intermediate_size=inner_size,
-            num_hidden_layers=1,
-            num_attention_heads=max(1, hidden_size // HEAD_WIDTH),
-            num_key_value_heads=max(1, hidden_size // HEAD_WIDTH),
-            max_position_embeddings=length,
-            **fields,
-        )
-        model: Any = LlamaModel(config)
-        self.layer = model.layers[0]
-        self.layer.self_attn.is_causal = causal
-        rotations = model.rotary_emb(torch.zeros(1, length, hidden_size), torch.arange(length).unsqueeze(0))
-        self.register_buffer("cos", rotations[0], persistent=False)
-        self.register_buffer("sin", rotations[1], persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, length, hidden_size) to the same shape."""
-        return self.layer(x, position_embeddings=(self.cos, self.sin))
-
-
-def _mamba(hidden_size: int, inner_size: int, length: int, causal: bool) -> nn.Module:
-    """Return a layer of the library's Mamba, without a feed-forward, as its models are."""
-    from transformers import MambaConfig, MambaModel
-
-    config = MambaConfig(vocab_size=8, hidden_size=hidden_size, num_hidden_layers=1)
-    config.intermediate_size = inner_size
-    return MambaModel(config).layers[0]
-
-
-class _GatedLinearAttention(nn.Module):
-    """A mixer of flash-linear-attention with the package's gated linear unit."""
-
-    def __init__(self, hidden_size: int, inner_size: int, length: int, causal: bool) -> None:
-        super().__init__()
-        from fla.layers import GatedLinearAttention
-
-        self.mixer = GatedLinearAttention(hidden_size=hidden_size, num_heads=max(1, hidden_size // HEAD_WIDTH))
-        self.mlp = GatedLinearUnit(hidden_size, inner_size)
-        self.mixer_norm, self.mlp_norm = nn.RMSNorm(hidden_size), nn.RMSNorm(hidden_size)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Map (batch, length, hidden_size) to the same shape."""
-        x = x + self.mixer(self.mixer_norm(x))[0]
-        return x + self.mlp(self.mlp_norm(x))
-
-
-_RIVALS: dict[str, Callable[[int, int, int, bool], nn.Module]] = {
-    "llama": _Llama,
-    "mamba": _mamba,
-    "gla": _GatedLinearAttention,
-}

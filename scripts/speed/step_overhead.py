@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from decoding_models import FAMILIES, VOCABULARY, Sizes, TokenClock, build
-from layer_candidates import count
+from layer_rivals import count
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from transformers.generation import GenerationConfig, StoppingCriteriaList

@@ -18,7 +18,7 @@ SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "speed"
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("benchmark_models", "layer_candidates", "protocol", "speed_goals")
+        names = ("benchmark_models", "layer_candidates", "layer_rivals", "protocol", "speed_goals")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -101,14 +101,14 @@ def test_a_rival_that_cannot_be_as_large_is_refused(scripts: dict[str, ModuleTyp
 
 def test_a_rival_is_as_wide_as_a_gpu_likes(scripts: dict[str, ModuleType]) -> None:
     """And as large, within 1 %."""
-    candidates = scripts["layer_candidates"]
+    candidates, rivals = scripts["layer_candidates"], scripts["layer_rivals"]
     for pair in candidates.transformer_pairs():
-        wanted = candidates.count(candidates.build(pair.layer, 64, 256))
+        wanted = rivals.count(candidates.build(pair.layer, 64, 256))
         llama = candidates.build(pair.rival, 64, 256, wanted)
         assert llama.layer.mlp.up_proj.out_features % 16 == 0
-        assert candidates.count(llama) == pytest.approx(wanted, rel=0.01)
-    assert [candidates.in_tiles(width, 1024) for width in (1, 24.1, 2767)] == [16, 32, 2768]
-    assert candidates.in_tiles(37, 16) == 37
+        assert rivals.count(llama) == pytest.approx(wanted, rel=0.01)
+    assert [rivals.in_tiles(width, 1024) for width in (1, 24.1, 2767)] == [16, 32, 2768]
+    assert rivals.in_tiles(37, 16) == 37
 
 
 def test_half_precision_is_checked(scripts: dict[str, ModuleType]) -> None:
