@@ -1,0 +1,205 @@
+"""Models of every family with a copy head: what they predict, and what caches keep for it."""
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
+
+from hf_seqmix import (
+    SeqMixHybridConfig,
+    SeqMixHybridForCausalLM,
+    TNNConfig,
+    TNNForCausalLM,
+)
+from hf_seqmix.cache import pairs_of
+from tests.models.copying import FORMS, MIXERS, Copying, copied, make
+from tests.models.fd_tnn import test_modeling_fd_tnn as fd_tnn
+from tests.models.hybrid import test_modeling_hybrid as hybrid
+from tests.models.poly_transformer import test_modeling_poly_transformer as poly_transformer
+from tests.models.suite import PADS, perturb
+from tests.models.tnn import test_modeling_tnn as tnn
+from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
+
+
+@pytest.mark.parametrize("memory", [None, 1], ids=["whole", "in blocks"])
+@pytest.mark.parametrize("mixers", MIXERS, ids=str)
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@torch.no_grad()
+def test_copying_by_its_formula(monkeypatch, form, mixers, memory):
+    if memory is not None:
+        monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", memory)
+    model = make(mixers, **form)
+    mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
+    ids = torch.randint(1, 9, mask.shape)  # few tokens, so that they repeat
+    out = model(ids, mask).logits
+    assert_close(out.exp().sum(-1), torch.ones(mask.shape, dtype=torch.float64))
+    states = model.model(ids, mask).last_hidden_state
+    for row in range(len(mask)):
+        real = mask[row].bool()
+        assert_close(out[row][real], copied(model, ids[row][real].tolist(), states[row][real]))
+    packed = torch.tensor([[0, 1, 2, 0, 0, 1, 2, 3, 4]])
+    states = model.model(ids[:1], position_ids=packed).last_hidden_state[0]
+    expected = [copied(model, ids[0, s].tolist(), states[s]) for s in (slice(0, 3), slice(3, 4), slice(4, 9))]
+    assert_close(model(ids[:1], position_ids=packed).logits[0], torch.cat(expected))
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+def test_gradients_by_the_formula(form):
+    model = make(["short_conv"], hidden_dropout=0.0, **form)
+    mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
+    ids, real = torch.randint(1, 9, mask.shape), mask.bool()
+    weights = torch.randn(*mask.shape, 31, dtype=torch.float64)
+
+    def gradients(total: Tensor) -> dict[str, Tensor]:
+        model.zero_grad()
+        total.backward()
+        return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+    actual = gradients((model(ids, mask).logits * weights)[real].sum())
+    states = model.model(ids, mask).last_hidden_state
+    rows = zip(ids, states, weights, real, strict=True)
+    expected = gradients(
+        sum((copied(model, row[own].tolist(), state[own]) * weight[own]).sum() for row, state, weight, own in rows)
+    )
+    assert actual.keys() == expected.keys() and {"copy_head.q_proj.weight", "copy_head.k_proj.weight"} <= actual.keys()
+    for name, gradient in expected.items():
+        assert_close(actual[name], gradient, factor=10)
+
+
+@pytest.mark.parametrize("mixers", MIXERS, ids=str)
+@pytest.mark.parametrize("form", FORMS[::2], ids=str)
+@torch.no_grad()
+def test_decodes_as_it_reads(form, mixers):
+    """Logits in chunks with pads, of growing and preallocated caches; every way to generate gives the same tokens."""
+    model, assistant = make(mixers, **form), make(mixers, **form)
+    mask = torch.tensor(PADS["inside"])
+    ids = torch.randint(1, 9, mask.shape)
+    full = model(ids, mask, use_cache=False).logits
+    for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=14)):
+        chunked = tnn.TestTNN().in_chunks(model, ids, mask, [4, 1, 4], cache)
+        real = mask.bool()
+        assert relative_error(chunked[real], full[real]) < MODEL_TOLERANCE[torch.float64]
+    left = torch.tensor(PADS["left"])
+    settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": left}
+    expected = model.generate(ids * left, use_cache=False, **settings)
+    for static in ({}, {"cache_implementation": "static", "disable_compile": True}):
+        assert torch.equal(model.generate(ids * left, **static, **settings), expected)
+    beams = model.generate(ids * left, num_beams=3, use_cache=False, **settings)
+    assert torch.equal(model.generate(ids * left, num_beams=3, **settings), beams)
+    settings = {"max_new_tokens": 8, "do_sample": False}
+    alone = model.generate(ids[1:], **settings)
+    for other in ({"assistant_model": assistant}, {"prompt_lookup_num_tokens": 3}):
+        assert torch.equal(model.generate(ids[1:], **other, **settings), alone)
+
+
+@pytest.mark.parametrize("form", FORMS, ids=str)
+@torch.no_grad()
+def test_rows_and_crops_of_a_cache(form):
+    for mixers in MIXERS:
+        model = make(mixers, **form)
+        ids = torch.randint(1, 9, (2, 9))
+        cache = DynamicCache(config=model.config)
+        model(ids[:, :8], past_key_values=cache)
+        cache.crop(-2)
+        cache.batch_repeat_interleave(2)
+        cache.batch_select_indices(torch.tensor([3, 0]))
+        logits = model(ids[:, 6:].flip(0), past_key_values=cache).logits
+        assert_close(logits, model(ids).logits[:, 6:].flip(0))
+
+
+@pytest.mark.parametrize("form", FORMS[::2], ids=str)
+def test_continuous_batching_gives_what_a_prompt_gives_alone(form):
+    for mixers in MIXERS[:3]:
+        model = make(mixers, **form)
+        prompts = [torch.randint(1, 9, (length,)).tolist() for length in (3, 70, 9)]
+        found = model.generate_batch(prompts, max_new_tokens=6, do_sample=False)
+        for prompt, output in zip(prompts, found.values(), strict=True):
+            alone = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)
+            assert output.generated_tokens == alone[0, len(prompt) :].tolist()
+
+
+def test_ids_are_kept_exactly_in_half_precision():
+    config = TNNConfig(vocab_size=3001, hidden_size=16, num_hidden_layers=2, copy_head=True)
+    model = TNNForCausalLM(config).to(torch.bfloat16).eval()
+    ids = torch.tensor([[2999, 2997, 2999, 2998]])
+    expected = [[-1, 2999], [2997, 2997], [2999, 2999], [2998, 2998]]
+    for cache in (DynamicCache(config=config), StaticCache(config, max_cache_len=8)):
+        model(ids, past_key_values=cache)
+        assert pairs_of(cache).values[0, 0, :4].tolist() == expected
+
+
+@torch.no_grad()
+def test_a_distilled_model_copies_too():
+    config = TNNConfig(
+        vocab_size=31,
+        hidden_size=16,
+        num_hidden_layers=2,
+        decay=0.9,
+        rpe_hidden_size=8,
+        copy_head=True,
+        copy_head_tokens=2,
+        copy_head_state=True,
+        pad_token_id=0,
+    )
+    model = perturb(TNNForCausalLM(config)).double().eval()
+    ids = torch.randint(1, 9, (2, 40))
+    expected = model.generate(ids, max_new_tokens=6, do_sample=False)
+    model.distill_decoder(tolerance=1e-6, exact_taps=4)
+    assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), expected)
+
+
+def test_the_head_is_only_there_where_it_is_asked_for():
+    fields = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2}
+    assert TNNForCausalLM(TNNConfig(**fields)).copy_head is None
+    assert TNNForCausalLM(TNNConfig(**fields, copy_head=True)).copy_head.q_proj.weight.shape == (16, 16)
+    assert TNNConfig(copy_head=True).copy_head_rank == 64 and TNNConfig().copy_head_rank is None
+    for changed, message in (
+        ({"copy_head": True, "is_causal": False}, "copy_head is True, but is_causal is False"),
+        ({"copy_head": True, "copy_head_rank": 0}, "copy_head_rank is 0; it must be at least 1"),
+        ({"copy_head_tokens": 65}, "copy_head_tokens is 65; it must be at most 64"),
+        ({"copy_head_rank": 2**21}, "copy_head_rank is 2097152; it must be at most 1048576"),
+        ({"copy_head": True, "copy_head_tokens": 0}, "copy_head_tokens is 0; it must be at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            TNNConfig(**{**fields, **changed})
+    with pytest.raises(ValueError, match="keeps no tokens"):
+        make(["attention"])(torch.randint(9, (1, 5)), past_key_values=DynamicCache())
+
+
+def test_what_a_checkpoint_lacks_begins_as_in_a_new_model(tmp_path):
+    model = make(["short_conv"], copy_head_state=True)
+    assert model.copy_head.score_gate.item() != 0
+    kept = {name: value for name, value in model.state_dict().items() if "copy_head" not in name}
+    model.save_pretrained(tmp_path, state_dict=kept)
+    loaded, info = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert "copy_head.score_gate" in info["missing_keys"]
+    assert loaded.copy_head.score_gate.item() == 0
+    assert 0 < loaded.copy_head.state_proj.weight.abs().max() <= 16**-0.5
+
+
+def test_the_first_layer_of_a_cache_is_one_that_keeps_pairs():
+    own = {"attention": {"num_heads": 2}}
+    config = SeqMixHybridConfig(hidden_size=16, num_hidden_layers=3, mixer_configs=own, copy_head=True)
+    assert config.layer_types == ["seqmix_key_inputs", "full_attention", "full_attention"]
+    assert SeqMixHybridForCausalLM(config).copy_head is not None
+    assert TNNConfig(num_hidden_layers=2, copy_head=True).layer_types == ["seqmix_convolution"] * 2
+
+
+@pytest.mark.slow
+class TestCopyingTNN(Copying, tnn.TestTNN):
+    pass
+
+
+@pytest.mark.slow
+class TestCopyingFDTNN(Copying, fd_tnn.TestFDTNN):
+    pass
+
+
+@pytest.mark.slow
+class TestCopyingPolyTransformer(Copying, poly_transformer.TestPolyTransformer):
+    pass
+
+
+@pytest.mark.slow
+class TestCopyingAttentionFirst(Copying, hybrid.TestCompiledAttentionFirst):
+    pass
