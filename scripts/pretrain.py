@@ -83,7 +83,6 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
             mlm_probability=arguments.data.mlm_probability,
             seed=training.seed,
             pair_share=arguments.data.pair_share,
-            mean_span=arguments.data.mlm_span,
         ),
         preprocess_logits_for_metrics=lambda logits, labels: block_scores(logits, labels, causal=causal),
         compute_metrics=corpus_metrics(num_bytes),

@@ -91,7 +91,6 @@ def add_lra(benchmarks: Any) -> None:
     parser.add_argument(
         "--mlm-probability", type=float, default=0.15, help="share of the tokens that --self-pretrain masks"
     )
-    parser.add_argument("--mlm-span", type=float, help="mean length of the runs of tokens that it masks")
     parser.add_argument("--learning-rate", type=float, help="of every run, instead of the size's")
     parser.set_defaults(run=run_lra)
 
@@ -150,12 +149,6 @@ def check_seconds(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--pretrain-share must lie between 0 and 1; given {share}.")
     if not 0 < arguments.mlm_probability < 1:
         raise ValueError(f"--mlm-probability must lie between 0 and 1; given {arguments.mlm_probability}.")
-    least = 1 / (1 - arguments.mlm_probability)
-    if arguments.mlm_span is not None and not arguments.mlm_span >= least:
-        raise ValueError(
-            f"--mlm-span must be at least {least:.3g}, the mean run where each of so many tokens is masked by itself; "
-            f"given {arguments.mlm_span}."
-        )
     images = [task for task in arguments.tasks if task not in lra_pretraining.TASKS]
     if images:
         raise ValueError(
@@ -217,11 +210,8 @@ def make_job(
     source = data.source if patch == 1 else f"{data.source}, in patches of {patch} pixels a side"
     before, start, model, name = None, None, family, family
     if pretrain:
-        masks = {"mlm_probability": arguments.mlm_probability}
-        if arguments.mlm_span is not None:
-            masks["mlm_span"] = arguments.mlm_span
         before = lra_pretraining.pretraining_job(
-            run, data.contents, share * (seconds or 0), masks, arguments.output_dir / "data"
+            run, data.contents, share * (seconds or 0), arguments.mlm_probability, arguments.output_dir / "data"
         )
         if task == "listops":
             run, start = lra_pretraining.scored_as_it_is(run), lra_pretraining.classifier_of_values

@@ -51,7 +51,7 @@ OF_FINETUNING = (
 
 
 def pretraining_job(
-    run: Run, contents: Mapping[str, str], seconds: float, masks: Mapping[str, float], folder: Path
+    run: Run, contents: Mapping[str, str], seconds: float, mlm_probability: float, folder: Path
 ) -> Job:
     """Return the stage before a run: the same model learns from the texts of its training data.
 
@@ -61,7 +61,7 @@ def pretraining_job(
         run: the training from scratch of a classifier.
         contents: what tells its files from others of the same name.
         seconds: that the stage may take.
-        masks: `mlm_probability`, the share of the tokens that are hidden, and `mlm_span`, if given.
+        mlm_probability: share of the tokens that are masked.
         folder: where the texts are written.
     """
     kept = {name: value for name, value in run.training.items() if name not in OF_FINETUNING}
@@ -105,7 +105,7 @@ def pretraining_job(
         "tokenizer": run.model["tokenizer"],
         "block_size": packed * length,
         "respect_documents": True,
-        **masks,
+        "mlm_probability": mlm_probability,
         "max_eval_blocks": 100,
     }
     training = {**kept, "per_device_train_batch_size": batch // packed, **length_of_stage}

@@ -90,10 +90,6 @@ class DataArguments:
         default=False, metadata={"help": "Mix each document alone: position_ids restart at its beginning."}
     )
     mlm_probability: float = field(default=0.15, metadata={"help": "Share of the tokens a masked model predicts."})
-    mlm_span: float | None = field(
-        default=None,
-        metadata={"help": "Mean length of the runs of hidden tokens; by default each token is hidden by itself."},
-    )
     pair_share: float = field(
         default=0.0,
         metadata={
@@ -191,11 +187,6 @@ def _check(arguments: Arguments) -> None:
             raise ValueError(f"{name} is {value}; it must be at least {bound}.")
     if not 0 < data.mlm_probability < 1:
         raise ValueError(f"--mlm-probability must lie between 0 and 1; given {data.mlm_probability}.")
-    if data.mlm_span is not None and not data.mlm_span * (1 - data.mlm_probability) >= 1:
-        raise ValueError(
-            f"--mlm-span is {data.mlm_span}; with --mlm-probability {data.mlm_probability} it must be at least "
-            f"{1 / (1 - data.mlm_probability):.3g}, the mean run of tokens that are hidden each by itself."
-        )
     if data.pair_share != 0:
         _check_pairs(model, data)
     if data.streaming and run.max_tokens is None and run.max_seconds is None and training.max_steps <= 0:

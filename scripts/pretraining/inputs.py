@@ -84,6 +84,5 @@ def build_blocks(
         validation = validation.take(data.max_eval_blocks)
     if causal:
         return train, validation, total_bytes(validation)
-    share, seed, span = data.mlm_probability, arguments.training.seed, data.mlm_span
-    validation = mask_blocks(validation, tokenizer, mlm_probability=share, seed=seed, mean_span=span)
+    validation = mask_blocks(validation, tokenizer, mlm_probability=data.mlm_probability, seed=arguments.training.seed)
     return train, validation, None

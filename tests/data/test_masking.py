@@ -57,44 +57,6 @@ def test_shares_of_masked_replaced_and_kept_tokens(tokenizer) -> None:
     assert is_kept.float().mean().item() == pytest.approx(0.1, abs=0.03)
 
 
-@pytest.mark.parametrize(("probability", "span"), [(0.3, 6.0), (0.15, 1.5), (0.5, 2.0), (0.15, 1 / 0.85)])
-def test_runs_of_hidden_tokens_have_the_length_asked_for(tokenizer, probability: float, span: float) -> None:
-    """And the share of hidden tokens stays, from the first token to the last."""
-    batch = blocks(400, length=500)
-    collator = ReproducibleMaskingCollator(tokenizer=tokenizer, mlm_probability=probability, mean_span=span)
-    masked = collator(batch)
-    original = torch.tensor([row["input_ids"] for row in batch])
-    chosen = masked["labels"] != -100
-    assert torch.equal(masked["labels"][chosen], original[chosen])
-    assert torch.equal(masked["input_ids"][~chosen], original[~chosen])
-    starts = chosen[:, 1:] & ~chosen[:, :-1]
-    assert chosen[:, 1:].sum().item() / starts.sum().item() == pytest.approx(span, rel=0.05)
-    for part in (chosen, chosen[:, :20], chosen[:, -20:]):
-        assert part.float().mean().item() == pytest.approx(probability, abs=0.05 if part is not chosen else 0.01)
-    is_mask = masked["input_ids"][chosen] == tokenizer.mask_token_id
-    assert is_mask.float().mean().item() == pytest.approx(0.8, abs=0.02)
-    for name, value in collator(batch).items():
-        assert torch.equal(value, masked[name])
-
-
-def test_runs_leave_special_tokens_alone(tokenizer) -> None:
-    batch = blocks(50, length=100)
-    for row in batch:
-        row["input_ids"][::7] = [tokenizer.eos_token_id] * len(row["input_ids"][::7])
-    masked = ReproducibleMaskingCollator(tokenizer=tokenizer, mlm_probability=0.5, mean_span=10.0)(batch)
-    chosen = masked["labels"] != -100
-    assert not chosen[:, ::7].any() and chosen.any()
-    assert (masked["input_ids"][:, ::7] == tokenizer.eos_token_id).all()
-    blockwise = list(mask_blocks(datasets.Dataset.from_list(batch), tokenizer, mlm_probability=0.5, mean_span=10.0))
-    assert all(label == -100 for row in blockwise for label in row["labels"][::7])
-
-
-@pytest.mark.parametrize("span", [0.0, -3.0, 1.1, float("nan")])
-def test_runs_shorter_than_those_of_single_tokens_are_refused(tokenizer, span: float) -> None:
-    with pytest.raises(ValueError, match=r"mean_span is .*runs have 1\.43 on average"):
-        ReproducibleMaskingCollator(tokenizer=tokenizer, mlm_probability=0.3, mean_span=span)
-
-
 @pytest.mark.parametrize("streaming", [False, True])
 def test_evaluation_blocks_are_masked_once_and_for_all(tokenizer, streaming: bool) -> None:
     rows = datasets.Dataset.from_dict({"text": ["a text of some length"] * 9})

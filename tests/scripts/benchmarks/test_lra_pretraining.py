@@ -185,15 +185,14 @@ def test_expressions_that_are_cut_have_no_values(scripts: Any, tmp_path: Path) -
 
 
 def test_runs_are_told_apart_by_their_first_stage(scripts: Any, reviews: Path, tmp_path: Path) -> None:
-    options = [[], ["--pretrain-share", "0.2"], ["--mlm-probability", "0.3"], ["--mlm-span", "6"]]
+    options = [[], ["--pretrain-share", "0.2"], ["--mlm-probability", "0.3"]]
     jobs = [job_of(scripts, reviews, "tnn", tmp_path, *more) for more in options]
     jobs.append(job_of(scripts, reviews, "tnn", tmp_path, pretrain=False))
-    assert len({job.folder(tmp_path) for job in jobs}) == 5
-    assert len({json.dumps(job.key("lra", tmp_path), sort_keys=True) for job in jobs}) == 5
-    assert jobs[3].before.run.data["mlm_span"] == 6
+    assert len({job.folder(tmp_path) for job in jobs}) == 4
+    assert len({json.dumps(job.key("lra", tmp_path), sort_keys=True) for job in jobs}) == 4
     kept = jobs[0].portable(tmp_path)
     assert kept.training["pretraining"]["script"] == "pretrain.py" and str(tmp_path) not in json.dumps(kept.to_json())
-    assert jobs[4].run.training["max_seconds"] == 60 and jobs[4].before is None
+    assert jobs[3].run.training["max_seconds"] == 60 and jobs[3].before is None
 
 
 def test_the_second_stage_starts_where_the_first_ended(
@@ -250,7 +249,6 @@ def test_both_rows_stand_beside_each_other(
         ("listops", ["--max-steps", "100"], "shares out seconds: give --max-seconds instead of --max-steps"),
         ("text", ["--max-seconds", "0"], "--max-seconds must be positive"),
         ("text", ["--max-seconds", "9", "--mlm-probability", "0"], "--mlm-probability must lie between 0 and 1"),
-        ("text", ["--max-seconds", "9", "--mlm-span", "1.1"], r"--mlm-span must be at least 1\.18.*given 1\.1"),
     ],
 )
 def test_what_cannot_be_is_refused(scripts: Any, tmp_path: Path, task: str, more: list[str], message: str) -> None:
