@@ -99,7 +99,6 @@ def test_a_rival_that_cannot_be_as_large_is_refused(scripts: dict[str, ModuleTyp
         candidates.build(candidates.Layer("llama", True), 9, 16, 500)
 
 
-<<<<<<< HEAD
 def test_a_rival_is_as_wide_as_a_gpu_likes(scripts: dict[str, ModuleType]) -> None:
     """And as large, within 1 %."""
     candidates, rivals = scripts["layer_candidates"], scripts["layer_rivals"]
@@ -112,8 +111,6 @@ def test_a_rival_is_as_wide_as_a_gpu_likes(scripts: dict[str, ModuleType]) -> No
     assert rivals.in_tiles(37, 16) == 37
 
 
-=======
->>>>>>> parent of abe2395 (Masked pretraining: runs of hidden tokens, --mlm-span)
 def test_half_precision_is_checked(scripts: dict[str, ModuleType]) -> None:
     candidates, protocol = scripts["layer_candidates"], scripts["protocol"]
     pair = candidates.transformer_pairs()[0]
