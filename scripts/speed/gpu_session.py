@@ -67,7 +67,7 @@ PARTS = {
     ),
     "layers": Part(
         "speed/benchmark_models.py",
-        "--tables layers transformers --dtype bfloat16 --hidden-size 1024 --tokens 16384 "
+        "--tables transformers layers --dtype bfloat16 --hidden-size 1024 --tokens 16384 "
         "--lengths 512 2048 8192 --seconds 0.5",
         "--tables layers --fast",
         minutes=2.5,
