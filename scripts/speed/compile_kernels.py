@@ -4,12 +4,13 @@
 
 The Python code in front of the kernels runs as it would, with each launch caught: what it would launch is compiled to
 machine code instead, so that tile sizes, numbers of warps and argument types are the real ones. Each row is a kernel,
-a case and a target: registers of a thread, bytes spilled to memory, shared memory of a block, and whether the code
-uses tensor cores. Ends with 1 if a kernel does not compile, or spills with --no-spills. Writes compile_kernels.jsonl
-and a table.
+a case and a target: registers of a thread, bytes spilled to memory, shared memory of a block, whether the code uses
+tensor cores, and the CPU seconds of the compiler, which a first call waits for; 0 where Triton's cache has the code.
+Ends with 1 if a kernel does not compile, or spills with --no-spills. Writes compile_kernels.jsonl and a table.
 """
 
 import argparse
+import os
 import re
 import subprocess
 import sys
@@ -139,7 +140,7 @@ class OfflineDriver:
 
 @contextmanager
 def launches_caught(target: GPUTarget) -> Iterator[list[Any]]:
-    """Compile for `target` instead of launching, and collect (name, compiled kernel)."""
+    """Compile for `target` instead of launching, and collect (name, compiled kernel, CPU seconds)."""
     found: list[Any] = []
     run = JITFunction.run
     compiled_before: set[int] = set()
@@ -149,8 +150,9 @@ def launches_caught(target: GPUTarget) -> Iterator[list[Any]]:
             # What it keeps for a device, the target among it, may be of an earlier target.
             self.device_caches.clear()
             compiled_before.add(id(self))
+        begin = cpu_seconds()
         kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-        found.append((self.fn.__name__, kernel))
+        found.append((self.fn.__name__, kernel, cpu_seconds() - begin))
         return kernel
 
     JITFunction.run = compiled
@@ -159,6 +161,12 @@ def launches_caught(target: GPUTarget) -> Iterator[list[Any]]:
         yield found
     finally:
         JITFunction.run = run
+
+
+def cpu_seconds() -> float:
+    """Return those of this process and of the assemblers that it called."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def occupancy(kernel: Any, target: GPUTarget) -> dict[str, Any]:
@@ -220,11 +228,13 @@ def compile_all(targets: Sequence[str], dtypes: Sequence[str], cases: Sequence[s
                     except Exception as error:
                         rows.append(key | {"kernel": "-", "error": f"{type(error).__name__}: {error}"[:500]})
                 seen = set()
-                for name, kernel in found:
+                for name, kernel, seconds in found:
                     if kernel.hash not in seen:
                         seen.add(kernel.hash)
                         try:
-                            rows.append(key | {"kernel": name} | occupancy(kernel, TARGETS[target]))
+                            rows.append(
+                                key | {"kernel": name, "compile_seconds": seconds} | occupancy(kernel, TARGETS[target])
+                            )
                         except RuntimeError as error:
                             rows.append(key | {"kernel": name, "error": str(error)})
                 print(f"{target}, {case}, {dtype}: {len(seen)} kernels", file=sys.stderr)
@@ -241,6 +251,7 @@ COLUMNS = {
     "spilled_bytes": "spilled bytes",
     "shared_bytes": "shared bytes",
     "tensor_cores": "tensor cores",
+    "compile_seconds": "compiler, s:.1f",
 }
 
 
