@@ -82,6 +82,8 @@ def add_leaderboard(benchmarks: Any) -> None:
     parser.add_argument("--lengths", nargs="+", type=int, help="of rows whose training is timed; 512 2048 8192")
     parser.add_argument("--prompts", nargs="+", type=int, help="lengths after which decoding is timed; 2048 16384")
     parser.add_argument("--rounds", type=int, help="of timings of costs, instead of the size's")
+    parser.add_argument("--times-as-wide", type=int, default=1, help="models of costs, in channels")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="of an update whose costs are measured")
     parser.add_argument("--device", type=device_name, help="of costs; by default an accelerator if there is one")
     parser.set_defaults(run=run_leaderboard)
 
@@ -147,7 +149,7 @@ def check(arguments: argparse.Namespace) -> None:
             setattr(arguments, name, value)
     if arguments.test_bytes is None:
         arguments.test_bytes = TEST_BYTES[size]
-    numbers = ("max_seconds", "updates", "evaluations", "time_in_turns", "rounds")
+    numbers = ("max_seconds", "updates", "evaluations", "time_in_turns", "rounds", "times_as_wide", "tokens")
     for name, values in [(n, [getattr(arguments, n)]) for n in numbers] + [
         (n, getattr(arguments, n)) for n in ("rate_factors", "lengths", "prompts")
     ]:
@@ -225,9 +227,8 @@ def run_tasks(arguments: argparse.Namespace) -> Report:
 def run_costs(arguments: argparse.Namespace) -> Report:
     """Measure training and decoding of all models in turns, a process for each length."""
     log = ResultFile(arguments.output_dir / LOG)
-    models = {
-        name: language_recipe(arguments.objective, name, arguments.vocab_size)["model"] for name in arguments.models
-    }
+    sizes = (arguments.vocab_size, arguments.times_as_wide)
+    models = {name: language_recipe(arguments.objective, name, *sizes)["model"] for name in arguments.models}
     measured: list[tuple[str, Callable[[Contest], Any], list[int]]] = [("training", training_costs, arguments.lengths)]
     if arguments.objective == "causal":
         measured.append(("decoding", decoding_costs, arguments.prompts))
@@ -239,7 +240,7 @@ def run_costs(arguments: argparse.Namespace) -> Report:
                 objective=arguments.objective,
                 vocab_size=arguments.vocab_size,
                 length=length,
-                tokens=length if arguments.size == "fast" else TOKENS,
+                tokens=length if arguments.size == "fast" else arguments.tokens,
                 rounds=arguments.rounds,
                 seconds=600.0,
                 device=arguments.device,

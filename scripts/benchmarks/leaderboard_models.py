@@ -24,6 +24,10 @@ AS_WIDE = ("word_embed_proj_dim",)
 """Fields that are as wide as the model."""
 STEP = {"ipa": 4}
 """Model type -> what the width must be a multiple of."""
+TILE = 16
+"""What the width of wider models is a multiple of, as matrix products of a GPU want."""
+HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads")
+"""Fields of mixers that say how many heads there are."""
 
 TOLERANCE = 0.01
 
@@ -48,20 +52,23 @@ def recipe_of(objective: str, name: str) -> dict[str, dict[str, Any]]:
     return recipe
 
 
-def language_recipe(objective: str, name: str, vocab_size: int) -> dict[str, dict[str, Any]]:
+def language_recipe(objective: str, name: str, vocab_size: int, times: int = 1) -> dict[str, dict[str, Any]]:
     """Return the recipe of a language model, as many parameters as the reference.
 
     Args:
         objective: "causal" or "masked".
         name: of the model.
         vocab_size: of the tokenizer.
+        times: as wide as the recipe says, with as many times the heads.
 
     Raises:
         ValueError: no width of the feed-forward gives as many parameters.
     """
     recipe = recipe_of(objective, name)
-    target = _target(objective, 1.0, vocab_size, int(recipe["data"]["block_size"]))
-    return _with_equal_width(recipe, name, target, vocab_size, {})
+    length = int(recipe["data"]["block_size"])
+    target = _target(objective, times, vocab_size, length)
+    fields = {} if times == 1 else _resized(recipe, times, length)
+    return _with_equal_width(recipe, name, target, vocab_size, fields, TILE if times > 1 else 1)
 
 
 def small_recipe(objective: str, name: str, vocab_size: int, length: int) -> dict[str, dict[str, Any]]:
@@ -72,7 +79,7 @@ def small_recipe(objective: str, name: str, vocab_size: int, length: int) -> dic
     """
     recipe = recipe_of(objective, name)
     target = _target(objective, SMALL, vocab_size, length)
-    return _with_equal_width(recipe, name, target, vocab_size, _narrow(recipe, SMALL, length))
+    return _with_equal_width(recipe, name, target, vocab_size, _resized(recipe, SMALL, length))
 
 
 def num_parameters(objective: str, model: Mapping[str, Any], vocab_size: int) -> int:
@@ -88,7 +95,7 @@ def num_parameters(objective: str, model: Mapping[str, Any], vocab_size: int) ->
 @cache
 def _target(objective: str, share: float, vocab_size: int, length: int) -> int:
     recipe = recipe_of(objective, REFERENCE)
-    fields = recipe["model"]["config_overrides"] | _narrow(recipe, share, length)
+    fields = recipe["model"]["config_overrides"] | _resized(recipe, share, length)
     model = {
         **recipe["model"],
         "config_overrides": {**fields, "intermediate_size": round(FEED_FORWARD * fields["hidden_size"])},
@@ -96,32 +103,41 @@ def _target(objective: str, share: float, vocab_size: int, length: int) -> int:
     return num_parameters(objective, model, vocab_size)
 
 
-def _narrow(recipe: Mapping[str, Any], share: float, length: int) -> dict[str, Any]:
-    """Return the fields of a model of fewer channels, for rows of a length."""
+def _resized(recipe: Mapping[str, Any], share: float, length: int) -> dict[str, Any]:
+    """Return the fields of a model of a share of the channels, for rows of a length.
+
+    Wider models have more heads of the same width; narrower ones as many heads, and smaller networks of kernels.
+    """
     fields = recipe["model"]["config_overrides"]
-    narrow: dict[str, Any] = {
-        "hidden_size": 8 * round(share * fields["hidden_size"] / 8),
-        "max_position_embeddings": length,
-    }
-    if share == 1.0:
-        return narrow
-    narrow |= {name: narrow["hidden_size"] for name in AS_WIDE if name in fields}
+    width = 8 * round(share * fields["hidden_size"] / 8)
+    resized: dict[str, Any] = {"hidden_size": width, "max_position_embeddings": length}
+    if share == 1:
+        return resized
+    resized |= {name: width for name in AS_WIDE if name in fields} | _own_parts(fields, share)
     if "attention_multiplier" in fields:
-        narrow["attention_multiplier"] = (narrow["hidden_size"] / fields["num_attention_heads"]) ** -0.5
-    parts = {name: {**own, **_narrow_network(own)} for name, own in fields.get("mixer_configs", {}).items()}
-    return narrow | _narrow_network(fields) | ({"mixer_configs": parts} if parts else {})
+        heads = resized.get("num_attention_heads", fields["num_attention_heads"])
+        resized["attention_multiplier"] = (width / heads) ** -0.5
+    parts = {name: {**own, **_own_parts(own, share)} for name, own in fields.get("mixer_configs", {}).items()}
+    return resized | ({"mixer_configs": parts} if parts else {})
 
 
-def _narrow_network(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _own_parts(fields: Mapping[str, Any], share: float) -> dict[str, Any]:
+    if share > 1:
+        return {name: round(share * fields[name]) for name in HEADS if name in fields}
     own = fields.get("rpe_hidden_size")
     return {} if own is None else {"rpe_hidden_size": min(own, KERNEL_NETWORK)}
 
 
 def _with_equal_width(
-    recipe: Mapping[str, Mapping[str, Any]], name: str, target: int, vocab_size: int, fields: Mapping[str, Any]
+    recipe: Mapping[str, Mapping[str, Any]],
+    name: str,
+    target: int,
+    vocab_size: int,
+    fields: Mapping[str, Any],
+    tile: int = 1,
 ) -> dict[str, dict[str, Any]]:
     objective, model_type = recipe["model"]["objective"], recipe["model"]["model_type"]
-    field, step = WIDTH.get(model_type, "intermediate_size"), STEP.get(model_type, 1)
+    field, step = WIDTH.get(model_type, "intermediate_size"), max(STEP.get(model_type, 1), tile)
 
     def of_width(width: int) -> dict[str, dict[str, Any]]:
         return merge_recipes(recipe, {"model": {"config_overrides": {**fields, field: width}}})

@@ -31,22 +31,36 @@ def parts(script: Any) -> Any:
 @pytest.mark.parametrize("objective", ["causal", pytest.param("masked", marks=pytest.mark.slow)])
 def test_models_are_equal_in_parameters(parts: Any, objective: str) -> None:
     models = parts["models"]
-    counts: dict[str, list[int]] = {"language": [], "small": []}
+    counts: dict[str, list[int]] = {"language": [], "small": [], "wide": []}
     for name in models.names_of(objective):
         language = models.language_recipe(objective, name, 2048)["model"]
         small = models.small_recipe(objective, name, 66, 48)["model"]
         counts["language"].append(models.num_parameters(objective, language, 2048))
         counts["small"].append(models.num_parameters(objective, small, 66))
-        assert small["config_overrides"]["hidden_size"] < language["config_overrides"]["hidden_size"]
-        for fields in (language["config_overrides"], small["config_overrides"]):
+        wide = models.language_recipe(objective, name, 2048, 7)["model"]
+        counts["wide"].append(models.num_parameters(objective, wide, 2048))
+        sizes = [model["config_overrides"]["hidden_size"] for model in (small, language, wide)]
+        assert sizes[0] < sizes[1] and sizes[2] == 7 * sizes[1]
+        # Of as many channels as those of the models that are trained.
+        assert _heads(wide["config_overrides"]) == [7 * heads for heads in _heads(language["config_overrides"])]
+        for fields in (language["config_overrides"], small["config_overrides"], wide["config_overrides"]):
             if "attention_multiplier" in fields:
                 width = fields["hidden_size"] / fields["num_attention_heads"]
                 assert fields["attention_multiplier"] == pytest.approx(width**-0.5)
         mixers = language["config_overrides"].get("mixer_configs", {})
         assert set(mixers) <= set(language["config_overrides"].get("mixer_types", []))
+    assert 40e6 < counts["wide"][0] < 60e6
     for numbers in counts.values():
         assert max(numbers) - min(numbers) <= 0.02 * numbers[0]
         assert all(abs(number - numbers[0]) <= 0.01 * numbers[0] for number in numbers)
+
+
+def _heads(fields: dict[str, Any]) -> list[int]:
+    """All numbers of heads among the fields of a configuration and those of its mixers."""
+    inner = [_heads(value) for value in fields.values() if isinstance(value, dict)]
+    return [value for name, value in fields.items() if name.endswith("heads")] + [
+        each for some in inner for each in some
+    ]
 
 
 def test_a_model_that_cannot_be_made_equal_is_named(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
