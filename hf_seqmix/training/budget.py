@@ -23,9 +23,9 @@ WARM_UP, TIMED = 5, 20
 """Updates of a trial: those that allocate and plan, and those that count."""
 
 STEADY, MOST = 0.8, 8
-"""On an accelerator updates count again while their median falls below this share of the one before, so often at most.
+"""On an accelerator a trial goes on while its median falls below this share of the one before, so many times at most.
 
-Batches of new lengths have kernels compiled for them: first updates took four times as long as later ones.
+Kernels are compiled for batches of new lengths: first updates of packed rows took five times as long as later ones.
 """
 
 
@@ -41,10 +41,11 @@ def training_clock() -> Callable[[], float]:
 
 
 class _Marks(TrainerCallback):
-    """Times the updates of a trial, and ends the trial as soon as the updates no longer get faster."""
+    """Times the updates of a trial, and ends the trial when updates no longer get faster, or the seconds are over."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float) -> None:
         self.clock = training_clock()
+        self.seconds = seconds
         self.marks: list[float] = []
         self.medians: list[float] = []
 
@@ -56,24 +57,26 @@ class _Marks(TrainerCallback):
             each = [after - before for before, after in itertools.pairwise(self.marks[-TIMED - 1 :])]
             self.medians.append(statistics.median(each))
             # All processes end with the first.
-            answer = [not torch.accelerator.is_available() or self._is_steady()]
+            answer = [not torch.accelerator.is_available() or self._is_enough()]
             broadcast_object_list(answer)
             control.should_training_stop |= answer[0]
 
-    def _is_steady(self) -> bool:
+    def _is_enough(self) -> bool:
+        if self.marks[-1] - self.marks[0] >= self.seconds:
+            return True  # enough of a trial, whatever the next updates take
         return len(self.medians) > 1 and self.medians[-1] >= STEADY * self.medians[-2]
 
 
 def updates_within(trainer: Trainer, seconds: float) -> int:
     """Return how many updates a `Trainer` makes in so many seconds; at least 1.
 
-    A copy of the model is trained for a few updates (once for each of `trial_parts()`, shares of the run whose updates
-    cost alike, where the trainer has that method), and the median of their seconds counts, the loading of data with
-    them, but neither evaluations nor checkpoints. On an accelerator the trial goes on until updates get no faster. The
-    number is a prediction: the run itself takes a little more or
-    less. Weights, random numbers and data of the run are as if there had been no trial, and the memory of the trial is
-    free again. Its few updates have a schedule of their own: that their losses diverge says nothing of the run. All
-    processes get the number of the first.
+    A copy of the model is trained for 25 updates, and the median of their seconds counts, the loading of data with
+    them, but neither evaluations nor checkpoints. A trainer with `trial_parts()`, shares of the run whose updates cost
+    alike, has a trial of each. On an accelerator a trial goes on until updates get no faster, for at most 165 updates
+    or about `seconds`. The number is a prediction: the run itself takes a little more or less. Weights, random numbers
+    and data of the run are as if there had been no trial, and the memory of the trial is free again. The updates of a
+    trial have a schedule of their own: that their losses diverge says nothing of the run. All processes get the number
+    of the first.
 
     Args:
         trainer: before its training.
@@ -81,20 +84,25 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
     """
     alike: list[tuple[float, dict[str, Any]]] = [(1.0, {})]
     parts = getattr(trainer, "trial_parts", lambda: alike)()
-    answer = [max(1, round(seconds / sum(share * _seconds_of_update(trainer, told) for share, told in parts)))]
+    answer = [
+        max(1, round(seconds / sum(share * _seconds_of_update(trainer, told, seconds) for share, told in parts)))
+    ]
     broadcast_object_list(answer)
     return answer[0]
 
 
-def _seconds_of_update(trainer: Trainer, told: dict[str, Any]) -> float:
-    """Return the median seconds of the updates of a trial; `told` is what its trainer is told besides."""
+def _seconds_of_update(trainer: Trainer, told: dict[str, Any], most: float) -> float:
+    """Return the median seconds of the updates of a trial, which ends after `most` seconds.
+
+    `told` is what the trainer of the trial is told besides.
+    """
     arguments = copy.copy(trainer.args)
     arguments.max_steps = WARM_UP + TIMED * MOST
     arguments.save_strategy, arguments.eval_strategy = SaveStrategy.NO, IntervalStrategy.NO
     arguments.logging_strategy, arguments.report_to = IntervalStrategy.NO, []
     arguments.load_best_model_at_end = arguments.push_to_hub = arguments.eval_on_start = False
     arguments.disable_tqdm = True
-    marks = _Marks()
+    marks = _Marks(most)
     with _random_numbers_kept(), tempfile.TemporaryDirectory() as folder:
         arguments.output_dir = folder
         trial: Any = type(trainer)(

@@ -28,6 +28,7 @@ class Ticking:
 
 def test_the_median_of_the_updates_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slow first updates and an interruption do not."""
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     looks = [9.0] * budget.WARM_UP + [0.5] * (budget.TIMED - 1) + [30.0]
     monkeypatch.setattr(budget, "training_clock", lambda: Ticking(looks))
     assert updates_within(trainer(tmp_path), 60) == 120
@@ -35,27 +36,53 @@ def test_the_median_of_the_updates_counts(tmp_path: Path, monkeypatch: pytest.Mo
     assert updates_within(trainer(tmp_path), 1e-9) == 1
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "blocks", "updates"),
-    [
-        (False, [4.0], 15),
-        (True, [4.0, 4.0], 15),
-        (True, [4.0, 3.4], 18),
-        (True, [4.0, 1.0, 0.5, 0.5], 120),
-        (True, [4.0 * 0.75**block for block in range(budget.MOST)], 112),
-    ],
-)
-def test_on_an_accelerator_updates_count_once_they_are_steady(
-    accelerator: bool, blocks: list[float], updates: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Kernels are compiled for new lengths until then. A look too many at the clock fails."""
-    run = trainer(tmp_path)
+def on_accelerator(monkeypatch: pytest.MonkeyPatch, blocks: list[float], accelerator: bool = True) -> Ticking:
+    """A clock by which the updates of each block take so long; a look too many fails."""
     clock = Ticking([9.0] * budget.WARM_UP + [seconds for seconds in blocks for _ in range(budget.TIMED)])
     monkeypatch.setattr(budget, "training_clock", lambda: clock)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerator)
     monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
-    assert updates_within(run, 60) == updates
+    return clock
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "seconds", "blocks", "updates"),
+    [
+        (False, 600, [4.0], 150),
+        (True, 600, [4.0, 4.0], 150),
+        (True, 600, [4.0, 3.4], 176),
+        (True, 600, [4.0, 1.0, 0.5, 0.5], 1200),
+        (True, 600, [4.0 * 0.75**block for block in range(budget.MOST)], 1124),
+        (True, 110, [4.0], 28),
+        (True, 120, [4.0, 1.0], 120),
+    ],
+)
+def test_on_an_accelerator_updates_count_once_they_are_steady(
+    accelerator: bool,
+    seconds: float,
+    blocks: list[float],
+    updates: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Kernels are compiled for new lengths until then; but a trial lasts no longer than the run."""
+    run = trainer(tmp_path)
+    clock = on_accelerator(monkeypatch, blocks, accelerator)
+    assert updates_within(run, seconds) == updates
     assert next(clock.seconds, None) is None
+
+
+def test_all_processes_end_the_trial_with_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This one would go on after its first updates, and end after the next."""
+    clock = on_accelerator(monkeypatch, [4.0, 4.0, 0.1])
+    said = iter([[False], [False], [True], [77]])
+
+    def broadcast(answer: list[Any]) -> None:
+        answer[:] = next(said)
+
+    monkeypatch.setattr(budget, "broadcast_object_list", broadcast)
+    assert updates_within(trainer(tmp_path), 600) == 77
+    assert next(clock.seconds, None) is next(said, None) is None
 
 
 @pytest.mark.parametrize(
@@ -98,6 +125,7 @@ def test_a_trial_that_diverges_says_nothing_of_the_run(
     """The schedule of a trial warms up in a few updates, that of the run in many."""
     run = trainer(tmp_path, learning_rate=1e30, optim="sgd", max_grad_norm=0, warmup_steps=0.1)
     run.divergence.on_divergence = on_divergence
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     monkeypatch.setattr(budget, "training_clock", lambda: Ticking([0.5] * (budget.WARM_UP + budget.TIMED)))
     assert updates_within(run, 60) == 120
     assert run.divergence.on_divergence == on_divergence and run.divergence.back_offs == []
