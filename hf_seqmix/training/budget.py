@@ -84,9 +84,8 @@ def updates_within(trainer: Trainer, seconds: float) -> int:
     """
     alike: list[tuple[float, dict[str, Any]]] = [(1.0, {})]
     parts = getattr(trainer, "trial_parts", lambda: alike)()
-    answer = [
-        max(1, round(seconds / sum(share * _seconds_of_update(trainer, told, seconds) for share, told in parts)))
-    ]
+    of_update = sum(share * _seconds_of_update(trainer, told, seconds) for share, told in parts)
+    answer = [max(1, round(seconds / of_update))]
     broadcast_object_list(answer)
     return answer[0]
 

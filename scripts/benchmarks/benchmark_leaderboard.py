@@ -82,7 +82,7 @@ def add_leaderboard(benchmarks: Any) -> None:
     parser.add_argument("--lengths", nargs="+", type=int, help="of rows whose training is timed; 512 2048 8192")
     parser.add_argument("--prompts", nargs="+", type=int, help="lengths after which decoding is timed; 2048 16384")
     parser.add_argument("--rounds", type=int, help="of timings of costs, instead of the size's")
-    parser.add_argument("--times-as-wide", type=int, default=1, help="models of costs, in channels")
+    parser.add_argument("--times-as-wide", type=int, default=1, help="channels of models, with --parts costs")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of an update whose costs are measured")
     parser.add_argument("--device", type=device_name, help="of costs; by default an accelerator if there is one")
     parser.set_defaults(run=run_leaderboard)
@@ -155,6 +155,11 @@ def check(arguments: argparse.Namespace) -> None:
     ]:
         if min(values) <= 0:
             raise ValueError(f"--{name.replace('_', '-')} must be positive; given {min(values)}.")
+    if arguments.times_as_wide > 1 and set(arguments.parts) != {"costs"}:
+        raise ValueError(
+            f"--times-as-wide {arguments.times_as_wide} is of costs, and models of one width are trained: give "
+            "--parts costs alone, and an --output-dir of its own."
+        )
     if arguments.test_bytes < 0:
         raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
 

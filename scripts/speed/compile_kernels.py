@@ -5,9 +5,9 @@
 The Python code in front of the kernels runs as it would, with each launch caught: what it would launch is compiled to
 machine code instead, so that tile sizes, numbers of warps and argument types are the real ones. Each row is a kernel,
 a case and a target: registers of a thread, bytes spilled to memory, shared memory of a block, whether the code uses
-tensor cores, and the CPU seconds of the compiler, which a first call waits for; 0 where Triton's cache has the code
-(give an empty TRITON_CACHE_DIR), or an earlier case of the run.
-Ends with 1 if a kernel does not compile, or spills with --no-spills. Writes compile_kernels.jsonl and a table.
+tensor cores, and the CPU seconds of the compiler, which a first call waits for; 0 where an earlier case of the run or
+Triton's cache has the code (give an empty TRITON_CACHE_DIR). Ends with 1 if a kernel does not compile, or spills with
+--no-spills. Writes compile_kernels.jsonl and a table.
 """
 
 import argparse

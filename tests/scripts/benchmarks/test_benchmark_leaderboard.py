@@ -236,6 +236,9 @@ def test_costs_are_measured_and_kept(script: Any, tmp_path: Path) -> None:
         (["--models", "tnn", "tnn"], "--models has one twice"),
         (["--rate-factors", "0"], "--rate-factors must be positive"),
         (["--test-bytes", "-1"], "--test-bytes must be 0 or more"),
+        (["--parts", "costs", "--times-as-wide", "0"], "--times-as-wide must be positive; given 0"),
+        (["--parts", "costs", "--tokens", "0"], "--tokens must be positive; given 0"),
+        (["--parts", "language", "costs", "--times-as-wide", "7"], "7 is of costs.*give --parts costs alone"),
     ],
 )
 def test_wrong_input_ends_with_a_message(script: Any, tmp_path: Path, options: list[str], message: str) -> None:
