@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -10,20 +9,15 @@ from typing import Any
 
 import torch
 
-from hf_seqmix import __version__
 from hf_seqmix._files import write_json
 from hf_seqmix.training.command import device_name
 from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
-from hf_seqmix.training.result_files import ResultFile
-from hf_seqmix.training.results import Result, group_results, with_run
-from hf_seqmix.training.run import Run
-from hf_seqmix.training.timing import in_fresh_process
 
 from .benchmark_inputs import default_device
-from .benchmark_training import LOG, Job, Report, check_jobs, origin, train_all, training_arguments, write_report
+from .benchmark_training import Job, Report, check_jobs, train_all, training_arguments, write_report
 from .equal_seconds import updates_in
-from .leaderboard_costs import Contest, decoding_costs, training_costs
-from .leaderboard_models import language_recipe, names_of, recipe_of
+from .leaderboard_costs import run_costs
+from .leaderboard_models import names_of, recipe_of
 from .leaderboard_report import BUDGETS, at_best, best_factors, describe
 from .leaderboard_runs import CHOSEN_BY, LANGUAGE, language_job, measure, task_job
 from .leaderboard_tasks import TASKS, tasks_of, write_rows
@@ -227,62 +221,6 @@ def run_tasks(arguments: argparse.Namespace) -> Report:
         report.results += found.results
         report.failures |= found.failures
     return report
-
-
-def run_costs(arguments: argparse.Namespace) -> Report:
-    """Measure training and decoding of all models in turns, a process for each length."""
-    log = ResultFile(arguments.output_dir / LOG)
-    sizes = (arguments.vocab_size, arguments.times_as_wide)
-    models = {name: language_recipe(arguments.objective, name, *sizes)["model"] for name in arguments.models}
-    measured: list[tuple[str, Callable[[Contest], Any], list[int]]] = [("training", training_costs, arguments.lengths)]
-    if arguments.objective == "causal":
-        measured.append(("decoding", decoding_costs, arguments.prompts))
-    report = Report()
-    for kind, function, lengths in [] if arguments.costs else measured:
-        for length in lengths:
-            contest = Contest(
-                models=models,
-                objective=arguments.objective,
-                vocab_size=arguments.vocab_size,
-                length=length,
-                tokens=length if arguments.size == "fast" else arguments.tokens,
-                rounds=arguments.rounds,
-                seconds=600.0,
-                device=arguments.device,
-                threads=torch.get_num_threads(),
-                bf16=arguments.bf16,
-            )
-            report.results += _costs(arguments, log, kind, function, contest)
-    return report
-
-
-def _costs(
-    arguments: argparse.Namespace, log: ResultFile, kind: str, function: Callable[[Contest], Any], contest: Contest
-) -> list[Result]:
-    words = json.dumps(
-        [contest.models, contest.vocab_size, contest.device, contest.threads, contest.bf16], sort_keys=True
-    )
-    key = {
-        "benchmark": arguments.benchmark,
-        "version": __version__,
-        "costs": f"{contest.objective} {kind}",
-        "length": contest.length,
-        "models": hashlib.sha256(words.encode()).hexdigest()[:12],
-    }
-    results = None if arguments.overwrite else log.get(key)
-    if results is not None:
-        return results
-    found = in_fresh_process(function, contest)
-    setting: dict[str, Any] = {"length": contest.length, "objective": contest.objective, "device": contest.device}
-    low = kind == "training" and contest.bf16
-    setting |= {"threads": contest.threads, "dtype": "bfloat16" if low else "float32"}
-    results = []
-    for name, values in found.items():
-        shared = {"task": kind, "model": name, "size": arguments.size, "setting": setting}
-        results += group_results(values, **shared, **origin(arguments.benchmark))
-    results = with_run(results, Run(kind, data={"vocab_size": contest.vocab_size}), contest.models)
-    log.append(key, results)
-    return results
 
 
 def _swept(

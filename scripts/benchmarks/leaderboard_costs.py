@@ -3,19 +3,29 @@
 Models have random weights. All of them are measured in turns, in one process a length.
 """
 
+import argparse
+import hashlib
+import json
 import logging
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, StoppingCriteria, StoppingCriteriaList
 
+from hf_seqmix import __version__
 from hf_seqmix.cache.size import cache_bytes
 from hf_seqmix.training import config_from_overrides
-from hf_seqmix.training.timing import Clock, Timed, interleave, medians_ms, peak_bytes
+from hf_seqmix.training.result_files import ResultFile
+from hf_seqmix.training.results import Result, group_results, with_run
+from hf_seqmix.training.run import Run
+from hf_seqmix.training.timing import Clock, Timed, in_fresh_process, interleave, medians_ms, peak_bytes
+
+from .benchmark_training import LOG, Report, origin
+from .leaderboard_models import language_recipe
 
 WARM, NEW_TOKENS = 8, 64
 """Tokens of a generation that do not count, and those over which the seconds of a token are averaged."""
@@ -167,3 +177,59 @@ def _decoded(model: Any, ids: torch.Tensor) -> dict[str, float]:
         "token_ms": 1e3 * (stamps.seconds[-1] - stamps.seconds[WARM - 1]) / NEW_TOKENS,
         "cache_mib": cache_bytes(made.past_key_values) / 2**20,
     }
+
+
+def run_costs(arguments: argparse.Namespace) -> Report:
+    """Measure training and decoding of all models in turns, a process for each length."""
+    log = ResultFile(arguments.output_dir / LOG)
+    sizes = (arguments.vocab_size, arguments.times_as_wide)
+    models = {name: language_recipe(arguments.objective, name, *sizes)["model"] for name in arguments.models}
+    measured: list[tuple[str, Callable[[Contest], Any], list[int]]] = [("training", training_costs, arguments.lengths)]
+    if arguments.objective == "causal":
+        measured.append(("decoding", decoding_costs, arguments.prompts))
+    report = Report()
+    for kind, function, lengths in [] if arguments.costs else measured:
+        for length in lengths:
+            contest = Contest(
+                models=models,
+                objective=arguments.objective,
+                vocab_size=arguments.vocab_size,
+                length=length,
+                tokens=length if arguments.size == "fast" else arguments.tokens,
+                rounds=arguments.rounds,
+                seconds=600.0,
+                device=arguments.device,
+                threads=torch.get_num_threads(),
+                bf16=arguments.bf16,
+            )
+            report.results += _costs(arguments, log, kind, function, contest)
+    return report
+
+
+def _costs(
+    arguments: argparse.Namespace, log: ResultFile, kind: str, function: Callable[[Contest], Any], contest: Contest
+) -> list[Result]:
+    words = json.dumps(
+        [contest.models, contest.vocab_size, contest.device, contest.threads, contest.bf16], sort_keys=True
+    )
+    key = {
+        "benchmark": arguments.benchmark,
+        "version": __version__,
+        "costs": f"{contest.objective} {kind}",
+        "length": contest.length,
+        "models": hashlib.sha256(words.encode()).hexdigest()[:12],
+    }
+    results = None if arguments.overwrite else log.get(key)
+    if results is not None:
+        return results
+    found = in_fresh_process(function, contest)
+    setting: dict[str, Any] = {"length": contest.length, "objective": contest.objective, "device": contest.device}
+    low = kind == "training" and contest.bf16
+    setting |= {"threads": contest.threads, "dtype": "bfloat16" if low else "float32"}
+    results = []
+    for name, values in found.items():
+        shared = {"task": kind, "model": name, "size": arguments.size, "setting": setting}
+        results += group_results(values, **shared, **origin(arguments.benchmark))
+    results = with_run(results, Run(kind, data={"vocab_size": contest.vocab_size}), contest.models)
+    log.append(key, results)
+    return results
