@@ -1,6 +1,7 @@
 """The requests that are decoded together, a row of one cache each."""
 
 import copy
+import math
 import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -106,8 +107,7 @@ class RequestBatch:
                 self._choose(rows, logits.repeat(len(rows), 1, 1))
             except Exception as error:
                 for each in family:
-                    each.error = str(error)
-                    each.status = RequestStatus.FAILED
+                    _fail(each, error)
                 continue
             self.rows += rows
             caches.append(cache)
@@ -116,7 +116,7 @@ class RequestBatch:
         return touched
 
     def step(self) -> list[RequestState]:
-        """Give each request one more token, and return all requests of the step; finished ones leave."""
+        """Give each request one more token, and return all requests of the step; finished and failed ones leave."""
         device = self.model.device
         held = torch.tensor([row.held for row in self.rows], device=device)
         tokens = torch.tensor([row.state.generated_tokens[-1:] for row in self.rows], device=device)
@@ -175,20 +175,38 @@ class RequestBatch:
         return _Row(state, processors, generator)
 
     def _choose(self, rows: Sequence[_Row], logits: Tensor) -> None:
-        """Choose the next token of each row by its last logits, (rows, positions, vocabulary), as `generate` does."""
+        """Choose the next token of each row by its last logits, (rows, positions, vocabulary), as `generate` does.
+
+        A row whose logits processors or whose draw fail gets no token, and its request fails alone.
+        """
         scores = logits[:, -1].to(copy=True, dtype=torch.float32)
+        errors: dict[int, Exception] = {}
         for i, row in enumerate(rows):
             if row.processors:
                 ids = torch.tensor([row.state.initial_tokens + row.state.generated_tokens], device=scores.device)
-                scores[i] = row.processors(ids, scores[i : i + 1])[0]
+                try:
+                    scores[i] = row.processors(ids, scores[i : i + 1])[0]
+                except Exception as error:
+                    errors[i] = error
         tokens = scores.argmax(dim=-1)
-        for i, row in enumerate(rows):
-            if row.generator is not None:
-                tokens[i] = torch.multinomial(scores[i].softmax(dim=-1), 1, generator=row.generator)[0]
+        drawn = [i for i, row in enumerate(rows) if row.generator is not None]
+        # Looked at before a draw, and for all rows at once: on a GPU a draw from no probabilities ends the process.
+        highest = scores.amax(dim=-1).tolist() if drawn else []
+        for i in drawn:
+            if i in errors:
+                continue
+            try:
+                _check_drawable(highest[i])
+                tokens[i] = torch.multinomial(scores[i].softmax(dim=-1), 1, generator=rows[i].generator)[0]
+            except Exception as error:
+                errors[i] = error
         logprobs: list[float] | list[None] = [None] * len(rows)
         if self.return_logprobs:
             logprobs = scores.log_softmax(dim=-1).gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
-        for row, token, logprob in zip(rows, tokens.tolist(), logprobs, strict=True):
+        for i, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs, strict=True)):
+            if i in errors:
+                _fail(row.state, errors[i])
+                continue
             row.state.status = RequestStatus.DECODING
             row.state.update_and_check_completion(token, logprob)
 
@@ -204,6 +222,33 @@ class RequestBatch:
             return
         unused = self.cache.get_seq_length() - max(row.held for row in self.rows)
         keep_rows(self.cache, torch.tensor(indices, device=self.model.device), unused)
+
+
+def _fail(state: RequestState, error: Exception) -> None:
+    """End a request with an error."""
+    state.error = str(error) or repr(error)
+    state.status = RequestStatus.FAILED
+
+
+def _check_drawable(highest: float) -> None:
+    """Refuse to draw a token of a row without probabilities.
+
+    Args:
+        highest: score of the row.
+
+    Raises:
+        ValueError: if all tokens are excluded, or a score is NaN or infinite.
+    """
+    if highest == -math.inf:
+        raise ValueError(
+            "no token is left to draw: the logits processors exclude the whole vocabulary. Loosen the fields that "
+            "exclude tokens (no_repeat_ngram_size, suppress_tokens, bad_words_ids, ...), or lower max_new_tokens."
+        )
+    if not math.isfinite(highest):
+        raise ValueError(
+            f"no token can be drawn: the highest score is {highest}, and has to be finite. Check the weights and the "
+            "precision of the model, or set remove_invalid_values=True."
+        )
 
 
 def _most_positions(config: Any) -> int | None:

@@ -6,12 +6,15 @@ import time
 import pytest
 import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers.generation import NoRepeatNGramLogitsProcessor
 from transformers.generation.continuous_batching import RequestStatus
 
 from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM
 from tests.cache.test_rows import SMALL, of_all_layers, with_pairs
 from tests.models.suite import VOCAB, perturb
 
+ONCE = {"do_sample": True, "no_repeat_ngram_size": 1}
+"""Each token is drawn once at most."""
 GREEDY = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=5)
 PROMPTS = [[7] * 3, list(range(1, 31)), [9], [5, 6] * 45, list(range(8, 15))]
 LENGTHS = [24, 5, 33, 12, 9]
@@ -149,6 +152,65 @@ def test_a_request_fails_alone(small, prompt, arguments, message):
         good, bad = collect(manager, names)
     assert good.error is None and good.generated_tokens == alone(small, [3, 4], 5)
     assert bad.status == RequestStatus.FAILED and message in bad.error
+
+
+@pytest.mark.parametrize("return_logprobs", [False, True])
+def test_a_request_without_tokens_to_draw_fails_alone(small, return_logprobs):
+    """Mid-flight, between a greedy and a sampled request, which get what they get without the third."""
+    batching = ContinuousBatchingConfig(seed=3, return_logprobs=return_logprobs)
+
+    def serve(bad):
+        with small.continuous_batching_context_manager(GREEDY, continuous_batching_config=batching) as manager:
+            names = [manager.add_request([5, 6], request_id="greedy", max_new_tokens=20)]
+            if bad:
+                names.append(manager.add_request([7] * 9, request_id="bad", max_new_tokens=25, **bad))
+            names.append(manager.add_request([3], request_id="drawn", max_new_tokens=20, do_sample=True))
+            results = collect(manager, names)
+            assert collect(manager, [manager.add_request([3, 4])])[0].generated_tokens == alone(small, [3, 4], 5)
+        return results
+
+    greedy, bad, drawn = serve({**ONCE, "suppress_tokens": list(range(4, VOCAB))})
+    assert sorted(bad.generated_tokens) == [0, 1, 2, 3] and bad.status == RequestStatus.FAILED
+    assert "no token is left to draw" in bad.error and len(bad.logprobs) == 4 * return_logprobs
+    without = serve(None)
+    assert [greedy.generated_tokens, drawn.generated_tokens] == [result.generated_tokens for result in without]
+    assert greedy.generated_tokens == alone(small, [5, 6], 20) and greedy.error is drawn.error is None
+
+
+def test_all_of_a_request_fail_where_each_is_without_tokens(small):
+    config = GenerationConfig(**ONCE, eos_token_id=-1, max_new_tokens=9, num_return_sequences=2)
+    with small.continuous_batching_context_manager(config) as manager:
+        name = manager.add_request([3, 4], suppress_tokens=list(range(VOCAB)))
+        results = collect(manager, [name, f"{name}__child#0"])
+        again = manager.add_request([3, 4])
+        assert [r.error for r in collect(manager, [again, f"{again}__child#0"])] == [None, None]
+    assert all("no token is left to draw" in result.error for result in results)
+
+
+def test_a_processor_that_fails_mid_flight_ends_its_request_alone(small, monkeypatch):
+    def fail_at_five(self, input_ids, scores):
+        if input_ids.shape[1] == 5:
+            raise AssertionError
+        return scores
+
+    monkeypatch.setattr(NoRepeatNGramLogitsProcessor, "__call__", fail_at_five)
+    with small.continuous_batching_context_manager(GREEDY) as manager:
+        names = [manager.add_request([7, 8], no_repeat_ngram_size=9), manager.add_request([3, 4])]
+        bad, good = collect(manager, names)
+    assert bad.error == "AssertionError()" and bad.generated_tokens == alone(small, [7, 8], 3)
+    assert good.error is None and good.generated_tokens == alone(small, [3, 4], 5)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_scores_that_are_not_finite_are_not_drawn_from(small, value):
+    with small.continuous_batching_context_manager(GREEDY) as manager:
+        names = [
+            manager.add_request([7, 8], do_sample=True, sequence_bias=[[[5], value]]),
+            manager.add_request([3, 4]),
+        ]
+        bad, good = collect(manager, names)
+    assert f"the highest score is {value}, and has to be finite" in bad.error
+    assert good.generated_tokens == alone(small, [3, 4], 5)
 
 
 def test_cancelled_and_stopped_requests(small):
