@@ -166,6 +166,10 @@ class RequestBatch:
             unknown = config.update(**state.logit_processor_kwargs)
             if unknown:
                 raise ValueError(f"unknown logit_processor_kwargs {sorted(unknown)}: give fields of GenerationConfig.")
+        if config.use_cache is None:
+            # As `generate` fills the field. Guidance without a prompt otherwise repeats tokens over its full cache.
+            config = copy.copy(config)
+            config.use_cache = True
         processors = self.model._get_logits_processor(config, input_ids_seq_length=len(prompt), device=device)
         generator = None
         if config.do_sample:

@@ -9,7 +9,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation import NoRepeatNGramLogitsProcessor
 from transformers.generation.continuous_batching import RequestStatus
 
-from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM
+from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM, TNNConfig, TNNForCausalLM
 from tests.cache.test_rows import SMALL, of_all_layers, with_pairs
 from tests.models.suite import VOCAB, perturb
 
@@ -113,6 +113,27 @@ def test_processors_see_the_tokens_of_their_own_request(small):
     expected = [alone(small, prompt, 9, repetition_penalty=3.0) for prompt in PROMPTS[::2]]
     assert [o.generated_tokens for o in outputs.values()] == expected
     assert expected != [alone(small, prompt, 9) for prompt in PROMPTS[::2]]
+
+
+def tnn():
+    return TNNForCausalLM(TNNConfig(**SMALL, num_hidden_layers=2, tie_word_embeddings=False))
+
+
+@pytest.mark.parametrize("make", [tnn, with_pairs, of_all_layers])
+def test_guidance_without_a_prompt_is_that_of_generate(make):
+    """Whether the configuration says nothing of a cache, or one way or the other."""
+    torch.manual_seed(0)
+    model = quiet(make())
+    expected = [alone(model, prompt, 9, guidance_scale=3.0) for prompt in PROMPTS[::2]]
+    assert expected != [alone(model, prompt, 9) for prompt in PROMPTS[::2]]
+    for use_cache in (None, True, False):
+        config = GenerationConfig(do_sample=False, eos_token_id=-1, guidance_scale=3.0, use_cache=use_cache)
+        outputs = model.generate_batch(PROMPTS[::2], generation_config=config, max_new_tokens=9)
+        assert [(o.error, o.generated_tokens) for o in outputs.values()] == [(None, tokens) for tokens in expected]
+        assert config.use_cache is use_cache
+    with model.continuous_batching_context_manager(GREEDY) as manager:
+        name = manager.add_request(PROMPTS[0], max_new_tokens=9, guidance_scale=3.0)
+        assert collect(manager, [name])[0].generated_tokens == expected[0]
 
 
 def test_a_sampled_request_does_not_depend_on_its_neighbors(small):
