@@ -137,7 +137,7 @@ class CopyHead(nn.Module):
             keys,
             ids,
             lm_head.__call__,
-            _width(lm_head),
+            _rows(embed),
             packed,
             targets,
         )
@@ -274,9 +274,10 @@ class CopyHead(nn.Module):
         return log_sum(log_stay.squeeze(-1) - nll.view(targets.shape), copied)
 
 
-def _width(lm_head: nn.Module) -> int:
-    """Return how many logits a head computes; 1 where the head does not say."""
-    return int(getattr(lm_head, "out_features", 1))
+def _rows(embed: nn.Module) -> int:
+    """Return how many tokens an embedding has; 1 where the embedding does not say."""
+    weight = getattr(embed, "weight", None)
+    return 1 if weight is None else int(weight.shape[0])
 
 
 def _embed(ids: Tensor, embed: nn.Module) -> Tensor:

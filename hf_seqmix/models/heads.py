@@ -168,14 +168,13 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
             kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
             logits = self.compute_logits(outputs.last_hidden_state, kept, past, **call)
         if labeled:
-            options = {"labels": labels, "vocab_size": self.lm_head.out_features, **kwargs}
             if logits is None:
                 loss_function = self._with_auxiliary(
                     partial(self._copying_loss, outputs.last_hidden_state, past, call)
                 )
-                loss = loss_function(**options)
+                loss = loss_function(labels=labels, **kwargs)
             else:
-                loss = self.loss_function(logits=logits, **options)
+                loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
         if skip_logits:
             logits = None
         return CausalLMOutputWithPast(
@@ -328,7 +327,7 @@ class SeqMixForMaskedLM(SeqMixHead):
         logits = self.lm_head(self.transform(outputs.last_hidden_state))
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, vocab_size=self.lm_head.out_features, **kwargs)
+            loss = self.loss_function(logits=logits, labels=labels, vocab_size=logits.shape[-1], **kwargs)
         return MaskedLMOutput(
             loss=loss, logits=logits, hidden_states=outputs.hidden_states, attentions=outputs.attentions
         )

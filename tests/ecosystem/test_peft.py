@@ -161,3 +161,30 @@ def test_a_classifier_keeps_its_head(model_type, suffix, tmp_path):
     assert torch.equal(
         type(base).from_pretrained(tmp_path / "merged").eval()(**inputs).logits, merged(**inputs).logits
     )
+
+
+TIED = {
+    "tokens": {"target_modules": ["o_proj"], "trainable_token_indices": [3, 5]},
+    "embedding": {"target_modules": ["o_proj"], "modules_to_save": ["embed_tokens"], "ensure_weight_tying": True},
+}
+
+
+@pytest.mark.parametrize("kwargs", TIED.values(), ids=TIED)
+@pytest.mark.parametrize(
+    ("suffix", "fields"), [("ForCausalLM", {}), ("ForCausalLM", {"copy_head": True}), ("ForMaskedLM", {})]
+)
+def test_embeddings_that_the_head_shares(suffix, fields, kwargs):
+    """PEFT wraps the head, too, and the wrapper need not say how many logits the head computes."""
+    import peft
+
+    base = tiny_model("tnn", suffix, **fields)
+    if base.lm_head.bias is not None:  # PEFT leaves the bias out where it ties a head, that of BERT, too
+        torch.nn.init.zeros_(base.lm_head.bias)
+    expected = base(IDS, labels=IDS)
+    model = peft.get_peft_model(base, peft.LoraConfig(r=2, **kwargs))
+    found = model(input_ids=IDS, labels=IDS)
+    check_equal(found.logits, expected.logits, torch.float32)
+    torch.testing.assert_close(found.loss, expected.loss)
+    found.loss.backward()
+    trained = {name for name, value in model.named_parameters() if value.grad is not None and value.grad.abs().sum()}
+    assert any("embed_tokens" in name for name in trained)

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .once import once as differentiable_once
+
 __all__ = ["DifferentiableOperator", "Operator", "define_operator", "differentiable_operator", "recorded"]
 
 
@@ -148,7 +150,7 @@ def _function(
     def differentiate(ctx: Any, *upstream: Any) -> tuple[Tensor | None, ...]:
         return backward(False, ctx, *upstream)
 
-    formula: Callable[..., Any] = torch.autograd.function.once_differentiable(differentiate) if once else differentiate
+    formula: Callable[..., Any] = differentiable_once(differentiate) if once else differentiate
 
     if batched:
 

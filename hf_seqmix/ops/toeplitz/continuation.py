@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ..common.dispatch import compute_dtype
 from ..common.fft import channel_blocks, circular_product, correlate, fast_length, spectrum
 from ..common.layout import positions_adjacent
+from ..common.once import once
 
 __all__ = ["toeplitz_continuation", "toeplitz_continuation_dense"]
 
@@ -81,7 +81,7 @@ class _Continuation(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @once
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         past, taps = ctx.saved_tensors
         wants_past, wants_taps, _ = ctx.needs_input_grad
