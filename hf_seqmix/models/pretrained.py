@@ -49,12 +49,16 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
         Kernels of the other families are given for every length and stay as they are. The configuration remembers the
         length. Do this before a cache is filled: taps kept with it would be of the old grid.
 
+        A module that cannot change refuses by `check_context_length(length)`; another changes by
+        `set_context_length(length)`. All modules are asked before one changes.
+
         Args:
             length: tokens, at least 1.
 
         Raises:
-            ValueError: for learned positions, of which there are a fixed number, for a model of images, and for
-                SKI-TNN, whose inducing points already go on at the same spacing.
+            ValueError: for learned positions, of which there are a fixed number, for a model of images, for SKI-TNN,
+                whose inducing points already go on at the same spacing, and for matrices that are learned for each
+                position ("toeplitz" and "triangular" mixing); the model then stays as it was.
         """
         if length < 1:
             raise ValueError(f"the context length is {length}; it must be at least 1.")
@@ -72,10 +76,13 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
                 "the inducing points of SKI-TNN go on at the same spacing beyond max_position_embeddings: call the "
                 "model with the longer input as it is."
             )
-        for module in self.modules():
-            change = getattr(module, "set_context_length", None)
-            if callable(change) and not isinstance(module, PreTrainedModel):
-                change(length)
+        parts = [module for module in self.modules() if not isinstance(module, PreTrainedModel)]
+        _call_where_present(parts, "check_context_length", length)
+        self._configure_context_length(length)
+        _call_where_present(parts, "set_context_length", length)
+
+    def _configure_context_length(self, length: int) -> None:
+        """Say in the configuration what `set_context_length` changes."""
         self.config.max_position_embeddings = length
 
     @torch.no_grad()
@@ -110,3 +117,11 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
                 init.ones_(ones)
             for zeros in (module.bias, module.running_mean):
                 init.zeros_(zeros)
+
+
+def _call_where_present(modules: list[nn.Module], method: str, argument: Any) -> None:
+    """Call a method of the modules that have one of this name."""
+    for module in modules:
+        call = getattr(module, method, None)
+        if callable(call):
+            call(argument)

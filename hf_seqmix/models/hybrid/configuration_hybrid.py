@@ -125,9 +125,28 @@ class SeqMixHybridConfig(SeqMixConfig):
 
     def mixer_config(self, mixer_type: str) -> SeqMixConfig:
         """Build the configuration of a mixer: the fields it shares with the model, and its own."""
+        return self._mixer_config(mixer_type)
+
+    def _mixer_config(self, mixer_type: str, **changed: Any) -> SeqMixConfig:
+        """Build the configuration of a mixer with some of the shared fields changed."""
         shared = {field: getattr(self, field) for field in _SHARED_FIELDS}
         own = (self.mixer_configs or {}).get(mixer_type, {})
-        return MIXER_CONFIGS[mixer_type](**{**shared, **own})
+        return MIXER_CONFIGS[mixer_type](**{**shared, **changed, **own})
+
+    def mixer_configs_at(self, length: int) -> dict[str, dict[str, Any]]:
+        """Return `mixer_configs` by which layers stay as they were made when `max_position_embeddings` is `length`.
+
+        A field whose default follows from `max_position_embeddings`, such as the offsets of IPA, is named there.
+        """
+        kept = dict(self.mixer_configs or {})
+        for name in sorted(set(self.layer_mixers)):
+            before, after = self.mixer_config(name), self._mixer_config(name, max_position_embeddings=length)
+            fields = type(before).__dataclass_fields__.keys() - SeqMixConfig.__dataclass_fields__.keys()
+            own = {field: getattr(before, field) for field in sorted(fields - {*before.whole_model_fields})}
+            moved = {field: value for field, value in own.items() if value != getattr(after, field)}
+            if moved:
+                kept[name] = {**kept.get(name, {}), **moved}
+        return kept
 
     @property
     def layer_mixers(self) -> list[str]:

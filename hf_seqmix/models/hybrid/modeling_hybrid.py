@@ -44,6 +44,11 @@ class SeqMixHybridPreTrainedModel(SeqMixPreTrainedModel):
     config: SeqMixHybridConfig
     config_class = SeqMixHybridConfig
 
+    def _configure_context_length(self, length: int) -> None:
+        kept = self.config.mixer_configs_at(length)
+        super()._configure_context_length(length)
+        self.config.mixer_configs = kept
+
 
 class SeqMixHybridModel(SeqMixModel, SeqMixHybridPreTrainedModel):
     """Backbone of hybrids, without a head; see `SeqMixHybridConfig`."""

@@ -60,7 +60,7 @@ class LearnedTaps(nn.Module):
         scale = ((lags + 1) * (1 + sides * math.log(self.max_positions))).rsqrt()
         init.copy_(self.taps, torch.randn_like(self.taps) * scale)
 
-    def set_context_length(self, length: int) -> None:
+    def check_context_length(self, length: int) -> None:
         """Refuse another length than `max_positions`."""
         if length != self.max_positions:
             raise ValueError(
@@ -125,7 +125,7 @@ class TriangularOperator(nn.Module):
             weight = weight * self.max_positions**-0.5
         init.copy_(self.weight, weight)
 
-    def set_context_length(self, length: int) -> None:
+    def check_context_length(self, length: int) -> None:
         """Refuse another length than `max_positions`."""
         if length != self.max_positions:
             raise ValueError(

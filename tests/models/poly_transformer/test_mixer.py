@@ -182,9 +182,9 @@ def test_learned_positions_end():
     with pytest.raises(ValueError, match="13 tokens"):
         triangular(x, position_ids=torch.tensor([[*range(13), 0]]))
     for mixer in (toeplitz, triangular):
-        (module,) = [module for module in mixer.modules() if hasattr(module, "set_context_length")]
+        (module,) = [module for module in mixer.modules() if hasattr(module, "check_context_length")]
         with pytest.raises(ValueError, match="the context length cannot be changed"):
-            module.set_context_length(20)
+            module.check_context_length(20)
 
 
 def test_a_triangular_cache_ends_where_the_positions_do():
