@@ -83,7 +83,8 @@ def replace_mixers(
     """Return a hybrid with other mixers in some layers of a model, and copies of all other weights.
 
     New mixers are drawn as the configuration says; with `zero_init_outputs` they begin by adding nothing. Norms,
-    feed-forwards and convolutions before the mixers stay. The model has to be healed by a short training.
+    feed-forwards and convolutions before the mixers stay. The mixer "short_conv" has no convolution before it: a layer
+    that gets it loses its own, and one that had it gets a new one. The model has to be healed by a short training.
 
     Args:
         model: a hybrid, or a model of a family that [`to_hybrid`] takes; not distilled.
@@ -126,13 +127,11 @@ def replace_mixers(
         fields[name] = {**fields.get(name, {}), **own}
     kept = {name: own for name, own in fields.items() if name in after}
     new_config = SeqMixHybridConfig(**_shared_fields(config), mixer_types=after, mixer_configs=kept)
-    new_parts = tuple(_prefix(hybrid, layer) for layer in changed)
-    return _with_weights(HYBRID_FAMILY, hybrid, new_config, left_out=new_parts)
-
-
-def _prefix(model: SeqMixPreTrainedModel, layer: int) -> str:
-    backbone = "" if model.base_model is model else f"{model.base_model_prefix}."
-    return f"{backbone}layers.{layer}.mixer."
+    backbone = "" if hybrid.base_model is hybrid else f"{hybrid.base_model_prefix}."
+    new_parts = [f"{backbone}layers.{layer}.mixer." for layer in changed]
+    one_sided = [layer for layer in changed if "short_conv" in (before[layer], after[layer])]
+    new_parts += [f"{backbone}layers.{layer}.short_conv." for layer in one_sided]  # see `build_short_convolution`
+    return _with_weights(HYBRID_FAMILY, hybrid, new_config, left_out=tuple(new_parts))
 
 
 def _shared_fields(config: SeqMixConfig) -> dict[str, Any]:
@@ -176,7 +175,7 @@ def _with_weights(
         family: of the new model.
         model: whose weights are copied.
         config: of the new model.
-        left_out: beginnings of the names of weights that stay as drawn, in the dtype of the model.
+        left_out: beginnings of the names of weights that are not copied; new ones stay as drawn, in the model's dtype.
     """
     name = type(model).__name__
     head = next((suffix for suffix in sorted(AUTO_CLASSES, key=len, reverse=True) if name.endswith(suffix)), None)

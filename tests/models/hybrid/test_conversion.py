@@ -187,6 +187,35 @@ def test_a_replaced_mixer_is_new_and_all_else_is_kept():
     before.remove()
 
 
+@pytest.mark.parametrize("head", ["Model", "ForCausalLM"])
+@pytest.mark.parametrize(("old", "new"), [("tnn", "short_conv"), ("short_conv", "attention")])
+def test_only_the_mixer_that_is_no_convolution_has_one_before_it(old, new, head, tmp_path):
+    model = hybrid("tnn", old, head=head, short_conv_taps=3)
+    found = replace_mixers(model, {1: new}, {"attention": {"num_heads": 2}} if new == "attention" else None).eval()
+    prefix = "" if head == "Model" else "model."
+    anew = (f"{prefix}layers.1.mixer.", f"{prefix}layers.1.short_conv.")
+    kept, weights = model.state_dict(), found.state_dict()
+    shared = {name for name in weights if not name.startswith(anew)}
+    assert shared == {name for name in kept if not name.startswith(anew)}
+    assert all(torch.equal(weights[name], kept[name]) for name in shared)
+    assert f"{prefix}layers.0.short_conv.weight" in shared
+    # Taps begin as no convolution.
+    assert (f"{anew[1]}weight" in weights) == (new != "short_conv")
+    if new != "short_conv":
+        x = torch.randn(2, 5, 16)
+        assert torch.equal(found.base_model.layers[1].short_conv(x), x)
+    found.save_pretrained(tmp_path)
+    ids = torch.randint(VOCAB, (2, 6))
+    wanted = outputs(found, input_ids=ids)
+    assert torch.equal(outputs(type(found).from_pretrained(tmp_path).eval(), input_ids=ids), wanted)
+
+
+def test_a_convolution_that_both_mixers_have_before_them_stays():
+    model = hybrid("tnn", "attention", short_conv_taps=3)
+    found = replace_mixers(model, {"attention": "fd_tnn"}, {"fd_tnn": ENCODER})
+    assert torch.equal(found.model.layers[1].short_conv.weight, model.model.layers[1].short_conv.weight)
+
+
 def test_mixers_of_a_family_can_be_replaced():
     found = replace_mixers(make("tnn", "ForCausalLM"), {1: "attention"}, {"attention": {"num_heads": 4}})
     assert found.config.layer_mixers == ["tnn", "attention"]
