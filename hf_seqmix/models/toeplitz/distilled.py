@@ -99,6 +99,9 @@ class DistillableDecoder:
     ) -> DistillationReport:
         """Replace the tail of each kernel, in decoding, by decaying modes: a token then costs the same at any length.
 
+        Kernels are those of TNN and FD-TNN. Layers of other mixers, the polynomial one with "toeplitz" mixing among
+        them, decode as before.
+
         Args:
             order: number of poles of every layer; None for the smallest in each layer that meets the tolerance.
             tolerance: on |k - k'|_1 / |k|_1 of every channel, by which outputs of the layer change at most for inputs
@@ -109,13 +112,15 @@ class DistillableDecoder:
             Orders, singular values, bounds and errors of all layers, see `DistillationReport`.
 
         Raises:
-            ValueError: for a model without causal Toeplitz layers, a kernel without an end (decay 1 and no
+            ValueError: for a model without causal layers of TNN or FD-TNN, a kernel without an end (decay 1 and no
                 `kernel_max_lag`), and a tolerance that no order meets; the model then stays as it was.
         """
         model: Any = self
         operators = _operators(model)
         if not operators:
-            raise ValueError(f"{type(self).__name__} has no causal Toeplitz layer, so there is no kernel to distill.")
+            raise ValueError(
+                f"{type(self).__name__} has no causal Toeplitz layer of TNN or FD-TNN: there is no kernel to distill."
+            )
         fits = {}
         for layer, operator in operators.items():
             try:
@@ -155,12 +160,21 @@ class DistillableDecoder:
 
 
 def _operators(model: Any) -> dict[int, Any]:
-    """Return the causal Toeplitz operators of a model by the number of their layer."""
+    """Return the causal Toeplitz operators of a model whose modes its configuration can name, by their layer."""
+    mixers = set(_distillable_mixers(model))
     operators: dict[int, Any] = {
-        layer: getattr(block.mixer, "operator", None) for layer, block in enumerate(model.model.layers)
+        layer: getattr(block.mixer, "operator", None)
+        for layer, (name, block) in enumerate(zip(model.config.layer_mixers, model.model.layers, strict=False))
+        if name in mixers
     }
     # By what they have, not by their class: a hybrid without Toeplitz layers needs no Toeplitz products.
     return {layer: each for layer, each in operators.items() if hasattr(each, "tail") and each.is_causal}
+
+
+def _distillable_mixers(model: Any) -> dict[str, Any]:
+    """Return the configurations, by the names of their mixers, that say how many modes a layer has."""
+    configs = {name: model.config.mixer_config(name) for name in set(model.config.layer_mixers)}
+    return {name: each for name, each in configs.items() if "decoder_modes" in type(each).__dataclass_fields__}
 
 
 @torch.no_grad()
@@ -182,10 +196,7 @@ def _all_taps(operator: Any) -> Tensor:
 
 def _configure(model: Any, modes: list[int] | None, exact_taps: int | None) -> None:
     """Say in the configuration which layers have modes."""
-    for name in set(model.config.layer_mixers):
-        config = model.config.mixer_config(name)
-        if "decoder_modes" not in type(config).__dataclass_fields__:
-            continue
+    for name, config in _distillable_mixers(model).items():
         if config is model.config:
             config.decoder_modes, config.decoder_taps = modes, exact_taps
             continue

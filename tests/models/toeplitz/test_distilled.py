@@ -31,7 +31,19 @@ MODELS = {
             short_conv_taps=3,
         )
     ),
+    "learned_taps": lambda: SeqMixHybridForCausalLM(
+        SeqMixHybridConfig(
+            **SIZES,
+            mixer_types=["poly_transformer", "tnn"],
+            mixer_configs={
+                "poly_transformer": {"mixing": "toeplitz", "num_attention_heads": 2},
+                "tnn": {"decay": 0.9},
+            },
+            max_position_embeddings=400,
+        )
+    ),
 }
+LAYERS = {"tnn": [0, 1], "fd_tnn": [0, 1], "hybrid": [0, 2], "learned_taps": [1]}
 
 
 def build(name, seed=0):
@@ -117,11 +129,11 @@ def test_modes_are_saved_with_the_model(distilled, tmp_path):
         assert all(torch.equal(copied.state_dict()[name], bits) for name, bits in modes.items())
 
 
-def test_the_way_back(distilled):
+def test_the_way_back(distilled, request):
     model, ids = copy.deepcopy(distilled[0]), distilled[3]
     exact = model(ids, use_cache=False).logits
     model.undo_distillation()
-    fresh = MODELS[{"TNNConfig": "tnn", "FDTNNConfig": "fd_tnn"}.get(type(model.config).__name__, "hybrid")]()
+    fresh = MODELS[request.node.callspec.params["distilled"]]()
     assert set(model.state_dict()) == set(fresh.state_dict())
     for field in ("decoder_modes", "decoder_taps", "mixer_configs"):
         assert getattr(model.config, field, None) == getattr(fresh.config, field, None)
@@ -129,10 +141,10 @@ def test_the_way_back(distilled):
     assert_same(model(ids).logits, exact)
 
 
-def test_the_report_says_what_each_layer_costs(distilled):
+def test_the_report_says_what_each_layer_costs(distilled, request):
     model, oracle, report, ids = distilled
     rows = report.rows()
-    assert [row["layer"] for row in rows] == list(report.fits)
+    assert [row["layer"] for row in rows] == list(report.fits) == LAYERS[request.node.callspec.params["distilled"]]
     assert all(0 < row["error"] <= 1e-2 and row["tap_error"] <= row["tap_bound"] for row in rows)
     assert str(report).count("\n") == len(rows) + 1
     errors = report.measure(ids)
@@ -144,10 +156,26 @@ def test_the_report_says_what_each_layer_costs(distilled):
     assert all(model.model.layers[layer].mixer.operator.tail is not None for layer in report.fits)
 
 
+def test_a_refused_hybrid_stays_as_it_was():
+    model = build("learned_taps")
+    ids, config = torch.randint(1, VOCAB, (2, 9)), copy.deepcopy(model.config.to_dict())
+    before, weights = model(ids).logits, {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(ValueError, match=r"layer 1: .*keep more exact taps"):
+        model.distill_decoder(tolerance=1e-8, exact_taps=1)
+    assert model.config.to_dict() == config
+    assert model.state_dict().keys() == weights.keys()
+    assert all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    assert torch.equal(model(ids).logits, before)
+
+
 def test_what_cannot_be_distilled_is_refused():
     attention = SeqMixHybridForCausalLM(SeqMixHybridConfig(**(SIZES | {"hidden_size": 16}), num_hidden_layers=1))
     with pytest.raises(ValueError, match="no causal Toeplitz layer"):
         attention.distill_decoder()
+    own = {"poly_transformer": {"mixing": "toeplitz"}}
+    learned = SeqMixHybridForCausalLM(SeqMixHybridConfig(**SIZES, mixer_types=["poly_transformer"], mixer_configs=own))
+    with pytest.raises(ValueError, match="no causal Toeplitz layer of TNN or FD-TNN"):
+        learned.distill_decoder()
     endless = TNNForCausalLM(TNNConfig(**SIZES, num_hidden_layers=1, decay=1.0))
     with pytest.raises(ValueError, match=r"has no end.*or a kernel_max_lag"):
         endless.distill_decoder()
