@@ -159,6 +159,12 @@ class SeqMixConfig(PreTrainedConfig):
                 "configuration. Leave it out; or is this the configuration of another kind of model?"
             )
         self._set_image_defaults()
+        self.derive_fields()
+        self.check_architecture()
+        super().__post_init__(**kwargs)
+
+    def derive_fields(self) -> None:
+        """Set the fields that are None to what follows from others; a family extends it."""
         if self.intermediate_size is None:
             self.intermediate_size = self.intermediate_ratio * self.hidden_size
         if self.embedding_scale is None:
@@ -173,8 +179,6 @@ class SeqMixConfig(PreTrainedConfig):
             self.classifier_head = "mlp" if self.norm_position == "post" else "linear"
         if self.classifier_dropout is None:
             self.classifier_dropout = self.hidden_dropout
-        self.check_architecture()
-        super().__post_init__(**kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -348,6 +352,17 @@ class SeqMixConfig(PreTrainedConfig):
         check_image_fields(self.num_channels, self.image_size, self.patch_size)
         if self.image_shape is not None:
             self.image_shape.check_model(self.num_segments, self.max_position_embeddings)
+
+    def complete(self) -> None:
+        """Derive the fields that are None, and check all again: fields can be set in between.
+
+        `from_pretrained(folder, copy_head=True)` sets fields so. A model calls this before anything is built.
+
+        Raises:
+            ValueError: as for a new configuration.
+        """
+        self.derive_fields()
+        self.check_architecture()
 
     def validate_architecture(self) -> None:
         """Check again after init and before saving: fields can be set in between."""

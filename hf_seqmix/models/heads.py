@@ -42,7 +42,6 @@ class SeqMixHead(SeqMixPreTrainedModel):
     shifts_labels = False
 
     def __init__(self, config: SeqMixConfig) -> None:
-        self._check_config(config)
         super().__init__(config)
         self.model: SeqMixModel = self.base_model_class(config)
 
@@ -65,7 +64,7 @@ class SeqMixHead(SeqMixPreTrainedModel):
         return loss_function if auxiliary is None else add_auxiliary(loss_function, auxiliary, self.shifts_labels)
 
     def _check_config(self, config: SeqMixConfig) -> None:
-        """Refuse, before anything is allocated, a configuration that this head makes no sense with."""
+        super()._check_config(config)
         if config.image_shape is not None:
             raise ValueError(
                 f"image_size is set, but {type(self).__name__} reads text: leave it out, or use the head for image "

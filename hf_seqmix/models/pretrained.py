@@ -33,6 +33,14 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     _can_compile_fullgraph = True
     _can_record_outputs = {"hidden_states": SeqMixBlock, "attentions": OutputRecorder(WeighingMixer, index=1)}
 
+    def __init__(self, config: SeqMixConfig, *args: Any, **kwargs: Any) -> None:
+        config.complete()
+        self._check_config(config)
+        super().__init__(config, *args, **kwargs)
+
+    def _check_config(self, config: SeqMixConfig) -> None:
+        """Refuse, before anything is allocated, a configuration that the class makes no sense with."""
+
     def __init_subclass__(cls, **kwargs: Any) -> None:
         # The library writes `config_class` into every class. A head comes first among the bases of a family's class,
         # and would hand on the configuration of no family.

@@ -5,8 +5,9 @@ import math
 from pathlib import Path
 
 import pytest
+import torch
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
 
 import hf_seqmix
 from hf_seqmix import (
@@ -21,6 +22,7 @@ from hf_seqmix import (
 from hf_seqmix.hub.concatenation.source_modules import Package
 from hf_seqmix.models import configuration, mixers
 from hf_seqmix.models.auto import FAMILIES
+from tests.ecosystem.tiny import CAUSAL, tiny_config, tiny_model
 
 
 @pytest.mark.parametrize(
@@ -172,3 +174,45 @@ def test_mixers_are_known_by_their_configurations(monkeypatch):
     register_mixer("mine", AnotherConfig, lambda config, layer_idx: None)
     assert known == {"mine": AnotherConfig}
     del mixers.MIXERS["mine"]
+
+
+class TestFieldsSetLater:
+    """`from_pretrained` sets fields of a configuration that is made: they count as those of a new one."""
+
+    @pytest.mark.parametrize("model_type", CAUSAL)
+    def test_a_copy_head_is_added_when_a_model_is_loaded(self, model_type, tmp_path):
+        model = tiny_model(model_type)
+        model.save_pretrained(tmp_path)
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path, copy_head=True)
+        assert loaded.config.copy_head_rank == tiny_config(model_type, copy_head=True).copy_head_rank
+        for name, value in model.state_dict().items():
+            assert torch.equal(loaded.state_dict()[name], value), name
+        ids = torch.arange(12).view(1, 12)
+        assert loaded(ids, labels=ids).loss.isfinite()
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"num_hidden_layers": 3}, "mixer_types names 2 layers, but num_hidden_layers is 3"),
+            ({"mixer_types": []}, r"mixer_types is \[\]; it must name a mixer for each layer"),
+            ({"mixer_types": ["tnn", "rnn"]}, "mixer_types names 'rnn'"),
+            ({"embedding_scale": -1.0}, "embedding_scale is -1.0; it must be greater than 0"),
+            ({"hidden_act": "sine"}, "hidden_act is 'sine'; it must be one of"),
+        ],
+    )
+    def test_a_wrong_field_is_refused_before_the_model_is_built(self, fields, message, tmp_path):
+        tiny_model("seqmix_hybrid").save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=message):
+            AutoModelForCausalLM.from_pretrained(tmp_path, **fields)
+        config = tiny_config("seqmix_hybrid")
+        for name, value in fields.items():
+            setattr(config, name, value)
+        with pytest.raises(ValueError, match=message):
+            AutoModel.from_config(config)
+
+    def test_what_is_not_given_follows_from_the_other_fields(self, tmp_path):
+        tiny_model("tnn").save_pretrained(tmp_path)
+        loaded = AutoModelForCausalLM.from_pretrained(tmp_path, num_hidden_layers=1)
+        loaded.config.intermediate_size = None
+        again = AutoModelForCausalLM.from_config(loaded.config)
+        assert again.config.intermediate_size == tiny_config("tnn").intermediate_size

@@ -57,10 +57,11 @@ class AttentionConfig(SeqMixConfig):
     head_dim: int | None = None  # type: ignore[assignment]
     rope_theta: float | int | None = 10000.0
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def derive_fields(self) -> None:
+        """Share the channels out to the heads, beside what every model derives."""
         if self.head_dim is None and self.num_heads > 0 and self.hidden_size % self.num_heads == 0:
             self.head_dim = self.hidden_size // self.num_heads
-        super().__post_init__(**kwargs)
+        super().derive_fields()
 
     @property
     def num_attention_heads(self) -> int:
@@ -102,8 +103,8 @@ class SeqMixHybridConfig(SeqMixConfig):
     mixer_types: list[str] | None = None
     mixer_configs: dict[str, dict[str, Any]] | None = None
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        self.check_fields(kwargs)
+    def derive_fields(self) -> None:
+        """Name the mixer of each layer and the fields of each mixer, beside what every model derives."""
         if self.num_hidden_layers == 0:
             self.num_hidden_layers = 7 if self.mixer_types is None else len(self.mixer_types)
         if self.mixer_types is None:
@@ -114,7 +115,7 @@ class SeqMixHybridConfig(SeqMixConfig):
         self.mixer_configs = _with_fields_added_later(
             self.mixer_types, self.mixer_configs, lambda mixer, field: getattr(mixer, field)
         )
-        super().__post_init__(**kwargs)
+        super().derive_fields()
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -178,6 +179,11 @@ class SeqMixHybridConfig(SeqMixConfig):
 
     def check_architecture(self) -> None:
         """Check the shared fields, the names of the mixers, and the configuration of each."""
+        if not self.mixer_types:
+            raise ValueError(
+                f"mixer_types is {self.mixer_types}; it must name a mixer for each layer, or fewer that are to be "
+                f"repeated: {', '.join(sorted(MIXER_CONFIGS))}."
+            )
         super().check_architecture()
         types = self.layer_mixers
         if len(types) != self.num_hidden_layers:

@@ -1,6 +1,6 @@
 """Configuration of iterated piecewise affine (IPA) models."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
@@ -57,7 +57,8 @@ class IPAConfig(SeqMixConfig):
     token_shift: int = 0
     tie_iterations: bool = False
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def derive_fields(self) -> None:
+        """Set ranks, centers and offsets, beside what every model derives."""
         if self.rank is None:
             check_range("num_centers", self.num_centers, low=1)
             if self.hidden_size % self.num_centers:
@@ -72,9 +73,9 @@ class IPAConfig(SeqMixConfig):
             self.copy_head_rank = self.rank
         if self.num_row_centers is None:
             self.num_row_centers = self.num_centers
-        super().__post_init__(**kwargs)
-        if self.max_relative_distance is None:  # not before: images set the number of positions
+        if self.max_relative_distance is None:
             self.max_relative_distance = self.max_position_embeddings
+        super().derive_fields()
 
     @property
     def num_blocks(self) -> int:

@@ -93,7 +93,7 @@ def test_fewer_names_are_repeated():
             {"mixer_types": ["tnn"] * 2, "num_hidden_layers": 3},
             "mixer_types names 2 layers, but num_hidden_layers is 3",
         ),
-        ({"mixer_types": [], "num_hidden_layers": 3}, "mixer_types names 0 layers, but num_hidden_layers is 3"),
+        ({"mixer_types": [], "num_hidden_layers": 3}, "mixer_types is \\[\\]; it must name a mixer for each layer"),
         ({"mixer_configs": {"attention": {"num_heads": 3}}}, "num_heads is 3, which does not divide hidden_size 512"),
         ({"mixer_configs": {"attention": {"heads": 3}}}, "sets heads: the mixer has no such field"),
         ({"mixer_configs": {"tnn": {"hidden_size": 3}}}, "sets hidden_size: these are fields of the whole model"),
