@@ -168,7 +168,8 @@ class SeqMixConfig(PreTrainedConfig):
         if self.intermediate_size is None:
             self.intermediate_size = self.intermediate_ratio * self.hidden_size
         if self.embedding_scale is None:
-            self.embedding_scale = math.sqrt(max(self.hidden_size, 0)) if self.is_causal else 1.0
+            of_words = self.is_causal and self.image_size is None
+            self.embedding_scale = math.sqrt(max(self.hidden_size, 0)) if of_words else 1.0
         if self.copy_head and self.copy_head_rank is None:
             self.copy_head_rank = min(64, self.hidden_size)
         if self.linear_init is None:
@@ -225,11 +226,7 @@ class SeqMixConfig(PreTrainedConfig):
     def _set_image_defaults(self) -> None:
         check_image_fields(self.num_channels, self.image_size, self.patch_size)
         image = self.image_shape
-        if image is None:
-            return
-        if self.embedding_scale is None:
-            self.embedding_scale = 1.0
-        if self.max_position_embeddings == SeqMixConfig.max_position_embeddings:
+        if image is not None and self.max_position_embeddings == SeqMixConfig.max_position_embeddings:
             self.max_position_embeddings = image.num_patches
 
     @property

@@ -72,6 +72,7 @@ class CopyHead(nn.Module):
         past: int | Tensor,
         embed: nn.Module,
         lm_head: nn.Module,
+        vocabulary: int,
         *,
         input_ids: Tensor | None,
         attention_mask: Tensor | dict[str, Tensor | None] | None = None,
@@ -90,6 +91,7 @@ class CopyHead(nn.Module):
             past: how many positions the cache held before this call.
             embed: maps ids to embeddings.
             lm_head: maps hidden states to logits.
+            vocabulary: how many logits.
             input_ids: (batch, length).
             attention_mask: as for the backbone.
             position_ids: as for the backbone.
@@ -137,7 +139,7 @@ class CopyHead(nn.Module):
             keys,
             ids,
             lm_head.__call__,
-            _rows(embed),
+            vocabulary,
             packed,
             targets,
         )
@@ -272,12 +274,6 @@ class CopyHead(nn.Module):
         # Classes last: a transposed tensor would be several times as slow.
         nll = nn.functional.cross_entropy(logits.to(dtype).flatten(0, 1), targets.flatten(), reduction="none")
         return log_sum(log_stay.squeeze(-1) - nll.view(targets.shape), copied)
-
-
-def _rows(embed: nn.Module) -> int:
-    """Return how many tokens an embedding has; 1 where the embedding does not say."""
-    weight = getattr(embed, "weight", None)
-    return 1 if weight is None else int(weight.shape[0])
 
 
 def _embed(ids: Tensor, embed: nn.Module) -> Tensor:

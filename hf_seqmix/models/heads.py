@@ -199,7 +199,8 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
         """
         if self.copy_head is None:
             return self.lm_head(hidden_states[:, kept])
-        return self.copy_head.predict(hidden_states, kept, past, self.get_input_embeddings(), self.lm_head, **call)
+        modules = self.get_input_embeddings(), self.lm_head
+        return self.copy_head.predict(hidden_states, kept, past, *modules, self.config.vocab_size, **call)
 
     def _has_library_loss(self) -> bool:
         """Return whether neither the user nor a subclass has another loss, or other logits."""
@@ -255,6 +256,7 @@ class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
             past,
             self.get_input_embeddings(),
             self.lm_head,
+            self.config.vocab_size,
             targets=torch.where(counted, shift_labels, 0),
             **call,
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers import initialization as init
 
 from .._compat import OutputRecorder, PicklableCapture
@@ -34,8 +34,14 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     _can_record_outputs = {"hidden_states": SeqMixBlock, "attentions": OutputRecorder(WeighingMixer, index=1)}
 
     def __init__(self, config: SeqMixConfig, *args: Any, **kwargs: Any) -> None:
-        config.complete()
-        self._check_config(config)
+        if hasattr(config, "complete"):
+            config.complete()
+            self._check_config(config)
+        elif isinstance(config, PreTrainedConfig):
+            raise TypeError(
+                f"{type(self).__name__} is built from a {self.config_class.__name__}; given {type(config).__name__}: "
+                "take the model class of that configuration, or AutoModel.from_config."
+            )
         super().__init__(config, *args, **kwargs)
 
     def _check_config(self, config: SeqMixConfig) -> None:
@@ -65,8 +71,8 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
 
         Raises:
             ValueError: for learned positions, of which there are a fixed number, for a model of images, for SKI-TNN,
-                whose inducing points already go on at the same spacing, and for matrices that are learned for each
-                position ("toeplitz" and "triangular" mixing); the model then stays as it was.
+                whose inducing points already go on at the same spacing, and for "toeplitz" and "triangular" mixing,
+                whose matrices are learned for each position. The model then stays as it was.
         """
         if length < 1:
             raise ValueError(f"the context length is {length}; it must be at least 1.")

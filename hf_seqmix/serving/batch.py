@@ -238,7 +238,7 @@ def _check_drawable(highest: float) -> None:
     """Refuse to draw a token of a row without probabilities.
 
     Args:
-        highest: score of the row.
+        highest: the highest score of the row.
 
     Raises:
         ValueError: if all tokens are excluded, or a score is NaN or infinite.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from huggingface_hub.errors import StrictDataclassClassValidationError, StrictDataclassFieldValidationError
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, BertConfig
 
 import hf_seqmix
 from hf_seqmix import (
@@ -216,3 +216,28 @@ class TestFieldsSetLater:
         loaded.config.intermediate_size = None
         again = AutoModelForCausalLM.from_config(loaded.config)
         assert again.config.intermediate_size == tiny_config("tnn").intermediate_size
+
+    @pytest.mark.parametrize(
+        ("model_type", "fields"),
+        [
+            ("tnn", {"image_size": 8, "is_causal": True, "embedding_scale": None}),
+            ("poly_transformer", {"degree": None}),
+            ("poly_transformer", {"normalization": "static", "norm_type": "simple_rms"}),
+            ("ipa", {"rank": None, "max_relative_distance": None}),
+            ("seqmix_hybrid", {"mixer_types": ["tnn"]}),
+        ],
+    )
+    def test_fields_set_later_count_as_those_of_a_new_configuration(self, model_type, fields):
+        expected = tiny_config(model_type, **fields)
+        config = tiny_config(model_type, **{name: fields[name] for name in fields if name == "image_size"})
+        for name, value in fields.items():
+            setattr(config, name, value)
+        config.complete()
+        assert {name: getattr(config, name) for name in fields} == {name: getattr(expected, name) for name in fields}
+
+    @pytest.mark.parametrize(
+        ("config", "message"), [("tnn", "should be an instance of"), (BertConfig(), "BertConfig")]
+    )
+    def test_what_is_no_configuration_of_the_family(self, config, message):
+        with pytest.raises(TypeError, match=message):
+            TNNForCausalLM(config)

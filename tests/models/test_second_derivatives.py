@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hf_seqmix.models import copy_head
 from tests.ecosystem.tiny import CAUSAL, tiny_model
 
 IDS = torch.arange(22).view(2, 11) * 7 % 31
@@ -22,14 +23,14 @@ def attention_by_its_formula():
         yield
 
 
-@pytest.mark.parametrize("copy_head", [False, True])
+@pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize("model_type", CAUSAL)
-def test_a_product_with_the_hessian(model_type, copy_head):
-    model = tiny_model(model_type, copy_head=copy_head).double()
+def test_a_product_with_the_hessian(model_type, copies):
+    model = tiny_model(model_type, copy_head=copies).double()
     weight = model.get_input_embeddings().weight
     direction = torch.randn(weight.shape, dtype=weight.dtype, generator=torch.Generator().manual_seed(0))
     slope = (gradient(model, create_graph=True) * direction).sum()
-    if copy_head or model_type == "ipa":
+    if copies or model_type == "ipa":
         with pytest.raises(RuntimeError, match="second derivatives are not implemented"):
             torch.autograd.grad(slope, weight)
         return
@@ -41,3 +42,13 @@ def test_a_product_with_the_hessian(model_type, copy_head):
         ends.append(gradient(model))
     expected = (ends[0] - ends[1]) / (2 * STEP)
     assert (product - expected).norm() < 1e-2 * expected.norm()
+
+
+@pytest.mark.parametrize(("model_type", "fields"), [("ipa", {}), ("tnn", {"copy_head": True})])
+def test_first_derivatives_with_a_graph_and_checkpoints(model_type, fields, monkeypatch):
+    """A graph of the gradients may be asked for where only the gradients are wanted."""
+    model = tiny_model(model_type, **fields).double().train()
+    expected = gradient(model)
+    monkeypatch.setattr(copy_head, "_BYTES", 1)  # blocks of one query, which are checkpoints
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    torch.testing.assert_close(gradient(model, create_graph=True), expected)

@@ -135,9 +135,9 @@ class SeqMixHybridConfig(SeqMixConfig):
         return MIXER_CONFIGS[mixer_type](**{**shared, **changed, **own})
 
     def mixer_configs_at(self, length: int) -> dict[str, dict[str, Any]]:
-        """Return `mixer_configs` by which layers stay as they were made when `max_position_embeddings` is `length`.
+        """Return `mixer_configs` for a model whose `max_position_embeddings` becomes `length` and whose layers stay.
 
-        A field whose default follows from `max_position_embeddings`, such as the offsets of IPA, is named there.
+        They name each field whose default follows from `max_position_embeddings`, such as the offsets of IPA.
         """
         kept = dict(self.mixer_configs or {})
         for name in sorted(set(self.layer_mixers)):

@@ -81,12 +81,13 @@ class PolyTransformerConfig(SeqMixConfig):
     soft_degree_target: float | int = math.e
     degree_penalty: float | int = 0.01
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def derive_fields(self) -> None:
+        """Set the degree and the norms between blocks, beside what every model derives."""
         if self.degree is None and self.layer_degrees is None and self.head_degrees is None:
             self.degree = 4 if self.degree_form == "soft" else 3
         if self.norm_type == SeqMixConfig.norm_type and self.normalization in _NORM_TYPES:
             self.norm_type = _NORM_TYPES[self.normalization][0]
-        super().__post_init__(**kwargs)
+        super().derive_fields()
 
     @property
     def cache_layer_type(self) -> str:  # type: ignore[override]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .dispatch import dispatch
-from .once import once, ties
+from .once import once, tie
 
 __all__ = ["add_copies", "log_sum"]
 
@@ -29,7 +29,7 @@ def add_copies(log_model: Tensor, shares: Tensor, ids: Tensor) -> Tensor:
         (batch, queries, vocabulary), where it was run eagerly with one derivative at most.
     """
     if dispatch(log_model, shares)[0] == "eager":
-        added: Tensor = _AddCopies.apply(log_model, shares, ids, *ties(log_model, shares))
+        added: Tensor = _AddCopies.apply(log_model, shares, ids, tie(log_model, shares))
         return added
     copied = torch.zeros_like(log_model).scatter_add(-1, ids.unsqueeze(1).expand_as(shares), shares)
     return log_sum(log_model, copied)
@@ -43,19 +43,19 @@ def log_sum(log_model: Tensor, copied: Tensor) -> Tensor:
 
 class _AddCopies(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, log_model: Tensor, shares: Tensor, ids: Tensor, *tied: Tensor) -> Tensor:
+    def forward(ctx: Any, log_model: Tensor, shares: Tensor, ids: Tensor, tied: Tensor) -> Tensor:
         target = ids.unsqueeze(1).expand_as(shares)
         copied = torch.zeros_like(log_model).scatter_add_(-1, target, shares).gather(-1, target)
         here = log_model.gather(-1, target)
         both = log_sum(here, copied)
-        ctx.save_for_backward(ids, here, both, copied, *tied)
+        ctx.save_for_backward(ids, here, both, copied, tied)
         return log_model.scatter(-1, target, both)  # places of one token have one value
 
     @staticmethod
     @once
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        ids, here, both, copied, *tied = ctx.saved_tensors
+        ids, here, both, copied, _ = ctx.saved_tensors
         target = ids.unsqueeze(1).expand_as(here)
         of_both = gradient.gather(-1, target)
         of_shares = torch.where(copied > 0, of_both * torch.exp(-both), 0)
-        return gradient.scatter(-1, target, of_both * torch.exp(here - both)), of_shares, None, *[None] * len(tied)
+        return gradient.scatter(-1, target, of_both * torch.exp(here - both)), of_shares, None, None
