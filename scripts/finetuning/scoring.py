@@ -19,6 +19,9 @@ from hf_seqmix.training.tables import markdown_table
 
 Task = SequenceClassification | ImageClassification | TokenClassification | QuestionAnswering
 
+OUTSIDE = "O"
+"""Tag of tokens that belong to no entity."""
+
 
 def default_metrics(task: Task) -> list[str]:
     """Return the metrics of a task, the one that decides first."""
@@ -35,7 +38,8 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
     """Return all metrics of predictions against references.
 
     Several classes: F1 is the mean over classes ("macro"); two: that of the second; several labels: of all decisions
-    together ("micro"). Regressions get their mean squared error too, the one figure that a constant has.
+    together ("micro"). Of tokens F1 is the mean over all tags but "O", which says that a token belongs to no entity.
+    Regressions get their mean squared error too, the one figure that a constant has.
     """
     several = isinstance(task, Classification) and task.problem_type == "multi_label_classification"
     if isinstance(task, TokenClassification):
@@ -48,6 +52,9 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
         if name == "f1" and not isinstance(task, QuestionAnswering):
             average = "micro" if several else "binary" if len(task.label_names) == 2 else "macro"
             options = {"average": average}
+            if isinstance(task, TokenClassification):
+                entities = [index for index, tag in enumerate(task.label_names) if tag != OUTSIDE]
+                options = {"average": "macro", "labels": entities or None}
         metric = load_metric(name, "multilabel" if several else None)
         result |= metric.compute(predictions=predictions, references=references, **options)
     if isinstance(task, Classification) and task.problem_type == "regression":

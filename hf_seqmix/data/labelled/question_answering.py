@@ -67,8 +67,8 @@ class QuestionAnswering:
             `first_token` (position of the first token of context) and `offsets` (characters of each token of context).
 
         Raises:
-            ValueError: a column is missing, the stride leaves windows no way to advance, or the tokenizer does not say
-                which characters its tokens stand for.
+            ValueError: a column is missing, an answer is not where its row says, the stride leaves windows no way to
+                advance, or the tokenizer does not say which characters its tokens stand for.
         """
         require_columns(split, self.columns[: 2 + self.has_labels(split)], name)
         return split.map(
@@ -79,6 +79,7 @@ class QuestionAnswering:
                 max_length=max_length,
                 stride=self.stride,
                 labelled=self.has_labels(split),
+                name=name,
             ),
             batched=True,
             batch_size=100,
@@ -131,6 +132,7 @@ def _encode_questions(
     max_length: int,
     stride: int,
     labelled: bool,
+    name: str,
 ) -> dict[str, list[Any]]:
     rows = []
     questions = tokenize(tokenizer, [question.strip() for question in batch["question"]])
@@ -145,7 +147,10 @@ def _encode_questions(
                 f"max_length {max_length} leaves {window} tokens of context beside a question, and windows overlap by "
                 f"{stride}; give a larger max_length or a smaller stride."
             )
-        answer = _answer_tokens(batch["answers"][row], offsets) if labelled else None
+        answer = None
+        if labelled:
+            _check_answer(batch["answers"][row], context, f"row {index} of the {name} data")
+            answer = _answer_tokens(batch["answers"][row], offsets)
         for begin in range(0, max(1, len(ids) - stride), window - stride):
             end = min(begin + window, len(ids))
             inside = answer is not None and begin <= answer[0] and answer[1] < end
@@ -160,6 +165,19 @@ def _encode_questions(
                 }
             )
     return to_columns(rows)
+
+
+def _check_answer(answers: dict[str, list[Any]], context: str, place: str) -> None:
+    """Raise a `ValueError` if the first answer is not where it is said to be, case and kinds of spaces aside."""
+    if not answers["text"]:
+        return
+    text, start = answers["text"][0], answers["answer_start"][0]
+    found = context[max(start, 0) : max(start, 0) + len(text)]
+    if start < 0 or found.casefold().split() != text.casefold().split():
+        raise ValueError(
+            f"{place}: the answer {text!r} does not stand at answer_start {start} of the context, where {found!r} "
+            "stands. Count characters, not bytes, in the context as it is given."
+        )
 
 
 def _answer_tokens(answers: dict[str, list[Any]], offsets: list[tuple[int, int]]) -> tuple[int, int] | None:

@@ -165,11 +165,12 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
     try:
         return datasets.load_dataset(kinds[0], data_files=data_files, streaming=streaming, **options)
     except datasets.exceptions.DatasetGenerationError as error:
-        reason = error.__cause__ or error
+        reason = str(error.__cause__ or error).strip().splitlines()[0].rstrip(".")
+        advice = "Check that the content is what the extension says."
+        if "Multiple matches" in reason:  # pyarrow's words
+            reason, advice = "two columns have one name", "Rename one of them."
         raise ValueError(
-            f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason} Check that the content is"
-            " what"
-            " the extension says."
+            f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason}. {advice}"
         ) from error
 
 
@@ -248,13 +249,18 @@ def _check_file(path: Path, binary: bool) -> None:
             try:
                 decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
+                given = "utf-16" if _begins_as_utf16(path) else "latin1"
                 raise ValueError(
-                    f"{path} is not UTF-8: {error.reason} at byte {start + error.start}. Convert it first, for"
-                    " example with"
-                    f" `iconv -f latin1 -t utf-8`."
+                    f"{path} is not UTF-8: {error.reason} at byte {start + error.start}. Convert it first, for "
+                    f"example with `iconv -f {given} -t utf-8`."
                 ) from error
             if not chunk:
                 return
+
+
+def _begins_as_utf16(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def _is_local(source: Source) -> bool:

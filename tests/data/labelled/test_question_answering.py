@@ -105,3 +105,25 @@ def test_bad_data(tokenizers):
         task.encode(DATA, tokenizers["bytes"], 30, "training")
     with pytest.raises(ValueError, match="use a fast tokenizer"):
         task.encode(DATA, Letters(), 200, "training")
+
+
+@pytest.mark.parametrize(
+    ("text", "start", "found"),
+    [("Berlin", 15, "Paris,"), ("Paris", 9999, ""), ("Paris", 16, "aris,"), ("Paris", -5, "The c")],
+)
+def test_an_answer_that_is_not_where_it_is_said_to_be(tokenizers, text, start, found):
+    wrong = {"text": [text], "answer_start": [start]}
+    data = Dataset.from_dict({**EXAMPLES, "answers": [*EXAMPLES["answers"][:1], wrong, EXAMPLES["answers"][2]]})
+    message = (
+        f"row 1 of the training data: the answer '{text}' does not stand at answer_start {start} .*'{found}' stands"
+    )
+    with pytest.raises(ValueError, match=message):
+        QuestionAnswering(stride=15).encode(data, tokenizers["bytes"], 200, "training")
+
+
+def test_case_and_spaces_of_an_answer_may_differ(tokenizers):
+    answers = [{"text": ["paris,\u00a0France"], "answer_start": [CONTEXT.index("Paris")]}, *EXAMPLES["answers"][1:]]
+    encoded = QuestionAnswering(stride=15).encode(
+        Dataset.from_dict({**EXAMPLES, "answers": answers}), tokenizers["bytes"], 200, "training"
+    )
+    assert encoded["start_positions"][0] > 0

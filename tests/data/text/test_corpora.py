@@ -5,6 +5,7 @@ from pathlib import Path
 
 import datasets
 import pandas
+import pyarrow.parquet
 import pytest
 
 from hf_seqmix.data import hold_out, load_corpus
@@ -117,7 +118,8 @@ def test_another_text_column_and_blank_rows(tmp_path: Path, streaming: bool) -> 
         ("a.txt", b"caf\xe9 au lait", r"a\.txt is not UTF-8: invalid continuation byte at byte 3"),
         ("a.txt", b"x" * (1 << 20) + b"\xff", f"at byte {1 << 20}"),
         ("a.txt", b"x" * ((1 << 20) - 1) + b"\xe2\x82", f"unexpected end of data at byte {(1 << 20) - 1}"),
-        ("a.csv", b"text\ncaf\xe9\n", "is not UTF-8"),
+        ("a.csv", b"text\ncaf\xe9\n", "is not UTF-8.*iconv -f latin1 -t utf-8"),
+        ("a.txt", "it was".encode("utf-16"), "is not UTF-8.*iconv -f utf-16 -t utf-8"),
     ],
 )
 def test_files_without_text_are_refused(
@@ -206,3 +208,11 @@ def test_holding_out_cuts_a_line_between_words_and_a_word_anywhere() -> None:
 def test_holding_out_nothing_or_everything_is_refused(texts: list[str], fraction: float) -> None:
     with pytest.raises(ValueError, match=r"fraction|no text on one side"):
         hold_out(dataset(texts), fraction)
+
+
+def test_two_columns_of_one_name_are_refused_in_a_line(tmp_path: Path) -> None:
+    columns = [pyarrow.array(["a"]), pyarrow.array(["b"])]
+    pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["text", "text"]), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=r"two columns have one name\. Rename one of them") as error:
+        load_corpus(tmp_path / "a.parquet")
+    assert "\n" not in str(error.value)

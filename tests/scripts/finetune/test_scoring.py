@@ -1,0 +1,32 @@
+"""Metrics of fine-tuned models, of predictions that are known."""
+
+import datasets
+import pytest
+from finetuning.scoring import score
+
+from hf_seqmix.data.labelled import TokenClassification
+
+
+def token_task(tags):
+    rows = datasets.Dataset.from_dict({"words": [list("abcdef")], "tags": [tags]})
+    return TokenClassification.from_data(rows, "words", "tags")
+
+
+@pytest.mark.parametrize(
+    ("predicted", "f1"),
+    [("OOOOOO", 0.0), ("BOOOOO", 2 / 3), ("BBOOOO", 1.0), ("BBBBOO", 2 / 3)],
+)
+def test_f1_of_tags_leaves_out_what_is_outside(predicted, f1):
+    """Two tags, where scikit-learn would take the second, which is O, for what is looked for."""
+    task = token_task(["B", "B", "O", "O", "O", "O"])
+    numbers = {tag: index for index, tag in enumerate(task.label_names)}
+    found = score(
+        task, ["accuracy", "f1"], [[numbers[tag] for tag in predicted]], [[numbers[tag] for tag in "BBOOOO"]]
+    )
+    assert found["f1"] == pytest.approx(f1)
+
+
+def test_f1_of_tags_without_an_outside_is_the_mean_over_all():
+    task = token_task(["x", "x", "y", "y", "z", "z"])
+    found = score(task, ["f1"], [[0, 0, 1, 1, 1, 1]], [[0, 0, 1, 1, 2, 2]])
+    assert found["f1"] == pytest.approx((1 + 2 / 3 + 0) / 3)
