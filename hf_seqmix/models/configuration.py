@@ -164,7 +164,10 @@ class SeqMixConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
 
     def derive_fields(self) -> None:
-        """Set the fields that are None to what follows from others; a family extends it."""
+        """Set what follows from other fields, mostly where a field is None. Families extend this.
+
+        Done again, it changes nothing.
+        """
         if self.intermediate_size is None:
             self.intermediate_size = self.intermediate_ratio * self.hidden_size
         if self.embedding_scale is None:

@@ -34,7 +34,7 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
     _can_record_outputs = {"hidden_states": SeqMixBlock, "attentions": OutputRecorder(WeighingMixer, index=1)}
 
     def __init__(self, config: SeqMixConfig, *args: Any, **kwargs: Any) -> None:
-        if hasattr(config, "complete"):
+        if hasattr(config, "complete"):  # not by the class: exported code has one of its own
             config.complete()
             self._check_config(config)
         elif isinstance(config, PreTrainedConfig):

@@ -49,12 +49,11 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
     result: dict[str, float] = {}
     for name in metrics:
         options: dict[str, Any] = {}
-        if name == "f1" and not isinstance(task, QuestionAnswering):
-            average = "micro" if several else "binary" if len(task.label_names) == 2 else "macro"
-            options = {"average": average}
-            if isinstance(task, TokenClassification):
-                entities = [index for index, tag in enumerate(task.label_names) if tag != OUTSIDE]
-                options = {"average": "macro", "labels": entities or None}
+        if name == "f1" and isinstance(task, TokenClassification):
+            entities = [index for index, tag in enumerate(task.label_names) if tag != OUTSIDE]
+            options = {"average": "macro", "labels": entities or None}
+        elif name == "f1" and isinstance(task, Classification):
+            options = {"average": "micro" if several else "binary" if len(task.label_names) == 2 else "macro"}
         metric = load_metric(name, "multilabel" if several else None)
         result |= metric.compute(predictions=predictions, references=references, **options)
     if isinstance(task, Classification) and task.problem_type == "regression":

@@ -149,7 +149,9 @@ def _encode_questions(
             )
         answer = None
         if labelled:
-            _check_answer(batch["answers"][row], context, f"row {index} of the {name} data")
+            _check_answer(
+                batch["answers"][row], context, f"row {index} of the {name} data ({batch['question'][row]!r})"
+            )
             answer = _answer_tokens(batch["answers"][row], offsets)
         for begin in range(0, max(1, len(ids) - stride), window - stride):
             end = min(begin + window, len(ids))

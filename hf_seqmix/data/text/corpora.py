@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import datasets
+import pyarrow.parquet
 
 from .stdlib_corpus import python_stdlib
 
@@ -165,12 +166,10 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
     try:
         return datasets.load_dataset(kinds[0], data_files=data_files, streaming=streaming, **options)
     except datasets.exceptions.DatasetGenerationError as error:
-        reason = str(error.__cause__ or error).strip().splitlines()[0].rstrip(".")
-        advice = "Check that the content is what the extension says."
-        if "Multiple matches" in reason:  # pyarrow's words
-            reason, advice = "two columns have one name", "Rename one of them."
+        reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
         raise ValueError(
-            f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason}. {advice}"
+            f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason}. Check that the content is "
+            "what the extension says."
         ) from error
 
 
@@ -236,10 +235,11 @@ def _format_of(path: Path) -> str:
 
 
 def _check_file(path: Path, binary: bool) -> None:
-    """Raise a `ValueError` for an empty file, and for the first bytes that are not UTF-8, with their place."""
+    """Raise a `ValueError` for an empty file, twin columns, and the first bytes that are not UTF-8, by place."""
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty (0 bytes); give a file with text in it.")
     if binary:
+        _check_columns(path)
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
     with path.open("rb") as file:
@@ -256,6 +256,17 @@ def _check_file(path: Path, binary: bool) -> None:
                 ) from error
             if not chunk:
                 return
+
+
+def _check_columns(path: Path) -> None:
+    """Raise a `ValueError` if two columns of a Parquet file have one name, which can be read as neither."""
+    try:
+        names = pyarrow.parquet.read_schema(path).names
+    except pyarrow.ArrowInvalid:  # not Parquet, as reading it says
+        return
+    twins = sorted({name for name in names if names.count(name) > 1})
+    if twins:
+        raise ValueError(f"{path} has several columns named {', '.join(map(repr, twins))}; rename all but one.")
 
 
 def _begins_as_utf16(path: Path) -> bool:

@@ -115,7 +115,8 @@ def test_an_answer_that_is_not_where_it_is_said_to_be(tokenizers, text, start, f
     wrong = {"text": [text], "answer_start": [start]}
     data = Dataset.from_dict({**EXAMPLES, "answers": [*EXAMPLES["answers"][:1], wrong, EXAMPLES["answers"][2]]})
     message = (
-        f"row 1 of the training data: the answer '{text}' does not stand at answer_start {start} .*'{found}' stands"
+        f"row 1 of the training data \\('Who\\?'\\): the answer '{text}' does not stand at answer_start {start} "
+        f".*'{found}' stands"
     )
     with pytest.raises(ValueError, match=message):
         QuestionAnswering(stride=15).encode(data, tokenizers["bytes"], 200, "training")
