@@ -88,7 +88,10 @@ SIZES: dict[str, dict[str, Size]] = {
             },
             batch=32,
             evaluations=8,
-            families=dict.fromkeys(BATCH_NORMED, _recipe(UNPLACED)),
+            families={
+                **dict.fromkeys(BATCH_NORMED, _recipe(UNPLACED)),
+                "hybrid": _recipe({**UNPLACED, "mixer_types": ["tnn", "attention", "tnn"]}),
+            },
             seconds=3600,
         ),
         "full": Size({}, _recipe(**WORDS)),

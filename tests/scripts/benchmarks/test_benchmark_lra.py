@@ -3,6 +3,7 @@
 import argparse
 import importlib
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import datasets
 import pytest
 import torch
 from PIL import Image
+from transformers import AutoConfig
 
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training.result_files import read_results
@@ -244,6 +246,17 @@ def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size:
     few = size == "fast" or task == "retrieval"
     assert (model.config.num_hidden_layers == 2) == few
     assert not model.config.is_causal and model.config.classifier_pooling in ("mean", "last")
+
+
+@pytest.mark.parametrize("size", ["fast", "reduced", "full"])
+def test_every_model_has_a_valid_configuration(scripts: Any, size: str, tmp_path: Path) -> None:
+    typed = ["lra", "--task", *TASKS, "--output-dir", str(tmp_path)] + [f"--{size}"] * (size != "reduced")
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"}, "somewhere")
+    for task, family in itertools.product(TASKS, FAMILIES):
+        model = scripts.benchmark_lra.make_job(arguments, task, family, 0, data).run.model
+        config = AutoConfig.for_model(model["model_type"], **model["config_overrides"])
+        assert config.model_type == model["model_type"]
 
 
 def test_overrides_of_every_run_are_in_its_record(scripts: Any, tmp_path: Path) -> None:
