@@ -98,6 +98,7 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
             past_key_values,
             inputs_embeds,
             use_cache=bool(use_cache),
+            return_dict=True,
             **kwargs,
         )
         pooling, pad = self.config.classifier_pooling, self.config.pad_token_id
@@ -165,7 +166,12 @@ class SeqMixForTokenClassification(SeqMixHead):
             ValueError: for labels of a regression that do not fit the logits.
         """
         outputs = self.model(
-            input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **_without_cache(kwargs)
+            input_ids,
+            attention_mask,
+            position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **_without_cache(kwargs),
         )
         logits = self.classifier(self.dropout(outputs.last_hidden_state))
         loss = None
@@ -214,7 +220,12 @@ class SeqMixForQuestionAnswering(SeqMixHead):
             `loss`, `start_logits` and `end_logits` (batch, length), `hidden_states`.
         """
         outputs = self.model(
-            input_ids, attention_mask, position_ids, inputs_embeds=inputs_embeds, **_without_cache(kwargs)
+            input_ids,
+            attention_mask,
+            position_ids,
+            inputs_embeds=inputs_embeds,
+            return_dict=True,
+            **_without_cache(kwargs),
         )
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
         loss = None

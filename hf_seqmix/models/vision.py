@@ -46,7 +46,7 @@ class SeqMixForImageClassification(SeqMixClassifier):
         Returns:
             `loss`, `logits` (batch, num_labels), `hidden_states`, each (batch, patches, hidden_size).
         """
-        outputs = self.model(pixel_values=pixel_values, **kwargs)
+        outputs = self.model(pixel_values=pixel_values, return_dict=True, **kwargs)
         logits = self.classifier(pool(outputs.last_hidden_state, None, self.config.classifier_pooling))
         loss = None if labels is None else self._loss(logits, labels, **kwargs)
         return ImageClassifierOutput(

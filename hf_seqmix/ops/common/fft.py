@@ -34,9 +34,13 @@ _CPU_BYTES_MOST = 16 * 2**20
 _DEVICE_BYTES = 256 * 2**20
 
 
-@lru_cache(maxsize=4096)
 def fast_length(minimum: int) -> int:
     """Return the smallest even 2^a 3^b 5^c 7^d that is at least `minimum` (1 for a minimum of 1 or less)."""
+    return _fast_length(int(minimum))  # torch.jit.trace hands lengths over as tensors
+
+
+@lru_cache(maxsize=4096)
+def _fast_length(minimum: int) -> int:
     if minimum <= 1:
         return 1
     best = 1 << (minimum - 1).bit_length()

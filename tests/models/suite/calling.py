@@ -19,6 +19,16 @@ class CallingTests(SuiteBase):
         as_tuple = model(**self.batch("Model"), output_hidden_states=True, return_dict=False)
         assert isinstance(as_tuple, tuple)
 
+    def test_tuples_by_configuration(self, is_causal):
+        for suffix in ("Model", *self.head_names(is_causal)):
+            model, batch = self.make(suffix, is_causal), self.batch(suffix)
+            expected = model(**batch)[0]
+            model.config.return_dict = False
+            out = model(**batch)
+            assert isinstance(out, tuple)
+            assert torch.equal(out[0], expected)
+            assert torch.equal(model(**batch, return_dict=True)[0], expected)
+
     def test_attentions(self, is_causal):
         for suffix in ("Model", *self.head_names(is_causal)):
             model, batch = self.make(suffix, is_causal), self.batch(suffix)
