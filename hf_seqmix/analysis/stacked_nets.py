@@ -17,8 +17,8 @@ class StackedNets:
 
     theta_i <- theta_i - rate_i m_i / (sqrt(v_i) + eps), where m_i and v_i are Adam's averages of the gradient of net
     i's own mean square error (Kingma, Ba 2015, arXiv 1412.6980). A net that diverges spoils itself only, and a rate of
-    0 leaves a finite net as it is. Nets with a model of this package in them compute one after another, since
-    `torch.func` cannot transform their operators.
+    0 leaves a finite net as it is. Nets with a model of this package in them compute one after another, by
+    their own functions of autograd.
 
     Args:
         nets: from inputs (rows, ...) to outputs, of one architecture; they are left untouched.

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 __all__ = [
+    "ORDINARY",
     "Route",
     "cast",
     "compute_dtype",
@@ -45,6 +46,9 @@ Route = Literal["eager", "functorch", "forward_mode", "operator", "real"]
 * "operator": by an operator of `torch.library`, since a graph is made.
 * "real": by ordinary operations on real numbers.
 """
+
+ORDINARY: tuple[Route, ...] = ("real", "functorch", "forward_mode")
+"""Routes of ordinary operations, where a function of autograd has no rules for transforms."""
 
 _real_valued = False
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.dispatch import dispatch, without_autocast
+from ..common.dispatch import ORDINARY, dispatch, without_autocast
 from ..common.operator import define_operator, differentiable_operator
 from .blocks import column_gradients, column_product, column_step
 from .problem import ColumnProblem, SingleQuery
@@ -97,7 +97,7 @@ def piecewise_column(
     _check(tensors, kernel_norm, causal)
     options = (kernel_norm, float(scale), causal)
     route, _ = dispatch(query, key)
-    if route == "real":
+    if route in ORDINARY:
         return _plain(*tensors, *options)
     traced = route == "operator"
     if not traced and (query.numel() == 0 or key.shape[2] == 0 or value.numel() == 0):

@@ -96,9 +96,9 @@ def convolve(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
     length, around = x.shape[2], max(back, taps - 1 - back)
     # In float32, autocast off: in bfloat16 on CPU the depthwise convolution of oneDNN 3.12 (torch 2.13) never returns.
     with torch.autocast(x.device.type, enabled=False):
-        rows = (
-            x.to(weight.dtype).unsqueeze(2).contiguous(memory_format=torch.channels_last)
-        )  # (batch, channels, 1, length)
+        rows = x.to(weight.dtype).unsqueeze(2)  # (batch, channels, 1, length)
+        if dispatch(x)[0] not in ("functorch", "forward_mode"):  # `vmap` knows no layouts
+            rows = rows.contiguous(memory_format=torch.channels_last)
         convolved = F.conv2d(rows, weight[:, None, None], padding=(0, around), groups=channels).squeeze(2)
     if 2 * around != taps - 1:  # seen from one side more than from the other
         convolved = convolved[..., around - back : around - back + length]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..common.dispatch import Route, compute_dtype, dispatch
+from ..common.dispatch import ORDINARY, Route, compute_dtype, dispatch
 
 __all__ = [
     "InducingGrid",
@@ -128,7 +128,7 @@ def interpolate(values: Tensor, length: int, grid: InducingGrid, route: Route | 
     """
     _check_points(values, length, grid)
     route = route or dispatch(values)[0]
-    if route == "real":
+    if route in ORDINARY:
         with torch.autocast(values.device.type, enabled=False):
             return values @ _dense(length, grid, values).t()
     if route == "operator":
@@ -150,10 +150,10 @@ def interpolate_adjoint(x: Tensor, grid: InducingGrid, route: Route | None = Non
         (batch, channels, grid.points(length)), in float32 (float64 for float64 `x`).
     """
     route = route or dispatch(x)[0]
-    if route in ("operator", "real"):
+    if route == "operator" or route in ORDINARY:
         length = x.shape[-1]
         x = x.to(compute_dtype(x.dtype))
-        if route == "real":
+        if route in ORDINARY:
             with torch.autocast(x.device.type, enabled=False):
                 return x @ _dense(length, grid, x)
         first, weights = grid.weights(length, x.dtype, x.device)

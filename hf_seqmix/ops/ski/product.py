@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..common.backend import kernel_module
 from ..common.crossovers import implementation
-from ..common.dispatch import dispatch
+from ..common.dispatch import ORDINARY, dispatch
 from ..common.invariance import is_batch_invariant
 from ..short_convolution.product import short_conv
 from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
@@ -54,7 +54,7 @@ def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
         )
     route, _ = dispatch(x)
     collected = interpolate_adjoint(x, grid, route)
-    if route == "real":
+    if route in ORDINARY:
         with torch.autocast(x.device.type, enabled=False):
             mixed = convolution_product(collected, kernel.to(collected.dtype), causal=False)
     else:
@@ -90,7 +90,7 @@ def sparse_low_rank_matmul(x: Tensor, taps: Tensor, kernel: Tensor, grid: Induci
         return torch.cat([sparse_low_rank_matmul(row, taps, kernel, grid) for row in x.split(1)])
     route, dtype = dispatch(x)
     # Shapes that do not fit are left to the two parts, which say what is wrong.
-    by_parts = route == "real" or not _fit(x, taps, kernel, grid)
+    by_parts = route in ORDINARY or not _fit(x, taps, kernel, grid)
     if route == "operator" and not by_parts and x.device.type == "cuda":
         return fused_product(True, x, taps, kernel, *grid)[0]
     if by_parts or route == "operator":

@@ -6,9 +6,8 @@ product is computed and differentiated.
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
-from ..common.dispatch import dispatch
+from ..common.dispatch import ORDINARY, dispatch
 from ..common.invariance import is_batch_invariant
 from .derivatives import toeplitz_product
 from .real_transform import convolution_product, real_product
@@ -37,17 +36,17 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
 
     Raises:
         ValueError: for shapes, dtypes or devices that do not fit.
-        NotImplementedError: under forward-mode differentiation, which is not supported.
+        NotImplementedError: where forward-mode differentiation is to be compiled.
     """
     _check(x, kernel, causal)
     route, dtype = dispatch(x)
-    if route == "forward_mode":
-        _refuse_forward_mode(x, kernel)
+    if route == "forward_mode" and torch.compiler.is_compiling():  # a graph does not show tangents
+        raise NotImplementedError("toeplitz_matmul cannot be compiled inside forward-mode differentiation.")
     kernel = kernel.to(dtype)
     if x.numel() == 0:
         # The sum keeps the result attached to both inputs.
         return x.clone() + kernel.sum().to(x.dtype) * 0
-    if route == "real":
+    if route in ORDINARY:
         # Autocast would multiply in half precision.
         with torch.autocast(x.device.type, enabled=False):
             # Earlier tracers cannot prove what transforms ask of lengths that have bounds.
@@ -142,13 +141,3 @@ def _check(x: Tensor, kernel: Tensor, causal: bool) -> None:
         raise ValueError(f"x and kernel must be real floating-point tensors, got {x.dtype} and {kernel.dtype}.")
     if x.device != kernel.device:
         raise ValueError(f"x is on {x.device} but kernel on {kernel.device}: move them to one device.")
-
-
-def _refuse_forward_mode(x: Tensor, kernel: Tensor) -> None:
-    if torch.compiler.is_compiling():  # a graph does not show tangents
-        raise NotImplementedError("toeplitz_matmul cannot be compiled inside forward-mode differentiation.")
-    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in (x, kernel)):
-        raise NotImplementedError(
-            "toeplitz_matmul has no forward-mode derivative (it would silently be zero): use reverse mode, or "
-            "toeplitz_matmul_dense."
-        )

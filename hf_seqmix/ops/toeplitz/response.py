@@ -9,9 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.dispatch import compute_dtype
+from ..common.dispatch import ORDINARY, compute_dtype, dispatch
 from ..common.fft import channel_blocks, circular_product, cross_spectrum, fast_length, real_edges, spectrum
 from ..common.layout import channels_adjacent, positions_adjacent, write_channels
+from .hilbert import two_sided_taps
+from .product import toeplitz_matmul
 
 __all__ = ["response_matmul", "response_suits"]
 
@@ -53,9 +55,14 @@ def response_matmul(x: Tensor, response: Tensor, block: int | None = None) -> Te
             f"x has shape {tuple(x.shape)} and response {tuple(response.shape)}: (batch, channels, length) and "
             "(2, channels, M + 1) with length at most M are needed."
         )
-    response = response.to(compute_dtype(x.dtype))
+    route, dtype = dispatch(x)
+    response = response.to(dtype)
     if x.numel() == 0:
         return x.clone() + response.sum().to(x.dtype) * 0
+    if route in ORDINARY:
+        taps, length = two_sided_taps(response[0], response[1]), x.shape[-1]
+        middle = taps.shape[-1] // 2  # lag 0
+        return toeplitz_matmul(x, taps[:, middle - length + 1 : middle + length], causal=False)
     y: Tensor = _ResponseProduct.apply(x, response, block)
     return y
 

@@ -12,6 +12,7 @@ from hf_seqmix.ops import batch_invariant, piecewise_column, piecewise_column_de
 from hf_seqmix.ops.piecewise.column import KERNEL_NORMS, _column
 from tests.largest import Largest
 from tests.tolerances import TOLERANCE, assert_close
+from tests.transforms import check_transforms
 
 DOUBLE = torch.float64
 
@@ -326,3 +327,11 @@ def test_steps_have_the_bits_of_one_call_in_a_fixed_order(rank: int, norm: str) 
             seen = slice(place + 1)
             step = piecewise_column(query[:, :, place : place + 1], key[:, :, seen], value[:, :, seen], **settings)
             assert torch.equal(step[:, :, 0], whole[:, :, place])
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kernel_norm", KERNEL_NORMS)
+def test_transforms_of_torch_func(kernel_norm: str, causal: bool) -> None:
+    tensors, options = arguments(5, causal=causal, coupling="toeplitz", batch=2)
+    options["kernel_norm"] = kernel_norm
+    check_transforms(partial(piecewise_column, **options), partial(piecewise_column_dense, **options), *tensors)

@@ -104,8 +104,9 @@ def test_layouts_in_memory_agree_and_channels_stay_last():
     assert short_conv(last, weight).transpose(1, 2).is_contiguous()
 
 
-def test_transforms_of_torch_func():
-    x, weight = torch.randn(3, 2, 9, dtype=torch.float64), torch.randn(2, 4, dtype=torch.float64)
+@pytest.mark.parametrize("taps", [4, 17])
+def test_transforms_of_torch_func(taps):
+    x, weight = torch.randn(3, 2, 9, dtype=torch.float64), torch.randn(2, taps, dtype=torch.float64)
 
     def loss(weight, x):
         return short_conv(x[None], weight, 3).square().sum()

@@ -7,6 +7,7 @@ from hf_seqmix.ops.short_convolution.product import short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.ops.ski.product import ski_matmul_dense, sparse_low_rank_matmul
 from tests.tolerances import assert_close
+from tests.transforms import check_transforms
 
 SIZES = [
     (1, 2, 1, 2, 1),
@@ -32,6 +33,14 @@ def inputs(size: tuple[int, ...], dtype: torch.dtype, last: bool = True) -> tupl
 def dense(x: torch.Tensor, taps: torch.Tensor, kernel: torch.Tensor, grid: InducingGrid) -> torch.Tensor:
     x, taps, kernel = (t.double() for t in (x, taps, kernel))
     return short_conv_dense(x, taps) + ski_matmul_dense(x, kernel, grid)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # the definition unfolds rows one by one
+@pytest.mark.parametrize("size", SIZES)
+def test_transforms_of_torch_func(size: tuple[int, ...]) -> None:
+    *tensors, grid = inputs(size, torch.float64)
+    tensors = [x.detach() for x in tensors]
+    check_transforms(lambda *x: sparse_low_rank_matmul(*x, grid), lambda *x: dense(*x, grid), *tensors)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -8,6 +8,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from hf_seqmix.ops import toeplitz_matmul, toeplitz_matmul_dense, toeplitz_matrix, toeplitz_step
 from hf_seqmix.ops.toeplitz.derivatives import toeplitz_gradients, toeplitz_product
 from tests.tolerances import assert_close, relative_error
+from tests.transforms import check_transforms
 
 LENGTHS = (1, 2, 3, 4, 7, 16, 17, 31, 64, 97, 128, 251)
 
@@ -167,15 +168,19 @@ def test_symbolic_lengths_are_traced_without_compilation():
     assert_close(graph(x, kernel), toeplitz_matmul_dense(x, kernel))
 
 
-@pytest.mark.parametrize("enter", ["func", "dual"])
-def test_forward_mode_raises_instead_of_returning_zero(enter):
-    x, kernel = make(6, True)
-    with pytest.raises(NotImplementedError, match="forward-mode"):
-        if enter == "func":
-            torch.func.jvp(lambda a: toeplitz_matmul(a, kernel), (x,), (torch.ones_like(x),))
-        else:
-            with torch.autograd.forward_ad.dual_level():
-                toeplitz_matmul(torch.autograd.forward_ad.make_dual(x, torch.ones_like(x)), kernel)
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [1, 2, 7])
+def test_transforms_of_torch_func(length, causal):
+    def exact(x, kernel):
+        return toeplitz_matmul_dense(x, kernel, causal)
+
+    x, kernel = make(length, causal)
+    check_transforms(lambda x, kernel: toeplitz_matmul(x, kernel, causal), exact, x, kernel)
+    tangent = torch.randn_like(x)
+    with torch.autograd.forward_ad.dual_level():
+        dual = torch.autograd.forward_ad.make_dual(x, tangent)
+        along = torch.autograd.forward_ad.unpack_dual(toeplitz_matmul(dual, kernel, causal)).tangent
+    assert_close(along, exact(tangent, kernel))
 
 
 def test_forward_mode_is_not_compiled():

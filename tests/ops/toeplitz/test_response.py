@@ -7,6 +7,7 @@ from hf_seqmix.ops.toeplitz.hilbert import two_sided_taps
 from hf_seqmix.ops.toeplitz.product import toeplitz_matmul_dense
 from hf_seqmix.ops.toeplitz.response import response_matmul, response_suits
 from tests.tolerances import assert_close
+from tests.transforms import check_transforms
 
 
 def inputs(batch: int, channels: int, length: int, last: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -43,6 +44,11 @@ def test_derivatives(length: int, last: int) -> None:
     for block in (None, 2):
         assert torch.autograd.gradcheck(lambda x, r, block=block: response_matmul(x, r, block), (x, response))
         assert torch.autograd.gradgradcheck(lambda x, r, block=block: response_matmul(x, r, block), (x, response))
+
+
+@pytest.mark.parametrize(("length", "last"), [(1, 1), (5, 5), (4, 6)])
+def test_transforms_of_torch_func(length: int, last: int) -> None:
+    check_transforms(response_matmul, by_taps, *inputs(2, 3, length, last, torch.float64))
 
 
 def test_imaginary_parts_at_zero_and_pi_have_no_effect_on_any_device() -> None:
