@@ -237,8 +237,8 @@ def make_job(
     }
     if arguments.size == "fast":
         own: dict[str, Any] = {"intermediate_size": FAST_WIDTHS[family]} if family in FAST_WIDTHS else {}
-        if family == "attention":
-            own["mixer_types"] = ["attention", "attention"]
+        if "mixer_types" in overrides:
+            own["mixer_types"] = list(dict.fromkeys(overrides["mixer_types"]))  # a layer of each kind
         changes = merge_recipes(changes, FAST, {"model": {"config_overrides": own}})
     if arguments.max_seconds is not None:
         changes = merge_recipes(changes, {"training": {**LENGTH_IN_SECONDS, "max_seconds": arguments.max_seconds}})

@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import itertools
 import json
 import math
 import random
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, ByT5Tokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, ByT5Tokenizer
 
 from hf_seqmix import FDTNNConfig, FDTNNForCausalLM, FDTNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
@@ -305,6 +306,20 @@ def test_families_have_equal_budgets_and_sizes(script, objective, tmp_path):
         sizes.append(pretrain.build_model(settings, pretrain.build_config(settings, tokenizer)).num_parameters())
     assert budgets == {(1200, -1, 2048)}
     assert max(sizes) < 1.05 * min(sizes)
+
+
+@pytest.mark.parametrize("size", [["--fast"], [], ["--full"]])
+def test_every_model_has_a_valid_configuration(script, size):
+    corpora = importlib.import_module("benchmarks.benchmark_corpora")
+    texts = {"train": ["x" * 1_000_000], "validation": ["x"], "test": ["x"]}
+    for corpus, objective in itertools.product(("enwik8", "wikitext-103"), ("causal", "masked")):
+        arguments = parsed(script, *size, "--corpus", corpus, "--objective", objective)
+        data = importlib.import_module("benchmarks.corpora_data").CorpusData(texts, "", "byte", "t", {})
+        for family in arguments.families:
+            model = corpora.make_job(arguments, family, 0, data, SHARED).run.model
+            config = AutoConfig.for_model(model["model_type"], **model["config_overrides"])
+            mixers = getattr(config, "mixer_types", [])
+            assert set(mixers) == set(model["config_overrides"].get("mixer_types", mixers))
 
 
 def test_published_figures_stand_beside_the_whole_corpus_alone(script):
