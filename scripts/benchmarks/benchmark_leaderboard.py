@@ -193,9 +193,14 @@ def run_language(arguments: argparse.Namespace) -> Report:
     report = _swept(
         arguments, lambda cases: trained_for("seconds", cases), CHOSEN_BY[arguments.objective], arguments.models
     )
-    if arguments.costs or "tokens" not in arguments.budgets:
-        return report
     metric, rival = CHOSEN_BY[arguments.objective], RIVAL[arguments.objective]
+    if "tokens" not in arguments.budgets:
+        return report
+    if arguments.costs:
+        logger.info(
+            f"Equal tokens come on top: those that {rival} sees in its seconds, which others see in more or fewer."
+        )
+        return report
     best = best_factors(report.results, metric)
     again = [(name, best[name], seed) for name in arguments.models if name in best for seed in arguments.seeds]
     tokens = trained_for("tokens", [case for case in again if case[0] != rival])
@@ -229,12 +234,18 @@ def _swept(
     metric: str,
     names: Sequence[str],
 ) -> Report:
-    """Train each model with every rate on the first seed, and with the best rate on the others."""
+    """Train each model with every rate on the first seed, and with the best rate on the others.
+
+    Where only costs are said, which the rates do not change, that is of all seeds at once.
+    """
     first, *others = arguments.seeds
-    report = train([(name, factor, first) for name in names for factor in arguments.rate_factors])
+    cases = [(name, factor, first) for name in names for factor in arguments.rate_factors]
+    if arguments.costs:
+        return train([*cases, *((name, arguments.rate_factors[0], seed) for name in names for seed in others)])
+    report = train(cases)
     best = best_factors(report.results, metric)
     again = [(name, best[name], seed) for name in names if name in best for seed in others]
-    if again and not arguments.costs:
+    if again:
         later = train(again)
         report = Report(report.results + later.results, report.failures | later.failures)
     return report

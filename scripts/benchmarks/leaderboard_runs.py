@@ -52,14 +52,14 @@ def language_job(
         factor: of the rates.
         seed: of the training.
         budget: "seconds" or "tokens", which is equal among models.
-        updates: that the budget is worth.
+        updates: that the budget is worth; None where that is not known, and the budget is of seconds.
     """
     recipe = language_recipe(arguments.objective, name, arguments.vocab_size)
     every = 1 / arguments.evaluations
     training: dict[str, Any] = {
         **_rates(recipe["training"], factor),
         "bf16": arguments.bf16,
-        "max_steps": updates or 1,
+        **({"max_steps": updates} if updates else {"max_seconds": arguments.max_seconds}),
         "warmup_steps": recipe["training"]["warmup_steps"],
         "eval_strategy": "steps" if arguments.evaluations > 1 else "no",
         "eval_steps": every,

@@ -145,6 +145,15 @@ def test_equal_seconds_alone(script: Any, trained: list[Any], tmp_path: Path) ->
     assert len(trained) == 1 and {r.setting["budget"] for r in report.results} == {"seconds"}
 
 
+def test_costs_are_the_seconds_of_all_seeds(
+    script: Any, trained: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--parts", "language", "--models", "tnn", "llama", "--seeds", "0", "1", "2", "--max-seconds", "720"]
+    script.main(command(tmp_path, *options, "--costs"))
+    assert "2.0 hours in all" in capsys.readouterr().out  # two models, three rates and two more seeds
+    assert not (tmp_path / "results.md").exists()
+
+
 def test_models_of_a_task_learn_from_the_same_rows(script: Any, trained: list[Any], tmp_path: Path) -> None:
     options = ["--parts", "tasks", "--tasks", "needle", "recall", "--models", "tnn", "attention", "--seeds", "0", "1"]
     report = script.main(command(tmp_path, *options))
