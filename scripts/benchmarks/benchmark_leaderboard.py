@@ -16,7 +16,7 @@ from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speed
 from .benchmark_inputs import default_device
 from .benchmark_training import Job, Report, check_jobs, train_all, training_arguments, write_report
 from .equal_seconds import updates_in
-from .leaderboard_costs import run_costs
+from .leaderboard_costs import TOKENS, run_costs
 from .leaderboard_models import names_of, recipe_of
 from .leaderboard_report import BUDGETS, at_best, best_factors, describe
 from .leaderboard_runs import CHOSEN_BY, LANGUAGE, language_job, measure, task_job
@@ -34,8 +34,6 @@ HELD_OUT = {"fast": 64, "reduced": 1000}
 TEST_BYTES = {"fast": 4000, "reduced": 100_000}
 LENGTHS = {"fast": ([64, 128], [64, 128]), "reduced": ([512, 2048, 8192], [2048, 16384])}
 """Tokens of rows in training, and of prompts in decoding."""
-TOKENS = 8192
-"""Of an update that is timed."""
 ROUNDS = {"fast": 1, "reduced": 5}
 
 logger = logging.getLogger("run_benchmarks")

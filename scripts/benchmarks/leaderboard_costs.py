@@ -29,6 +29,8 @@ from .leaderboard_models import language_recipe
 
 WARM, NEW_TOKENS = 8, 64
 """Tokens of a generation that do not count, and those over which the seconds of a token are averaged."""
+TOKENS = 8192
+"""Of an update that is timed, where nothing else is said."""
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -219,6 +221,9 @@ def _costs(
         "length": contest.length,
         "models": hashlib.sha256(words.encode()).hexdigest()[:12],
     }
+    data = {"vocab_size": contest.vocab_size}
+    if kind == "training" and contest.tokens != TOKENS:
+        key["tokens"] = data["tokens"] = contest.tokens
     results = None if arguments.overwrite else log.get(key)
     if results is not None:
         return results
@@ -230,6 +235,6 @@ def _costs(
     for name, values in found.items():
         shared = {"task": kind, "model": name, "size": arguments.size, "setting": setting}
         results += group_results(values, **shared, **origin(arguments.benchmark))
-    results = with_run(results, Run(kind, data={"vocab_size": contest.vocab_size}), contest.models)
+    results = with_run(results, Run(kind, data=data), contest.models)
     log.append(key, results)
     return results

@@ -237,6 +237,22 @@ def test_costs_are_measured_and_kept(script: Any, tmp_path: Path) -> None:
     assert (tmp_path / "runs.jsonl").read_bytes() == log
 
 
+def test_updates_of_other_tokens_are_measured_anew(
+    script: Any, parts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def costs(function: Any, contest: Any) -> dict[str, dict[str, float]]:
+        return {"tnn": {"tokens_per_second": float(contest.tokens)}}
+
+    monkeypatch.setattr(parts["costs"], "in_fresh_process", costs)
+    found = []
+    for tokens in ("8192", "512", "512", "8192"):
+        options = ["--objective", "masked", "--parts", "costs", "--models", "tnn", "--lengths", "64"]
+        report = script.main(["leaderboard", "--output-dir", str(tmp_path), *options, "--tokens", tokens])
+        found.append(report.results[0].value)
+    assert found == [8192, 512, 512, 8192] and len((tmp_path / "runs.jsonl").read_text().splitlines()) == 2
+    assert report.results[0].run.data == {"vocab_size": 2048}  # of the tokens that are usual
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
