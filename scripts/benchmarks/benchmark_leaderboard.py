@@ -21,6 +21,7 @@ from .leaderboard_models import names_of, recipe_of
 from .leaderboard_report import BUDGETS, at_best, best_factors, describe
 from .leaderboard_runs import CHOSEN_BY, LANGUAGE, language_job, measure, task_job
 from .leaderboard_tasks import TASKS, tasks_of, write_rows
+from .recipes_variants import refuse_fixed
 
 PARTS = ("language", "tasks", "costs")
 RIVAL = {"causal": "llama", "masked": "bert"}
@@ -105,10 +106,19 @@ def check(arguments: argparse.Namespace) -> None:
     """Fill in what depends on the size and the objective.
 
     Raises:
-        ValueError: a model or task is not of the objective or named twice, or a number is out of range.
+        ValueError: a model or task is not of the objective or named twice, a number is out of range, or models would
+            no longer be equal.
     """
     if arguments.size == "full":
         raise ValueError("leaderboard has no published size: leave out --full.")
+    if arguments.config_overrides:
+        raise ValueError(
+            f"--config-overrides {' '.join(arguments.config_overrides)} would change models after they were made equal"
+            " in parameters, and none whose costs are measured: change the recipes in scripts/recipes/leaderboard."
+        )
+    refuse_fixed(
+        arguments, "give rates in scripts/recipes/leaderboard, and the length with --max-seconds or --updates"
+    )
     known, tasks = names_of(arguments.objective), tasks_of(arguments.objective)
     arguments.models = arguments.models or known
     arguments.tasks = arguments.tasks or tasks

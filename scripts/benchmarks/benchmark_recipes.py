@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.data import load_corpus
-from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
+from hf_seqmix.training import merge_recipes, read_recipe
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
@@ -21,7 +21,7 @@ from .benchmark_inputs import default_device, first_bytes
 from .benchmark_training import RATES, Job, Report, check_jobs, make_run, train_all, training_arguments, write_report
 from .equal_seconds import timings_table, updates_in
 from .recipes_report import CHOSEN_BY, LONGER, PLAIN, best_factor, describe
-from .recipes_variants import LENGTHS, check_variants, parse_variants, sections_of, training_names
+from .recipes_variants import check_variants, parse_variants, refuse_fixed, sections_of, training_names
 
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
@@ -106,12 +106,7 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
             raise ValueError(f"{name} must be positive; given {', '.join(map(str, numbers))}.")
     if arguments.test_bytes is not None and arguments.test_bytes < 0:
         raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
-    fixed = [name for name in parse_overrides(arguments.training) if name in (*RATES, *LENGTHS)]
-    if fixed:
-        raise ValueError(
-            f"--training says {', '.join(fixed)}, which would be the same in every run, whatever its --rate-factors "
-            "and --max-seconds: give rates in the recipe or in a --variant, and the length with --max-seconds."
-        )
+    refuse_fixed(arguments, "give rates in the recipe or in a --variant, and the length with --max-seconds")
     models = {path.stem: read_recipe(path) for path in arguments.recipes}
     if len(models) < len(arguments.recipes):
         raise ValueError("two recipes have one name, by which results tell models apart: rename one.")

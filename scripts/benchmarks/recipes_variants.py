@@ -9,6 +9,7 @@ from hf_seqmix.training import check_fields, parse_overrides
 from hf_seqmix.training.spelling import allowed_names
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
+from .benchmark_training import RATES
 from .recipes_report import PLAIN
 
 LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
@@ -32,6 +33,24 @@ def parse_variants(given: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
         if fixed := [field for field in OWN if field in variants[name]]:
             raise ValueError(f"the variant {name} says {', '.join(fixed)}, which the benchmark itself says.")
     return variants
+
+
+def refuse_fixed(arguments: argparse.Namespace, instead: str) -> None:
+    """Refuse rates and lengths in `--training` of a benchmark that sweeps the former and gives the latter.
+
+    Args:
+        arguments: of the command line.
+        instead: what to do.
+
+    Raises:
+        ValueError: there is one.
+    """
+    fixed = [name for name in parse_overrides(arguments.training) if name in (*RATES, *LENGTHS)]
+    if fixed:
+        raise ValueError(
+            f"--training says {', '.join(fixed)}, which would be the same in every run, whatever its --rate-factors "
+            f"and --max-seconds: {instead}."
+        )
 
 
 def training_names(arguments: argparse.Namespace) -> set[str]:

@@ -263,6 +263,9 @@ def test_updates_of_other_tokens_are_measured_anew(
         (["--test-bytes", "-1"], "--test-bytes must be 0 or more"),
         (["--parts", "costs", "--times-as-wide", "0"], "--times-as-wide must be positive; given 0"),
         (["--parts", "costs", "--tokens", "0"], "--tokens must be positive; given 0"),
+        (["--config-overrides", "hidden_size=64"], "would change models after they were made equal"),
+        (["--training", "learning_rate=1e-3"], "--training says learning_rate, .* scripts/recipes/leaderboard"),
+        (["--training", "max_steps=3"], "--training says max_steps, .* whatever its --rate-factors and --max-seconds"),
         (["--parts", "language", "costs", "--times-as-wide", "7"], "7 is of costs.*give --parts costs alone"),
     ],
 )
