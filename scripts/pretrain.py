@@ -21,7 +21,7 @@ from typing import Any
 from pretraining.arguments import Arguments, parse_arguments, set_length, tokens_per_update
 from pretraining.inputs import build_blocks, load_documents, load_tokenizer
 from pretraining.models import build_config, build_model, check_model
-from pretraining.tokens import check_ids, load_blocks
+from pretraining.tokens import check_ids, check_labels, load_blocks
 from transformers import default_data_collator
 from transformers.trainer_utils import IntervalStrategy
 
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 def prepare(arguments: Arguments) -> ResumableTrainer:
     """Return data, tokenizer and model as a `Trainer`."""
-    training = arguments.training
+    training, causal = arguments.training, arguments.model.objective == "causal"
     set_length(arguments)
     check_model(arguments)
     with training.main_process_first(desc="preparing the data"):
@@ -65,11 +65,13 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     config = build_config(arguments, tokenizer)
     if arguments.data.tokenized:
         check_ids(config.vocab_size, train, validation)
+        check_labels(train, "training", causal)
+    if validation is not None and not arguments.data.streaming:
+        check_labels(validation, "validation", causal)
     model = build_model(arguments, config)
     rows = training.train_batch_size * arguments.data.block_size
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width, rows=rows)
-    causal = arguments.model.objective == "causal"
     return StatefulTrainer(
         model=model,
         args=training,
@@ -83,6 +85,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
             mlm_probability=arguments.data.mlm_probability,
             seed=training.seed,
             pair_share=arguments.data.pair_share,
+            never_empty=True,
         ),
         preprocess_logits_for_metrics=lambda logits, labels: block_scores(logits, labels, causal=causal),
         compute_metrics=corpus_metrics(num_bytes),

@@ -15,6 +15,11 @@ __all__ = ["ReproducibleMaskingCollator", "mask_blocks"]
 
 Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
 
+DRAWS = 1000
+"""Of masks at most, for a batch that has none: enough for one token in a hundred and rows of a few."""
+NOT_PREDICTED = -100
+"""Label of what is not hidden."""
+
 
 @dataclass
 class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
@@ -30,10 +35,13 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
         pair_share: share of the rows that become a text and its rewriting ([`pair_with_rewriting`]) before they are
             masked, from 0 to 1. A hidden token of one text often stands in the other, so that a model learns to
             compare two texts, as pairs of sentences need.
+        never_empty: masks are drawn anew where no token of a batch is hidden, up to `DRAWS` times: an update has no
+            loss then.
     """
 
     seed: int | None = 0
     pair_share: float = 0.0
+    never_empty: bool = False
 
     def __post_init__(self) -> None:
         """Check the shares; the library checks the tokenizer.
@@ -62,7 +70,11 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
                 else row
                 for row, pair in zip(examples, paired.tolist(), strict=True)
             ]
-        return dict(super().torch_call(examples))
+        for _ in range(DRAWS):
+            batch = dict(super().torch_call(examples))
+            if not self.never_empty or (batch["labels"] != NOT_PREDICTED).any():
+                break
+        return batch
 
 
 def mask_blocks(

@@ -85,3 +85,15 @@ def check_ids(vocab_size: int, *splits: datasets.Dataset) -> None:
                     f"the rows have tokens from {low} to {high}, but vocab_size is {vocab_size}: ids count from 0 and "
                     "lie below the vocabulary's size."
                 )
+
+
+def check_labels(rows: Any, name: str, causal: bool) -> None:
+    """Raise a `ValueError` where no token of a split is predicted, which has no loss."""
+    first = 1 if causal else 0  # nothing stands before the first token
+    for batch in rows.iter(1000):
+        if any(label != -100 for row in batch["labels"] for label in row[first:]):
+            return
+    raise ValueError(
+        f"no token of the {name} data is predicted ({len(rows)} rows). Give rows with labels other than -100, or more "
+        "text (--validation-fraction, --max-eval-blocks); of a masked model also a larger --mlm-probability."
+    )

@@ -76,6 +76,19 @@ def test_evaluation_blocks_are_masked_once_and_for_all(tokenizer, streaming: boo
     assert sum(label != -100 for row in masked for label in row["labels"]) > 0
 
 
+def test_no_batch_of_a_training_is_without_a_hidden_token(tokenizer) -> None:
+    rows = [[{"input_ids": [60 + place, 61, 62, 63]}] for place in range(50)]
+    options = {"tokenizer": tokenizer, "mlm_probability": 0.05}
+    plain, never = ReproducibleMaskingCollator(**options), ReproducibleMaskingCollator(**options, never_empty=True)
+    hidden = [[int((collator(row)["labels"] != -100).sum()) for row in rows] for collator in (plain, never)]
+    assert 0 in hidden[0] and 0 not in hidden[1]
+    # What has a hidden token stays as it is, and a second call is the same.
+    for row, number in zip(rows, hidden[0], strict=True):
+        assert torch.equal(never(row)["labels"], never(row)["labels"])
+        assert number == 0 or torch.equal(never(row)["input_ids"], plain(row)["input_ids"])
+    never([{"input_ids": [tokenizer.eos_token_id] * 4}])  # nothing can be hidden: it ends
+
+
 def test_a_tokenizer_without_a_mask_is_refused() -> None:
     with pytest.raises(ValueError, match="mask token"):
         ReproducibleMaskingCollator(tokenizer=build_tokenizer("byte"))

@@ -95,6 +95,8 @@ def test_a_killed_run_goes_on(pretrain: Any, tmp_path: Path) -> None:
         ({"vocab_size": 30}, [], "tokens from 0 to 29, but vocab_size is 20"),
         ({"drop": "labels"}, ["--objective", "masked"], "masked model need the columns input_ids and labels"),
         ({"drop": "input_ids"}, [], "need the column input_ids; those of the train split have labels"),
+        ({"labels": [-100] * 12}, [], "no token of the training data is predicted"),
+        ({"labels": [5] + [-100] * 11}, [], "no token of the training data is predicted"),
         ({}, ["--streaming", "--max-steps", "1"], "leave out --streaming"),
         ({}, ["--validation-file", "no.parquet"], "there is no file no.parquet"),
         ({}, ["--validation-file", "some.txt"], "Parquet or JSON"),
@@ -105,6 +107,8 @@ def test_wrong_rows_end_with_a_message(
 ) -> None:
     split = rows(vocab_size=change.get("vocab_size", 20))["train"]
     split = split.remove_columns([name for name in [change.get("drop")] if name])
+    if "labels" in change:
+        split = split.map(lambda _: {"labels": change["labels"]})
     split.to_parquet(tmp_path / "train.parquet")
     with pytest.raises(SystemExit, match=f"(?s){message}"):
         pretrain.main(command(tmp_path / "run", "--train-file", str(tmp_path / "train.parquet"), *options))

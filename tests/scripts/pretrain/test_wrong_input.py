@@ -19,6 +19,10 @@ from tests.scripts.pretrain.inputs import QUIET, SHORT, command
         (["--global-batch-size", "-8"], "--global-batch-size is -8; it must be at least 1"),
         (["--streaming", "--max-steps", "1", "--shuffle-buffer-size", "0"], "--shuffle-buffer-size is 0"),
         (["--mlm-probability", "2"], r"--mlm-probability must lie between 0 and 1; given 2\.0"),
+        (
+            ["--objective", "masked", "--mlm-probability", "1e-9", "--max-eval-blocks", "1"],
+            "no token of the validation data is predicted .*a larger --mlm-probability",
+        ),
         (["--pair-share", "0.5"], "--pair-share goes with --objective masked; the objective is causal"),
         (["--objective", "masked", "--pair-share", "1.5"], r"--pair-share must lie between 0 and 1; given 1\.5"),
         (
