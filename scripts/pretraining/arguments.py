@@ -193,8 +193,12 @@ def _check(arguments: Arguments) -> None:
         raise ValueError(
             "a stream has no known length: with --streaming give --max-tokens, --max-steps or --max-seconds."
         )
+    if not 0 < data.validation_fraction < 1:
+        raise ValueError(f"--validation-fraction must lie between 0 and 1; given {data.validation_fraction}.")
     if data.tokenized and data.streaming:
         raise ValueError("--tokenized rows are read as a whole; leave out --streaming.")
+    if data.tokenized and data.respect_documents:
+        raise ValueError("--tokenized rows do not say where a document ends; leave out --respect-documents.")
     if (
         data.tokenized
         and "vocab_size" not in parse_overrides(model.config_overrides)

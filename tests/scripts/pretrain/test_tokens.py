@@ -98,6 +98,8 @@ def test_a_killed_run_goes_on(pretrain: Any, tmp_path: Path) -> None:
         ({"labels": [-100] * 12}, [], "no token of the training data is predicted"),
         ({"labels": [5] + [-100] * 11}, [], "no token of the training data is predicted"),
         ({}, ["--streaming", "--max-steps", "1"], "leave out --streaming"),
+        ({}, ["--respect-documents"], "leave out --respect-documents"),
+        ({}, ["--validation-fraction", "0"], r"--validation-fraction must lie between 0 and 1; given 0\.0"),
         ({}, ["--validation-file", "no.parquet"], "there is no file no.parquet"),
         ({}, ["--validation-file", "some.txt"], "Parquet or JSON"),
     ],
