@@ -28,7 +28,7 @@ import datasets
 from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
 from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
 from finetuning.models import check_model, load_image_processor, load_model, load_tokenizer, longest_input
-from finetuning.scoring import Task, default_metrics, results_table
+from finetuning.scoring import Task, baselines, default_metrics, results_table
 from transformers import (
     DataCollatorForTokenClassification,
     DataCollatorWithPadding,
@@ -60,7 +60,7 @@ from hf_seqmix.training.environment import run_environment
 from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.same_run import finished_results
-from hf_seqmix.training.scoring import METRIC_KEYS
+from hf_seqmix.training.scoring import METRIC_KEYS, check_best_metric
 
 # The splits scored at the end; MNLI has two of either.
 EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")
@@ -174,6 +174,8 @@ def prepare(arguments: Arguments) -> Run:
         for split in ("train", "validation"):
             if not task.has_labels(examples[split]):
                 raise ValueError(f"the {split} data has no labels; they are needed to train and to evaluate.")
+        known = next(iter(baselines(task, metrics, examples, ["validation"])["validation"].values()))
+        check_best_metric(training.metric_for_best_model, known)
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
         check_schedule(arguments, len(encoded["train"]))  # of long contexts several windows each
     width = getattr(model.config, "hidden_size", 256)
@@ -185,10 +187,12 @@ def prepare(arguments: Arguments) -> Run:
     callbacks: list[TrainerCallback] = []
     if arguments.run.early_stopping_patience is not None:
         callbacks.append(EarlyStoppingCallback(arguments.run.early_stopping_patience))
+        # The library says "loss" where the best model is loaded and nothing is said.
+        default = "loss" if training.load_best_model_at_end else None
         training.load_best_model_at_end = True
         # Or a resumed run would count the evaluations without a better one from zero.
         training.restore_callback_states_from_checkpoint = True
-        if training.metric_for_best_model is None or training.metric_for_best_model == "loss":
+        if training.metric_for_best_model == default:
             training.metric_for_best_model = METRIC_KEYS.get(metrics[0], Path(metrics[0]).stem)
             training.greater_is_better = True
     trainer = ResumableTrainer(

@@ -18,11 +18,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from pretraining.arguments import Arguments, parse_arguments, set_length, tokens_per_update
 from pretraining.inputs import build_blocks, load_documents, load_tokenizer
 from pretraining.models import build_config, build_model, check_model
 from pretraining.tokens import check_ids, check_labels, load_blocks
-from transformers import default_data_collator
+from transformers import EvalPrediction, default_data_collator
 from transformers.trainer_utils import IntervalStrategy
 
 from hf_seqmix._files import write_json
@@ -34,6 +35,7 @@ from hf_seqmix.training.environment import run_environment
 from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.same_run import finished_results
+from hf_seqmix.training.scoring import check_best_metric
 from hf_seqmix.training.stateful import StatefulTrainer
 from hf_seqmix.training.streaming import EndlessStream
 
@@ -59,6 +61,8 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     if arguments.data.streaming:
         train = EndlessStream(train, training.dataloader_num_workers, training.dataloader_prefetch_factor)
         training.dataloader_num_workers, training.dataloader_prefetch_factor = 0, None
+    metrics = corpus_metrics(num_bytes)
+    check_best_metric(training.metric_for_best_model, metrics(EvalPrediction(np.ones((1, 3)), np.ones(1))))
     if validation is None:
         logger.warning("The stream has no validation split: nothing is evaluated. Name one with --validation-file.")
         training.eval_strategy = IntervalStrategy.NO
@@ -88,7 +92,7 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
             never_empty=True,
         ),
         preprocess_logits_for_metrics=lambda logits, labels: block_scores(logits, labels, causal=causal),
-        compute_metrics=corpus_metrics(num_bytes),
+        compute_metrics=metrics,
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
         batch_norm_batches=arguments.run.batch_norm_batches,
         divergence=arguments.run.watch(),

@@ -1,19 +1,41 @@
 """Held-out figures of a language model, exact over blocks of unequal numbers of predicted tokens."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import EvalPrediction
 
-__all__ = ["METRIC_KEYS", "block_scores", "corpus_metrics"]
+from .spelling import allowed_names
+
+__all__ = ["LOWER_IS_BETTER", "METRIC_KEYS", "block_scores", "check_best_metric", "corpus_metrics"]
 
 # What a metric calls its number, where that is not its own name.
 METRIC_KEYS = {"pearson": "pearsonr", "spearman": "spearmanr", "squad": "f1"}
 
+LOWER_IS_BETTER = ("bits_per_byte", "mse", "perplexity")
+"""Numbers of which less is better, although their names do not end in "loss", which is how the library tells."""
+
 IGNORED_LABEL = -100
+
+
+def check_best_metric(name: str | None, known: Collection[str]) -> None:
+    """Refuse a number that no evaluation gives, before training, as what the best model is chosen by.
+
+    Args:
+        name: `metric_for_best_model`, with or without "eval_"; None for none.
+        known: numbers that an evaluation gives besides the loss.
+
+    Raises:
+        ValueError: there is no such number.
+    """
+    allowed = ["loss", *known]
+    if name is not None and name.removeprefix("eval_") not in allowed:
+        raise ValueError(
+            f"--metric-for-best-model is {name}, which no evaluation gives; {allowed_names([name], allowed)}"
+        )
 
 
 def block_scores(

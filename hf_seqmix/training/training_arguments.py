@@ -12,6 +12,7 @@ from transformers.training_args import OptimizerNames
 
 from .optimizers import MUON, RoleOptimizers
 from .precision import AutoPrecisionArguments, gpu_has_bfloat16
+from .scoring import LOWER_IS_BETTER
 from .spelling import allowed_names
 
 __all__ = ["SeqMixTrainingArguments"]
@@ -59,6 +60,10 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
         known = [MUON, *(name.value for name in OptimizerNames)]
         if self.optim not in known:
             raise ValueError(f"--optim {self.optim} is unknown; {allowed_names([self.optim], known)}")
+        if self.greater_is_better is None and (self.metric_for_best_model or "").removeprefix("eval_") in (
+            LOWER_IS_BETTER
+        ):
+            self.greater_is_better = False
         super().__post_init__()
         for name in ("muon_learning_rate", "kernel_learning_rate"):
             if (rate := getattr(self, name)) is not None and not 0 < rate < math.inf:

@@ -248,3 +248,8 @@ def _check(arguments: Arguments) -> None:
             raise ValueError(
                 "early stopping keeps the best evaluation: --eval-strategy and --save-strategy must agree."
             )
+        if training.eval_strategy == "steps" and training.eval_steps != training.save_steps:
+            raise ValueError(
+                f"early stopping keeps the best evaluation: --save-steps is {training.save_steps} and --eval-steps "
+                f"{training.eval_steps}; give the same."
+            )

@@ -39,6 +39,22 @@ def test_early_stopping_keeps_the_best_model(finetune, tmp_path):
     assert results["best_checkpoint"].endswith("checkpoint-1")
 
 
+@pytest.mark.parametrize(
+    ("labels", "more"),
+    [
+        ([1, 0] * 4, ["--metric-for-best-model", "loss", "--learning-rate", "1e-4"]),
+        ([place / 10 for place in range(8)], ["--metric-for-best-model", "mse", "--load-best-model-at-end"]),
+    ],
+)
+def test_the_best_model_is_that_of_the_metric_asked_for(finetune, tmp_path, labels, more):
+    rows = {"text": TEXTS, "label": labels}
+    steps = ["--eval-strategy", "steps", "--eval-steps", "1", "--save-strategy", "steps", "--save-steps", "1"]
+    results = finetune(rows, *steps, *more, "--early-stopping-patience", "9", steps=6, validation=rows)
+    losses = {point["step"]: point["loss"] for point in results["validation_curve"]}
+    best = min(losses, key=losses.get)
+    assert best > 1 and results["best_checkpoint"].endswith(f"checkpoint-{best}")
+
+
 def weights(folder):
     return AutoModelForSequenceClassification.from_pretrained(folder).state_dict()
 

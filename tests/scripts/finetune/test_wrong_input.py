@@ -22,6 +22,14 @@ from tests.scripts.finetune.inputs import LABELS, RECIPES, TABLE, TEXTS, table
         (["--max-train-samples", "0"], "--max-train-samples must be positive"),
         (["--early-stopping-patience", "0"], "must be positive"),
         (["--early-stopping-patience", "1", "--save-strategy", "no"], "must agree"),
+        (
+            [
+                *("--early-stopping-patience", "1", "--eval-strategy", "steps", "--eval-steps", "2"),
+                *("--save-strategy", "steps", "--save-steps", "4"),
+            ],
+            "--save-steps is 4.* and --eval-steps 2.*; give the same",
+        ),
+        (["--metric-for-best-model", "acuracy"], "is acuracy, which no evaluation gives; did you mean accuracy"),
         (["--tokenizer", "no/such"], "no/such"),
     ],
 )

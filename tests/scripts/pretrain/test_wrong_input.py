@@ -23,6 +23,7 @@ from tests.scripts.pretrain.inputs import QUIET, SHORT, command
             ["--objective", "masked", "--mlm-probability", "1e-9", "--max-eval-blocks", "1"],
             "no token of the validation data is predicted .*a larger --mlm-probability",
         ),
+        (["--metric-for-best-model", "perplexty"], "which no evaluation gives; did you mean perplexity"),
         (["--pair-share", "0.5"], "--pair-share goes with --objective masked; the objective is causal"),
         (["--objective", "masked", "--pair-share", "1.5"], r"--pair-share must lie between 0 and 1; given 1\.5"),
         (
