@@ -19,6 +19,9 @@ __all__ = ["MODELS", "TOEPLITZ", "build_config", "build_model", "config_fields"]
 
 TOEPLITZ: dict[str, Any] = {"rpe_hidden_size": 32, "rpe_num_layers": 3}
 
+POINTS = 32
+"""Inducing points of SKI-TNN, where there are as many positions twice."""
+
 LLAMA: dict[str, Any] = {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}
 
 # name -> model type and the fields that differ from its defaults
@@ -136,6 +139,9 @@ def config_fields(
     }
     if name == "tnn":
         common["decay"] = sizes.decay
+    if name == "ski_tnn":
+        # More than half of the positions would save nothing.
+        common["num_inducing_points"] = min(POINTS, sizes.block_size // 2)
     return model_type, common | fields
 
 

@@ -22,6 +22,7 @@ from hf_seqmix.data import ReproducibleMaskingCollator
 from hf_seqmix.modules import StaticNorm, calibrate_static_norms
 from hf_seqmix.training import block_scores, corpus_metrics, prepare_run_folder
 from hf_seqmix.training.environment import environment_of, file_digest, portable_command, portable_path
+from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
@@ -137,6 +138,8 @@ class Comparison:
                 disable_tqdm=True,
                 dataloader_pin_memory=torch.accelerator.is_available(),
             )
+            sizes = {"width": arguments.hidden_size, "rows": arguments.batch_size * arguments.block_size}
+            settle_precision(args, self.folder, earlier=[self.folder], **sizes)
             trainer = Trainer(
                 model=model,
                 args=args,

@@ -146,6 +146,26 @@ def test_every_model_has_as_many_parameters(script: ModuleType, tmp_path: Path) 
     assert sizes == {name: pytest.approx(sizes["tnn"], rel=4e-3) for name in causal}
 
 
+def test_a_ski_tnn_has_at_most_as_many_points_as_half_of_the_positions(script: ModuleType, tmp_path: Path) -> None:
+    for more, points in (([], 12), (["--block-size", "256"], 32)):
+        options = script.parse_arguments(["--task", "recall-masked", "--output-dir", str(tmp_path), *SMALL[:6], *more])
+        comparison = script.Comparison(options)
+        config = models().build_config("ski_tnn", comparison.task, comparison.sizes)
+        assert config.num_inducing_points == points
+
+
+def test_bf16_auto_is_settled_once_a_comparison(
+    script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    precision = importlib.import_module("hf_seqmix.training.precision")
+    timed = []
+    monkeypatch.setattr(precision, "bfloat16_speedup", lambda *_, **__: timed.append(1) or 2.0)
+    one = ["--models", "tnn", "--learning-rates", "1e-3", "--seeds", "3", "4", "--bf16", "auto"]
+    script.main(recall(tmp_path, *one))
+    record = json.loads((tmp_path / "precision.json").read_text(encoding="utf-8"))
+    assert len(timed) == 1 and record["dtype"] == "bfloat16"
+
+
 def test_a_llama_has_no_masked_form(script: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="llama is causal"):
         script.main(["--task", "recall-masked", "--models", "llama", "--output-dir", str(tmp_path), *SMALL])
