@@ -68,8 +68,30 @@ COST_COLUMNS = {
 
 
 def load(path: str) -> Any:
-    """Return a checkpoint in float32, for evaluation."""
-    return AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    """Return a checkpoint in float32, for evaluation.
+
+    Raises:
+        ValueError: it has no kernels.
+    """
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32).eval()
+    if not hasattr(model, "distill_decoder"):
+        raise ValueError(
+            f"{path} is a {type(model).__name__}, which has no kernels to distill: give models of TNN, of FD-TNN or "
+            "hybrids of them."
+        )
+    return model
+
+
+def held_out(arguments: argparse.Namespace) -> list[str]:
+    """Return the texts that are scored.
+
+    Raises:
+        ValueError: the data has no split `test`.
+    """
+    corpus = load_corpus(arguments.dataset)
+    if "test" not in corpus:
+        raise ValueError(f"{arguments.dataset} has the splits {', '.join(corpus)}, and no test to score.")
+    return list(corpus["test"]["text"][: arguments.documents])
 
 
 def perplexity(model: Any, tokenizer: Any, texts: Sequence[str], length: int, with_cache: bool) -> float:
@@ -252,9 +274,11 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     costs: list[dict[str, Any]] = []
     values: dict[str, dict[int, dict[int, list[float]]]] = {}
     prepare_run_folder(arguments.output_dir, resume=True)
-    texts = load_corpus(arguments.dataset)["test"]["text"][: arguments.documents]
+    for path in arguments.models:  # before the first is measured
+        load(path)
+    texts = held_out(arguments)
     for path in arguments.models:
-        of_layers, of_models, values[Path(path).name] = fits_of(path, list(texts), arguments)
+        of_layers, of_models, values[Path(path).name] = fits_of(path, texts, arguments)
         layers, models, costs = layers + of_layers, models + of_models, costs + costs_of(path, arguments)
     results = [
         result

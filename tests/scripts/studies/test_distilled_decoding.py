@@ -45,3 +45,13 @@ def test_a_tolerance_that_is_none_is_refused(script, tmp_path):
         script.main(
             ["--models", str(ROOT / "model_cards" / "tnn-python-2m"), *settings, "--output-dir", str(tmp_path)]
         )
+
+
+def test_models_without_kernels_and_texts_without_a_test_split_are_refused(script, tmp_path):
+    options = ["--documents", "1", "--output-dir", str(tmp_path / "out")]
+    cards = [str(ROOT / "model_cards" / name) for name in ("tnn-python-2m", "ipa-prod-python-2m")]
+    with pytest.raises(SystemExit, match="ipa-prod-python-2m is a IPAForCausalLM, which has no kernels to distill"):
+        script.main(["--models", *cards, *options])
+    (tmp_path / "a.txt").write_text("a text")
+    with pytest.raises(SystemExit, match=r"a\.txt has the splits train, and no test to score"):
+        script.main(["--models", cards[0], "--dataset", str(tmp_path / "a.txt"), *options])
