@@ -14,7 +14,15 @@ from hf_seqmix.training.command import device_name
 from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
 
 from .benchmark_inputs import default_device
-from .benchmark_training import Job, Report, check_jobs, train_all, training_arguments, write_report
+from .benchmark_training import (
+    Job,
+    Report,
+    check_jobs,
+    keep_test_bytes,
+    train_all,
+    training_arguments,
+    write_report,
+)
 from .equal_seconds import updates_in
 from .leaderboard_costs import TOKENS, run_costs
 from .leaderboard_models import names_of, recipe_of
@@ -186,6 +194,7 @@ def run_language(arguments: argparse.Namespace) -> Report:
     names = list(dict.fromkeys([*arguments.models, RIVAL[arguments.objective]]))
     updates: dict[str, int] = {}
     if not arguments.costs:
+        keep_test_bytes(arguments, arguments.test_bytes)
         kinds = {name: language_job(arguments, name, 1.0, first, "seconds", None) for name in names}
         check_jobs(arguments, list(kinds.values()))
         known = updates_in(arguments.max_seconds, list(kinds.values()), arguments.time_in_turns, arguments.output_dir)

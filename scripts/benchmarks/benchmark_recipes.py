@@ -18,7 +18,17 @@ from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from .benchmark_inputs import default_device, first_bytes
-from .benchmark_training import RATES, Job, Report, check_jobs, make_run, train_all, training_arguments, write_report
+from .benchmark_training import (
+    RATES,
+    Job,
+    Report,
+    check_jobs,
+    keep_test_bytes,
+    make_run,
+    train_all,
+    training_arguments,
+    write_report,
+)
 from .equal_seconds import timings_table, updates_in
 from .recipes_report import CHOSEN_BY, LONGER, PLAIN, best_factor, describe
 from .recipes_variants import check_variants, parse_variants, refuse_fixed, sections_of, training_names
@@ -120,6 +130,8 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
         return make_job(arguments, model, models[model], variant, variants[variant], factor, seed, number)
 
     first, *others = arguments.seeds
+    if not arguments.costs:
+        keep_test_bytes(arguments, test_bytes_of(arguments))
     if arguments.time_in_turns and not arguments.costs:
         kinds = [dataclasses.replace(job(*case, 1.0, first), name=case_name(*case)) for case in cases]
         seconds = seconds_of(arguments)
@@ -151,6 +163,12 @@ def case_name(model: str, variant: str) -> str:
 def seconds_of(arguments: argparse.Namespace) -> float:
     """Return the budget of a training."""
     return float(arguments.max_seconds or SECONDS[arguments.size])
+
+
+def test_bytes_of(arguments: argparse.Namespace) -> int | None:
+    """Return how much of the test split is scored; None for all."""
+    usual = FAST_BYTES if arguments.size == "fast" else None
+    return usual if arguments.test_bytes is None else int(arguments.test_bytes)
 
 
 def make_job(
@@ -205,10 +223,7 @@ def make_job(
         "setting": {"variant": variant, "rate_factor": factor, "budget": seconds},
     }
     name = f"{case_name(model, variant)}/factor-{factor:g}/seed-{seed}"
-    max_bytes = arguments.test_bytes
-    if max_bytes is None and arguments.size == "fast":
-        max_bytes = FAST_BYTES
-    probe = functools.partial(score_test, max_bytes=max_bytes)
+    probe = functools.partial(score_test, max_bytes=test_bytes_of(arguments))
     return Job(name, "pretrain.py", run, labels, probe=probe)
 
 

@@ -28,6 +28,9 @@ SCRIPTS = Path(__file__).resolve().parents[1]
 LOG = "runs.jsonl"
 """Every result of an output folder, a line a run; results.jsonl holds those of the last command."""
 
+SCORED = "scored.json"
+"""File of an output folder: size -> bytes of the test text that are scored, which runs do not say."""
+
 TRIAL_UPDATES = 5  # timed to tell what a run will cost: the median leaves the first, slow ones out
 _SHORT: dict[str, Any] = {
     "eval_strategy": "no",
@@ -346,6 +349,27 @@ def trial_of(job: Job, updates: int) -> Job:
     sections = merge_recipes({"data": job.run.data}, {"training": training}, short)
     run = replace(job.run, data=sections["data"], training=sections["training"])
     return replace(job, run=run, probe=None, before=None)
+
+
+def keep_test_bytes(arguments: argparse.Namespace, test_bytes: int | None) -> None:
+    """Write how much of the test text is scored, so that all results of a size in an output folder are of as much.
+
+    Args:
+        arguments: of the command line.
+        test_bytes: of the beginning of the text; None for all, 0 for none.
+
+    Raises:
+        ValueError: the results that are there are of another number.
+    """
+    path = arguments.output_dir / SCORED
+    known: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if (before := known.setdefault(arguments.size, test_bytes)) != test_bytes:
+        then, now = ("all bytes" if number is None else f"{number:,} bytes" for number in (before, test_bytes))
+        raise ValueError(
+            f"{then} of the test text are scored in {arguments.output_dir}, and {now} would be now, which cannot be "
+            "compared: give the --test-bytes of before, or another --output-dir."
+        )
+    write_json(path, known)
 
 
 def write_report(folder: Path, report: Report, parts: Sequence[str]) -> None:

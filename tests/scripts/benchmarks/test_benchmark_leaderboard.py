@@ -143,6 +143,8 @@ def test_equal_seconds_alone(script: Any, trained: list[Any], tmp_path: Path) ->
     options = ["--parts", "language", "--models", "tnn", "--rate-factors", "1", "--budgets", "seconds"]
     report = script.main(command(tmp_path, *options))
     assert len(trained) == 1 and {r.setting["budget"] for r in report.results} == {"seconds"}
+    with pytest.raises(SystemExit, match=r"4,000 bytes of the test text are scored in .*, and 9 bytes would be now"):
+        script.main(command(tmp_path, *options, "--test-bytes", "9"))
 
 
 def test_costs_are_the_seconds_of_all_seeds(

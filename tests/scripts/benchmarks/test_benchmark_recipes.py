@@ -204,6 +204,19 @@ def test_scores_of_the_test_split_stand_beside_the_others(
     assert all(job.probe is not None for job in trained)
 
 
+def test_results_of_a_folder_are_of_as_much_text(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path
+) -> None:
+    options = ["--max-seconds", "9", "--rate-factors", "1"]
+    script.main(command(recipe, tmp_path / "out", *options, "--test-bytes", "0"))
+    script.main(command(recipe, tmp_path / "out", *options, "--test-bytes", "0", "--seeds", "0", "1"))
+    with pytest.raises(SystemExit, match=r"0 bytes of the test text are scored in .*out, and all bytes would be now"):
+        script.main(command(recipe, tmp_path / "out", *options))
+    script.main(command(recipe, tmp_path / "out", *options, "--costs"))
+    script.main(command(recipe, tmp_path / "out", *options, "--fast"))  # whose results are of another size
+    script.main(command(recipe, tmp_path / "other", *options))
+
+
 def test_arguments_of_the_script_are_no_fields_of_the_configuration(
     script: Any, trained: list[Any], recipe: Path, tmp_path: Path
 ) -> None:
