@@ -13,7 +13,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from hf_seqmix.data.labelled import GLUE_TASKS, load_glue
-from hf_seqmix.training import explain_model_error
+from hf_seqmix.training import explain_model_error, parse_overrides
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.scoring import METRIC_KEYS
 
@@ -181,8 +181,13 @@ def check(arguments: argparse.Namespace) -> None:
     """Refuse what no run could do.
 
     Raises:
-        ValueError: a number is not positive, or a task is named twice.
+        ValueError: a number is not positive, a task is named twice, or a rate would take the place of all others.
     """
+    if "learning_rate" in parse_overrides(arguments.training):
+        raise ValueError(
+            "--training says learning_rate, which would be the same in every run, whatever the rate that its result "
+            "bears: give --learning-rates."
+        )
     numbers = [("--epochs", arguments.epochs), ("--max-train-samples", arguments.max_train_samples)]
     numbers += [("--learning-rates", rate) for rate in arguments.learning_rates or ()]
     for option, value in numbers:

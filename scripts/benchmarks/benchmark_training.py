@@ -50,6 +50,9 @@ REPLACED = {
 }
 """How long a run is -> the settings whose place that takes: the length said otherwise, or laid out for another one."""
 
+OPTIONS = {"seed": "--seeds", "output_dir": "--output-dir"}
+"""Training argument -> the option that says it for every run."""
+
 RATES = ("learning_rate", "muon_learning_rate", "kernel_learning_rate")
 
 PRETRAINED = "pretraining"
@@ -137,8 +140,14 @@ def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: ar
     """Return the run of recipes, the later of equal settings winning, and of what the command line adds.
 
     Where a recipe says how long to train, the settings of the recipes before it that `REPLACED` names are left out.
+
+    Raises:
+        ValueError: `--training` says what an option of its own says.
     """
     added: dict[str, dict[str, Any]] = {"training": parse_overrides(arguments.training)}
+    for name, option in OPTIONS.items():
+        if name in added["training"]:
+            raise ValueError(f"--training says {name}, which would have no effect: give {option}.")
     if arguments.config_overrides:
         added["model"] = {"config_overrides": parse_overrides(arguments.config_overrides)}
     merged: dict[str, dict[str, Any]] = {}

@@ -178,6 +178,7 @@ def test_costs_are_of_all_rounds(script, trained, model, tmp_path, capsys):
         (["--tasks", "sst2", "sst2"], "a task is given twice"),
         (["--learning-rates", "0"], "--learning-rates must be positive"),
         (["--epochs", "-1"], "--epochs must be positive"),
+        (["--training", "learning_rate=1e-3"], "--training says learning_rate, .* give --learning-rates"),
         (["--model", "nowhere/at-all"], "--model: nowhere/at-all is no folder here"),
     ],
 )

@@ -283,6 +283,17 @@ def test_overrides_of_every_run_are_in_its_record(scripts: Any, tmp_path: Path) 
     assert parsed.training.adam_beta2 == 0.98 and parsed.training.learning_rate == 2e-3
 
 
+@pytest.mark.parametrize(("field", "option"), [("seed=7", "--seeds"), ("output_dir=runs", "--output-dir")])
+def test_what_has_an_option_of_its_own_is_no_training_argument(
+    scripts: Any, tmp_path: Path, field: str, option: str
+) -> None:
+    typed = ["lra", "--task", "listops", "--output-dir", str(tmp_path), "--training", field]
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"}, "somewhere")
+    with pytest.raises(ValueError, match=f"which would have no effect: give {option}"):
+        scripts.benchmark_lra.make_job(arguments, "listops", "tnn", 0, data)
+
+
 def picture(format: str) -> bytes:
     data = io.BytesIO()
     Image.new("RGB", (32, 32)).save(data, format=format)
