@@ -24,6 +24,8 @@ from hf_seqmix.training.run import Run
 from hf_seqmix.training.timing import Clock, interleave, medians_ms, peak_bytes
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
+from .benchmark_training import PRETRAINED
+
 NUM_LABELS = {"listops": 10, "text": 2, "retrieval": 2, "image": 10, "pathfinder": 2, "path-x": 2}
 IMAGES = ("image", "pathfinder", "path-x")
 OF_AN_UPDATE = (
@@ -59,14 +61,19 @@ class Contest:
 def build_model(run: Run, length: int | None = None) -> PreTrainedModel:
     """Return the model of a run from scratch with random weights, laid out for inputs of a length; None for the run's.
 
+    A model that was pretrained on masked texts first has a token more, the mask, and the fields of that stage.
+
     Raises:
         ValueError: the length does not suit the model, such as a number of pixels that is no square.
     """
     fields = {"num_labels": NUM_LABELS[run.task], "problem_type": "single_label_classification"}
     torch.manual_seed(run.seed)
+    before = run.training.get(PRETRAINED, {}).get("model", {})
     model_type, overrides = run.model["model_type"], dict(run.model.get("config_overrides", {}))
     if run.task not in IMAGES:
-        tokenizer = build_tokenizer(run.model.get("tokenizer", "byte"))
+        overrides |= {n: v for n, v in before.get("config_overrides", {}).items() if n != "max_position_embeddings"}
+        masked = before.get("objective") == "masked"
+        tokenizer = build_tokenizer(run.model.get("tokenizer", "byte"), mask_token=masked)
         fields |= tokenizer_fields(tokenizer, length or run.data["max_length"])
         return AutoModelForSequenceClassification.from_config(config_from_overrides(model_type, overrides, fields))
     config: Any = config_from_overrides(model_type, overrides, fields)

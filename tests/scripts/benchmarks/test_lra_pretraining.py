@@ -79,6 +79,14 @@ def test_both_stages_have_one_architecture(scripts: Any, reviews: Path, tmp_path
     assert config["vocab_size"] == classifier["vocab_size"] + 1  # the mask
 
 
+def test_the_trade_off_measures_the_model_that_was_pretrained(scripts: Any, reviews: Path, tmp_path: Path) -> None:
+    job = job_of(scripts, reviews, "tnn", tmp_path, "--config-overrides", "hidden_size=36")
+    build = importlib.import_module("benchmarks.tradeoff_models").build_model
+    for run, vocabulary, scale in ((job.run, 384, 1), (job.portable(tmp_path), 385, 6)):
+        config = build(run, 64).config
+        assert (config.vocab_size, config.embedding_scale, config.max_position_embeddings) == (vocabulary, scale, 64)
+
+
 @pytest.mark.parametrize("family", ["tnn", "poly3"])
 def test_the_first_logits_of_masked_models_are_of_size_one(
     scripts: Any, reviews: Path, tmp_path: Path, family: str
