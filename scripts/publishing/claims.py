@@ -22,7 +22,7 @@ import yaml
 from hf_seqmix._files import write_text
 from hf_seqmix.training.json_fields import checked
 from hf_seqmix.training.result_files import read_results
-from hf_seqmix.training.results import Result
+from hf_seqmix.training.results import KINDS, Result
 from hf_seqmix.training.tables import markdown_table
 
 SEEDS = 3
@@ -35,6 +35,10 @@ VERDICTS = {
     "true but vacuous": "right, and says nothing about models of a practical size",
     "undecided": "with what would decide it",
 }
+
+
+CHOICES = {"pool": ("mean", "median"), "by": ("difference", "ratio", "percent"), "kind": KINDS}
+"""Fields of a figure -> what they may be."""
 
 
 @dataclass(frozen=True)
@@ -129,10 +133,18 @@ def _claim(entry: Any, where: str) -> Claim:
     names: dict[str, Any] = {each.name: (str, Mapping) for each in dataclasses.fields(Figure)}
     names |= {"factor": (int, float)}
     figures = {
-        name: Figure(**checked(figure, names, {"file", "metric"}, f"{where}, figure {name!r}"))
-        for name, figure in fields.get("figures", {}).items()
+        name: _figure(figure, names, f"{where}, figure {name!r}") for name, figure in fields.get("figures", {}).items()
     }
     return Claim(**{**fields, "figures": figures, "trained": is_trained})
+
+
+def _figure(entry: Any, kinds: Mapping[str, Any], where: str) -> Figure:
+    fields = checked(entry, kinds, {"file", "metric"}, where)
+    for name, allowed in CHOICES.items():
+        if fields.get(name, allowed[0]) not in allowed:
+            raise ValueError(f"{where}: {name} is {fields[name]!r}; it must be one of {', '.join(allowed)}.")
+    checked(fields.get("against", {}), kinds, set(), f"{where}, 'against'")
+    return Figure(**fields)
 
 
 class Results:
