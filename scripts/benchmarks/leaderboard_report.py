@@ -165,7 +165,8 @@ def _tasks(folder: Path, results: Sequence[Result]) -> list[Part]:
             for model, point in _points(select(scores, case=case)).items():
                 heat.setdefault(model, {})[f"{task}: {case}"] = point.mean
         columns = {case: f"{case}:.3f" for case in of.cases}
-        ranked = {model: statistics.mean(shares.values()) for model, shares in heat.items()}
+        named = [f"{task}: {case}" for case in of.cases]
+        ranked = {result.model: statistics.mean(heat[result.model][name] for name in named) for result in scores}
         scores.sort(key=lambda result: -ranked[result.model])
         table = results_table(scores, {"model": "model", "rate_factor": "rates x"}, columns, over="case")
         parts.append(Part(f"{task.capitalize()}: {of.title}", "Share of right answers.", table))

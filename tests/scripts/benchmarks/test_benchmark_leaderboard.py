@@ -293,3 +293,19 @@ def test_recall_needs_all_of_its_cases(parts: Any) -> None:
     found = report._recall(results + losses)
     assert found["tnn"].mean == pytest.approx(0.5) and found["tnn"].spread == pytest.approx(0.0)
     assert not report._recall(results[1:3] + losses)
+
+
+def test_models_of_a_task_are_in_the_order_of_that_task(parts: Any, tmp_path: Path) -> None:
+    results = []
+    for task, shares in {"recall": {"tnn": 0.2, "ipa": 0.9}, "copy": {"tnn": 0.8, "ipa": 0.7}}.items():
+        for model, share in shares.items():
+            setting = {"rate_factor": 1.0}
+            shared = {"task": task, "model": model, "seed": 0, "size": "reduced"}
+            results.append(Result(**shared, metric="token_loss", value=1.0, setting=setting))
+            results += [
+                Result(**shared, metric="accuracy", value=share, setting={**setting, "case": case})
+                for case in parts["tasks"].TASKS[task].cases
+            ]
+    tables = {part.title.split(":")[0]: part.table for part in parts["report"]._tasks(tmp_path, results)}
+    assert tables["Recall"].index("ipa") < tables["Recall"].index("tnn")
+    assert tables["Copy"].index("tnn") < tables["Copy"].index("ipa")
