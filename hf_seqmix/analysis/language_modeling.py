@@ -49,7 +49,7 @@ def evaluate_language_model(
     Args:
         model: any causal language model; scored in evaluation mode and left in the mode it was in.
         tokenizer: its tokenizer. Special tokens are not added to the documents.
-        texts: the documents. Empty ones are skipped.
+        texts: the documents. Empty ones are skipped. Special tokens that are spelled out in a text are text.
         context_lengths: numbers of input tokens of a block. Larger than the text is allowed.
         stride: tokens scored per block, at most the smallest context length; None for blocks that do not overlap.
         batch_size: blocks per forward; by default about 8192 tokens' worth.
@@ -143,7 +143,7 @@ def _tokenize(
     documents = []
     sizes = {"num_tokens": 0, "num_bytes": 0, "num_words": 0, "num_documents": 0, "num_unknown": 0}
     for text in texts:
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
         if len(ids) == 0:
             continue
         documents.append(np.asarray([prefix, *ids], dtype=np.int64))

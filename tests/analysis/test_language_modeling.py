@@ -177,6 +177,16 @@ def test_text_the_tokenizer_does_not_know_is_counted(model, caplog):
     assert (score.num_tokens, score.num_unknown) == (4, 2)
 
 
+@pytest.mark.parametrize("text", ["an <unk> word", "<s>struck</s> out", "<pad>"])
+def test_special_tokens_spelled_out_in_a_text_are_text(model, byte_tokenizer, bpe, text):
+    for tokenizer in (byte_tokenizer, bpe):
+        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        [score] = evaluate_language_model(model, tokenizer, [text], prefix_token_id=1, progress=False)
+        assert score.num_tokens == len(ids)
+        assert score.num_unknown == 0
+    assert len(byte_tokenizer(text, add_special_tokens=False)["input_ids"]) < score.num_bytes
+
+
 def test_model_that_sees_later_tokens_is_refused(byte_tokenizer):
     torch.manual_seed(0)
     config = BertConfig(
