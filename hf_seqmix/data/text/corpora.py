@@ -55,8 +55,8 @@ def load_corpus(
     Args:
         source: `"embedded:python-stdlib"` (see [`python_stdlib`]); a local file, or a folder whose files are
             assigned to splits by the words train, valid, validation, dev and test in their names (all to train if no
-            name has such a word); a folder written by `save_to_disk`; the name of a Hub data set, `"name"` or
-            `"name:config"`; or a mapping from split to local files or folders.
+            name has such a word); a folder written by `save_to_disk`, all train if that had no splits; the name of a
+            Hub data set, `"name"` or `"name:config"`; or a mapping from split to local files or folders.
         text_column: the column that holds the text; the column is renamed to `text`.
         sample_by: what one row of a text file is.
         file_format: "text", "json", "csv" or "parquet", for files whose extension does not say the format.
@@ -74,8 +74,8 @@ def load_corpus(
         return _load_embedded(str(source), streaming)
     elif _is_local(source):
         folder = Path(source).expanduser()
-        if (folder / "dataset_dict.json").is_file():
-            corpus = datasets.load_from_disk(str(folder))
+        if _is_saved(folder):
+            corpus = _load_saved(folder, streaming)
         else:
             corpus = _load_files(_files_of_splits({None: folder}, file_format), sample_by, file_format, streaming)
     else:
@@ -132,10 +132,25 @@ def _cut(text: str, border: int, is_first: bool) -> int:
 def _load_embedded(name: str, streaming: bool) -> Corpus:
     if name not in EMBEDDED:
         raise ValueError(f"there is no embedded corpus {name!r}; there is {', '.join(map(repr, EMBEDDED))}.")
-    corpus = EMBEDDED[name]()
+    return _streamed(EMBEDDED[name](), streaming)
+
+
+def _is_saved(folder: Path) -> bool:
+    """Return whether `save_to_disk` wrote a folder, of splits or of one data set."""
+    return (folder / "dataset_dict.json").is_file() or all(
+        (folder / name).is_file() for name in ("state.json", "dataset_info.json")
+    )
+
+
+def _load_saved(folder: Path, streaming: bool) -> Corpus:
+    saved = datasets.load_from_disk(str(folder))
+    return _streamed(saved if isinstance(saved, datasets.DatasetDict) else {"train": saved}, streaming)
+
+
+def _streamed(splits: Mapping[str, datasets.Dataset], streaming: bool) -> Corpus:
     if not streaming:
-        return corpus
-    return datasets.IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in corpus.items()})
+        return datasets.DatasetDict(splits)
+    return datasets.IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in splits.items()})
 
 
 def _load_hub(name: str, streaming: bool) -> Corpus:

@@ -83,9 +83,15 @@ def test_files_of_each_split(tmp_path: Path) -> None:
     assert {name: rows(split) for name, split in corpus.items()} == {"train": ["a", "b"], "validation": ["c"]}
 
 
-def test_a_folder_written_by_save_to_disk(tmp_path: Path) -> None:
-    datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": TEXTS})}).save_to_disk(tmp_path / "saved")
-    assert rows(load_corpus(tmp_path / "saved")["train"]) == TEXTS
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("with_splits", [True, False])
+def test_a_folder_written_by_save_to_disk(tmp_path: Path, with_splits: bool, streaming: bool) -> None:
+    one = datasets.Dataset.from_dict({"text": TEXTS})
+    (datasets.DatasetDict({"train": one}) if with_splits else one).save_to_disk(tmp_path / "saved")
+    corpus = load_corpus(tmp_path / "saved", streaming=streaming)
+    assert isinstance(corpus, datasets.IterableDatasetDict if streaming else datasets.DatasetDict)
+    assert list(corpus) == ["train"]
+    assert rows(corpus["train"]) == TEXTS
 
 
 def test_an_unknown_ending_needs_the_format(tmp_path: Path) -> None:
