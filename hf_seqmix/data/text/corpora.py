@@ -33,6 +33,9 @@ FORMATS = {
     ".parquet": "parquet",
 }
 
+# A byte order mark is no text, and "NA" is a word.
+READING: dict[str, dict[str, Any]] = {"text": {"encoding": "utf-8-sig"}, "csv": {"keep_default_na": False}}
+
 SPLIT_WORDS = {
     "train": {"train", "training"},
     "validation": {"validation", "valid", "val", "dev"},
@@ -50,7 +53,8 @@ def load_corpus(
 ) -> Corpus:
     r"""Load a corpus as a `DatasetDict` (`IterableDatasetDict` when streaming) whose splits have one column, `text`.
 
-    Rows without any text are left out. Text files are read as UTF-8 with line ends turned into `\n`.
+    Rows without any text are left out. Text files are read as UTF-8 with line ends turned into `\n`, without a byte
+    order mark. Words such as "NA" or "null" in CSV stay words.
 
     Args:
         source: `"embedded:python-stdlib"` (see [`python_stdlib`]); a local file, or a folder whose files are
@@ -176,7 +180,7 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
         )
     for path in paths:
         _check_file(path, binary=kinds[0] == "parquet")
-    options: dict[str, Any] = {"sample_by": sample_by} if kinds[0] == "text" else {}
+    options = READING.get(kinds[0], {}) | ({"sample_by": sample_by} if kinds[0] == "text" else {})
     data_files = {split: [str(path) for path in group] for split, group in files.items()}
     try:
         return datasets.load_dataset(kinds[0], data_files=data_files, streaming=streaming, **options)

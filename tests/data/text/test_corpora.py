@@ -77,6 +77,19 @@ def test_a_folder_without_such_names_is_training_text_in_order(tmp_path: Path) -
     assert rows(load_corpus(tmp_path)["train"]) == ["a.txt", "b.txt", "c/contest.txt"]
 
 
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("sample_by", ["document", "paragraph", "line"])
+def test_a_byte_order_mark_is_no_text(tmp_path: Path, sample_by: str, streaming: bool) -> None:
+    path = write(tmp_path / "a.txt", "\ufeffone\u20ac")
+    assert rows(load_corpus(path, sample_by=sample_by, streaming=streaming)["train"]) == ["one\u20ac"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_words_of_csv_stay_words(tmp_path: Path, streaming: bool) -> None:
+    path = write(tmp_path / "a.csv", 'text,id\nNA,1\nnull,2\n"",3\nnan,4\n')
+    assert rows(load_corpus(path, streaming=streaming)["train"]) == ["NA", "null", "nan"]
+
+
 def test_files_of_each_split(tmp_path: Path) -> None:
     a, b, c = (write(tmp_path / f"{name}.txt", name) for name in "abc")
     corpus = load_corpus({"train": [a, str(b)], "validation": c})
