@@ -171,6 +171,8 @@ def _load_hub(name: str, streaming: bool) -> Corpus:
 
 def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str | None, streaming: bool) -> Corpus:
     paths = [path for group in files.values() for path in group]
+    if not paths:
+        raise ValueError("no file is named; give, for example, {'train': 'a.txt', 'validation': 'b.txt'}.")
     formats = {path: file_format or _format_of(path) for path in paths}
     kinds = sorted(set(formats.values()))
     if len(kinds) > 1:
@@ -183,8 +185,12 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
     options = READING.get(kinds[0], {}) | ({"sample_by": sample_by} if kinds[0] == "text" else {})
     data_files = {split: [str(path) for path in group] for split, group in files.items()}
     try:
-        return datasets.load_dataset(kinds[0], data_files=data_files, streaming=streaming, **options)
-    except datasets.exceptions.DatasetGenerationError as error:
+        corpus = datasets.load_dataset(kinds[0], data_files=data_files, streaming=streaming, **options)
+        if streaming:  # which reads nothing before its first row
+            for rows in corpus.values():
+                next(iter(rows), None)
+        return corpus
+    except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
         raise ValueError(
             f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason}. Check that the content is "

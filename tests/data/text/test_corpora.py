@@ -230,6 +230,29 @@ def test_holding_out_nothing_or_everything_is_refused(texts: list[str], fraction
 
 
 @pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", b'{"text": "a"}\n{"text": 3'),
+        ("a.jsonl", b"hello"),
+        ("a.csv", b'text,b\n"a\nb,c\n'),
+        ("a.parquet", b"text"),
+    ],
+)
+def test_content_of_another_kind_is_refused_by_the_name_of_the_file(
+    tmp_path: Path, name: str, content: bytes, streaming: bool
+) -> None:
+    with pytest.raises(ValueError, match=rf"{name} could not be read as \w+: .*what the extension says\.$"):
+        load_corpus(write(tmp_path / name, content), streaming=streaming)
+
+
+@pytest.mark.parametrize("files", [{}, {"train": []}])
+def test_a_mapping_without_files_is_refused(files: dict) -> None:
+    with pytest.raises(ValueError, match="no file is named; give, for example"):
+        load_corpus(files)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
 def test_two_columns_of_one_name_are_refused_in_a_line(tmp_path: Path, streaming: bool) -> None:
     columns = [pyarrow.array(["a"]), pyarrow.array(["b"])]
     pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["text", "text"]), tmp_path / "a.parquet")
