@@ -57,7 +57,7 @@ def pack_for_training(
     pack = partial(
         _pack, block_size=block_size, pad_id=None, overlap=0, causal=causal, respect_documents=respect_documents
     )
-    blocks = _map_blocks(tokens, pack, block_size)
+    blocks = _map_blocks(tokens, pack, block_size, with_bytes=False)
     if next(iter(blocks), None) is None:
         raise ValueError(
             f"the training text has fewer tokens than one block of {block_size}. Give more text or a smaller block"
@@ -103,7 +103,7 @@ def pack_for_evaluation(
         causal=causal,
         respect_documents=respect_documents,
     )
-    blocks = _map_blocks(tokens, pack, block_size)
+    blocks = _map_blocks(tokens, pack, block_size, with_bytes=True)
     if next(iter(blocks), None) is None:
         raise ValueError("the evaluation text has no token to predict. Give more text.")
     return blocks
@@ -121,9 +121,9 @@ def _tokenize(documents: Rows, tokenizer: PreTrainedTokenizerBase, *, with_bytes
     if isinstance(documents, datasets.Dataset):
         options = {"num_proc": num_proc, "desc": "Tokenizing"}
     encode = partial(_encode, tokenizer=tokenizer, separator=_separator(tokenizer), with_bytes=with_bytes)
-    return documents.map(
-        encode, batched=True, batch_size=100, input_columns="text", remove_columns=documents.column_names, **options
-    )
+    # A stream may not know its columns, so they are named, here and in `_map_blocks`.
+    texts = documents.select_columns(["text"])
+    return texts.map(encode, batched=True, batch_size=100, input_columns="text", remove_columns=["text"], **options)
 
 
 def _separator(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -154,16 +154,19 @@ def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, separator: int
     return batch
 
 
-def _map_blocks(tokens: Rows, pack: Callable[[Batch], Batch], block_size: int) -> Rows:
+def _map_blocks(tokens: Rows, pack: Callable[[Batch], Batch], block_size: int, *, with_bytes: bool) -> Rows:
     if block_size < 2:
         raise ValueError(
             f"the block size is {block_size}; a block needs at least 2 tokens, one to predict from another."
         )
-    columns = tokens.column_names
     if isinstance(tokens, datasets.Dataset):
         # The whole split at once, so that only one block in all is incomplete.
         blocks = tokens.with_format("numpy").map(
-            pack, batched=True, batch_size=None, remove_columns=columns, desc=f"Packing blocks of {block_size}"
+            pack,
+            batched=True,
+            batch_size=None,
+            remove_columns=tokens.column_names,
+            desc=f"Packing blocks of {block_size}",
         )
     else:
         # As lists: a stream would hand arrays on as they are, and labels must not arrive as 32-bit tensors.
@@ -171,7 +174,7 @@ def _map_blocks(tokens: Rows, pack: Callable[[Batch], Batch], block_size: int) -
             lambda batch: {name: values.tolist() for name, values in pack(batch).items()},
             batched=True,
             batch_size=STREAMED_DOCUMENTS,
-            remove_columns=columns,
+            remove_columns=["input_ids", "num_bytes"] if with_bytes else ["input_ids"],
         )
     return blocks.with_format(None)
 

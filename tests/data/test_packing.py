@@ -150,6 +150,20 @@ def test_a_stream_drops_one_rest_every_thousand_documents(byte) -> None:
 
 
 @pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl"])
+def test_every_kind_of_file_can_be_packed(byte, tmp_path, name: str, streaming: bool) -> None:
+    """A stream of text or CSV does not know its columns."""
+    line = {"a.txt": "{}\n", "a.csv": "{},1\n", "a.jsonl": '{{"text": "{}", "id": 1}}\n'}[name]
+    header = "text,id\n" if name == "a.csv" else ""
+    (tmp_path / name).write_text(header + "".join(map(line.format, ["ab", "cde"])), encoding="utf-8")
+    train = load_corpus(tmp_path / name, sample_by="line", streaming=streaming)["train"]
+    assert columns(pack_for_training(train, byte, 7)) == columns(pack_for_training(documents(["ab", "cde"]), byte, 7))
+    blocks = pack_for_evaluation(train, byte, 4)
+    assert columns(blocks) == columns(pack_for_evaluation(documents(["ab", "cde"]), byte, 4))
+    assert total_bytes(blocks) == 5
+
+
+@pytest.mark.parametrize("streaming", [False, True])
 def test_too_little_text_and_too_small_blocks_are_refused(byte, streaming: bool) -> None:
     with pytest.raises(ValueError, match="fewer tokens than one block of 1000"):
         pack_for_training(documents(streaming=streaming), byte, 1000)
