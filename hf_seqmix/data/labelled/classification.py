@@ -20,11 +20,13 @@ class Classification:
         label_columns: one column; or several columns of zeros and ones, each a label of its own.
         problem_type: "single_label_classification", "multi_label_classification" or "regression".
         label_names: names of the classes in the order of their ids; none for a regression.
+        has_indicators: whether lists of labels are zeros and ones, one a class, and not sets of classes.
     """
 
     label_columns: tuple[str, ...]
     problem_type: str
     label_names: tuple[str, ...] = ()
+    has_indicators: bool = False
 
     @classmethod
     def read_labels(
@@ -40,6 +42,7 @@ class Classification:
             ValueError: a column is missing, or the labels make no such task.
         """
         require_columns(train, label_columns, "training")
+        has_indicators = False
         if len(label_columns) > 1:
             if problem_type not in (None, "multi_label_classification"):
                 raise ValueError(f"several label columns make a multi-label task; asked for is {problem_type!r}.")
@@ -49,7 +52,9 @@ class Classification:
             problem_type = problem_type or _problem_type(labels)
             names = ()
             if problem_type != "regression":
-                names = label_names(train.features[label_columns[0]], labels, problem_type)
+                feature = train.features[label_columns[0]]
+                has_indicators = problem_type == "multi_label_classification" and are_indicators(feature, labels)
+                names = label_names(feature, labels, problem_type)
                 if len(names) < 2:
                     raise ValueError(
                         f"the training data has the one label {names[0]!r}; there is nothing to tell apart."
@@ -58,6 +63,7 @@ class Classification:
             "label_columns": tuple(label_columns),
             "problem_type": problem_type,
             "label_names": names,
+            "has_indicators": has_indicators,
         }
         Classification(**fields).references(train, "training")
         return fields
@@ -108,9 +114,9 @@ class Classification:
             labels = [split.features[column].int2str(label) for label in labels]
         ids = {label: index for index, label in enumerate(self.label_names)}
         if self.problem_type == "multi_label_classification":
+            if self.has_indicators:
+                return indicators(labels, name, len(ids))
             inner = getattr(split.features[column], "feature", None)
-            if not isinstance(inner, datasets.ClassLabel) and are_indicators(labels):
-                return indicators(labels, name)
             rows = np.zeros((len(labels), len(ids)), dtype=np.int64)
             for row, names in zip(rows, labels, strict=True):
                 for label in names:

@@ -47,9 +47,9 @@ def label_names(feature: Any, labels: Sequence[Any], problem_type: str) -> tuple
                 "a multi-label task needs lists of labels or several label columns; the labels are like"
                 f" {labels[0]!r}."
             )
-        feature = getattr(feature, "feature", None)
-        if not isinstance(feature, datasets.ClassLabel) and are_indicators(labels):
+        if are_indicators(feature, labels):
             return tuple(str(index) for index in range(len(labels[0])))
+        feature = getattr(feature, "feature", None)
         labels = [label for row in labels for label in row]
     if isinstance(feature, datasets.ClassLabel):
         return tuple(feature.names)
@@ -87,15 +87,25 @@ def id_of(label: Any, ids: dict[str, int], name: str) -> int:
     return found
 
 
-def are_indicators(labels: Sequence[Sequence[Any]]) -> bool:
-    """Return whether lists of labels are zeros and ones, one a class: then some value occurs twice in a list."""
-    return any(len(set(row)) < len(row) for row in labels)
+def are_indicators(feature: Any, labels: Sequence[Any]) -> bool:
+    """Return whether lists of labels are zeros and ones, one a class: then some value occurs twice in a list.
+
+    Of two classes, lists of a few rows may have no such value: ask the training data, and no other.
+    """
+    if isinstance(getattr(feature, "feature", None), datasets.ClassLabel):
+        return False
+    return any(isinstance(row, list) and len(set(row)) < len(row) for row in labels)
 
 
-def indicators(rows: Sequence[Sequence[Any]], name: str) -> np.ndarray:
-    """Return zeros and ones (examples, classes); any other value is a `ValueError`."""
+def indicators(rows: Sequence[Sequence[Any]], name: str, count: int | None = None) -> np.ndarray:
+    """Return zeros and ones (examples, classes); any other value is a `ValueError`, and so are not `count` classes."""
     if len({len(row) for row in rows}) > 1:
         raise ValueError(f"lists of zeros and ones must be equally long; those of the {name} data are not.")
+    if count is not None and rows and len(rows[0]) != count:
+        raise ValueError(
+            f"the lists of zeros and ones of the {name} data have {len(rows[0])} entries, but the training data has "
+            f"{count} labels."
+        )
     try:
         values = np.asarray(rows, dtype=np.float64)
     except (TypeError, ValueError) as error:

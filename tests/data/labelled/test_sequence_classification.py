@@ -76,6 +76,16 @@ def test_several_labels_in_every_form():
     assert task.readable(np.array([[1, 1], [0, 0]])) == [["x", "y"], []]
 
 
+def test_zeros_and_ones_are_told_by_the_training_data_alone():
+    """Rows of two classes may look like sets of the classes 0 and 1."""
+    task = SequenceClassification.from_data(table([[1, 1], [0, 1], [0, 0]]), ["text"], ["label"])
+    assert task.references(table([[1, 0], [0, 1], [1, 0]]), "validation").tolist() == [[1, 0], [0, 1], [1, 0]]
+    with pytest.raises(ValueError, match="validation data have 3 entries, but the training data has 2 labels"):
+        task.references(table([[1, 0, 0], [0, 1, 0], [1, 0, 1]]), "validation")
+    sets = SequenceClassification.from_data(table([["a"], ["b", "a"], []]), ["text"], ["label"])
+    assert sets.references(table([["b", "b"], [], ["a"]]), "validation").tolist() == [[0, 1], [0, 0], [1, 0]]
+
+
 def test_inputs_and_labels(tokenizer):
     data = table([[1, 0], [0, 0], [1, 1]], second=["one", "two", "three"])
     task = SequenceClassification.from_data(data, ["text", "second"], ["label"])
