@@ -7,9 +7,20 @@ from typing import Any
 import datasets
 import numpy as np
 
-from .labels import are_indicators, complete, id_of, indicators, label_fields, label_names, require_columns
+from .labels import (
+    are_indicators,
+    complete,
+    id_of,
+    indicators,
+    label_fields,
+    label_names,
+    require_columns,
+    require_training,
+)
 
 __all__ = ["Classification"]
+
+PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +50,11 @@ class Classification:
         class. Several label columns are several labels.
 
         Raises:
-            ValueError: a column is missing, or the labels make no such task.
+            ValueError: there are no rows, a column is missing, or the labels make no such task.
         """
-        require_columns(train, label_columns, "training")
+        require_training(train, label_columns)
+        if problem_type not in (None, *PROBLEM_TYPES):
+            raise ValueError(f"problem_type is {problem_type!r}; allowed are {', '.join(PROBLEM_TYPES)} and None.")
         has_indicators = False
         if len(label_columns) > 1:
             if problem_type not in (None, "multi_label_classification"):

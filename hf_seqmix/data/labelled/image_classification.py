@@ -9,7 +9,7 @@ import pyarrow as pa
 from PIL import Image
 
 from .classification import Classification
-from .labels import require_columns
+from .labels import require_columns, require_training, require_values
 
 __all__ = ["ImageClassification"]
 
@@ -40,7 +40,7 @@ class ImageClassification(Classification):
         Raises:
             ValueError: a column is missing or holds no images, or the labels make no such task.
         """
-        require_columns(train, [image_column, *label_columns], "training")
+        require_training(train, [image_column, *label_columns])
         task = cls(image_column=image_column, **cls.read_labels(train, label_columns, problem_type))
         task._images(train.take(1), "training")
         return task
@@ -56,9 +56,7 @@ class ImageClassification(Classification):
     def _images(self, split: datasets.Dataset, name: str) -> datasets.Dataset:
         require_columns(split, [self.image_column], name)
         images = split.select_columns([self.image_column])
-        missing = sum(chunk.null_count for chunk in images.data.column(self.image_column).chunks)
-        if missing:
-            raise ValueError(f"{missing} rows of the {name} data have no image in column {self.image_column!r}.")
+        require_values(images, [self.image_column], name, "image")
         first: Any = images.features[self.image_column]
         try:
             if not isinstance(first, datasets.Image):

@@ -1,5 +1,6 @@
 """Labels of any form as ids, names and indicators."""
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -14,6 +15,8 @@ __all__ = [
     "label_fields",
     "label_names",
     "require_columns",
+    "require_training",
+    "require_values",
 ]
 
 
@@ -25,6 +28,24 @@ def require_columns(split: datasets.Dataset, columns: Iterable[str], name: str) 
             f"the {name} data has no column {', '.join(map(repr, missing))}; it has"
             f" {', '.join(map(repr, split.column_names))}."
         )
+
+
+def require_training(train: datasets.Dataset, columns: Iterable[str]) -> None:
+    """Raise a `ValueError` unless the training data has rows and all of `columns`."""
+    require_columns(train, columns, "training")
+    if len(train) == 0:
+        raise ValueError("the training data has no rows; give at least two, which differ in their labels.")
+
+
+def require_values(split: datasets.Dataset, columns: Iterable[str], name: str, what: str) -> None:
+    """Raise a `ValueError` that counts the rows in which one of `columns` is missing, `what` it holds."""
+    for column in columns:
+        batches = split.select_columns([column]).with_format("arrow").iter(batch_size=1000)
+        missing = sum(batch[column].null_count for batch in batches)
+        if missing:
+            raise ValueError(
+                f"{missing} rows of the {name} data have no {what} in column {column!r}; leave these rows out."
+            )
 
 
 def complete(labels: Any, column: str, name: str) -> list[Any]:
@@ -53,11 +74,12 @@ def label_names(feature: Any, labels: Sequence[Any], problem_type: str) -> tuple
         labels = [label for row in labels for label in row]
     if isinstance(feature, datasets.ClassLabel):
         return tuple(feature.names)
+    odd = [label for label in labels if not _is_name(label)]
+    if odd:
+        raise ValueError(f"labels must be numbers or words; given {odd[0]!r}.")
     values = set(labels)
     if not values:
         raise ValueError("the training data has no label at all.")
-    if any(isinstance(value, (list, dict)) for value in values):
-        raise ValueError(f"labels must be numbers or words; given {next(iter(values))!r}.")
     numeric = all(isinstance(value, (int, float)) for value in values)
     return tuple(_name(value) for value in (sorted(values) if numeric else sorted(values, key=str)))
 
@@ -71,9 +93,15 @@ def label_fields(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def _is_name(label: Any) -> bool:
+    """Return whether a label can name a class, as lists, NaN and infinity cannot."""
+    return math.isfinite(label) if isinstance(label, float) else not isinstance(label, (list, dict))
+
+
 def _name(label: Any) -> str:
     """Return the name of a label; 1, 1.0 and True are one label."""
-    return str(int(label)) if isinstance(label, (bool, float)) and label == int(label) else str(label)
+    whole = isinstance(label, bool) or (isinstance(label, float) and label.is_integer())
+    return str(int(label)) if whole else str(label)
 
 
 def id_of(label: Any, ids: dict[str, int], name: str) -> int:

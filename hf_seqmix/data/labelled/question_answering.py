@@ -10,7 +10,7 @@ import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from .labels import require_columns
+from .labels import require_columns, require_training, require_values
 from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
 
 __all__ = ["QuestionAnswering"]
@@ -41,7 +41,7 @@ class QuestionAnswering:
                 f" {max_answer_length}."
             )
         task = cls(stride, max_answer_length)
-        require_columns(train, task.columns, "training")
+        require_training(train, task.columns)
         return task
 
     def config_fields(self) -> dict[str, Any]:
@@ -70,7 +70,9 @@ class QuestionAnswering:
             ValueError: a column is missing, an answer is not where its row says, the stride leaves windows no way to
                 advance, or the tokenizer does not say which characters its tokens stand for.
         """
-        require_columns(split, self.columns[: 2 + self.has_labels(split)], name)
+        columns = self.columns[: 2 + self.has_labels(split)]
+        require_columns(split, columns, name)
+        require_values(split, columns, name, "value")
         return split.map(
             partial(
                 _encode_questions,

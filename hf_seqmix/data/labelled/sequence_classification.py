@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..tokenization import covered_text
 from .classification import Classification
-from .labels import require_columns
+from .labels import require_columns, require_training, require_values
 from .special_tokens import SpecialTokens, places, to_columns, tokenize
 
 __all__ = ["TEXTS_READ", "SequenceClassification"]
@@ -48,7 +48,7 @@ class SequenceClassification(Classification):
         """
         if len(text_columns) not in (1, 2):
             raise ValueError(f"give one text column, or two for pairs; given are {list(text_columns)}.")
-        require_columns(train, [*text_columns, *label_columns], "training")
+        require_training(train, [*text_columns, *label_columns])
         for column in text_columns:
             if not isinstance(train[column][0], str):
                 raise ValueError(f"the column {column!r} holds {type(train[column][0]).__name__}, not text.")
@@ -93,6 +93,7 @@ class SequenceClassification(Classification):
             keep_texts: whether a column `TEXTS_READ` holds the part of each text that the inputs cover, too.
         """
         require_columns(split, self.text_columns, name)
+        require_values(split, self.text_columns, name, "text")
         encoded = split.map(
             partial(
                 _encode_texts,

@@ -9,7 +9,7 @@ import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from .labels import id_of, label_fields, label_names, require_columns
+from .labels import id_of, label_fields, label_names, require_columns, require_training
 from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
 
 __all__ = ["TokenClassification"]
@@ -37,7 +37,7 @@ class TokenClassification:
         Raises:
             ValueError: a column is missing or holds no lists, or a row has more words than labels or fewer.
         """
-        require_columns(train, [words_column, label_column], "training")
+        require_training(train, [words_column, label_column])
         for column in (words_column, label_column):
             if not isinstance(train[column][0], list):
                 raise ValueError(

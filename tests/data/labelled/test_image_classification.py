@@ -62,3 +62,11 @@ def test_columns_that_hold_no_images(tmp_path):
     task = ImageClassification.from_data(rows([0, 1]), "picture", ["label"])
     with pytest.raises(ValueError, match="1 rows of the test data have no image in column 'picture'"):
         task.encode(Dataset.from_list([{"picture": picture(1)}, {"picture": None}]), "test")
+
+
+def test_rows_without_images_may_be_filtered_out():
+    data = Dataset.from_list([{"picture": picture(1), "label": 0}, {"picture": None, "label": 1}] * 2)
+    data = data.add_column("id", [0, 1, 2, 3]).map(lambda row: {"label": row["id"] % 3})
+    kept = data.filter(lambda row: row["id"] % 2 == 0)
+    task = ImageClassification.from_data(kept, "picture", ["label"])
+    assert len(task.encode(kept, "training")) == 2

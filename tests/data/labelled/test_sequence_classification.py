@@ -169,11 +169,32 @@ def test_hidden_labels():
         ([1, 0, 1], {"problem_type": "multi_label_classification"}, "needs lists of labels"),
         ([[1, 1], [1, 0, 0], [0]], {}, "equally long"),
         ([[2, 2], [1, 0], [0, 0]], {}, "zeros and ones"),
+        (
+            [1, 0, 1],
+            {"problem_type": "regresion"},
+            "'regresion'; allowed are single_label_classification, multi_label",
+        ),
+        ([float("nan"), 1.0, 2.0], {"problem_type": "single_label_classification"}, "numbers or words; given nan"),
+        ([[1], [2], [3]], {"problem_type": "single_label_classification"}, r"numbers or words; given \[1\]"),
     ],
 )
 def test_labels_that_make_no_task(labels, options, message):
     with pytest.raises(ValueError, match=message):
         SequenceClassification.from_data(table(labels), ["text"], ["label"], **options)
+
+
+def test_no_rows_and_missing_texts_are_refused(tokenizers):
+    data = table([0, 1, 1])
+    with pytest.raises(ValueError, match="training data has no rows"):
+        SequenceClassification.from_data(data.select([]), ["text"], ["label"])
+    task = SequenceClassification.from_data(data, ["text"], ["label"])
+    holes = Dataset.from_dict({"text": ["a", None, None, "b"], "label": [0, 1, 0, 1]})
+    with pytest.raises(ValueError, match="2 rows of the validation data have no text in column 'text'; leave these"):
+        task.encode(holes, tokenizers["bytes"], 8, "validation")
+    kept = holes.filter(lambda row: row["text"] is not None)
+    assert task.encode(kept, tokenizers["bytes"], 8, "validation")["labels"][:] == [0, 1]
+    with pytest.raises(ValueError, match="validation data has the label nan, which the training data has not"):
+        task.references(Dataset.from_dict({"text": ["a"], "label": [float("nan")]}), "validation")
 
 
 def test_columns_that_make_no_task(tokenizers):
