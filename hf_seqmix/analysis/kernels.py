@@ -102,7 +102,7 @@ def ski_taps(operator: SKIOperator, length: int, grid: InducingGrid | None = Non
         grid: other inducing points than the operator's own.
 
     Returns:
-        (channels, 2 length - 1), lags -(length - 1) to length - 1, on the CPU.
+        (channels, 2 length - 1), lags -(length - 1) to length - 1, on the CPU, in float32 (float64).
     """
     grid = operator.grid if grid is None else grid
     weights = interpolation_matrix(length, grid)  # (length, points)
@@ -124,7 +124,7 @@ def ski_taps(operator: SKIOperator, length: int, grid: InducingGrid | None = Non
     # The convolution's weight q is its kernel at lag half - q.
     short = operator.conv_weight.detach().cpu().double().flip(-1)[:, half - reach : half + reach + 1]
     taps[:, length - 1 - reach : length + reach] += short
-    return taps.to(operator.conv_weight.dtype)
+    return taps.to(dtype)
 
 
 @torch.no_grad()

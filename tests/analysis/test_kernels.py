@@ -95,6 +95,16 @@ def test_ski_taps_do_not_depend_on_the_default_dtype(dtype):
     assert torch.equal(found[torch.float32], found[torch.float64])
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_kernels_of_half_precision_are_float32(tmp_path, dtype):
+    mixers = [TNNMixer(4, 8), FDTNNMixer(4, 8), SKITNNMixer(4, 8, num_inducing_points=3, conv_kernel_size=3)]
+    kernels = [learned_kernels(mixer.to(dtype), 6)[0] for mixer in mixers]
+    for kernel in kernels:
+        assert kernel.taps.dtype == torch.float32
+        assert kernel.response()[1].isfinite().all()
+    plot_kernels(kernels, tmp_path / "kernels.png")
+
+
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_frequency_kernels_are_found(is_causal):
     mixer = FDTNNMixer(4, 8, is_causal=is_causal, rpe_hidden_size=4)
