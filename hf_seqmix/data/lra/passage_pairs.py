@@ -74,7 +74,7 @@ def same_document_pairs(
 
     Args:
         documents: texts, by name or numbered.
-        num_rows: split -> number of its rows, even: exactly half of the rows have label 1.
+        num_rows: split -> number of its rows, even and at least 4: exactly half of the rows have label 1.
         length: bytes of a passage in UTF-8.
         split_by: "document": each document belongs to one split, so a model must compare texts that it has never seen.
             "passage": each split has a stretch of every document, in the order of `num_rows`. Then no passage is in
@@ -94,9 +94,10 @@ def same_document_pairs(
     if not num_rows:
         raise ValueError("num_rows names no split; give, for example, {'train': 1000, 'test': 100}.")
     for split, count in num_rows.items():
-        if count < 2 or count % 2:
+        if count < 4 or count % 2:
             raise ValueError(
-                f"num_rows[{split!r}] is {count}; half of the rows are pairs of one document: give an even number."
+                f"num_rows[{split!r}] is {count}; half of the rows are pairs of one document, and the other half "
+                "combines these anew: give an even number of at least 4."
             )
     if length < 4:
         raise ValueError(f"length is {length}; a character has up to 4 bytes, so give at least 4.")

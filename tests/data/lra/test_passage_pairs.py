@@ -127,6 +127,7 @@ def test_every_pair_of_one_document_can_be_asked_for():
         ({"num_rows": {}}, "names no split"),
         ({"num_rows": {"train": 5}}, "num_rows\\['train'\\] is 5"),
         ({"num_rows": {"train": 0}}, "is 0"),
+        ({"num_rows": {"train": 4, "test": 2}}, "num_rows\\['test'\\] is 2.* an even number of at least 4"),
         ({"length": 3}, "at least 4"),
         ({"split_by": "book"}, "split_by is 'book'"),
         ({"length": 5000}, "too few"),
@@ -135,7 +136,7 @@ def test_every_pair_of_one_document_can_be_asked_for():
     ],
 )
 def test_bad_values_raise(values, message):
-    given = {"documents": make_documents(6), "num_rows": {"train": 4, "test": 2}, "length": 40, **values}
+    given = {"documents": make_documents(6), "num_rows": {"train": 4, "test": 4}, "length": 40, **values}
     with pytest.raises(ValueError, match=message):
         same_document_pairs(given.pop("documents"), given.pop("num_rows"), **given)
 
