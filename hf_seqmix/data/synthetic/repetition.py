@@ -48,7 +48,7 @@ def rare_word_repetition(
         num_cues: K, number of cues.
         num_pairs: cues a row, each of which occurs twice.
         length: tokens a row.
-        min_distance: lower bound of D, included.
+        min_distance: lower bound of D, included; 2 for pairs other than the first of a row that has no room for them.
         max_distance: upper bound of D, included; `length` - 2 by default.
         exponent: s of Zipf's law.
         unseen: share of the words that do not occur in training.

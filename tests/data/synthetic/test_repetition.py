@@ -34,6 +34,17 @@ def test_the_scored_word_is_a_second_occurrence_at_the_distance_given():
         assert 4 <= distance <= 30
 
 
+def test_pairs_without_room_come_closer_but_for_the_first():
+    full = {**FIELDS, "num_cues": 6, "num_pairs": 4, "min_distance": 8}
+    distances = []
+    for rows in rare_word_repetition(SIZES, **full).values():
+        for tokens in arrays(rows)["input_ids"]:
+            places = [np.flatnonzero(tokens == cue) for cue in range(2, 8)]
+            distances += [second - first for first, second in filter(len, places)]
+        assert "distance" not in rows.column_names or min(rows["distance"]) >= 8
+    assert 2 <= min(distances) < 8
+
+
 def test_counts_are_those_of_the_training_rows_and_unseen_words_have_none():
     splits = rare_word_repetition(SIZES, **FIELDS)
     train, test = arrays(splits["train"]), arrays(splits["test"])
