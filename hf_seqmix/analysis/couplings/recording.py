@@ -21,6 +21,9 @@ __all__ = ["AttentionCall", "MixerCall", "in_evaluation", "record_attention", "r
 _NAME = "seqmix_recording"
 """Under which the library knows the attention that is recorded."""
 
+_NOT_RECORDED = ("softcap", "s_aux")
+"""Options of attention in the library that change weights otherwise than a bias."""
+
 
 @dataclass(frozen=True)
 class MixerCall:
@@ -92,7 +95,8 @@ def record_attention(model: PreTrainedModel, batch: Mapping[str, Any]) -> list[A
         batch: its arguments.
 
     Raises:
-        ValueError: if no layer of the model called that function.
+        ValueError: if no layer of the model called that function, or one does more to its logits than that: caps them
+            (Gemma 2), or adds a sink (GPT-OSS).
     """
     calls: list[AttentionCall] = []
     token = _recorded.set(calls)
@@ -119,12 +123,19 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     scaling: float | None = None,
-    **_: Any,
+    position_bias: Tensor | None = None,
+    **options: Any,
 ) -> tuple[Tensor, Tensor]:
     """Compute attention as the library wants it of a function, and note the call."""
+    for name in _NOT_RECORDED:
+        if options.get(name) is not None:
+            raise ValueError(
+                f"{type(module).__name__} changes its logits by {name}, so that queries and keys do not tell its "
+                "weights: take a model without, or its own output_attentions=True."
+            )
     shared = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
-    pairs = QueryKey(query, key, query.shape[-1] ** -0.5 if scaling is None else scaling)
+    pairs = QueryKey(query, key, query.shape[-1] ** -0.5 if scaling is None else scaling, position_bias)
     logits = pairs.logits()
     weights = attention_weights(logits if attention_mask is None else logits + attention_mask)
     calls = _recorded.get()

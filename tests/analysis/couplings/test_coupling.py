@@ -4,11 +4,19 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageClassification
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GptOssConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM, SeqMixHybridModel
 from hf_seqmix.analysis import coupling, queries_and_keys
-from hf_seqmix.analysis.couplings.recording import record_mixers
+from hf_seqmix.analysis.couplings.recording import _attend, record_mixers
 from tests.models.suite import perturb
 from tests.tolerances import assert_close
 
@@ -120,6 +128,28 @@ def test_models_of_the_library_have_logits_and_weights():
     assert logits.triu(1).abs().amax() > 0  # before the mask
     with pytest.raises(ValueError, match="layer is 2, but the model has 2 layers, 0 to 1"):
         coupling(model, batch, layer=2)
+
+
+def test_a_bias_by_position_is_a_part_of_the_logits():
+    """As T5 gives it, whose attention follows attn_implementation in later releases."""
+    query, key, value = torch.randn(3, 2, 4, LENGTH, 3).unbind()
+    bias, mask = torch.randn(1, 4, LENGTH, LENGTH), torch.randn(2, 1, LENGTH, LENGTH)
+    expected = (query @ key.mT + bias + mask).softmax(-1)
+    mixed, weights = _attend(torch.nn.Identity(), query, key, value, mask, scaling=1.0, position_bias=bias)
+    assert_close(weights, expected)
+    assert_close(mixed, (expected @ value).transpose(1, 2))
+
+
+@pytest.mark.parametrize(("kind", "option"), [(Gemma2Config, "softcap"), (GptOssConfig, "s_aux")])
+def test_attention_that_changes_its_logits_otherwise_is_refused(kind, option):
+    sizes = {"vocab_size": 13, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "head_dim": 4}
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1} if kind is GptOssConfig else {}
+    config = kind(**sizes, **experts, num_attention_heads=2, num_key_value_heads=2)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    before = model.config._attn_implementation
+    with pytest.raises(ValueError, match=f"Attention changes its logits by {option}, so that"):
+        coupling(model, ids())
+    assert model.config._attn_implementation == before
 
 
 def test_images_have_weights_of_patches():
