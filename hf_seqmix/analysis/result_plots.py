@@ -103,7 +103,7 @@ class _Point:
         self.x, self.x_deviation = x, deviation
         self.y: float = summary.mean or 0.0
         self.y_deviation = summary.spread
-        self.setting = summary.result.setting
+        self.items = _items(summary.result)
 
 
 def _points(summaries: Sequence[Summary], x: str, metric: str) -> list[_Point]:
@@ -127,10 +127,10 @@ def _items(result: Result) -> tuple[Any, ...]:
 
 
 def _area(summaries: Sequence[Summary], point: _Point, area: str) -> float | None:
-    """Return what the metric `area` is for the model and setting of a point."""
+    """Return what the metric `area` is for the model, task and setting of a point."""
     for summary in summaries:
         result = summary.result
-        if (result.model, result.metric, result.setting) == (point.model, area, point.setting):
+        if (result.model, result.metric, _items(result)) == (point.model, area, point.items):
             if summary.mean is None or summary.mean <= 0:
                 raise ValueError(f"{area} must be positive; {point.model} has {summary.mean}.")
             return summary.mean

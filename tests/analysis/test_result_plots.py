@@ -94,6 +94,17 @@ def test_points_over_a_metric_have_areas_in_one_scale(drawn, tmp_path: Path) -> 
         plot_results(broken, tmp_path / "plot.png", x="speed", y="accuracy", area="memory")
 
 
+def test_areas_are_those_of_the_task(drawn, tmp_path: Path) -> None:
+    found = [
+        Result(task, "a", metric, value)
+        for task, memory in (("one", 10.0), ("two", 40.0))
+        for metric, value in (("accuracy", 0.5), ("speed", 1.0), ("memory", memory))
+    ]
+    plot_results(found, tmp_path / "plot.png", x="speed", y="accuracy", area="memory", panels="task")
+    small, large = (_discs(axes)[0] for axes in drawn)
+    assert large / small == pytest.approx(4)
+
+
 def test_names_stand_side_by_side_and_published_figures_are_crosses(drawn, tmp_path: Path) -> None:
     found = [Result(task, model, "score", 1.0) for task in ("one", "two") for model in ("a", "b")]
     found.append(Result("one", "a", "score", 2.0, kind="published"))
