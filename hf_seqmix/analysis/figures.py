@@ -56,15 +56,24 @@ def draw_grid(
         columns: of panels.
         title: above the figure.
         **subplots: further arguments of `Figure.subplots`.
+
+    Raises:
+        ValueError: the extension says no format.
     """
     with matplotlib.rc_context(_STYLE):
         made = Figure(figsize=(width, height), layout="constrained")
+        formats = made.canvas.get_supported_filetypes()
+        if Path(path).suffix[1:].lower() not in formats:
+            raise ValueError(f"{path} ends in no format of a picture; allowed are .{', .'.join(sorted(formats))}.")
         if title:
             made.suptitle(title, x=0.01, ha="left", fontsize=11 if len(title) < 12 * width else 9)
         yield made, made.subplots(rows, columns, squeeze=False, **subplots)
         temporary = Path(path).with_name(f".{Path(path).stem}.tmp{Path(path).suffix}")
-        made.savefig(temporary)
-        temporary.replace(path)
+        try:
+            made.savefig(temporary)
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

@@ -90,6 +90,24 @@ def test_loss(tmp_path, figures):
     assert lines(figures[1].axes[0])["training"] == ([1, 2, 3], [4.0, 2.0, pytest.approx(4 / 3)])
 
 
+@pytest.mark.parametrize("name", ["plot", "plot.xyz"])
+def test_files_without_a_format_are_refused_by_their_name(tmp_path, name):
+    with pytest.raises(ValueError, match=rf"{name} ends in no format of a picture; allowed are .*\.png"):
+        plot_loss([{"step": 1, "loss": 2.0}], tmp_path / name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failure_leaves_no_file_behind(tmp_path, monkeypatch):
+    def half(figure, path, **options):
+        Path(path).write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(Figure, "savefig", half)
+    with pytest.raises(OSError, match="no space left"):
+        plot_loss([{"step": 1, "loss": 2.0}], tmp_path / "plot.png")
+    assert not list(tmp_path.iterdir())
+
+
 def test_nothing_to_plot():
     for scores in ({}, {"one": []}):
         with pytest.raises(ValueError, match="nothing to plot"):
