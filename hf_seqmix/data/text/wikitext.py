@@ -6,7 +6,7 @@ from pathlib import Path
 
 import datasets
 
-from .corpora import load_corpus
+from .corpora import _is_local, _load_hub
 
 __all__ = ["load_wikitext", "wikitext_articles"]
 
@@ -32,11 +32,7 @@ def load_wikitext(source: str | Path) -> datasets.DatasetDict:
     if folder.is_dir():
         texts = {"train": _read(folder, "train"), "validation": _read(folder, "valid"), "test": _read(folder, "test")}
     else:
-        # `load_corpus` leaves out blank lines, which the files have around every title.
-        corpus = load_corpus(str(source))
-        texts = {
-            name: "".join(map(_with_blank_lines, corpus[name]["text"])) for name in ("train", "validation", "test")
-        }
+        texts = _of_hub(str(source))
     articles = wikitext_articles(texts["train"])
     rows = {"train": articles, "validation": [texts["validation"]], "test": [texts["test"]]}
     return datasets.DatasetDict({name: datasets.Dataset.from_dict({"text": own}) for name, own in rows.items()})
@@ -69,6 +65,12 @@ def _read(folder: Path, split: str) -> str:
     return found[0].read_text(encoding="utf-8")
 
 
-def _with_blank_lines(line: str) -> str:
-    """Return a heading between blank lines, as in the files, and any other line as it is."""
-    return f" \n{line} \n" if re.match(r"^ (= )+[^\n]* =( =)*[ ]?\n?$", line) else line
+def _of_hub(source: str) -> dict[str, str]:
+    """Return the text of each split; blank lines, which tell titles from other lines, are empty rows there."""
+    if _is_local(source):
+        raise ValueError(f"there is no folder {source}. Check the spelling; paths start from {Path.cwd()}.")
+    corpus = _load_hub(source, streaming=False)
+    names = ("train", "validation", "test")
+    if not set(names) <= set(corpus):
+        raise ValueError(f"{source!r} has the splits {', '.join(corpus)}; WikiText has {', '.join(names)}.")
+    return {name: "".join(line if line.strip() else " \n" for line in corpus[name]["text"]) for name in names}

@@ -3,7 +3,6 @@
 import datasets
 import pytest
 
-from hf_seqmix.data.text import wikitext
 from hf_seqmix.data.text.wikitext import load_wikitext, wikitext_articles
 
 FIRST = " \n = One = \n \n A sentence .\n = = Early = years = = \n \n = Goals ; A = \n = Assists ; P = Points\n \n"
@@ -28,12 +27,20 @@ def test_files_are_articles_to_train_on_and_running_text_to_score(tmp_path):
 
 
 def test_rows_of_the_hub_give_the_text_of_the_files(monkeypatch):
-    file = " \n = One = \n \n A sentence = .\n = 1 is not a title .\n \n = = Early = = \n \n More .\n"
-    rows = [line for line in file.splitlines(keepends=True) if line.strip()]  # blank ones are left out on the way
+    file = FIRST + SECOND
+    rows = [line if line.strip() else "" for line in file.splitlines(keepends=True)]  # as the Hub has blank lines
     hub = datasets.DatasetDict(
         {name: datasets.Dataset.from_dict({"text": rows}) for name in ("train", "validation", "test")}
     )
-    monkeypatch.setattr(wikitext, "load_corpus", lambda source: hub)
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config, streaming: hub)
     splits = load_wikitext("Salesforce/wikitext:wikitext-103-raw-v1")
+    assert list(splits["train"]["text"]) == [FIRST, SECOND]
     assert list(splits["test"]["text"]) == [file]
-    assert list(splits["train"]["text"]) == [file]
+    del hub["test"]
+    with pytest.raises(ValueError, match="has the splits train, validation; WikiText has train, validation, test"):
+        load_wikitext("Salesforce/wikitext:wikitext-103-raw-v1")
+
+
+def test_a_folder_that_is_missing_is_no_name_of_the_hub(tmp_path):
+    with pytest.raises(ValueError, match=r"there is no folder .*wiki"):
+        load_wikitext(tmp_path / "wiki")
