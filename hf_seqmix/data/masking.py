@@ -47,9 +47,13 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
         """Check the shares; the library checks the tokenizer.
 
         Raises:
-            ValueError: `pair_share` does not lie between 0 and 1.
+            ValueError: `pair_share` does not lie between 0 and 1, or batches are not to be PyTorch's.
         """
         super().__post_init__()
+        if self.return_tensors != "pt":
+            raise ValueError(
+                f"return_tensors is {self.return_tensors!r}; masks are drawn by PyTorch, so it must be 'pt'."
+            )
         if not 0 <= self.pair_share <= 1:
             raise ValueError(f"pair_share is {self.pair_share}; it must lie between 0 and 1.")
         self._special = SpecialTokens.of(self.tokenizer) if self.pair_share else None

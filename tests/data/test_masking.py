@@ -92,3 +92,9 @@ def test_no_batch_of_a_training_is_without_a_hidden_token(tokenizer) -> None:
 def test_a_tokenizer_without_a_mask_is_refused() -> None:
     with pytest.raises(ValueError, match="mask token"):
         ReproducibleMaskingCollator(tokenizer=build_tokenizer("byte"))
+
+
+def test_batches_of_another_library_are_refused(tokenizer) -> None:
+    """The library would draw their masks from a stream of its own, whatever the seed."""
+    with pytest.raises(ValueError, match="return_tensors is 'np'; masks are drawn by PyTorch, so it must be 'pt'"):
+        ReproducibleMaskingCollator(tokenizer=tokenizer, return_tensors="np")
