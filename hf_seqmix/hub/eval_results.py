@@ -77,7 +77,9 @@ def _entry(where: str, result: Mapping[str, Any]) -> EvalResultEntry:
 
 
 def write_eval_results(folder: Path, entries: Sequence[EvalResultEntry]) -> list[Path]:
-    """Write `.eval_results/DATASET.yaml` for each dataset into the folder of a model, in place of older files.
+    """Write `.eval_results/DATASET.yaml` into the folder of a model, in place of older files.
+
+    Datasets whose names differ in signs alone share a file.
 
     Args:
         folder: of the model.
@@ -94,13 +96,14 @@ def write_eval_results(folder: Path, entries: Sequence[EvalResultEntry]) -> list
             place.rmdir()
         return []
     place.mkdir(exist_ok=True)
-    written = []
-    for dataset in dict.fromkeys(entry.dataset_id for entry in entries):
-        own = eval_result_entries_to_yaml([entry for entry in entries if entry.dataset_id == dataset])
-        path = place / f"{re.sub(r'[^a-z0-9]+', '-', dataset.lower()).strip('-')}.yaml"
-        path.write_text(yaml.safe_dump(own, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        written.append(path)
-    return written
+    files: dict[Path, list[EvalResultEntry]] = {}
+    for entry in entries:
+        name = re.sub(r"[^a-z0-9]+", "-", entry.dataset_id.lower()).strip("-")
+        files.setdefault(place / f"{name}.yaml", []).append(entry)
+    for path, own in files.items():
+        content = yaml.safe_dump(eval_result_entries_to_yaml(own), sort_keys=False, allow_unicode=True)
+        path.write_text(content, encoding="utf-8")
+    return list(files)
 
 
 def read_eval_results(folder: Path) -> list[EvalResultEntry]:

@@ -39,6 +39,15 @@ def test_results_on_benchmarks_come_back_and_others_are_left_out(tmp_path):
     assert not (tmp_path / EVAL_RESULTS).exists()
 
 
+def test_datasets_of_like_names_share_a_file(tmp_path):
+    names = ["org/gsm-8k", "org/gsm_8k", "Org/GSM.8k"]
+    results = [{**HUB, "value": value, "benchmark": {"dataset": n, "task": "x"}} for value, n in enumerate(names)]
+    entries = eval_results(results)
+    [path] = write_eval_results(tmp_path, entries)
+    assert path.name == "org-gsm-8k.yaml"
+    assert read_eval_results(tmp_path) == entries
+
+
 @pytest.mark.parametrize(
     ("benchmark", "message"),
     [
