@@ -67,7 +67,7 @@ def export(
     Raises:
         ValueError: for a folder that is not empty, a model or mixer from outside the package, weights that are not in
             memory or do not fit the configuration, a processor that does not fit the model, a card with blanks, or a
-            picture that is missing or of another kind.
+            picture that is missing, of another kind, or of the name of another.
     """
     from .checking import check_repository
 
@@ -114,6 +114,8 @@ def _copy_picture(picture: Path, folder: Path) -> None:
     """Copy a picture; its ending keeps the picture from replacing a file of the model."""
     if picture.suffix.lower() not in PICTURES or not picture.is_file():
         raise ValueError(f"{picture} is no picture, or missing; a card shows {', '.join(PICTURES)}.")
+    if (folder / picture.name).exists():
+        raise ValueError(f"there are two pictures {picture.name!r}, which would be one file: rename one of them.")
     shutil.copyfile(picture, folder / picture.name)
 
 

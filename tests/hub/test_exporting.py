@@ -106,6 +106,10 @@ def test_pictures_that_the_card_shows_are_copied(model, tmp_path):
     for wrong in (tmp_path / "missing.png", code):
         with pytest.raises(ValueError, match="is no picture, or missing"):
             export(model, None, tmp_path / "other", pictures=[wrong])
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "curve.png").write_bytes(b"another")
+    with pytest.raises(ValueError, match=r"two pictures 'curve\.png', which would be one file: rename one"):
+        export(model, None, tmp_path / "other", pictures=[picture, tmp_path / "run" / "curve.png"])
     assert not (tmp_path / "other").exists()
 
 
