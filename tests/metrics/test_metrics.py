@@ -225,6 +225,12 @@ def test_probabilities_are_not_taken_for_labels(name):
             "beyond the largest position, 4",
         ),
         ("perplexity_by_position", {"nll": [1.0], "positions": [0], "num_tokens": [1, 2]}, "2 entries for 1"),
+        (
+            "perplexity_by_position",
+            {"nll": [1.0], "positions": [0], "num_tokens": [0]},
+            "above 0 where there is an nll",
+        ),
+        ("perplexity_by_position", {"nll": [1.0], "positions": [0], "num_tokens": [1.5]}, "must be whole numbers"),
     ],
 )
 def test_values_that_make_no_sense_raise(name, values, message):

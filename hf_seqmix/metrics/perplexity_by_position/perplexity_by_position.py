@@ -28,8 +28,9 @@ class PerplexityByPosition(base.BaseMetric):
         perplexity (list of float): infinite where the exponential overflows.
 
     Raises:
-        ValueError: no tokens, lists of different lengths, numbers that are not finite, a negative position, or edges
-            that do not increase from 0 to beyond the largest position.
+        ValueError: no tokens, lists of different lengths, numbers that are not finite, a negative position, numbers of
+            tokens that are not whole or none for an nll, or edges that do not increase from 0 to beyond the largest
+            position.
     """
 
     columns = {"nll": "number", "positions": "number"}
@@ -42,6 +43,8 @@ class PerplexityByPosition(base.BaseMetric):
         counts = np.ones_like(nats) if num_tokens is None else base.not_negative(num_tokens, "num_tokens")
         if len(counts) != len(nats):
             raise ValueError(f"num_tokens has {len(counts)} entries for {len(nats)} of nll; give one each.")
+        if np.any(counts != np.floor(counts)) or np.any((counts == 0) & (nats > 0)):
+            raise ValueError("num_tokens must be whole numbers, above 0 where there is an nll.")
         last = int(places.max())
         if edges is None:
             edges = [0, *(2**power for power in range(last.bit_length() + 1))]
