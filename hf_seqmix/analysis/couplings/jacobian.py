@@ -35,7 +35,9 @@ def jacobian_norms(f: Callable[[Tensor], Tensor], inputs: Tensor, probes: int | 
         raise ValueError(f"inputs have shape {tuple(inputs.shape)}; they must be (batch, length, channels).")
     if probes is not None and probes < 1:
         raise ValueError(f"probes is {probes}; give at least 1, or None for the exact norms.")
-    return torch.stack([_norms_of_row(f, row, probes, seed) for row in inputs])
+    # Whatever the caller's mode: a copy, since tensors of inference mode have no derivatives.
+    with torch.inference_mode(False):
+        return torch.stack([_norms_of_row(f, row, probes, seed) for row in inputs.clone()])
 
 
 def _norms_of_row(f: Callable[[Tensor], Tensor], row: Tensor, probes: int | None, seed: int) -> Tensor:

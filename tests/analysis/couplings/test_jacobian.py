@@ -59,3 +59,11 @@ def test_bad_inputs_are_refused():
         jacobian_norms(lambda x: x, torch.zeros(3, 2))
     with pytest.raises(ValueError, match="probes is 0; give at least 1"):
         jacobian_norms(lambda x: x, torch.zeros(1, 3, 2), probes=0)
+
+
+@pytest.mark.parametrize("name", ["tnn", "attention", "ipa"])
+def test_inference_mode_of_the_caller_changes_nothing(name):
+    model, batch = make(name), ids()
+    expected = coupling(model, batch, source="jacobian")
+    with torch.inference_mode():
+        assert_close(coupling(model, batch, source="jacobian"), expected)
