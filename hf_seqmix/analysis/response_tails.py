@@ -181,10 +181,12 @@ def response_tail(encoder: RelativePositionEncoder, frequency_input: str, is_cau
     )
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def _slopes(
     encoder: RelativePositionEncoder, frequencies: Tensor, frequency_input: str, is_causal: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Return R' and I' at the frequencies, (channels, points) each."""
+    """Return R' and I' at the frequencies, (channels, points) each, whatever the caller's mode."""
     points = frequencies.clone().requires_grad_()
 
     def differentiate(part: Tensor) -> Tensor:

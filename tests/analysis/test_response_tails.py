@@ -114,3 +114,13 @@ def test_refusals():
         response_tail(encoder().float(), "omega")
     with pytest.raises(ValueError, match="frequency_input is 'sine'"):
         response_tail(encoder(), "sine")
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_mode_of_the_caller_changes_nothing(mode):
+    made = encoder(channels=4)
+    expected = response_tail(made, "omega", is_causal=False)
+    with mode():
+        found = response_tail(made, "omega", is_causal=False)
+    for name in ("slopes", "values", "kinks", "jumps", "imaginary_jumps"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name), rtol=0, atol=0)
