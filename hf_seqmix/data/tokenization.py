@@ -65,8 +65,10 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
     `<|endoftext|>` opens and ends a text and `<|pad|>` pads.
 
     Raises:
-        ValueError: the vocabulary is too small for the bytes, or `texts` has no text.
+        ValueError: the vocabulary is too small for the bytes, or `texts` is one string or has no text.
     """
+    if isinstance(texts, str):
+        raise ValueError("texts must be a list of documents; given one string: put it in a list.")
     if vocab_size < SMALLEST_BPE:
         raise ValueError(
             f"a byte-level BPE of {vocab_size} tokens is too small: the 256 bytes and 2 special tokens need"

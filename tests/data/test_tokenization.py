@@ -131,6 +131,9 @@ def test_a_bpe_needs_text() -> None:
         build_tokenizer("bpe:300", ["", " \n"])
     with pytest.raises(ValueError, match="no text to train"):
         build_tokenizer("bpe:300")
+    for make in (train_bpe, lambda texts, size: build_tokenizer(f"bpe:{size}", texts)):
+        with pytest.raises(ValueError, match="given one string: put it in a list"):
+            make("the text itself, whose letters would be documents", 300)
 
 
 def test_count_bytes() -> None:
