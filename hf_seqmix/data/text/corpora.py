@@ -76,14 +76,14 @@ def load_corpus(
         corpus = _load_files(_files_of_splits(source, file_format), sample_by, file_format, streaming)
     elif str(source).startswith("embedded:"):
         return _load_embedded(str(source), streaming)
-    elif _is_local(source):
+    elif is_local(source):
         folder = Path(source).expanduser()
         if _is_saved(folder):
             corpus = _load_saved(folder, streaming)
         else:
             corpus = _load_files(_files_of_splits({None: folder}, file_format), sample_by, file_format, streaming)
     else:
-        corpus = _load_hub(str(source), streaming)
+        corpus = load_from_hub(str(source), streaming)
     return type(corpus)({name: _text_only(split, name, text_column, source) for name, split in corpus.items()})
 
 
@@ -157,7 +157,7 @@ def _streamed(splits: Mapping[str, datasets.Dataset], streaming: bool) -> Corpus
     return datasets.IterableDatasetDict({split: rows.to_iterable_dataset() for split, rows in splits.items()})
 
 
-def _load_hub(name: str, streaming: bool) -> Corpus:
+def load_from_hub(name: str, streaming: bool) -> Corpus:
     path, _, config = name.partition(":")
     try:
         return datasets.load_dataset(path, config or None, streaming=streaming)
@@ -299,7 +299,7 @@ def _begins_as_utf16(path: Path) -> bool:
         return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
-def _is_local(source: Source) -> bool:
+def is_local(source: Source) -> bool:
     """Return whether `source` exists here or can only be meant as a path."""
     path = Path(source).expanduser()
     looks_like_path = str(source).startswith(("/", ".", "~")) or path.suffix.lower() in FORMATS

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import datasets
 
-from .corpora import _is_local, _load_hub
+from .corpora import is_local, load_from_hub
 
 __all__ = ["load_wikitext", "wikitext_articles"]
 
@@ -67,9 +67,9 @@ def _read(folder: Path, split: str) -> str:
 
 def _of_hub(source: str) -> dict[str, str]:
     """Return the text of each split; blank lines, which tell titles from other lines, are empty rows there."""
-    if _is_local(source):
+    if is_local(source):
         raise ValueError(f"there is no folder {source}. Check the spelling; paths start from {Path.cwd()}.")
-    corpus = _load_hub(source, streaming=False)
+    corpus = load_from_hub(source, streaming=False)
     names = ("train", "validation", "test")
     if not set(names) <= set(corpus):
         raise ValueError(f"{source!r} has the splits {', '.join(corpus)}; WikiText has {', '.join(names)}.")
