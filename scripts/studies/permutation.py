@@ -16,8 +16,7 @@ import contextlib
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -82,11 +81,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def figures_of(task: Task, order: Callable[[int], Any], condition: str, seed: int) -> Mapping[str, float]:
+def figures_of(task: Task, condition: str, seed: int) -> Mapping[str, float]:
     """Return the scores of a fresh copy of the model in one of `CONDITIONS`."""
     is_permuted, is_trained = CONDITIONS[condition]
     model = task.load()
-    with permuted_tokens(model, order) if is_permuted else contextlib.nullcontext():
+    with permuted_tokens(model, task.order) if is_permuted else contextlib.nullcontext():
         if is_trained:
             task.train(model, seed)
         return task.score(model)
@@ -95,7 +94,6 @@ def figures_of(task: Task, order: Callable[[int], Any], condition: str, seed: in
 def run(arguments: argparse.Namespace) -> Rows:
     """Score each model in each condition; runs that the results file has are read."""
     file = ResultFile(arguments.output_dir / "results.jsonl")
-    order = partial(first_to_end, count=arguments.moved)
     training = Training(arguments.steps, arguments.batch_size, arguments.learning_rate)
     results: list[Result] = []
     for name in arguments.model:
@@ -108,7 +106,7 @@ def run(arguments: argparse.Namespace) -> Rows:
             key = Run(f"permutation-{arguments.task}", model, task.data, how, seed or 0)
             found = file.get(key)
             if found is None:
-                scores = figures_of(task, order, condition, seed or 0)
+                scores = figures_of(task, condition, seed or 0)
                 shared: dict[str, Any] = {"command": portable_command("permutation"), "environment": environment_of()}
                 shared |= {"run": key, "setting": {"condition": condition, "data": task.source}}
                 found = [Result(key.task, Path(name).name, each, scores[each], seed, **shared) for each in scores]

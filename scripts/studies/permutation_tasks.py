@@ -24,6 +24,7 @@ from transformers import (
 )
 from vision_training import Images, Training, processor_of, read_images, score, training_arguments
 
+from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
 from hf_seqmix.data.labelled import load_labelled
 from hf_seqmix.training.environment import file_digest, portable_path
 
@@ -86,6 +87,10 @@ class Task(ABC):
                 "folder."
             ) from error
 
+    def order(self, length: int) -> Tensor:
+        """Return the order of so many tokens; a text of at most as many as are moved stays as it is."""
+        return first_to_end(length, self.arguments.moved)
+
     @abstractmethod
     def train(self, model: PreTrainedModel, seed: int) -> None:
         """Train a model on."""
@@ -105,15 +110,31 @@ class ImageTask(Task):
         """What the data is, in words."""
         return self._splits["test"].source
 
+    def order(self, length: int) -> Tensor:
+        """Return the order of so many patches.
+
+        Raises:
+            ValueError: all of them would be moved, which changes nothing.
+        """
+        if self.arguments.moved >= length:
+            raise ValueError(
+                f"--moved is {self.arguments.moved}, but {self.name} reads {length} patches, so their order would "
+                f"stay as it is; give at most {length - 1}."
+            )
+        return super().order(length)
+
     @cached_property
     def _splits(self) -> dict[str, Images]:
-        config = self.load().config
+        model = self.load()
+        config = model.config
         splits = read_images(self.arguments, processor_of(self.name, config))
         if config.num_labels != len(splits["train"].names):
             raise ValueError(
                 f"{self.name} tells {config.num_labels} classes apart, but the data has "
                 f"{len(splits['train'].names)}: give a model that was trained on these classes."
             )
+        with torch.no_grad(), permuted_tokens(model, self.order):  # before anything is scored
+            model(pixel_values=splits["test"].pixel_values[:1])
         return splits
 
     def train(self, model: PreTrainedModel, seed: int) -> None:

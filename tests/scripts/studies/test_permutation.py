@@ -144,6 +144,9 @@ def test_what_is_not_there_is_said_in_one_line(script, classifier, translator, t
         script.main(["images", "--model", classifier, *three, *out])
     with pytest.raises(SystemExit, match="count is -1"):
         script.main(["images", "--model", classifier, "--moved", "-1", *images, *out])
+    with pytest.raises(SystemExit, match=r"--moved is 16, but .*tiny reads 16 patches.*give at most 15"):
+        script.main(["images", "--model", classifier, "--moved", "16", *images, *out])
+    assert not (tmp_path / "out" / "results.jsonl").exists()  # before anything is scored
     with pytest.raises(SystemExit, match="--steps, --batch-size, --train-rows and --test-rows must be at least 1"):
         script.main(["images", "--model", classifier, "--steps", "0", *images, *out])
 
