@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer
 
+from hf_seqmix import __version__
 from hf_seqmix.analysis.masked_modeling import mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram, bits_per_byte_xz, count_bytes
 from hf_seqmix.training.result_files import ResultFile
@@ -161,12 +162,13 @@ def references(
         )
     key: dict[str, Any] = {
         "benchmark": arguments.benchmark,
+        "version": __version__,
         "references": order,
         "text": text_hash(texts),
         "train": text_hash(counted),
         "gaps": text_hash([str(block.byte_starts.tolist()) for block in blocks]),  # other tokenizers have others
     }
-    results = log.get(key)
+    results = None if arguments.overwrite else log.get(key)
     if results is None:
         ngram = ByteNGram(order).fit(counted)
         name = f"byte {order}-gram{part}"

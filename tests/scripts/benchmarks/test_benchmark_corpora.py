@@ -128,6 +128,29 @@ def test_nothing_is_computed_twice(script, novels, finished, tmp_path, monkeypat
     assert lengths == [64, 16]
 
 
+def test_an_ngram_is_counted_anew_where_asked_for_and_by_another_version(tmp_path, monkeypatch):
+    scoring = importlib.import_module("benchmarks.corpora_scoring")
+    counted = []
+
+    class Counting(scoring.ByteNGram):
+        def fit(self, texts):
+            counted.append(len(texts))
+            return super().fit(texts)
+
+    monkeypatch.setattr(scoring, "ByteNGram", Counting)
+    log = scoring.ResultFile(tmp_path / "log.jsonl")
+
+    def references(overwrite=False):
+        settings = argparse.Namespace(benchmark="corpora", objective="causal", ngram=2, overwrite=overwrite)
+        return scoring.references(settings, [], ["a text"], ["a text"], log, {"task": "corpora"})
+
+    first = references()
+    assert references() == first and len(counted) == 1
+    assert references(overwrite=True) == first and len(counted) == 2
+    monkeypatch.setattr(scoring, "__version__", "0.0")
+    assert references() == first and len(counted) == 3
+
+
 def test_another_tokenizer_of_the_same_name_is_another_run(script, tmp_path):
     corpora = importlib.import_module("benchmarks.benchmark_corpora")
     folder = tmp_path / "tokenizer"
