@@ -121,6 +121,8 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
     if len(models) < len(arguments.recipes):
         raise ValueError("two recipes have one name, by which results tell models apart: rename one.")
     check_variants(arguments, models, variants)
+    for path, recipe in zip(arguments.recipes, models.values(), strict=True):
+        check_validation(path, recipe)
     cases = [(model, variant) for model in models for variant in variants]
 
     updates: dict[str, int] = {}
@@ -153,6 +155,25 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
         parts.append("Updates timed in turns.\n\n" + timings_table(arguments.output_dir))
     write_report(arguments.output_dir, report, parts)
     return report
+
+
+def check_validation(path: Path, recipe: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse a recipe that streams data without a validation split, of which pretrain.py holds out none.
+
+    Raises:
+        ValueError: nothing would be evaluated.
+    """
+    data = recipe.get("data") or {}
+    if not data.get("streaming") or data.get("validation_file"):
+        return
+    if data.get("dataset"):
+        options = {name: data[name] for name in ("text_column", "sample_by") if name in data}
+        if "validation" in load_corpus(data["dataset"], streaming=True, **options):
+            return
+    raise ValueError(
+        f"{path} streams data without a validation split, by which rates are chosen: give validation_file in its "
+        "section data, or leave out streaming, so that a part is held out."
+    )
 
 
 def case_name(model: str, variant: str) -> str:

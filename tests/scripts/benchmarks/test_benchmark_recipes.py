@@ -341,3 +341,16 @@ def test_what_makes_no_sense_is_refused(
     with pytest.raises(SystemExit, match=message):
         script.main(command(recipe, tmp_path / "out", *more))
     assert not trained and not list((tmp_path / "out").rglob("run.json"))  # no process was started
+
+
+def test_a_stream_without_validation_data_is_refused(script: Any, trained: list[Any], tmp_path: Path) -> None:
+    recipe, text = tmp_path / "stream.yaml", tmp_path / "a.txt"
+    text.write_text("some text\n" * 100)
+    for data in (f'train_file: ["{text}"]', f'dataset: "{text}"'):
+        recipe.write_text(RECIPE.replace('dataset: "embedded:python-stdlib"', f"{data}, streaming: true"))
+        with pytest.raises(SystemExit, match=r"stream\.yaml streams data without a validation split.*validation_file"):
+            script.main(command(recipe, tmp_path / "out"))
+    assert not trained
+    recipe.write_text(recipe.read_text().replace("streaming: true", f'streaming: true, validation_file: ["{text}"]'))
+    script.main(command(recipe, tmp_path / "out", "--test-bytes", "0"))
+    assert trained
