@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from .opening import without_lists
 from .run_folder import explain_write_error
 
 __all__ = ["INTERRUPTED", "device_name", "explained", "interruptible", "new_folder", "positive"]
@@ -70,7 +71,7 @@ def explained(name: str, then: str = "") -> Iterator[None]:
         with interruptible(f"{name}: interrupted{then}."):
             yield
     except (ValueError, SafetensorError) as error:
-        sys.exit(f"{name}: {error}")
+        sys.exit(f"{name}: {without_lists(str(error))}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == "hf_seqmix":  # a defect

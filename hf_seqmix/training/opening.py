@@ -7,10 +7,12 @@ from huggingface_hub.errors import LocalEntryNotFoundError
 
 from .checkpoints import fault_of_files
 
-__all__ = ["explain_model_error", "fault_of_model"]
+__all__ = ["explain_model_error", "fault_of_model", "without_lists"]
 
 _HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 _WEIGHTS = (".safetensors", ".bin")
+_WRONG_KIND = re.compile(r"Unrecognized configuration class <class '[\w.]*?(\w+)'> for this kind of AutoModel: (\w+)")
+_KINDS = {"AutoModelForCausalLM": "a causal language model", "AutoModelForMaskedLM": "a masked language model"}
 
 
 def fault_of_model(name: str | Path) -> str | None:
@@ -32,6 +34,20 @@ def fault_of_model(name: str | Path) -> str | None:
     return None if any(path.suffix in _WEIGHTS for path in folder.iterdir()) else "model.safetensors is missing"
 
 
+def without_lists(text: str) -> str:
+    """Return what the library says of a model of another kind without its list of hundreds of configurations.
+
+    Args:
+        text: of an error; any other stays as it is.
+    """
+    found = _WRONG_KIND.search(text)
+    if found is None:
+        return text.partition("Model type should be one of")[0].strip()
+    given, needed = found.groups()
+    kind = _KINDS.get(needed, f"one for {needed}")
+    return f"{text[: found.start()]}the checkpoint has a {given}, of which there is no {needed}; give {kind}."
+
+
 def explain_model_error(name: str | Path, error: BaseException) -> str:
     """Return in a line why a saved model or its tokenizer could not be opened.
 
@@ -45,5 +61,4 @@ def explain_model_error(name: str | Path, error: BaseException) -> str:
         return f"{name} is no folder here (paths start from {Path.cwd()}), and the Hub cannot be reached."
     if "backend tokenizer" in text:
         text = "it has no tokenizer"
-    # The library goes on with a list of hundreds of classes.
-    return f"{name}: {fault_of_model(name) or text.partition(' Model type should be one of')[0]}"
+    return f"{name}: {fault_of_model(name) or without_lists(text)}"

@@ -16,6 +16,10 @@ from hf_seqmix.training.command import INTERRUPTED, device_name, explained, inte
     ("error", "message"),
     [
         (ValueError("--rounds is 0"), r"^tune\.py: --rounds is 0$"),
+        (
+            ValueError("Unrecognized configuration class <class 'a.B'> for this kind of AutoModel: C.\nModel type D"),
+            r"^tune\.py: the checkpoint has a B, of which there is no C; give one for C\.$",
+        ),
         (OSError("Repo id\nmust be"), r"^tune\.py: Repo id must be$"),
         (OSError(errno.ENOSPC, "No space left"), r"^tune\.py: a file could not be written.*No space left$"),
         (OSError("We couldn't connect to it"), r"If a folder was meant: there is none of that name here; paths start"),

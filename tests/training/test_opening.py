@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
 
+from hf_seqmix import SKITNNConfig
 from hf_seqmix._files import write_json
-from hf_seqmix.training.opening import explain_model_error, fault_of_model
+from hf_seqmix.training.opening import explain_model_error, fault_of_model, without_lists
 
 
 def test_the_fault_of_a_model_is_named(tmp_path: Path) -> None:
@@ -47,3 +49,12 @@ def test_an_adapter_has_no_configuration_of_a_model(tmp_path: Path) -> None:
 def test_what_the_library_says_is_told_in_a_line(said: str, told: str) -> None:
     text = explain_model_error("nowhere/model", ValueError(said))
     assert "\n" not in text and re.search(told, text)
+
+
+def test_a_model_of_another_kind_is_named_without_a_list_of_all() -> None:
+    with pytest.raises(ValueError, match="Unrecognized configuration class") as refused:
+        AutoModelForCausalLM.from_config(SKITNNConfig(vocab_size=9, hidden_size=8))
+    expected = "the checkpoint has a SKITNNConfig, of which there is no AutoModelForCausalLM; give a causal language"
+    assert without_lists(str(refused.value)) == f"{expected} model."
+    assert explain_model_error("some/name", refused.value) == f"some/name: {expected} model."
+    assert without_lists("--rounds is 0\nor less") == "--rounds is 0\nor less"
