@@ -273,6 +273,11 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     models: list[dict[str, Any]] = []
     costs: list[dict[str, Any]] = []
     values: dict[str, dict[int, dict[int, list[float]]]] = {}
+    if len({Path(path).name for path in arguments.models}) < len(arguments.models):
+        raise ValueError(
+            f"two of --models have one folder name, by which tables and plot tell them apart; given "
+            f"{', '.join(arguments.models)}: rename a folder."
+        )
     prepare_run_folder(arguments.output_dir, resume=True)
     for path in arguments.models:  # before the first is measured
         load(path)

@@ -55,3 +55,9 @@ def test_models_without_kernels_and_texts_without_a_test_split_are_refused(scrip
     (tmp_path / "a.txt").write_text("a text")
     with pytest.raises(SystemExit, match=r"a\.txt has the splits train, and no test to score"):
         script.main(["--models", cards[0], "--dataset", str(tmp_path / "a.txt"), *options])
+
+
+def test_two_checkpoints_of_one_name_are_refused(script, tmp_path):
+    with pytest.raises(SystemExit, match=r"two of --models have one folder name.*a/tnn, b/tnn: rename a folder"):
+        script.main(["--models", "a/tnn", "b/tnn", "--output-dir", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
