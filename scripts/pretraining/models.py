@@ -21,6 +21,7 @@ from transformers import (
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.analysis.language_modeling import refuse_future
+from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.training import (
     config_from_overrides,
@@ -43,7 +44,14 @@ def check_model(arguments: Arguments) -> None:
     name, objective = arguments.model.model, arguments.model.objective
     if name is not None and (fault := fault_of_model(name)):
         raise ValueError(f"--model {name}: {fault}")
-    kind = type(build_config(arguments, None))
+    config = build_config(arguments, None)
+    if name is not None and isinstance(config, SeqMixConfig) and config.is_causal != (objective == "causal"):
+        own = "causal" if config.is_causal else "masked"
+        raise ValueError(
+            f"--model {name} is a {own} model, but --objective is {objective}: give --objective {own}, or another "
+            "model."
+        )
+    kind = type(config)
     if kind not in (MODEL_FOR_CAUSAL_LM_MAPPING if objective == "causal" else MODEL_FOR_MASKED_LM_MAPPING):
         raise ValueError(f"there is no {objective} language model of the type {kind.model_type}.")
 
@@ -59,9 +67,10 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase | None
     model = arguments.model
     config = _config_from_scratch(arguments, tokenizer) if model.model is None else _read(AutoConfig, model.model)
     if tokenizer is not None and config.vocab_size < len(tokenizer):
+        masks = (tokenizer.mask_token_id or 0) >= config.vocab_size
         raise ValueError(
-            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens; give at least that "
-            "many."
+            f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens"
+            f"{', with the mask token of --objective masked' if masks else ''}; give at least that many."
         )
     return config
 

@@ -4,7 +4,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
+from hf_seqmix import TNNConfig
 from tests.scripts.pretrain.inputs import QUIET, SHORT, command
 
 
@@ -35,7 +38,11 @@ from tests.scripts.pretrain.inputs import QUIET, SHORT, command
             "does not go with --respect-documents",
         ),
         (["--config-overrides", "hidden_size=many"], "configuration is refused.*hidden_size"),
-        (["--config-overrides", "vocab_size=100"], "the tokenizer has 384 tokens"),
+        (["--config-overrides", "vocab_size=100"], "the tokenizer has 384 tokens; give"),
+        (
+            ["--config-overrides", "vocab_size=384", "--objective", "masked"],
+            "vocab_size is 384, but the tokenizer has 385 tokens, with the mask token of --objective masked; give",
+        ),
         (["--config-file", "config.json"], "either --model-type"),
         (["--config-overrides", "is_causal=false"], "is_causal"),
         (["--dataset", "embedded:python-stdlib"], "either --dataset"),
@@ -93,6 +100,17 @@ def test_wrong_lengths_and_optimizers(
 ) -> None:
     with pytest.raises(SystemExit, match=message):
         pretrain.main(command(text, tmp_path / "run", *more))
+
+
+@pytest.mark.parametrize("own", ["causal", "masked"])
+def test_a_trained_model_of_the_other_objective_is_refused(pretrain: ModuleType, tmp_path: Path, own: str) -> None:
+    TNNConfig(vocab_size=9, hidden_size=8, is_causal=own == "causal").save_pretrained(tmp_path / "model")
+    save_file({"weight": torch.ones(1)}, tmp_path / "model" / "model.safetensors")
+    other = {"causal": "masked", "masked": "causal"}[own]
+    typed = [*SHORT, "--train-file", "no-such.txt", "--output-dir", str(tmp_path / "run"), "--objective", other]
+    message = f"model is a {own} model, but --objective is {other}: give --objective {own}, or another model"
+    with pytest.raises(SystemExit, match=message):  # before the data is read
+        pretrain.main([*typed, "--model", str(tmp_path / "model")])
 
 
 def test_a_rate_that_the_model_has_no_use_for_is_refused_in_a_line(
