@@ -140,7 +140,9 @@ def prepare_inputs(
         model = load_model(arguments, task.config_fields(), None)
         images = {split: task.encode(rows, split) for split, rows in examples.items()}
         processor = load_image_processor(arguments, model.config)
-        return task, model, datasets.DatasetDict(images), processor, ImageCollator(processor)
+        pictures = ImageCollator(processor)
+        pictures([images["train"][0]])  # or what cannot be made of an image would be said in training
+        return task, model, datasets.DatasetDict(images), processor, pictures
     tokenizer = load_tokenizer(arguments, task.texts(examples["train"]))
     model = load_model(arguments, task.config_fields(), tokenizer)
     collator: Any = DataCollatorWithPadding(tokenizer)

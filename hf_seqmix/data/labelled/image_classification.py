@@ -1,6 +1,7 @@
 """Images with one label, several labels or a number each."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -49,7 +50,7 @@ class ImageClassification(Classification):
         """Return rows of `image`, and of `labels` if the split has labels.
 
         Raises:
-            ValueError: the column is missing, holds no images, or misses some.
+            ValueError: the column is missing, holds no images, misses some, or has one that cannot be read.
         """
         return self.add_labels(self._images(split, name), split, name)
 
@@ -69,4 +70,26 @@ class ImageClassification(Classification):
             ) from error
         if not isinstance(first, Image.Image):
             raise ValueError(f"the column {self.image_column!r} holds {type(first).__name__}, not images.")
+        stored = images.cast_column(self.image_column, datasets.Image(decode=False))
+        for number, row in enumerate(stored):
+            if fault := _fault(row[self.image_column]):
+                raise ValueError(
+                    f"image {number} of the {name} data (from 0, after others were held out) cannot be read: {fault}. "
+                    "Mend it, or leave its row out."
+                )
         return images if self.image_column == "image" else images.rename_column(self.image_column, "image")
+
+
+def _fault(stored: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with an encoded image or its file, whose pixels are not decoded."""
+    content, path = stored["bytes"], stored["path"]
+    if content is None and path is not None and "://" in path:  # not on this machine
+        return None
+    try:
+        with Image.open(path if content is None else io.BytesIO(content)) as image:
+            image.verify()
+    except (OSError, SyntaxError, ValueError, AttributeError) as error:  # no path, either
+        if not content and (content is not None or path is None):
+            return "it is empty"
+        return str(error) if content is None else f"its bytes{f' ({path})' if path else ''} are no whole image"
+    return None

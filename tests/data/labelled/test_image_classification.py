@@ -70,3 +70,17 @@ def test_rows_without_images_may_be_filtered_out():
     kept = data.filter(lambda row: row["id"] % 2 == 0)
     task = ImageClassification.from_data(kept, "picture", ["label"])
     assert len(task.encode(kept, "training")) == 2
+
+
+def test_an_image_that_cannot_be_read_is_named_before_training(tmp_path):
+    task = ImageClassification.from_data(rows([0, 1]), "picture", ["label"])
+    whole = picture(9)["bytes"]
+    for content, fault in ((whole[:60], "its bytes are no whole image"), (b"", "it is empty")):
+        with pytest.raises(
+            ValueError, match=rf"image 1 of the training data \(.*\) cannot be read: {fault}\. Mend it"
+        ):
+            task.encode(rows([0, 1], {1: {"bytes": content}}), "training")
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    data = Dataset.from_dict({"picture": [str(tmp_path / "a.png"), str(tmp_path / "b.png")], "label": [0, 1]})
+    with pytest.raises(ValueError, match=r"image 1 of the test data .* No such file or directory: .*b\.png"):
+        task.encode(data, "test")

@@ -113,6 +113,25 @@ def test_images_from_scratch(script, tmp_path, family):
     assert (list(kept.image_mean), kept.num_channels) == ([0.4808], 1)
 
 
+def test_channels_that_an_image_has_not_are_refused_before_training(script, tmp_path):
+    files = ["--train-file", images(tmp_path / "train.parquet", 8), "--max-steps", "1"]
+    with pytest.raises(SystemExit, match=r"finetune\.py: an image has 3 channels; this processor makes 2"):
+        from_scratch(
+            script,
+            tmp_path,
+            "image",
+            "tnn",
+            files,
+            "--config-overrides",
+            "image_size=[6, 4]",
+            "num_channels=2",
+            "--image-mean",
+            "0.5",
+            "--image-std",
+            "1",
+        )
+
+
 @pytest.mark.parametrize("task", ["token-classification", "question-answering"])
 def test_other_tasks_from_scratch(script, tmp_path, task):
     """A BPE is made of the words, or of the questions and contexts."""
