@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from hf_seqmix.training import config_from_overrides, parse_overrides
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, positive
 
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
@@ -52,8 +52,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model-type", required=True, help="a family, such as tnn")
     parser.add_argument("--config-overrides", nargs="*", default=[], help="fields of its configuration, key=value")
-    parser.add_argument("--block-size", type=int, default=512, help="tokens of a row")
-    parser.add_argument("--rows", type=int, default=8, help="rows that are counted")
+    parser.add_argument("--block-size", type=positive, default=512, help="tokens of a row")
+    parser.add_argument("--rows", type=positive, default=8, help="rows that are counted")
     parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="of the parameters")
     parser.add_argument("--checkpointing", action="store_true", help="activations are computed again")
     arguments = parser.parse_args(argv)

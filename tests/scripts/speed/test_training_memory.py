@@ -37,6 +37,9 @@ def test_checkpointing_leaves_the_input_of_each_layer(script: ModuleType) -> Non
     assert script.main(command)["activation_numbers_a_token_and_layer_over_hidden_size"] == 1.0
 
 
-def test_wrong_input_ends_with_a_message(script: ModuleType) -> None:
+def test_wrong_input_ends_with_a_message(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        script.main(["--model-type", "tnn", "--rows", "0"])
+    assert "--rows: '0' given; it must be a whole number of at least 1" in capsys.readouterr().err
     with pytest.raises(SystemExit, match=r"training_memory.py: .*no field 'hidden_sizes'"):
         script.main(["--model-type", "tnn", "--config-overrides", "hidden_sizes=3"])
