@@ -23,3 +23,10 @@ def test_nothing_is_timed_that_is_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr("online_products.toeplitz_step", lambda history, taps: torch.zeros(2, 1, 64))
     with pytest.raises(WrongResultError, match="history differs"):
         main([*ARGUMENTS, "--rounds", "1", "--output-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize("option", ["--batch", "--lengths", "--blocks", "--piece", "--samples", "--rounds"])
+def test_numbers_below_one_are_refused(tmp_path, capsys, option):
+    with pytest.raises(SystemExit):
+        main([*ARGUMENTS, option, "0", "--output-dir", str(tmp_path)])
+    assert f"argument {option}: '0' given; it must be a whole number of at least 1" in capsys.readouterr().err
