@@ -139,6 +139,10 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if min(*arguments.requests, *arguments.prompt_tokens, *arguments.new_tokens, arguments.rounds) < 1:
         parser.error("requests, tokens and rounds must be at least 1.")
+    for name in ("prompt_tokens", "new_tokens"):
+        fewest, most = getattr(arguments, name)
+        if fewest > most:
+            parser.error(f"--{name.replace('_', '-')} is {fewest} {most}; give the fewest first, then the most.")
     return arguments
 
 

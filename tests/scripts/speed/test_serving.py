@@ -49,3 +49,10 @@ def test_wrong_tokens_are_not_timed(script, tmp_path, monkeypatch):
 def test_a_model_that_is_not_there_is_said_in_a_line(script: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"^serving\.py: .*no-such"):
         script.main(["--models", str(tmp_path / "no-such"), *SMALL, "--output-dir", str(tmp_path)])
+
+
+@pytest.mark.parametrize("option", ["--prompt-tokens", "--new-tokens"])
+def test_fewest_beyond_most_are_refused(script: Any, capsys: pytest.CaptureFixture[str], option: str) -> None:
+    with pytest.raises(SystemExit):
+        script.main(["--models", CHECKPOINT, option, "20", "10"])
+    assert f"{option} is 20 10; give the fewest first, then the most." in capsys.readouterr().err
