@@ -20,6 +20,9 @@ def cosines(steps: Tensor, period: int, dtype: torch.dtype) -> Tensor:
         dtype: of the result.
     """
     # By a quotient: in some runtimes the remainder of a tensor takes no size that is known when the graph runs only.
-    turns = (2 * steps + period) // (2 * period)
+    # Rounded toward zero, and of an absolute value, as the cosine is even: inductor (torch 2.13) simplifies whole
+    # numbers that it makes itself, and gets s - (2 s + period) // (2 period) * period wrong.
+    steps = steps.abs()
+    turns = torch.div(2 * steps + period, 2 * period, rounding_mode="trunc")
     distance = (steps - turns * period).abs()  # 0 to period / 2
     return torch.sin((period - 4 * distance).to(dtype) * (math.pi / (2 * period)))

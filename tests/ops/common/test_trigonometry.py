@@ -1,0 +1,38 @@
+"""Cosines of whole numbers against a wider precision, alone and compiled with the numbers made in the graph."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_seqmix.ops import real_valued, toeplitz_matmul, toeplitz_matmul_dense
+from hf_seqmix.ops.common.trigonometry import cosines
+from tests.tolerances import assert_close
+
+# torch's own modules, when a function is first compiled
+OF_TORCH = pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")
+
+
+def products(rows: int, columns: int, first: int) -> Tensor:
+    return first + torch.arange(rows).unsqueeze(1) * torch.arange(columns)
+
+
+@OF_TORCH
+@pytest.mark.parametrize("first", [0, -3, 5])
+@pytest.mark.parametrize(("rows", "columns", "period"), [(1, 1, 2), (2, 2, 2), (4, 6, 6), (3, 64, 128)])
+def test_cosines_of_products(rows: int, columns: int, period: int, first: int) -> None:
+    steps = products(rows, columns, first)
+    expected = torch.tensor([[math.cos(2 * math.pi * (s % period) / period) for s in row] for row in steps.tolist()])
+    assert torch.allclose(cosines(steps, period, torch.float32), expected, rtol=0, atol=2e-7)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda: cosines(products(rows, columns, first), period, torch.float32))
+    assert torch.allclose(compiled(), expected, rtol=0, atol=2e-7)
+
+
+@OF_TORCH
+def test_ordinary_operations_are_compiled() -> None:
+    x, kernel = torch.randn(2, 3, 70, dtype=torch.float64), torch.randn(3, 70, dtype=torch.float64)
+    torch._dynamo.reset()
+    with real_valued():
+        assert_close(torch.compile(toeplitz_matmul)(x, kernel), toeplitz_matmul_dense(x, kernel))
