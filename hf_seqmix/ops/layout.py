@@ -83,7 +83,7 @@ class TokenLayout(NamedTuple):
         if self.mask is None:
             raise ValueError("a layout without a mask has nothing to realign.")
         ends = torch.arange(1, self.mask.shape[1] + 1, device=self.mask.device)
-        return (~self.mask).any(dim=0).mul(ends).amax()
+        return (~self.mask).any(dim=0).mul(ends).amax(dim=0)
 
     def longest(self, length: int) -> int:
         """Return the length of the longest row that `mix` hands to its operation, for values of `length` positions."""
