@@ -126,7 +126,7 @@ def are_indicators(feature: Any, labels: Sequence[Any]) -> bool:
 
 
 def indicators(rows: Sequence[Sequence[Any]], name: str, count: int | None = None) -> np.ndarray:
-    """Return zeros and ones (examples, classes); any other value is a `ValueError`, and so are not `count` classes."""
+    """Return zeros and ones (examples, classes); other values, and other than `count` classes, are a `ValueError`."""
     if len({len(row) for row in rows}) > 1:
         raise ValueError(f"lists of zeros and ones must be equally long; those of the {name} data are not.")
     if count is not None and rows and len(rows[0]) != count:

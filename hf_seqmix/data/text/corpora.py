@@ -158,6 +158,15 @@ def _streamed(splits: Mapping[str, datasets.Dataset], streaming: bool) -> Corpus
 
 
 def load_from_hub(name: str, streaming: bool) -> Corpus:
+    """Load a data set of the Hub, all columns and rows as they are.
+
+    Args:
+        name: "name" or "name:config".
+        streaming: whether rows are read as they are asked for.
+
+    Raises:
+        ValueError: there is no such data set or configuration, or the Hub cannot be reached.
+    """
     path, _, config = name.partition(":")
     try:
         return datasets.load_dataset(path, config or None, streaming=streaming)

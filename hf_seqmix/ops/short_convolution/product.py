@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..common.dispatch import dispatch
+from ..common.dispatch import ORDINARY, dispatch
 from ..common.invariance import is_batch_invariant
 from .weight_gradient import weight_gradient
 
@@ -97,7 +97,7 @@ def convolve(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
     # In float32, autocast off: in bfloat16 on CPU the depthwise convolution of oneDNN 3.12 (torch 2.13) never returns.
     with torch.autocast(x.device.type, enabled=False):
         rows = x.to(weight.dtype).unsqueeze(2)  # (batch, channels, 1, length)
-        if dispatch(x)[0] not in ("functorch", "forward_mode"):  # `vmap` knows no layouts
+        if dispatch(x)[0] not in ORDINARY:  # `vmap` knows no layouts
             rows = rows.contiguous(memory_format=torch.channels_last)
         convolved = F.conv2d(rows, weight[:, None, None], padding=(0, around), groups=channels).squeeze(2)
     if 2 * around != taps - 1:  # seen from one side more than from the other
