@@ -47,8 +47,8 @@ def previous_inputs(
     Args:
         past_key_values: cache of the library, built for the model's configuration.
         layer_idx: number of the layer.
-        name: of the convolution whose inputs these are, one of those in this layer.
-        inputs: (batch, length, channels), zeros at pads.
+        name: of the convolution whose inputs these are, one of those in this layer; or of the tokens of n-grams.
+        inputs: (batch, length, channels), zeros at pads, of any dtype.
         real: (batch, length) bool, True at real tokens; None when all are.
         count: how many to return.
 
@@ -64,8 +64,8 @@ def previous_inputs(
     push = getattr(layer, "push_inputs", None)
     if push is None:
         raise ValueError(
-            f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but a short "
-            "convolution (short_conv_taps, token_shift) needs the last ones: build the cache with "
+            f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but short convolutions "
+            "(short_conv_taps, token_shift) and n-grams (ngram_sizes) need the last ones: build the cache with "
             "DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
     before: Tensor = push(name, inputs, real, count)

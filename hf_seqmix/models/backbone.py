@@ -20,6 +20,7 @@ from ..ops.packing import sequence_positions
 from .block import SeqMixBlock
 from .configuration import SeqMixConfig
 from .mixers import WeighingMixer
+from .ngram_embedding import NGramEmbedding
 from .pretrained import SeqMixPreTrainedModel
 
 __all__ = ["SeqMixModel"]
@@ -52,6 +53,11 @@ class SeqMixModel(SeqMixPreTrainedModel):
         self.embed_positions = (
             PositionEmbedding(config.max_position_embeddings, config.hidden_size)
             if config.position_embedding_type == "learned"
+            else None
+        )
+        self.embed_ngrams = (
+            NGramEmbedding(config.hidden_size, config.ngram_sizes, config.ngram_buckets)
+            if config.ngram_sizes
             else None
         )
         embed_norm = "none" if pre_norm else "layer" if outer_norm == "batch" else outer_norm
@@ -161,6 +167,13 @@ class SeqMixModel(SeqMixPreTrainedModel):
             else:
                 position_ids = real_positions(padding, batch, length, past, inputs_embeds.device)
 
+        if self.embed_ngrams is not None:
+            if input_ids is None:
+                raise ValueError(
+                    f"ngram_sizes is {self.config.ngram_sizes}, and n-grams are of tokens: give input_ids instead of "
+                    "inputs_embeds, or use a model without ngram_sizes."
+                )
+            inputs_embeds = inputs_embeds + self.embed_ngrams(input_ids, layout, layout.mask, past_key_values)
         hidden_states = inputs_embeds * self.embedding_scale
         hidden_states = self._add_positions(hidden_states, position_ids)
         hidden_states = self.embed_norm(hidden_states, layout.mask)

@@ -59,6 +59,9 @@ class SeqMixConfig(PreTrainedConfig):
             dimensions has one convolution along rows and one along columns. See `ShortConvolution`.
         short_conv_init: "identity" (taps that begin as no convolution) or "uniform" (U(+-1/sqrt(taps)), PyTorch's
             own).
+        ngram_sizes: sizes of n-grams, such as [2, 3, 4], whose hashed embeddings are added to those of the tokens at
+            which they end; None for none. See `NGramEmbedding`. Models with them take `input_ids` only.
+        ngram_buckets: rows of the table of each size; each has `hidden_size` parameters.
         copy_head: whether a causal language model may copy the token that followed an earlier one; see `CopyHead`. A
             cache then keeps `copy_head_rank` numbers and two ids for each token, and a token costs O(n).
         copy_head_rank: numbers of a token that the copy head compares; 64, or `hidden_size` if that is less, by
@@ -120,6 +123,8 @@ class SeqMixConfig(PreTrainedConfig):
     use_residual: bool = True
     short_conv_taps: int = 0
     short_conv_init: str = "identity"
+    ngram_sizes: list[int] | None = None
+    ngram_buckets: int = 2**14
     copy_head: bool = False
     copy_head_rank: int | None = None
     copy_head_tokens: int = 1
@@ -259,9 +264,9 @@ class SeqMixConfig(PreTrainedConfig):
     def own_layer_types(self, layer_types: list[str]) -> list[str]:
         """Take our own layer of keys and values for the library's where that cannot keep what belongs to the layer.
 
-        That is the inputs of a convolution, or, in the first layer, the pairs of a copy head.
+        That is the inputs of a convolution, or, in the first layer, the pairs of a copy head or the tokens of n-grams.
         """
-        own = len(layer_types) if self.short_conv_taps > 0 else int(self.copy_head)
+        own = len(layer_types) if self.short_conv_taps > 0 else int(self.copy_head or bool(self.ngram_sizes))
         changed = ["seqmix_key_inputs" if kept == "full_attention" else kept for kept in layer_types[:own]]
         return [*changed, *layer_types[own:]]
 
@@ -334,6 +339,11 @@ class SeqMixConfig(PreTrainedConfig):
                 f"short_conv_taps is {self.short_conv_taps}, but is_causal is False: a convolution that is centered "
                 "on its token needs an odd number of taps."
             )
+        for size in self.ngram_sizes or ():
+            check_range("ngram_sizes", size, low=2)
+        if len({*(self.ngram_sizes or ())}) < len(self.ngram_sizes or ()):
+            raise ValueError(f"ngram_sizes is {self.ngram_sizes}, which names a size twice: name each once.")
+        check_range("ngram_buckets", self.ngram_buckets, low=1)
         if self.copy_head:
             check_range("copy_head_rank", self.copy_head_rank, low=1)
             check_range("copy_head_tokens", self.copy_head_tokens, low=1)
@@ -351,6 +361,10 @@ class SeqMixConfig(PreTrainedConfig):
             )
         check_image_fields(self.num_channels, self.image_size, self.patch_size)
         if self.image_shape is not None:
+            if self.ngram_sizes:
+                raise ValueError(
+                    f"ngram_sizes is {self.ngram_sizes}, but image_size is set: n-grams are of tokens. Leave one out."
+                )
             self.image_shape.check_model(self.num_segments, self.max_position_embeddings)
 
     def complete(self) -> None:

@@ -29,6 +29,8 @@ _LARGEST = {
     "short_conv_taps": 2**20,
     "copy_head_rank": 2**20,
     "copy_head_tokens": 64,
+    "ngram_sizes": 64,
+    "ngram_buckets": 2**26,
     "taps": 2**20,
     "conv_kernel_size": 2**20,
     "degree": 64,
@@ -87,6 +89,7 @@ def _check_products(fields: Mapping[str, Any]) -> None:
         ["max_position_embeddings", "max_position_embeddings", "num_attention_heads"] if squared else [],
         ["num_heads", "head_dim", "hidden_size"],
         ["num_centers", "rank", "hidden_size"],
+        ["ngram_buckets", "hidden_size"],
         ["num_centers", "kernel_rank", "hidden_size"],
         [
             "patch_size",

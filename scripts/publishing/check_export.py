@@ -59,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
 def small_models() -> Iterator[tuple[str, SeqMixPreTrainedModel]]:
     """Make a model of each kind, weights drawn."""
     text: dict[str, Any] = {"vocab_size": 61, "hidden_size": 32, "num_hidden_layers": 2, "max_position_embeddings": 32}
-    yield "tnn", TNNForCausalLM(TNNConfig(**text))
+    yield "tnn", TNNForCausalLM(TNNConfig(**text, ngram_sizes=[2, 3], ngram_buckets=64))
     yield "fd_tnn", FDTNNForCausalLM(FDTNNConfig(**text))
     yield "ski_tnn", SKITNNForMaskedLM(SKITNNConfig(**text, num_inducing_points=8))
     yield (

@@ -44,7 +44,11 @@ TOEPLITZ = {**SHARED, "rpe_hidden_size": 8}
 POLYNOMIAL = {**SHARED, "num_attention_heads": 2}
 MODELS: dict[str, tuple[type, type, dict[str, Any]]] = {
     "tnn": (TNNForCausalLM, TNNConfig, TOEPLITZ),
-    "tnn-convolved": (TNNForCausalLM, TNNConfig, {**TOEPLITZ, "short_conv_taps": 3, "copy_head": True}),
+    "tnn-convolved": (
+        TNNForCausalLM,
+        TNNConfig,
+        {**TOEPLITZ, "short_conv_taps": 3, "copy_head": True, "ngram_sizes": [2, 3]},
+    ),
     "tnn-state": (
         TNNForCausalLM,
         TNNConfig,

@@ -65,7 +65,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
         hidden_size=16, num_hidden_layers=1, is_causal=False, image_size=8, mixing_dimensions=2, short_conv_taps=3
     )
     models = {
-        "tnn": TNNForCausalLM(TNNConfig(**TEXT)),
+        "tnn": TNNForCausalLM(TNNConfig(**TEXT, ngram_sizes=[2, 3], ngram_buckets=32)),
         "fd_tnn": FDTNNForImageClassification(images),
         "ski_tnn": SKITNNForMaskedLM(SKITNNConfig(**TEXT, num_inducing_points=4)),
         "ipa": IPAForCausalLM(

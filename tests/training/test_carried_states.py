@@ -23,6 +23,8 @@ def model() -> Any:
         hidden_size=16,
         mixer_types=MIXERS,
         short_conv_taps=3,
+        ngram_sizes=[2, 3],
+        ngram_buckets=32,
         copy_head=True,
         copy_head_tokens=3,
         copy_head_state=True,
