@@ -96,7 +96,7 @@ VARIANTS: list[tuple[str, str, dict[str, Any], bool]] = [
     ("tnn", "ForImageClassification", {**IMAGES, "mixing_dimensions": 2}, False),
     ("fd_tnn", "ForMaskedLM", {}, False),
     ("fd_tnn", "ForMaskedLM", {"frequency_input": "cosine", "kernel_max_lag": 9}, False),
-    ("ski_tnn", "ForSequenceClassification", {"interpolation": "cubic"}, False),
+    ("ski_tnn", "ForSequenceClassification", {"interpolation": "cubic", "ngram_sizes": [3]}, False),
     ("ski_tnn", "ForImageClassification", IMAGES, False),
     ("ipa", "ForMaskedLM", {}, False),
     (
@@ -210,6 +210,7 @@ GENERATION: dict[str, tuple[str, dict[str, Any]]] = {
         {"mixer_types": ["short_conv", "attention", "tnn"], "num_hidden_layers": 3, "short_conv_taps": 3},
     ),
     "soft degrees": ("poly_transformer", {"degree": 4, "degree_form": "soft"}),
+    "n-grams": ("tnn", {"ngram_sizes": [2, 4], "ngram_buckets": 32}),
 }
 
 
