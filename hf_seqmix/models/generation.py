@@ -4,6 +4,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers.generation.candidate_generator import (
+    AssistedCandidateGenerator,
+    AssistedCandidateGeneratorDifferentTokenizers,
+)
 
 from .._compat import attends
 from ..ops.masking import real_positions
@@ -14,10 +18,10 @@ __all__ = ["RightPaddedPrompts"]
 class RightPaddedPrompts:
     """Generation in which a pad takes no time: a padded prompt is continued as the same prompt alone.
 
-    The backbone gives pads the state of the last real token before them in the call. Two things are left to do here:
-    positions go on from that token, and a prompt that ends in pads and is read in chunks is read pads first, so that
-    the last chunk has the last token of each row. Both override private methods of `GenerationMixin`, which are there
-    in 5.16 and 5.23.
+    The backbone gives pads the state of the last real token before them in the call. Left to do here: positions go on
+    from that token, and a prompt that ends in pads and is read in chunks is read pads first, so that the last chunk
+    has the last token of each row. An assistant is told that generated tokens are real, pads or not. These override
+    private methods of `GenerationMixin`, which are there in 5.16 and 5.23.
     """
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
@@ -51,6 +55,16 @@ class RightPaddedPrompts:
                 input_ids = input_ids.gather(1, order[:, start:] - start)
         library: Any = super()
         return library._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=is_first_iteration)
+
+    def _get_candidate_generator(self, *args: Any, **given: Any) -> Any:
+        library: Any = super()
+        generator = library._get_candidate_generator(*args, **given)
+        # The library drops a mask of ones, and an assistant without one would take generated pads for padding.
+        other_tokens = isinstance(generator, AssistedCandidateGeneratorDifferentTokenizers)
+        helped = isinstance(generator, AssistedCandidateGenerator) and not other_tokens
+        if helped and generator.assistant_kwargs.get("attention_mask") is None:
+            generator.assistant_kwargs["attention_mask"] = torch.ones_like(given["input_ids"])
+        return generator
 
     def _check_order(self, mask: Tensor, cache: Any) -> None:
         """Refuse a mask in the order of a text whose pads were read first, where layers attend by the mask."""

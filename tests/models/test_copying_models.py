@@ -13,12 +13,13 @@ from hf_seqmix import (
 )
 from hf_seqmix.cache import pairs_of
 from tests.models.copying import FORMS, MIXERS, Copying, copied, make
+from tests.models.decoding import check_chunks, check_continuous_batching, check_generation, check_rows_and_crops
 from tests.models.fd_tnn import test_modeling_fd_tnn as fd_tnn
 from tests.models.hybrid import test_modeling_hybrid as hybrid
 from tests.models.poly_transformer import test_modeling_poly_transformer as poly_transformer
 from tests.models.suite import PADS, perturb
 from tests.models.tnn import test_modeling_tnn as tnn
-from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
+from tests.tolerances import assert_close
 
 
 @pytest.mark.parametrize("memory", [None, 1], ids=["whole", "in blocks"])
@@ -71,51 +72,23 @@ def test_gradients_by_the_formula(form):
 @torch.no_grad()
 def test_decodes_as_it_reads(form, mixers):
     """Logits in chunks with pads, of growing and preallocated caches; every way to generate gives the same tokens."""
-    model, assistant = make(mixers, **form), make(mixers, **form)
-    mask = torch.tensor(PADS["inside"])
+    model, mask = make(mixers, **form), torch.tensor(PADS["inside"])
     ids = torch.randint(1, 9, mask.shape)
-    full = model(ids, mask, use_cache=False).logits
-    for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=14)):
-        chunked = tnn.TestTNN().in_chunks(model, ids, mask, [4, 1, 4], cache)
-        real = mask.bool()
-        assert relative_error(chunked[real], full[real]) < MODEL_TOLERANCE[torch.float64]
-    left = torch.tensor(PADS["left"])
-    settings = {"max_new_tokens": 8, "do_sample": False, "attention_mask": left}
-    expected = model.generate(ids * left, use_cache=False, **settings)
-    for static in ({}, {"cache_implementation": "static", "disable_compile": True}):
-        assert torch.equal(model.generate(ids * left, **static, **settings), expected)
-    beams = model.generate(ids * left, num_beams=3, use_cache=False, **settings)
-    assert torch.equal(model.generate(ids * left, num_beams=3, **settings), beams)
-    settings = {"max_new_tokens": 8, "do_sample": False}
-    alone = model.generate(ids[1:], **settings)
-    for other in ({"assistant_model": assistant}, {"prompt_lookup_num_tokens": 3}):
-        assert torch.equal(model.generate(ids[1:], **other, **settings), alone)
+    check_chunks(model, ids, mask, [[4, 1, 4]])
+    check_generation(model, make(mixers, **form), ids)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @torch.no_grad()
 def test_rows_and_crops_of_a_cache(form):
     for mixers in MIXERS:
-        model = make(mixers, **form)
-        ids = torch.randint(1, 9, (2, 9))
-        cache = DynamicCache(config=model.config)
-        model(ids[:, :8], past_key_values=cache)
-        cache.crop(-2)
-        cache.batch_repeat_interleave(2)
-        cache.batch_select_indices(torch.tensor([3, 0]))
-        logits = model(ids[:, 6:].flip(0), past_key_values=cache).logits
-        assert_close(logits, model(ids).logits[:, 6:].flip(0))
+        check_rows_and_crops(make(mixers, **form), torch.randint(1, 9, (2, 9)))
 
 
 @pytest.mark.parametrize("form", FORMS[::2], ids=str)
 def test_continuous_batching_gives_what_a_prompt_gives_alone(form):
     for mixers in MIXERS[:3]:
-        model = make(mixers, **form)
-        prompts = [torch.randint(1, 9, (length,)).tolist() for length in (3, 70, 9)]
-        found = model.generate_batch(prompts, max_new_tokens=6, do_sample=False)
-        for prompt, output in zip(prompts, found.values(), strict=True):
-            alone = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)
-            assert output.generated_tokens == alone[0, len(prompt) :].tolist()
+        check_continuous_batching(make(mixers, **form), 9)
 
 
 def test_ids_are_kept_exactly_in_half_precision():

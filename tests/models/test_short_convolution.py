@@ -9,6 +9,7 @@ from transformers import AutoModel, AutoModelForCausalLM, DynamicCache, PreTrain
 
 from hf_seqmix import IPAConfig, SeqMixConfig, SeqMixHybridConfig, ShortConvolution, SKITNNConfig, TNNConfig
 from hf_seqmix.cache import past_length
+from tests.models.decoding import check_continuous_batching
 from tests.models.fd_tnn import test_modeling_fd_tnn as fd_tnn
 from tests.models.hybrid import test_modeling_hybrid as hybrid
 from tests.models.ipa import test_modeling_ipa as ipa
@@ -99,12 +100,7 @@ def test_every_way_to_generate_gives_the_same_tokens(mixers):
 
 
 def test_continuous_batching_gives_what_a_prompt_gives_alone():
-    model = make(["short_conv", "tnn", "attention"])
-    prompts = [torch.randint(1, VOCAB, (length,)).tolist() for length in (3, 70, 9)]
-    found = model.generate_batch(prompts, max_new_tokens=6, do_sample=False)
-    for prompt, output in zip(prompts, found.values(), strict=True):
-        alone = model.generate(torch.tensor([prompt]), max_new_tokens=6, do_sample=False)
-        assert output.generated_tokens == alone[0, len(prompt) :].tolist()
+    check_continuous_batching(make(["short_conv", "tnn", "attention"]), VOCAB)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-from hf_seqmix import SeqMixHybridConfig
+from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM
 from hf_seqmix.models.hybrid.modeling_hybrid import HYBRID_FAMILY
 from tests.models.suite import PADS, VOCAB, CompiledModelSuite, ModelSuite
 
@@ -111,3 +111,16 @@ def test_fewer_names_are_repeated():
 def test_configurations_that_make_no_sense(fields, message):
     with pytest.raises(ValueError, match=message):
         SeqMixHybridConfig(**fields)
+
+
+@torch.no_grad()
+def test_an_assistant_takes_generated_pads_for_tokens():
+    """Logits of zeros name token 0, which pads, too; drafts of an assistant that names others are taken back."""
+    fields = {"vocab_size": 31, "hidden_size": 16, "mixer_types": ["attention", "fd_tnn"], "pad_token_id": 0}
+    own = {"attention": {"num_heads": 2}, "fd_tnn": {"rpe_hidden_size": 8}}
+    config = SeqMixHybridConfig(**fields, mixer_configs=own, tie_word_embeddings=False)
+    model, assistant = SeqMixHybridForCausalLM(config).eval(), SeqMixHybridForCausalLM(config).eval()
+    model.lm_head.weight.zero_()
+    ids, settings = torch.randint(1, 31, (1, 9)), {"max_new_tokens": 8, "do_sample": False}
+    assert model.generate(ids, assistant_model=assistant, **settings)[0, 9:].tolist() == [0] * 8
+    assert model.generate(ids, assistant_early_exit=1, **settings)[0, 9:].tolist() == [0] * 8
