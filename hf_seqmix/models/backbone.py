@@ -173,7 +173,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
                     f"ngram_sizes is {self.config.ngram_sizes}, and n-grams are of tokens: give input_ids instead of "
                     "inputs_embeds, or use a model without ngram_sizes."
                 )
-            inputs_embeds = inputs_embeds + self.embed_ngrams(input_ids, layout, layout.mask, past_key_values)
+            inputs_embeds = inputs_embeds + self.embed_ngrams(input_ids, layout, past_key_values)
         hidden_states = inputs_embeds * self.embedding_scale
         hidden_states = self._add_positions(hidden_states, position_ids)
         hidden_states = self.embed_norm(hidden_states, layout.mask)

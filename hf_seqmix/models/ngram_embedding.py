@@ -64,15 +64,12 @@ class NGramEmbedding(nn.Module):
         self.longest, self.buckets = max(sizes), buckets
         self.tables = nn.ModuleDict({str(size): NGramTable(buckets, channels) for size in sizes})
 
-    def forward(
-        self, input_ids: Tensor, layout: TokenLayout, real: Tensor | None = None, past_key_values: Any = None
-    ) -> Tensor:
+    def forward(self, input_ids: Tensor, layout: TokenLayout, past_key_values: Any = None) -> Tensor:
         """Embed the n-grams of a call, which go on after the tokens that a cache holds.
 
         Args:
             input_ids: (batch, length).
             layout: where the real tokens of each sequence lie.
-            real: (batch, length) bool, True at the real tokens of this call; None when all are.
             past_key_values: cache of the library, built for the model's configuration, or None. The first layer keeps
                 the last `max(sizes) - 1` tokens.
 
@@ -85,9 +82,9 @@ class NGramEmbedding(nn.Module):
         earlier = None
         if past_key_values is not None:
             # Ids from 1 on, since a cache has zeros where there is nothing; as integers, which are exact.
-            new = input_ids + 1 if real is None else torch.where(real, input_ids + 1, 0)
-            held = previous_inputs(past_key_values, 0, "ngrams", new.unsqueeze(-1), real, self.longest - 1)
+            new = input_ids + 1 if layout.mask is None else torch.where(layout.mask, input_ids + 1, 0)
+            held = previous_inputs(past_key_values, 0, "ngrams", new.unsqueeze(-1), layout.mask, self.longest - 1)
             earlier = held[..., 0].flip(1) - 1
         tokens = recent_tokens(input_ids, layout, self.longest, earlier).tokens
         embedded = [table(hash_ngrams(tokens[..., : int(n)], self.buckets)) for n, table in self.tables.items()]
-        return torch.stack(embedded).sum(dim=0) if len(embedded) > 1 else embedded[0]
+        return torch.stack(embedded).sum(dim=0)

@@ -197,8 +197,7 @@ class NGrams:
         with pytest.raises(ValueError, match=r"ngram_sizes is \[2, 4\].*give input_ids instead of inputs_embeds"):
             model(inputs_embeds=torch.randn(1, 5, model.config.hidden_size, dtype=torch.float64))
 
-    def test_not_even_nan_at_pads_matters(self, is_causal):
-        """Only embeddings could be NaN there, and tokens may be of any id."""
+    test_not_even_nan_at_pads_matters = None  # of embeddings; tokens at pads may be any in the suite's other test
 
     def test_generation_from_embeddings(self, generator):
         embeds = generator.get_input_embeddings()(torch.randint(1, VOCAB, (1, 5)))
