@@ -7,7 +7,16 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, DynamicCache, PreTrainedModel, StaticCache
 
-from hf_seqmix import SeqMixConfig, SeqMixHybridConfig, TNNConfig, TNNForCausalLM, TNNModel
+from hf_seqmix import (
+    SeqMixConfig,
+    SeqMixHybridConfig,
+    TNNConfig,
+    TNNForCausalLM,
+    TNNModel,
+    from_hybrid,
+    replace_mixers,
+    to_hybrid,
+)
 from hf_seqmix.models.ngram_embedding import hash_ngrams
 from hf_seqmix.models.parameter_roles import hidden_matrices
 from tests.models.copying import MIXERS, OWN
@@ -161,6 +170,26 @@ def test_they_can_be_added_to_a_trained_model(tmp_path):
     ids = torch.randint(31, (2, 7))
     assert torch.equal(more(ids).logits, model(ids).logits)
     assert more.model.embed_ngrams.tables["4"].weight.shape == (13, 16)
+
+
+@torch.no_grad()
+def test_conversions_and_distilled_decoders_keep_them():
+    config = TNNConfig(
+        vocab_size=31, hidden_size=16, num_hidden_layers=2, rpe_hidden_size=8, decay=0.9, pad_token_id=0, **NGRAMS
+    )
+    model = perturb(TNNForCausalLM(config)).double().eval()
+    ids = torch.randint(1, 31, (2, 40))
+    hybrid = to_hybrid(model)
+    assert torch.equal(hybrid(ids).logits, model(ids).logits)
+    assert torch.equal(from_hybrid(hybrid)(ids).logits, model(ids).logits)
+    other = replace_mixers(hybrid, {1: "attention"}, {"attention": {"num_heads": 2}})
+    for size, table in model.model.embed_ngrams.tables.items():
+        assert torch.equal(other.model.embed_ngrams.tables[size].weight, table.weight)
+    alone = torch.func.vmap(lambda row: model.model(row[None], use_cache=False).last_hidden_state[0])(ids)
+    assert_close(alone, model.model(ids, use_cache=False).last_hidden_state)
+    expected = model.generate(ids, max_new_tokens=6, do_sample=False)
+    model.distill_decoder(tolerance=1e-6, exact_taps=4)
+    assert torch.equal(model.generate(ids, max_new_tokens=6, do_sample=False), expected)
 
 
 @pytest.mark.parametrize(
