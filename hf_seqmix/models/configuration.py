@@ -1,13 +1,13 @@
 """The configuration fields that all families share, and their validation."""
 
 import math
-import os
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from .checks import check_activation, check_choice, check_range
+from .code_references import CodeReferences
+from .common_fields import check_common_fields
 from .image_shape import ImageShape, Pixels, check_image_fields
 from .limits import check_extra_fields, check_sizes
 from .tensor_parallel import GLU_PLAN, tensor_parallel_plan
@@ -18,21 +18,8 @@ MIXER_CONFIGS: dict[str, "type[SeqMixConfig]"] = {}
 """Name of a mixer -> the class that configures it; filled as such classes are defined, without models."""
 
 
-class _NoCode:
-    """What `auto_map` reads as where a configuration names no files of code: no names.
-
-    TRL asks for it without looking whether it is there. No part of the configuration's fields: nothing is saved, and
-    an `auto_map` that is set is found before this.
-    """
-
-    def __get__(self, config: PreTrainedConfig | None, owner: type) -> dict[str, str]:
-        if config is None or config._auto_class is not None:  # then the library is to make one when it saves
-            raise AttributeError("auto_map")
-        return {}
-
-
 @strict
-class SeqMixConfig(PreTrainedConfig):
+class SeqMixConfig(CodeReferences):
     """Fields that every family of the zoo has.
 
     The defaults, but for the vocabulary, are those of the published causal Toeplitz language model. A family adds the
@@ -108,7 +95,6 @@ class SeqMixConfig(PreTrainedConfig):
     missing_fields: ClassVar[dict[str, Any]] = {}
     """Fields of a mixer that were added later -> what a file means that does not have them."""
     keys_to_ignore_at_inference: ClassVar[list[str]] = ["past_key_values"]
-    auto_map: ClassVar[_NoCode] = _NoCode()
 
     vocab_size: int = 50257
     hidden_size: int = 512
@@ -193,23 +179,6 @@ class SeqMixConfig(PreTrainedConfig):
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read the fields of a file as the library does; fields that an older file lacks mean what they meant then."""
         return super().from_dict({**cls.missing_fields, **config_dict}, **kwargs)
-
-    def save_pretrained(self, save_directory: str | os.PathLike, *args: Any, **kwargs: Any) -> None:
-        """Save as the library does, but not the names of a repository's own files of code, which stay where they were.
-
-        A repository opened by its own code is saved with it, names and all.
-        """
-        held = vars(self).get("auto_map")
-        if self._auto_class is None and isinstance(held, dict):
-            elsewhere = {name: reference for name, reference in held.items() if "--" in str(reference)}
-            del vars(self)["auto_map"]
-            if elsewhere:
-                vars(self)["auto_map"] = elsewhere
-        try:
-            super().save_pretrained(save_directory, *args, **kwargs)
-        finally:
-            if held is not None:
-                vars(self)["auto_map"] = held
 
     def check_fields(self, extra: dict[str, Any] | None = None) -> None:
         """Check what no configuration may say, before anything is computed from the fields.
@@ -317,55 +286,7 @@ class SeqMixConfig(PreTrainedConfig):
             ValueError: naming the field, the value given and what is allowed.
         """
         check_sizes(vars(self))
-        for field in (
-            "vocab_size",
-            "hidden_size",
-            "num_hidden_layers",
-            "intermediate_size",
-            "max_position_embeddings",
-        ):
-            check_range(field, getattr(self, field), low=1)
-        for field in ("hidden_dropout", "classifier_dropout"):
-            check_range(field, getattr(self, field), low=0, below=1)
-        for field in ("norm_eps", "embedding_scale", "initializer_range"):
-            check_range(field, getattr(self, field), above=0)
-        check_activation("hidden_act", self.hidden_act)
-        check_choice("norm_type", self.norm_type, ("simple_rms", "layer", "batch", "static", "none"))
-        check_choice("norm_position", self.norm_position, ("pre", "post"))
-        check_range("short_conv_taps", self.short_conv_taps, low=0)
-        check_choice("short_conv_init", self.short_conv_init, ("identity", "uniform"))
-        if self.short_conv_taps > 0 and self.short_conv_taps % 2 == 0 and not self.is_causal:
-            raise ValueError(
-                f"short_conv_taps is {self.short_conv_taps}, but is_causal is False: a convolution that is centered "
-                "on its token needs an odd number of taps."
-            )
-        for size in self.ngram_sizes or ():
-            check_range("ngram_sizes", size, low=2)
-        if len({*(self.ngram_sizes or ())}) < len(self.ngram_sizes or ()):
-            raise ValueError(f"ngram_sizes is {self.ngram_sizes}, which names a size twice: name each once.")
-        check_range("ngram_buckets", self.ngram_buckets, low=1)
-        if self.copy_head:
-            check_range("copy_head_rank", self.copy_head_rank, low=1)
-            check_range("copy_head_tokens", self.copy_head_tokens, low=1)
-            if not self.is_causal:
-                raise ValueError("copy_head is True, but is_causal is False: only a causal language model can copy.")
-        check_choice("position_embedding_type", self.position_embedding_type, ("none", "sinusoidal", "learned"))
-        check_choice("linear_init", self.linear_init, ("uniform", "normal"))
-        check_choice("classifier_pooling", self.classifier_pooling, ("mean", "last", "first"))
-        check_choice("classifier_head", self.classifier_head, ("linear", "mlp"))
-        check_choice("num_segments", self.num_segments, (1, 2))
-        if self.zero_init_outputs and not self.use_residual:
-            raise ValueError(
-                "zero_init_outputs is True, but use_residual is False: every block would put out zeros, and learn "
-                "nothing. Set one of the two otherwise."
-            )
-        check_image_fields(self.num_channels, self.image_size, self.patch_size)
-        if self.image_shape is not None:
-            if self.ngram_sizes:
-                raise ValueError(
-                    f"ngram_sizes is {self.ngram_sizes}, but image_size is set: n-grams are of tokens. Leave one out."
-                )
-            self.image_shape.check_model(self.num_segments, self.max_position_embeddings)
+        check_common_fields(self)
 
     def complete(self) -> None:
         """Derive the fields that are None, and check all again: fields can be set in between.

@@ -1,6 +1,5 @@
 """Configurations: what makes no sense is refused, by name, at init and again at saving."""
 
-import json
 import math
 from pathlib import Path
 
@@ -132,16 +131,6 @@ def test_heads_refuse_the_wrong_direction():
         TNNForCausalLM(TNNConfig(norm_type="batch"))
     with pytest.raises(ValueError, match="num_labels is 0"):
         TNNForSequenceClassification(TNNConfig(hidden_size=8, num_hidden_layers=1, vocab_size=5, num_labels=0))
-
-
-def test_a_configuration_without_code_files_names_none(tmp_path):
-    config = TNNConfig(vocab_size=9, hidden_size=8)
-    assert config.auto_map == {} and "auto_map" not in config.to_dict()
-    config.auto_map["AutoModel"] = "elsewhere.X"
-    assert config.auto_map == {} and TNNConfig(vocab_size=9, hidden_size=8).auto_map == {}
-    config.save_pretrained(tmp_path)
-    assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
-    assert TNNConfig(auto_map={"AutoConfig": "a.B"}).auto_map == {"AutoConfig": "a.B"}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.prefix)
