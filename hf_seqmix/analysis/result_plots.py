@@ -34,7 +34,7 @@ def plot_results(
     """Draw figures as means over seeds with standard deviations as error bars, a color a model.
 
     Where `x` is a setting or field, numbers give a line a model, and names give markers side by side. Where `x` is a
-    metric, a model is a point. Baselines are dashed and gray; published figures are crosses in the color of their
+    metric, a model is a point for each task, size, kind and setting that has both metrics. Baselines are dashed and gray; published figures are crosses in the color of their
     model.
 
     Args:
@@ -123,11 +123,12 @@ def _points(summaries: Sequence[Summary], x: str, metric: str) -> list[_Point]:
 
 
 def _items(result: Result) -> tuple[Any, ...]:
-    return (result.task, tuple(sorted(result.setting.items())))
+    """Return what two metrics of a model share that belong to one point."""
+    return (result.task, result.size, result.kind, tuple(sorted(result.setting.items())))
 
 
 def _area(summaries: Sequence[Summary], point: _Point, area: str) -> float | None:
-    """Return what the metric `area` is for the model, task and setting of a point."""
+    """Return what the metric `area` is for the model and the items of a point."""
     for summary in summaries:
         result = summary.result
         if (result.model, result.metric, _items(result)) == (point.model, area, point.items):

@@ -94,6 +94,16 @@ def test_points_over_a_metric_have_areas_in_one_scale(drawn, tmp_path: Path) -> 
         plot_results(broken, tmp_path / "plot.png", x="speed", y="accuracy", area="memory")
 
 
+@pytest.mark.parametrize("others", [{"size": "full"}, {"kind": "published"}])
+def test_points_are_of_one_size_and_kind(others, drawn, tmp_path: Path) -> None:
+    found = [Result("t", "a", "accuracy", 0.5), Result("t", "a", "speed", 1.0), Result("t", "a", "memory", 1.0)]
+    other = [Result("t", "a", metric, 4.0, **others) for metric in ("accuracy", "speed", "memory")]
+    plot_results([*found, *other], tmp_path / "plot.png", x="speed", y="accuracy", area="memory")
+    points = [point for container in drawn[0].containers for point in container.lines[0].get_xydata().tolist()]
+    assert sorted(points) == [[1.0, 0.5], [4.0, 4.0]]
+    assert sorted(_discs(drawn[0]))[-1] == 4 * sorted(_discs(drawn[0]))[0]
+
+
 def test_areas_are_those_of_the_task(drawn, tmp_path: Path) -> None:
     found = [
         Result(task, "a", metric, value)
