@@ -34,8 +34,8 @@ def plot_results(
     """Draw figures as means over seeds with standard deviations as error bars, a color a model.
 
     Where `x` is a setting or field, numbers give a line a model, and names give markers side by side. Where `x` is a
-    metric, a model is a point for each task, size, kind and setting that has both metrics. Baselines are dashed and gray; published figures are crosses in the color of their
-    model.
+    metric, a model is a point for each task, size, kind and setting that has both metrics. Baselines are dashed and
+    gray; published figures are crosses in the color of their model.
 
     Args:
         results: what is drawn; results without the metrics asked for are left out.

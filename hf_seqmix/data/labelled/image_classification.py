@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import datasets
@@ -87,9 +88,20 @@ def _fault(stored: Mapping[str, Any]) -> str | None:
         return None
     try:
         with Image.open(path if content is None else io.BytesIO(content)) as image:
+            is_jpeg = image.format == "JPEG"
             image.verify()
+        if is_jpeg and _is_cut(Path(path).read_bytes() if content is None else content):
+            return f"{path or 'it'} ends before its last line"
     except (OSError, SyntaxError, ValueError, AttributeError) as error:  # no path, either
         if not content and (content is not None or path is None):
             return "it is empty"
         return str(error) if content is None else f"its bytes{f' ({path})' if path else ''} are no whole image"
     return None
+
+
+def _is_cut(content: bytes) -> bool:
+    """Return whether a JPEG, of which `verify` reads the header alone, lacks the mark of its end behind its last scan.
+
+    A preview in the header has marks of its own. Behind the end there may be anything.
+    """
+    return content.rfind(b"\xff\xd9") < content.rfind(b"\xff\xda")

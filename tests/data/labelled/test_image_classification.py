@@ -84,3 +84,24 @@ def test_an_image_that_cannot_be_read_is_named_before_training(tmp_path):
     data = Dataset.from_dict({"picture": [str(tmp_path / "a.png"), str(tmp_path / "b.png")], "label": [0, 1]})
     with pytest.raises(ValueError, match=r"image 1 of the test data .* No such file or directory: .*b\.png"):
         task.encode(data, "test")
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+@pytest.mark.parametrize("as_file", [False, True])
+def test_a_jpeg_that_ends_too_early_is_named_before_training(progressive, as_file, tmp_path):
+    noise = Image.effect_noise((32, 32), 100)
+    written = io.BytesIO()
+    noise.save(written, "JPEG", progressive=progressive, exif=b"Exif\0\0\xff\xd8\xff\xda\xff\xd9")
+    whole = written.getvalue()
+    task = ImageClassification.from_data(rows([0, 1]), "picture", ["label"])
+
+    def encode(content):
+        (tmp_path / "a.jpg").write_bytes(content)
+        stored = {"bytes": None, "path": str(tmp_path / "a.jpg")} if as_file else {"bytes": content}
+        return task.encode(rows([0, 1], {1: stored}), "training")
+
+    for content in (whole, whole + b"\0\0 behind the end"):
+        assert len(encode(content)) == 2
+    for length in range(whole.index(b"\xff\xda", 60) + 20, len(whole) - 1, 50):
+        with pytest.raises(ValueError, match=r"image 1 of the training data .* ends before its last line\. Mend it"):
+            encode(whole[:length])
