@@ -13,7 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
 from .._files import whole_files, write_json
-from ..models.heads import SeqMixForCausalLM
+from ..models.language_modeling import SeqMixForCausalLM
 from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
 from .checkpoints import (
     choose_checkpoint,

@@ -15,7 +15,7 @@ from hf_seqmix.models.classification import (
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from hf_seqmix.models.heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from hf_seqmix.models.language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.models.vision import SeqMixForImageClassification
 from tests.models.suite import VOCAB, CompiledModelSuite, ModelSuite

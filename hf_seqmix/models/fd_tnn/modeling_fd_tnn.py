@@ -9,7 +9,7 @@ from ..classification import (
     SeqMixForTokenClassification,
 )
 from ..family import Family
-from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..pretrained import SeqMixPreTrainedModel
 from ..toeplitz.distilled import DistillableDecoder
 from ..toeplitz.tail import attach_tail

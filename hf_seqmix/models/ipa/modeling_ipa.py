@@ -9,7 +9,7 @@ from ..classification import (
     SeqMixForTokenClassification,
 )
 from ..family import Family
-from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..pretrained import SeqMixPreTrainedModel
 from ..vision import SeqMixForImageClassification
 from .configuration_ipa import IPAConfig

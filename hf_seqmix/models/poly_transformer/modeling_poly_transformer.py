@@ -10,7 +10,7 @@ from ..classification import (
     SeqMixForTokenClassification,
 )
 from ..family import Family
-from ..heads import SeqMixForCausalLM, SeqMixForMaskedLM
+from ..language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..pretrained import SeqMixPreTrainedModel
 from ..vision import SeqMixForImageClassification
 from .configuration_poly_transformer import PolyTransformerConfig

@@ -7,7 +7,7 @@ from ..classification import (
     SeqMixForTokenClassification,
 )
 from ..family import Family
-from ..heads import SeqMixForMaskedLM
+from ..language_modeling import SeqMixForMaskedLM
 from ..pretrained import SeqMixPreTrainedModel
 from ..vision import SeqMixForImageClassification
 from .configuration_ski_tnn import SKITNNConfig
