@@ -59,8 +59,8 @@ def add_leaderboard(benchmarks: Any) -> None:
         "models for equal seconds and then on equal tokens, and as small models of synthetic tasks (recall, needles, "
         "copying, counting). Rates are swept with the first seed, for all models alike. Costs are of training and of "
         "decoding at several lengths. What the output folder holds already is not done again, so that models, parts "
-        "and seeds may be added. The whole takes about 40 hours of a core, and 15 minutes with --fast. There is no "
-        "published size.",
+        "and seeds may be added. The whole takes about 40 hours of a core, and an hour and a half with --fast, where "
+        "three --models and one of --tasks take five minutes. There is no published size.",
     )
     parser.add_argument("--objective", default="causal", choices=list(LANGUAGE))
     parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
