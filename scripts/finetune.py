@@ -53,7 +53,6 @@ from hf_seqmix.data.labelled import (
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.arguments import run_script
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.training.environment import run_environment
@@ -61,6 +60,7 @@ from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.same_run import finished_results
 from hf_seqmix.training.scoring import METRIC_KEYS, check_best_metric
+from hf_seqmix.training.script import run_script
 
 # The splits scored at the end; MNLI has two of either.
 EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")

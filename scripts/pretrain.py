@@ -30,12 +30,12 @@ from hf_seqmix._files import write_json
 from hf_seqmix.analysis.plots import plot_loss
 from hf_seqmix.data import ReproducibleMaskingCollator
 from hf_seqmix.training import block_scores, corpus_metrics, prepare_run_folder
-from hf_seqmix.training.arguments import run_script
 from hf_seqmix.training.environment import run_environment
 from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.same_run import finished_results
 from hf_seqmix.training.scoring import check_best_metric
+from hf_seqmix.training.script import run_script
 from hf_seqmix.training.stateful import StatefulTrainer
 from hf_seqmix.training.streaming import EndlessStream
 

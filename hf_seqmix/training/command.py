@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from .folder_lock import folders_released
 from .opening import without_lists
 from .run_folder import explain_write_error
 
@@ -68,7 +69,7 @@ def explained(name: str, then: str = "") -> Iterator[None]:
         then: what the user of a stopped command is told.
     """
     try:
-        with interruptible(f"{name}: interrupted{then}."):
+        with interruptible(f"{name}: interrupted{then}."), folders_released():
             yield
     except (ValueError, SafetensorError) as error:
         sys.exit(f"{name}: {without_lists(str(error))}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from .checkpoints import last_complete_checkpoint, saved_checkpoints
+from .folder_lock import FolderInUseError, claim_folder
 
 __all__ = ["explain_write_error", "nothing_left", "prepare_run_folder"]
 
@@ -21,7 +22,9 @@ DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCE
 
 
 def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> Path:
-    """Make the folder, check that it can be written to, and refuse one that holds something.
+    """Make the folder, check that it can be written to, and refuse one that holds something or is in use.
+
+    Until its command ends, no other process may write there, see `claim_folder`.
 
     Args:
         folder: where the run will write.
@@ -31,8 +34,8 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
             one's.
 
     Raises:
-        ValueError: if the folder holds files and neither `resume` nor `overwrite` is given, if it is a file, or if it
-            cannot be written to.
+        ValueError: if the folder holds files and neither `resume` nor `overwrite` is given, if it is a file, if it
+            cannot be written to, or if another process writes there.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -44,6 +47,7 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        claim_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(4096))
         if overwrite and not resume:
@@ -74,6 +78,8 @@ def nothing_left(folder: str | Path, *, mine: bool = True) -> Iterator[None]:
     free = mine and not (existed and (not folder.is_dir() or any(folder.iterdir())))
     try:
         yield
+    except FolderInUseError:  # the other process, too, may have found the folder empty
+        raise
     except ValueError:
         if free:
             shutil.rmtree(folder, ignore_errors=True)

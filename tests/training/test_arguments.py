@@ -1,38 +1,12 @@
-"""What the two training scripts share: a recipe below the command line, and the run of a script."""
+"""The arguments that the two training scripts share: a recipe below the command line, and what is refused."""
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from hf_seqmix.training.arguments import Arguments, RunArguments, arguments_parser, read_arguments, run_script
 from hf_seqmix.training.run import Run
-
-
-@dataclass
-class Model:
-    """What is trained."""
-
-    model_type: str | None = None
-    config_overrides: list[str] = field(default_factory=list, metadata={"action": "extend"})
-
-
-@dataclass
-class Data:
-    """What it is trained on."""
-
-    dataset: str | None = None
-    train_file: str | None = None
-
-
-KINDS = (Model, Data, RunArguments)
-
-
-def parse(*argv: str) -> Arguments[Model, Data, RunArguments]:
-    parser = arguments_parser(KINDS, "usage", None, {"learning_rate": 0.5})
-    replaces = {"train_file": {"dataset"}}
-    return Arguments(*read_arguments(parser, KINDS, [*argv, "--use-cpu"], replaces))
+from tests.training.sample_arguments import parse
 
 
 def test_the_command_line_overrides_a_run_that_is_a_recipe(tmp_path: Path) -> None:
@@ -79,38 +53,3 @@ def test_wrong_arguments_of_every_run_are_refused(tmp_path: Path, more: list[str
 def test_there_is_no_run_without_a_folder() -> None:
     with pytest.raises(ValueError, match="give --output-dir"):
         parse().check()
-
-
-def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: Path, caplog) -> None:
-    arguments = parse("--output-dir", str(tmp_path))
-
-    class Trainer:
-        def find_checkpoint(self, wish):
-            return "checkpoint", "Continuing"
-
-        def is_world_process_zero(self):
-            return True
-
-    def run(
-        parse=lambda: arguments, prepare=lambda _: ("prepared", Trainer()), finish=lambda *given: {"given": given}
-    ):
-        return run_script("train.py", parse, prepare, finish)
-
-    assert run() == {"given": (arguments, "prepared", "checkpoint")} and caplog.messages == ["Continuing"]
-
-    def fail(error):
-        def raising(*_):
-            raise error
-
-        return raising
-
-    for where in ("parse", "prepare"):
-        with pytest.raises(SystemExit, match=r"train\.py: no such model"):
-            run(**{where: fail(ValueError("no such model"))})
-    with pytest.raises(SystemExit, match=r"train\.py: a file could not be written"):
-        run(finish=fail(OSError(28, "No space left on device")))
-    with pytest.raises(SystemExit) as stopped:
-        run(finish=fail(KeyboardInterrupt()))
-    assert stopped.value.code == 130 and "--resume continues" in caplog.messages[-1]
-    with pytest.raises(RuntimeError, match="a defect"):
-        run(finish=fail(RuntimeError("a defect")))
