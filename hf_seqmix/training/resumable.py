@@ -15,16 +15,8 @@ from transformers.trainer_utils import IntervalStrategy, PredictionOutput, Train
 from .._files import whole_files, write_json
 from ..models.language_modeling import SeqMixForCausalLM
 from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
-from .checkpoints import (
-    choose_checkpoint,
-    fault_of,
-    last_complete_checkpoint,
-    open_checkpoint_folder,
-    remove_old_checkpoints,
-    seal_checkpoint,
-    set_aside_later,
-    written_by,
-)
+from .checkpoints import open_checkpoint_folder, remove_old_checkpoints, seal_checkpoint
+from .continuation import given_checkpoint, newest_checkpoint
 from .divergence import DivergenceWatch
 from .divergence_error import DivergenceError
 from .same_run import refuse_other_model
@@ -120,7 +112,7 @@ class ResumableTrainer(Trainer):
         answer: list[Any] = [None, None, None]
         if self.args.process_index == 0:
             try:
-                answer[:2] = self._last_checkpoint() if wish == LAST else self._given_checkpoint(wish)
+                answer[:2] = newest_checkpoint(self.args) if wish == LAST else given_checkpoint(wish, self.args)
                 refuse_other_model(answer[0], getattr(self.accelerator.unwrap_model(self.model), "config", None))
             except ValueError as error:
                 answer[2] = str(error)
@@ -129,29 +121,6 @@ class ResumableTrainer(Trainer):
         if refusal is not None:
             raise ValueError(refusal)
         return checkpoint, line
-
-    def _last_checkpoint(self) -> tuple[str | None, str]:
-        folder = str(self.args.output_dir)
-        checkpoint, passed_over = choose_checkpoint(folder, needs_best=self.args.load_best_model_at_end)
-        if checkpoint is None:
-            return None, f"No checkpoint in {folder}: starting anew"
-        faults = "".join(f"; passed over {path.name}: {fault}" for path, fault in passed_over.items())
-        return str(checkpoint), f"Continuing from {checkpoint}{faults}{self._other_number_of_processes(checkpoint)}"
-
-    def _given_checkpoint(self, wish: str) -> tuple[str, str]:
-        if (fault := fault_of(wish)) is not None:
-            other = last_complete_checkpoint(str(self.args.output_dir))
-            advice = f"The newest whole one of this run is {other}" if other else "This run has no whole one"
-            raise ValueError(f"the checkpoint {wish} cannot be continued from: {fault}. {advice}.")
-        aside = set_aside_later(str(self.args.output_dir), wish)
-        names = f"; later ones renamed to {', '.join(path.name for path in aside)}" if aside else ""
-        return wish, f"Continuing from {wish}{names}{self._other_number_of_processes(Path(wish))}"
-
-    def _other_number_of_processes(self, checkpoint: Path) -> str:
-        before = written_by(checkpoint)
-        if before in (None, self.args.world_size):
-            return ""
-        return f"; {before} processes wrote it, now {self.args.world_size} go on: data and dropout will be others"
 
     def restore_finished(self, checkpoint: str) -> bool:
         """Say whether a checkpoint is the last of its run; if so, load the model, or the best one, as if just trained.

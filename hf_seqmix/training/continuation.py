@@ -1,0 +1,46 @@
+"""From which checkpoint a resumed run goes on, and what its user is told."""
+
+from pathlib import Path
+
+from transformers import TrainingArguments
+
+from .checkpoints import choose_checkpoint, fault_of, last_complete_checkpoint, set_aside_later, written_by
+
+__all__ = ["given_checkpoint", "newest_checkpoint"]
+
+
+def newest_checkpoint(arguments: TrainingArguments) -> tuple[str | None, str]:
+    """Return the newest whole checkpoint of a run, None if it has none yet, and a line for the user.
+
+    Raises:
+        ValueError: the run has checkpoints, and none is whole.
+    """
+    folder = str(arguments.output_dir)
+    checkpoint, passed_over = choose_checkpoint(folder, needs_best=arguments.load_best_model_at_end)
+    if checkpoint is None:
+        return None, f"No checkpoint in {folder}: starting anew"
+    faults = "".join(f"; passed over {path.name}: {fault}" for path, fault in passed_over.items())
+    return str(checkpoint), f"Continuing from {checkpoint}{faults}{_other_processes(checkpoint, arguments)}"
+
+
+def given_checkpoint(wish: str, arguments: TrainingArguments) -> tuple[str, str]:
+    """Set aside the checkpoints of a run that are later than a given one; return that one and a line for the user.
+
+    Raises:
+        ValueError: the checkpoint is not whole.
+    """
+    folder = str(arguments.output_dir)
+    if (fault := fault_of(wish)) is not None:
+        other = last_complete_checkpoint(folder)
+        advice = f"The newest whole one of this run is {other}" if other else "This run has no whole one"
+        raise ValueError(f"the checkpoint {wish} cannot be continued from: {fault}. {advice}.")
+    aside = set_aside_later(folder, wish)
+    names = f"; later ones renamed to {', '.join(path.name for path in aside)}" if aside else ""
+    return wish, f"Continuing from {wish}{names}{_other_processes(Path(wish), arguments)}"
+
+
+def _other_processes(checkpoint: Path, arguments: TrainingArguments) -> str:
+    before = written_by(checkpoint)
+    if before in (None, arguments.world_size):
+        return ""
+    return f"; {before} processes wrote it, now {arguments.world_size} go on: data and dropout will be others"
