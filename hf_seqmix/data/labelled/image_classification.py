@@ -67,7 +67,7 @@ class ImageClassification(Classification):
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, OSError) as error:
             raise ValueError(
                 f"the column {self.image_column!r} of the {name} data holds no images: {error}. Images are encoded "
-                '({"bytes": ...}), or paths of image files.'
+                f'({{"bytes": ...}}), or paths of image files; relative ones start from {Path.cwd()}.'
             ) from error
         if not isinstance(first, Image.Image):
             raise ValueError(f"the column {self.image_column!r} holds {type(first).__name__}, not images.")
