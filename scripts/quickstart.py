@@ -1,10 +1,10 @@
-"""Trains a small Toeplitz neural network on Python's standard library, and shows what it can do.
+"""Trains a small language model, by default a Toeplitz one, on Python's standard library, and shows what it can do.
 
     bash scripts/quickstart.sh
 
 Trains, scores held-out files beside a unigram, a smoothed byte 5-gram, gzip and xz, plots the loss and learned
-kernels, writes a sample, and loads the saved model again. About six minutes on two CPU cores. Everything lands in
---output-dir.
+Toeplitz kernels, writes a sample, and loads the saved model again. About six minutes on two CPU cores. Everything
+lands in --output-dir.
 """
 
 import argparse
@@ -24,11 +24,13 @@ from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.analysis.plots import plot_context_lengths
 from hf_seqmix.data import ByteNGram, bits_per_byte_gzip, bits_per_byte_xz, load_corpus
-from hf_seqmix.training.tables import markdown_table
+from hf_seqmix.training import markdown_table, read_recipe
 
 RECIPE = Path(__file__).parent / "recipes" / "quickstart.yaml"
 CORPUS = "embedded:python-stdlib"
 PROMPT = "def read_lines(path):\n"
+TOEPLITZ = {"tnn", "fd_tnn", "ski_tnn"}
+"""Mixers that have kernels to look at."""
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
@@ -39,7 +41,12 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
         "--output-dir", default="runs/quickstart", help="where everything lands; replaced if it exists"
     )
     parser.add_argument("--context-lengths", type=int, nargs="+", default=[256, 1024], help="to evaluate at")
-    return parser.parse_known_args(argv)
+    arguments, rest = parser.parse_known_args(argv)
+    if Path(arguments.recipe).is_file():  # otherwise pretrain.py says what is wrong with the recipe
+        objective = read_recipe(arguments.recipe).get("model", {}).get("objective", "causal")
+        if objective != "causal":
+            parser.error(f"the model of {arguments.recipe} is {objective}, and a sample needs a causal one.")
+    return arguments, rest
 
 
 def yardsticks(train: list[str], held_out: list[str]) -> dict[str, float]:
@@ -106,9 +113,12 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
 
     print("\n3. Plots")
     plot_context_lengths({model.config.model_type: scores}, folder / "context.png", references=references)
-    layers = learned_kernels(model, model.config.max_position_embeddings)
-    plot_kernels([layers[0], layers[-1]], folder / "kernels.png")
-    print(f"   {folder / 'loss.png'}, {folder / 'context.png'}, {folder / 'kernels.png'}")
+    plots = [folder / "loss.png", folder / "context.png"]
+    if not TOEPLITZ.isdisjoint(getattr(model.config, "layer_mixers", ())):
+        layers = learned_kernels(model, model.config.max_position_embeddings)
+        plots.append(folder / "kernels.png")
+        plot_kernels([layers[0], layers[-1]], plots[-1])
+    print(f"   {', '.join(map(str, plots))}")
 
     print("\n4. A sample\n")
     text = sample(model, tokenizer)

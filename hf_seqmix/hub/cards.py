@@ -37,9 +37,13 @@ REQUIRED_VALUES = (
 
 _RESULT_VALUES = ("task", "dataset", "metric", "value", "command")
 _OPTIONAL_RESULT_VALUES = ("baselines", "note", "task_type", "dataset_type", "metric_type", "benchmark")
-_OPTIONAL_VALUES = ("paper", "citation", "usage", "datasets", "metrics", "tags", "base_model")
+_OPTIONAL_VALUES = ("training_note", "paper", "citation", "usage", "datasets", "metrics", "tags", "base_model")
 _LISTS = ("language", "limits", "datasets", "metrics", "tags", "base_model")  # all but limits may be one text, too
-_TEXTS = tuple(name for name in (*REQUIRED_VALUES, "paper", "citation", "usage") if name not in (*_LISTS, "results"))
+_TEXTS = tuple(
+    name
+    for name in (*REQUIRED_VALUES, "training_note", "paper", "citation", "usage")
+    if name not in (*_LISTS, "results")
+)
 _PIPELINES = {
     "ForCausalLM": "text-generation",
     "ForMaskedLM": "fill-mask",
@@ -66,10 +70,11 @@ def build_card(
         model: of one of the package's families.
         processor: its tokenizer or image processor; None for none.
         repo_id: name under which the model is loaded.
-        values: those of `REQUIRED_VALUES`, and if wanted `paper`, `citation`, `usage`, `datasets`, `metrics`, `tags`
-            and `base_model`. Values override what `model_facts` returns. `results` is a list of mappings with task,
-            dataset, metric, value (a number) and the command that reproduces the value; results go to the index of the
-            Hub, too. A result on a benchmark of the Hub may say so, see `eval_results`.
+        values: those of `REQUIRED_VALUES`, and if wanted `training_note` (what else to know of the command), `paper`,
+            `citation`, `usage`, `datasets`, `metrics`, `tags` and `base_model`. Values override what `model_facts`
+            returns. `results` is a list of mappings with task, dataset, metric, value (a number) and the command that
+            reproduces the value; results go to the index of the Hub, too. A result on a benchmark of the Hub may say
+            so, see `eval_results`.
         template: a Jinja template; by default the package's.
         with_code: whether the code of the family lies beside the weights, as `export` puts it there.
 
