@@ -101,7 +101,7 @@ SIZES: dict[str, dict[str, Size]] = {
             {"rows": _rows(200, 40), "length": 256}, _recipe(TINY, max_length=256), 16, 12, learning_rates=RATES
         ),
         "reduced": Size(
-            {"rows": _rows(8000, 600), "length": 500}, _recipe(max_length=500, **WORDS), batch=16, seconds=1800
+            {"rows": _rows(40_000, 2000), "length": 500}, _recipe(max_length=500, **WORDS), batch=16, seconds=1800
         ),
         "full": Size({"rows": _rows(20_000, 2000), "length": 4000}, _recipe(**WORDS)),
     },
