@@ -145,6 +145,8 @@ def prepare_inputs(
         return task, model, datasets.DatasetDict(images), processor, pictures
     tokenizer = load_tokenizer(arguments, task.texts(examples["train"]))
     model = load_model(arguments, task.config_fields(), tokenizer)
+    if isinstance(task, QuestionAnswering):
+        tokenizer.padding_side = "right"  # positions of answers count from the first token
     collator: Any = DataCollatorWithPadding(tokenizer)
     if isinstance(task, TokenClassification):
         collator = DataCollatorForTokenClassification(tokenizer)

@@ -1,6 +1,7 @@
 """Masks for masked language models that a resumed run draws exactly as the interrupted run would have."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -60,6 +61,7 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
         """Make a batch of `input_ids` and `labels`, (rows, length) each."""
+        examples = [row if isinstance(row, Mapping) else {"input_ids": row} for row in examples]
         if "labels" in examples[0]:
             return default_data_collator(examples)
         digest = hashlib.sha256(str(self.seed).encode())

@@ -22,12 +22,13 @@ def hash_ngrams(ngrams: Tensor, buckets: int) -> Tensor:
     h = (c sum_{m < n} (w_m + 2) a^m mod p) mod B, p = 2^31 - 1, a = 48271, c = 1103515245
 
     Args:
-        ngrams: (..., n) long, tokens w_0, w_1, ..., the newest first; -1 for no token.
+        ngrams: (..., n) integers, tokens w_0, w_1, ..., the newest first; -1 for no token.
         buckets: B, at most 2^31 - 2.
 
     Returns:
         (...) long, from 0 to B - 1.
     """
+    ngrams = ngrams.long()  # products overflow int32
     total = torch.zeros_like(ngrams[..., 0])
     for token in reversed(ngrams.unbind(-1)):
         total = (total * _BASE + token + 2) % _PRIME

@@ -7,6 +7,7 @@ import re
 import shutil
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -19,6 +20,7 @@ __all__ = [
     "fault_of",
     "fault_of_files",
     "last_complete_checkpoint",
+    "later_checkpoints",
     "open_checkpoint_folder",
     "remove_old_checkpoints",
     "saved_checkpoints",
@@ -230,6 +232,8 @@ def _fault_of_best(checkpoint: Path) -> str | None:
     best = state.get("best_model_checkpoint") if isinstance(state, dict) else None
     if best is None or Path(best).name == checkpoint.name:
         return None
+    if not Path(best).is_dir():  # as the folder was called when the run began, perhaps
+        best = checkpoint.with_name(Path(best).name)
     fault = fault_of(best)
     return None if fault is None else f"its run needs the best checkpoint {Path(best).name}, but {fault}"
 
@@ -272,19 +276,22 @@ def _remove(checkpoint: Path) -> None:
     shutil.rmtree(removed, ignore_errors=True)
 
 
+def later_checkpoints(folder: str | Path, checkpoint: str | Path) -> list[Path]:
+    """Return the checkpoints of a run after one of its own, the newest first; none for a checkpoint of elsewhere."""
+    checkpoint = Path(checkpoint)
+    if checkpoint.resolve().parent != Path(folder).resolve():
+        return []
+    return list(takewhile(lambda path: path.name != checkpoint.name, saved_checkpoints(folder)))
+
+
 def set_aside_later(folder: str | Path, checkpoint: str | Path) -> list[Path]:
     """Rename the checkpoints of a run after `checkpoint` to `superseded-checkpoint-STEP`, and returns their new names.
 
     A run that goes back and on another way would later be continued from those of the first way, which have higher
     steps.
     """
-    checkpoint = Path(checkpoint)
-    if checkpoint.resolve().parent != Path(folder).resolve():
-        return []
     aside = []
-    for path in saved_checkpoints(folder):
-        if path.name == checkpoint.name:
-            break
+    for path in later_checkpoints(folder, checkpoint):
         target = path.with_name(f"superseded-{path.name}")
         shutil.rmtree(target, ignore_errors=True)
         path.rename(target)

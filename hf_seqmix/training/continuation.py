@@ -4,7 +4,7 @@ from pathlib import Path
 
 from transformers import TrainingArguments
 
-from .checkpoints import choose_checkpoint, fault_of, last_complete_checkpoint, set_aside_later, written_by
+from .checkpoints import choose_checkpoint, fault_of, last_complete_checkpoint, later_checkpoints, written_by
 
 __all__ = ["given_checkpoint", "newest_checkpoint"]
 
@@ -24,7 +24,9 @@ def newest_checkpoint(arguments: TrainingArguments) -> tuple[str | None, str]:
 
 
 def given_checkpoint(wish: str, arguments: TrainingArguments) -> tuple[str, str]:
-    """Set aside the checkpoints of a run that are later than a given one; return that one and a line for the user.
+    """Return a given checkpoint, which must be whole, and a line for the user.
+
+    `ResumableTrainer.train` sets aside the later ones of the run.
 
     Raises:
         ValueError: the checkpoint is not whole.
@@ -34,8 +36,8 @@ def given_checkpoint(wish: str, arguments: TrainingArguments) -> tuple[str, str]
         other = last_complete_checkpoint(folder)
         advice = f"The newest whole one of this run is {other}" if other else "This run has no whole one"
         raise ValueError(f"the checkpoint {wish} cannot be continued from: {fault}. {advice}.")
-    aside = set_aside_later(folder, wish)
-    names = f"; later ones renamed to {', '.join(path.name for path in aside)}" if aside else ""
+    later = later_checkpoints(folder, wish)
+    names = f"; later ones are renamed: {', '.join(path.name for path in later)}" if later else ""
     return wish, f"Continuing from {wish}{names}{_other_processes(Path(wish), arguments)}"
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers.trainer_utils import IntervalStrategy, PredictionOutput, Train
 from .._files import whole_files, write_json
 from ..models.language_modeling import SeqMixForCausalLM
 from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
-from .checkpoints import open_checkpoint_folder, remove_old_checkpoints, seal_checkpoint
+from .checkpoints import open_checkpoint_folder, remove_old_checkpoints, seal_checkpoint, set_aside_later
 from .continuation import given_checkpoint, newest_checkpoint
 from .divergence import DivergenceWatch
 from .divergence_error import DivergenceError
@@ -71,6 +72,7 @@ class ResumableTrainer(Trainer):
         self.resumed_from: Path | None = None
         """The checkpoint that training went on from."""
         self._loss_before = 0.0
+        self._goes_back: str | None = None
         self._outdated: tuple[Any, ...] | None = None
         self.clock = StepClock()
         """How fast the updates of this call were."""
@@ -98,7 +100,7 @@ class ResumableTrainer(Trainer):
 
         Args:
             wish: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's
-                folder, after which later ones of the run are set aside.
+                folder. When training goes on from there, later ones of the run are set aside.
 
         Returns:
             The checkpoint, or None to start anew; a line that tells the user.
@@ -120,6 +122,7 @@ class ResumableTrainer(Trainer):
         checkpoint, line, refusal = answer
         if refusal is not None:
             raise ValueError(refusal)
+        self._goes_back = checkpoint if wish != LAST else None
         return checkpoint, line
 
     def restore_finished(self, checkpoint: str) -> bool:
@@ -147,13 +150,29 @@ class ResumableTrainer(Trainer):
         """Mean loss over all updates of the run, those before an interruption, too."""
         return (self._loss_before + self._total_loss_scalar) / max(self.state.global_step, 1)
 
-    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> TrainOutput:
+    def train(
+        self, resume_from_checkpoint: str | PathLike[str] | bool | None = None, *args: Any, **kwargs: Any
+    ) -> TrainOutput:
         """Train as `Trainer.train` does, log the same losses as a run that was not interrupted, and meet divergence.
 
+        Args:
+            resume_from_checkpoint: a checkpoint's folder; True for the newest whole one of the output folder.
+            *args: as for `Trainer.train`.
+            **kwargs: as for `Trainer.train`.
+
         Raises:
+            ValueError: the newest whole checkpoint was asked for, and there is none.
             DivergenceError: the run diverged, and stops.
         """
-        checkpoint: Any = resume_from_checkpoint
+        checkpoint: Any = resume_from_checkpoint or None
+        if checkpoint is True:
+            checkpoint = self.find_checkpoint(LAST)[0]
+            if checkpoint is None:
+                raise ValueError(f"resume_from_checkpoint is True, and {self.args.output_dir} has no checkpoint.")
+        if checkpoint is not None:
+            checkpoint = str(checkpoint)
+            if checkpoint == self._goes_back and self.args.process_index == 0:
+                set_aside_later(str(self.args.output_dir), checkpoint)
         self.divergence.begin(checkpoint)
         while True:
             self.averages.forget()

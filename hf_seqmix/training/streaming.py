@@ -44,5 +44,9 @@ class EndlessStream(IterableDataset):
             self.stream.set_epoch(epoch)
             # A generator of its own, so that a pass moves no other random numbers.
             own = torch.Generator().manual_seed(epoch)
+            empty = True
             for rows in DataLoader(self.stream, _ROWS, collate_fn=list, generator=own, **self.loading):
+                empty = False
                 yield from rows
+            if empty:
+                raise ValueError("a whole pass over the stream gave no rows: there is nothing to train on.")

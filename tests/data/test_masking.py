@@ -36,6 +36,15 @@ def test_a_block_in_other_company_is_masked_anew(tokenizer) -> None:
     assert not torch.equal(collator([a, b])["labels"][0], collator([a, c])["labels"][0])
 
 
+def test_rows_may_be_ids_alone_as_the_library_takes_them(tokenizer) -> None:
+    rows = [{"input_ids": row["input_ids"]} for row in blocks(3)]
+    collator = ReproducibleMaskingCollator(tokenizer=tokenizer, seed=1)
+    expected = collator(rows)
+    for others in ([row["input_ids"] for row in rows], [torch.tensor(row["input_ids"]) for row in rows]):
+        batch = collator(others)
+        assert all(torch.equal(batch[name], expected[name]) for name in ("input_ids", "labels"))
+
+
 def test_masking_leaves_the_global_random_stream_alone(tokenizer) -> None:
     torch.manual_seed(0)
     state = torch.get_rng_state()

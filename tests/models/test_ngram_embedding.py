@@ -68,6 +68,12 @@ def test_buckets_are_those_of_the_formula(size, buckets):
     assert hash_ngrams(ngrams, buckets).tolist() == expected
 
 
+def test_integers_of_less_width_have_the_same_buckets():
+    ngrams = torch.randint(-1, 2**15 - 1, (50, 3))
+    for dtype in (torch.int32, torch.int16):
+        assert torch.equal(hash_ngrams(ngrams.to(dtype), 1000), hash_ngrams(ngrams, 1000))
+
+
 def test_buckets_are_about_evenly_filled():
     """All pairs of 300 tokens in 1,000 buckets: a random function has 90 each, with a deviation of 9.5."""
     pairs = torch.cartesian_prod(torch.arange(300), torch.arange(300))

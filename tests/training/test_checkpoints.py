@@ -177,6 +177,12 @@ def test_a_damaged_best_checkpoint_rules_out_those_that_need_it(tmp_path: Path) 
     assert "needs the best checkpoint checkpoint-2, but model.safetensors is damaged" in passed_over[third]
 
 
+def test_a_run_that_was_moved_still_has_its_best_checkpoint(tmp_path: Path) -> None:
+    for step in (1, 2):
+        sealed(tmp_path, step, best_model_checkpoint="elsewhere/checkpoint-1")
+    assert choose_checkpoint(tmp_path, needs_best=True) == (tmp_path / "checkpoint-2", {})
+
+
 def test_a_model_alone_is_nothing_to_continue_from(tmp_path: Path) -> None:
     open_checkpoint_folder(tmp_path / "checkpoint-1")
     checkpoint = write_checkpoint(tmp_path, 1)

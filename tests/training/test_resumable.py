@@ -91,8 +91,22 @@ def test_a_given_checkpoint_must_be_whole_and_later_ones_are_set_aside(tmp_path:
     assert names(tmp_path) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
     checkpoint, line = run.find_checkpoint(str(tmp_path / "checkpoint-2"))
     assert checkpoint == str(tmp_path / "checkpoint-2")
-    assert "later ones renamed to superseded-checkpoint-6, superseded-checkpoint-4" in line
-    assert names(tmp_path) == {"checkpoint-2", "superseded-checkpoint-4", "superseded-checkpoint-6"}
+    assert "later ones are renamed: checkpoint-6, checkpoint-4" in line
+    assert names(tmp_path) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}  # what is refused later changes nothing
+    run.train(resume_from_checkpoint=Path(checkpoint))
+    assert run.resumed_from == tmp_path / "checkpoint-2"
+    aside = {"superseded-checkpoint-4", "superseded-checkpoint-6"}
+    assert names(tmp_path) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"} | aside
+
+
+def test_true_stands_for_the_newest_whole_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="has no checkpoint"):
+        trainer(tmp_path).train(resume_from_checkpoint=True)
+    trainer(tmp_path).train()
+    cut(tmp_path / "checkpoint-6" / "scheduler.pt")
+    run = trainer(tmp_path)
+    run.train(resume_from_checkpoint=True)
+    assert run.first_step == 4
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,13 @@ def test_dropout_may_change(tmp_path: Path) -> None:
     refuse_other_model(tmp_path, TNNConfig(**SMALL, hidden_dropout=0.0, classifier_dropout=0.3))
 
 
+def test_a_problem_that_was_left_open_is_settled_by_training(tmp_path: Path) -> None:
+    TNNConfig(**SMALL, problem_type="single_label_classification").save_pretrained(tmp_path)
+    refuse_other_model(tmp_path, TNNConfig(**SMALL))
+    with pytest.raises(ValueError, match="problem_type is 'single_label_classification' there and 'regression' here"):
+        refuse_other_model(tmp_path, TNNConfig(**SMALL, problem_type="regression"))
+
+
 def test_arguments_that_change_are_named(tmp_path: Path) -> None:
     began: dict[str, Any] = {
         "data": {"train_file": ["a.txt"], "block_size": 64},

@@ -44,3 +44,9 @@ def test_it_moves_no_random_numbers_but_its_own(tmp_path: Path) -> None:
     torch.manual_seed(0)
     taken(EndlessStream(stream(tmp_path)), 25)
     assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_stream_without_rows_is_refused(tmp_path: Path) -> None:
+    empty = EndlessStream(stream(tmp_path).filter(lambda row: False))
+    with pytest.raises(ValueError, match="gave no rows"):
+        next(iter(empty))

@@ -68,9 +68,14 @@ class QuestionAnswering:
 
         Raises:
             ValueError: a column is missing, an answer is not where its row says, the stride leaves windows no way to
-                advance, or the tokenizer does not say which characters its tokens stand for.
+                advance, or the tokenizer pads on the left or does not say which characters its tokens stand for.
         """
         columns = self.columns[: 2 + self.has_labels(split)]
+        if tokenizer.padding_side != "right":
+            raise ValueError(
+                f"the tokenizer pads on the {tokenizer.padding_side}, and positions of answers count from the first "
+                "token of a row: set tokenizer.padding_side = 'right'."
+            )
         require_columns(split, columns, name)
         require_values(split, columns, name, "value")
         return split.map(

@@ -1,3 +1,4 @@
+import copy
 import itertools
 
 import numpy as np
@@ -91,6 +92,14 @@ class Letters(PreTrainedTokenizer):
 
     def _convert_token_to_id(self, token):
         return sum(map(ord, token)) % 1000
+
+
+def test_a_tokenizer_that_pads_on_the_left_is_refused(tokenizer):
+    """Its batches would have the labels of all but the longest row at other tokens."""
+    left = copy.deepcopy(tokenizer)
+    left.padding_side = "left"
+    with pytest.raises(ValueError, match=r"pads on the left.*set tokenizer\.padding_side = 'right'"):
+        QuestionAnswering(stride=15).encode(DATA, left, 48, "training")
 
 
 def test_bad_data(tokenizers):
