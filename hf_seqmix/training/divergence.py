@@ -67,7 +67,16 @@ class DivergenceWatch(TrainerCallback):
         self._last: tuple[float, float] = (0.0, 0.0)
 
     def attach(self, trainer: Any) -> None:
-        """Watch a trainer."""
+        """Watch a trainer.
+
+        Raises:
+            ValueError: the run is to go back, and the trainer was given an optimizer, which would not go back with it.
+        """
+        if self.on_divergence == "back-off" and trainer.optimizer is not None:
+            raise ValueError(
+                "on_divergence is 'back-off', and the trainer was given an optimizer: a run that goes back makes its "
+                "optimizer anew. Leave out `optimizers` (see `optimizer_cls_and_kwargs`), or choose 'stop'."
+            )
         self.trainer = trainer
         self.rule = LossWatch(uninformed_loss(trainer.model))
         self._start: dict[str, Any] | None = None

@@ -252,3 +252,12 @@ def test_a_new_run_in_the_folder_of_another_has_the_rate_that_it_is_given(tmp_pa
     anew = trainer(tmp_path, DivergenceWatch(), max_steps=2)
     anew.train()
     assert anew.optimizer.param_groups[0]["lr"] == 0.01 and not (tmp_path / "divergence.json").exists()
+
+
+def test_going_back_with_an_optimizer_that_was_given_is_refused(tmp_path: Path) -> None:
+    model = TNNForCausalLM(TNNConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, max_position_embeddings=8))
+    own = (torch.optim.SGD(model.parameters(), lr=0.1), None)
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True)
+    with pytest.raises(ValueError, match=r"given an optimizer.*Leave out `optimizers`"):
+        ResumableTrainer(model, arguments, optimizers=own, divergence=DivergenceWatch("back-off"))
+    assert ResumableTrainer(model, arguments, optimizers=own).optimizer is own[0]
