@@ -178,14 +178,14 @@ def test_a_budget_of_seconds(
     pretrain: ModuleType, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The length is kept by a resumed run, which makes no trial."""
-    from hf_seqmix.training import arguments
+    from hf_seqmix.training import script
 
-    monkeypatch.setattr(arguments, "updates_within", lambda trainer, seconds: int(3 * seconds))
+    monkeypatch.setattr(script, "updates_within", lambda trainer, seconds: int(3 * seconds))
     results = pretrain.main(command(text, tmp_path / "run", "--max-seconds", "2", "--save-steps", "4"))
     assert results["num_updates"] == 6
     assert "6 updates in 2 seconds" in caplog.text
     shutil.rmtree(tmp_path / "run" / "checkpoint-6")
-    monkeypatch.setattr(arguments, "updates_within", None)
+    monkeypatch.setattr(script, "updates_within", None)
     again = pretrain.main(command(text, tmp_path / "run", "--max-seconds", "7", "--save-steps", "4", "--resume"))
     assert losses(again) == losses(results)
     assert "6 updates in all, as many as when the run began" in caplog.text and "7 seconds" not in caplog.text
