@@ -13,8 +13,6 @@ from hf_seqmix.training import folder_lock, prepare_run_folder
 from hf_seqmix.training.folder_lock import FolderInUseError, claim_folder, folders_released
 from hf_seqmix.training.run_folder import nothing_left
 
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="locks on folders are those of POSIX systems")
-
 # The file alone: a process that imports the package imports torch.
 HOLD = """
 import importlib.util, os, pathlib, sys
