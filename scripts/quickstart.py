@@ -43,7 +43,10 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     parser.add_argument("--context-lengths", type=int, nargs="+", default=[256, 1024], help="to evaluate at")
     arguments, rest = parser.parse_known_args(argv)
     if Path(arguments.recipe).is_file():  # otherwise pretrain.py says what is wrong with the recipe
-        objective = read_recipe(arguments.recipe).get("model", {}).get("objective", "causal")
+        try:
+            objective = read_recipe(arguments.recipe).get("model", {}).get("objective", "causal")
+        except ValueError as error:
+            parser.error(str(error))
         if objective != "causal":
             parser.error(f"the model of {arguments.recipe} is {objective}, and a sample needs a causal one.")
     return arguments, rest

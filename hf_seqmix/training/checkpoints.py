@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from .._files import write_json
 
 __all__ = [
+    "best_checkpoint",
     "choose_checkpoint",
     "fault_of",
     "fault_of_files",
@@ -227,14 +228,22 @@ def choose_checkpoint(folder: str | Path, *, needs_best: bool = False) -> tuple[
     return None, passed_over
 
 
+def best_checkpoint(checkpoint: Path, best: str) -> Path:
+    """Return where the best checkpoint of a run is, whose folder may have been moved since it was recorded.
+
+    Args:
+        checkpoint: another one of the run, where the run is now.
+        best: `best_model_checkpoint` of its state.
+    """
+    return Path(best) if Path(best).is_dir() else checkpoint.with_name(Path(best).name)
+
+
 def _fault_of_best(checkpoint: Path) -> str | None:
     state = _read_object(checkpoint / STATE)
     best = state.get("best_model_checkpoint") if isinstance(state, dict) else None
     if best is None or Path(best).name == checkpoint.name:
         return None
-    if not Path(best).is_dir():  # as the folder was called when the run began, perhaps
-        best = checkpoint.with_name(Path(best).name)
-    fault = fault_of(best)
+    fault = fault_of(best_checkpoint(checkpoint, best))
     return None if fault is None else f"its run needs the best checkpoint {Path(best).name}, but {fault}"
 
 

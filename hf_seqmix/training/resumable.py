@@ -16,7 +16,13 @@ from transformers.trainer_utils import IntervalStrategy, PredictionOutput, Train
 from .._files import whole_files, write_json
 from ..models.language_modeling import SeqMixForCausalLM
 from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
-from .checkpoints import open_checkpoint_folder, remove_old_checkpoints, seal_checkpoint, set_aside_later
+from .checkpoints import (
+    best_checkpoint,
+    open_checkpoint_folder,
+    remove_old_checkpoints,
+    seal_checkpoint,
+    set_aside_later,
+)
 from .continuation import given_checkpoint, newest_checkpoint
 from .divergence import DivergenceWatch
 from .divergence_error import DivergenceError
@@ -140,6 +146,7 @@ class ResumableTrainer(Trainer):
         self.first_step = state.global_step
         self._load_from_checkpoint(checkpoint)
         if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            state.best_model_checkpoint = str(best_checkpoint(Path(checkpoint), state.best_model_checkpoint))
             self._load_best_model()
         self._loss_before = _read_loss(checkpoint).get("total", 0.0)
         self._total_loss_scalar = 0.0

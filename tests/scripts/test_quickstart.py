@@ -8,6 +8,13 @@ import quickstart
 RECIPES = Path(quickstart.__file__).parent / "recipes"
 
 
+def test_a_recipe_that_is_none_is_refused_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "list.yaml").write_text("[1, 2]")
+    with pytest.raises(SystemExit):
+        quickstart.parse_arguments(["--recipe", str(tmp_path / "list.yaml")])
+    assert "list.yaml" in capsys.readouterr().err
+
+
 def test_a_recipe_without_a_sample_is_refused_before_training(capsys: pytest.CaptureFixture[str]) -> None:
     masked = RECIPES / "python-2m" / "ski-tnn.yaml"
     with pytest.raises(SystemExit):

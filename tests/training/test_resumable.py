@@ -206,6 +206,17 @@ def test_early_stopping_is_resumed_too(tmp_path: Path, step: int) -> None:
         assert torch.equal(parameter, resumed.model.state_dict()[name])
 
 
+def test_a_finished_run_that_was_moved_has_its_best_model(tmp_path: Path) -> None:
+    whole = early_stopping(tmp_path / "before")
+    whole.train()
+    assert Path(whole.state.best_model_checkpoint).name != "checkpoint-4"  # or the last model would do
+    (tmp_path / "before").rename(tmp_path / "after")
+    moved = early_stopping(tmp_path / "after")
+    assert moved.restore_finished(moved.find_checkpoint(LAST)[0])
+    for name, parameter in whole.model.state_dict().items():
+        assert torch.equal(parameter, moved.model.state_dict()[name])
+
+
 def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     first = trainer(tmp_path)
     first.train()
