@@ -103,8 +103,11 @@ class DivergenceWatch(TrainerCallback):
         if checkpoint:
             self.recall()
             self._inherit(Path(checkpoint))
-        elif not self._resumes and self.trainer.args.process_index == 0:
-            (Path(self.trainer.args.output_dir) / DIVERGENCE_FILE).unlink(missing_ok=True)
+        elif not self._resumes:
+            self.back_offs = []  # of an earlier call; its optimizer, if kept, has the lowered rates already
+            if self.trainer.args.process_index == 0:
+                (Path(self.trainer.args.output_dir) / DIVERGENCE_FILE).unlink(missing_ok=True)
+        self._resumes = False
         shared = [self.back_offs]
         broadcast_object_list(shared)
         self.back_offs = shared[0]

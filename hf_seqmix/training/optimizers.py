@@ -131,6 +131,20 @@ class MuonWithAdamW(torch.optim.Optimizer):
         groups = [group for part in self._parts for group in part.param_groups]
         super().__init__(groups, {"lr": groups[0]["lr"] if lr is None else lr})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy needs, the two optimizers among it."""
+        return {**super().__getstate__(), "_parts": self._parts}
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add a group: of Muon if it has the options of its groups, else of AdamW, with the options of its class."""
+        if "ns_steps" not in param_group:
+            adamw = next((part for part in self._parts if isinstance(part, torch.optim.AdamW)), None)
+            if adamw is None:
+                adamw = torch.optim.AdamW([nn.Parameter(torch.empty(0))])
+                self._parts.insert(0, adamw)
+            param_group = {**adamw.defaults, **self.defaults, **param_group}
+        super().add_param_group(param_group)
+
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update all parameters; `closure`, if given, computes the loss anew, with gradients, and is called once."""
         loss = None

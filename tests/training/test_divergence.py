@@ -254,6 +254,14 @@ def test_a_new_run_in_the_folder_of_another_has_the_rate_that_it_is_given(tmp_pa
     assert anew.optimizer.param_groups[0]["lr"] == 0.01 and not (tmp_path / "divergence.json").exists()
 
 
+def test_a_second_training_lowers_no_rate_again(tmp_path: Path) -> None:
+    run = trainer(tmp_path, DivergenceWatch("back-off"), at=(5,), limit=0.006)
+    for _ in range(2):
+        run.train()
+        assert run.optimizer.param_groups[0]["lr"] == 0.005
+    assert run.divergence.back_offs == [] and not (tmp_path / "divergence.json").exists()
+
+
 def test_going_back_with_an_optimizer_that_was_given_is_refused(tmp_path: Path) -> None:
     model = TNNForCausalLM(TNNConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, max_position_embeddings=8))
     own = (torch.optim.SGD(model.parameters(), lr=0.1), None)

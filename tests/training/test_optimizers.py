@@ -1,7 +1,9 @@
 """Muon with AdamW, and rates of kernel networks: the same as the optimizers alone, saved, resumed, refused."""
 
+import copy
 import logging
 import math
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +192,33 @@ def test_a_closure_is_called_once_with_gradients() -> None:
 
     assert optimizer.step(closure) == 2.5 and calls == [True]
     assert not torch.equal(weight, torch.ones(3, 3)) and not torch.equal(bias, torch.ones(3))
+
+
+def test_copies_of_an_optimizer_go_on_alike() -> None:
+    def stepped(optimizer: MuonWithAdamW) -> list[torch.Tensor]:
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        for number, parameter in enumerate(parameters):
+            parameter.grad = torch.arange(1.0, parameter.numel() + 1).reshape(parameter.shape) * (number + 1)
+        optimizer.step()
+        return [parameter.detach().clone() for parameter in parameters]
+
+    weight, bias = torch.nn.Parameter(torch.ones(3, 3)), torch.nn.Parameter(torch.ones(3))
+    optimizer = MuonWithAdamW([{"params": [weight], "lr": 0.1}], [{"params": [bias], "lr": 0.1}])
+    stepped(optimizer)
+    copies = [copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))]
+    expected = stepped(optimizer)
+    for other in copies:
+        torch.testing.assert_close(stepped(other), expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_a_group_that_is_added_is_one_of_adamw(others: bool) -> None:
+    weight, bias, late = (torch.nn.Parameter(torch.ones(size)) for size in ((3, 3), (3,), (4, 4)))
+    optimizer = MuonWithAdamW([{"params": [weight]}], [{"params": [bias]}] if others else [], lr=0.25)
+    optimizer.add_param_group({"params": [late], "weight_decay": 0.0})
+    weight.grad, bias.grad, late.grad = torch.ones(3, 3), torch.ones(3), torch.ones(4, 4)
+    optimizer.step()
+    torch.testing.assert_close(late.detach(), torch.full((4, 4), 0.75))  # the first update of Adam is the rate
 
 
 def test_what_muon_cannot_do_is_refused(tmp_path: Path) -> None:
