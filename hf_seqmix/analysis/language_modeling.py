@@ -9,13 +9,11 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
+from .documents import find_prefix_token, refuse_other_tokenizer, tokenize_documents
 from .scores import LanguageModelScore, position_edges
 
 __all__ = ["evaluate_language_model", "iter_language_model_scores", "refuse_future"]
-
-logger = logging.get_logger(__name__)
 
 _TOKENS_PER_BATCH = 8192
 _LOGITS_PER_CHUNK = 2**24  # float32 copies of the logits stay below 64 MiB
@@ -107,9 +105,11 @@ def iter_language_model_scores(
         movable: Any = model  # the library's annotations of `to` hide its arguments
         movable.to(device)
 
-    prefix = _prefix_token(tokenizer) if prefix_token_id is None else prefix_token_id
-    documents, sizes = _tokenize(tokenizer, texts, prefix)
-    _check_vocabulary(model, documents)
+    prefix = find_prefix_token(tokenizer) if prefix_token_id is None else prefix_token_id
+    documents, sizes = tokenize_documents(tokenizer, texts, prefix)
+    size = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    if size is not None:
+        refuse_other_tokenizer(max(int(ids.max()) for ids in documents), size)
 
     was_training = model.training
     model.eval()
@@ -120,58 +120,6 @@ def iter_language_model_scores(
             yield _score(model, documents, length, stride or length, batch_size, sizes, progress)
     finally:
         model.train(was_training)
-
-
-def _prefix_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    for name in ("bos_token_id", "eos_token_id"):
-        token = getattr(tokenizer, name)
-        if token is not None:
-            return token
-    raise ValueError(
-        "the tokenizer has neither a beginning-of-sequence nor an end-of-sequence token, and without one the first "
-        "token of a document has no context to be predicted from; give prefix_token_id, the token between "
-        "documents in training."
-    )
-
-
-def _tokenize(
-    tokenizer: PreTrainedTokenizerBase, texts: Iterable[str], prefix: int
-) -> tuple[list[np.ndarray], dict[str, int]]:
-    """Return documents as arrays of token ids, each after the prefix token, and the size of the text."""
-    if isinstance(texts, str):
-        raise ValueError("texts must be a list of documents; given one string: put it in a list.")
-    documents = []
-    sizes = {"num_tokens": 0, "num_bytes": 0, "num_words": 0, "num_documents": 0, "num_unknown": 0}
-    for text in texts:
-        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        if len(ids) == 0:
-            continue
-        documents.append(np.asarray([prefix, *ids], dtype=np.int64))
-        sizes["num_tokens"] += len(ids)
-        sizes["num_bytes"] += len(text.encode("utf-8"))
-        sizes["num_words"] += len(text.split())
-        sizes["num_documents"] += 1
-        if tokenizer.unk_token_id not in (None, prefix):
-            sizes["num_unknown"] += int((documents[-1] == tokenizer.unk_token_id).sum())
-    if not documents:
-        raise ValueError("there is no text to score: texts is empty or holds only empty documents.")
-    if sizes["num_unknown"]:
-        logger.warning(
-            f"{sizes['num_unknown']} of {sizes['num_tokens']} tokens stand for text that the tokenizer does not know; "
-            "bits per byte and perplexity come out too low."
-        )
-    return documents, sizes
-
-
-def _check_vocabulary(model: PreTrainedModel, documents: list[np.ndarray]) -> None:
-    embeddings = model.get_input_embeddings()
-    size = getattr(embeddings, "num_embeddings", None)
-    largest = max(int(ids.max()) for ids in documents)
-    if size is not None and largest >= size:
-        raise ValueError(
-            f"the tokenizer produced the id {largest}, and the model's vocabulary has {size} entries: "
-            "use the tokenizer that the model was trained with."
-        )
 
 
 def refuse_future(model: PreTrainedModel, tokens: np.ndarray, half: int = 8) -> None:

@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.ngram import ByteNGram
 from ..data.tokenization import token_bytes
+from .documents import refuse_one_string, refuse_other_tokenizer
 
 __all__ = [
     "MaskedBlock",
@@ -113,8 +114,7 @@ def mask_documents(
         ValueError: `texts` is one string; `context_length` is below 2; `share` is not between 0 and 1; or nothing is
             masked.
     """
-    if isinstance(texts, str):
-        raise ValueError("texts must be a list of documents; given one string: put it in a list.")
+    refuse_one_string(texts)
     check_masking(context_length, share)
     candidates = (tokenizer.eos_token_id, tokenizer.sep_token_id, tokenizer.bos_token_id)
     separator = next(([token] for token in candidates if token is not None), [])
@@ -177,12 +177,7 @@ def evaluate_masked_model(
     mask, vocabulary = tokenizer.mask_token_id, model.config.vocab_size
     if mask is None:
         raise ValueError("the tokenizer has no mask token: use the one that the masked model was trained with.")
-    largest = max(mask, max(int(block.input_ids.max()) for block in blocks))
-    if largest >= vocabulary:
-        raise ValueError(
-            f"the tokenizer produced the id {largest}, and the model's vocabulary has {vocabulary} entries: use the "
-            "tokenizer that the model was trained with."
-        )
+    refuse_other_tokenizer(max(mask, max(int(block.input_ids.max()) for block in blocks)), vocabulary)
     if device is not None:
         movable: Any = model  # the library's annotations of `to` hide its arguments
         movable.to(device)
