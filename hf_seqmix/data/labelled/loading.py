@@ -8,7 +8,7 @@ from typing import Any
 
 import datasets
 
-from ..text.corpora import _check_file
+from ..local_files import check_file
 
 __all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labelled"]
 
@@ -156,7 +156,7 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise ValueError(f"{path} ends in {path.suffix!r}; files that can be read end in {', '.join(FORMATS)}.")
-    _check_file(path, binary=kind == "parquet")
+    check_file(path, binary=kind == "parquet")
     options: dict[str, Any] = {}
     if kind in ("csv", "tsv"):
         # byte order marks are not part of the first column's name, and "NA" is a word

@@ -1,46 +1,22 @@
 """Text corpora from anywhere, as `datasets` objects with one document a row."""
 
-import codecs
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import datasets
-import pyarrow.parquet
 
+from ..local_files import Source, check_file, files_of_splits, format_of, is_local
 from .stdlib_corpus import python_stdlib
 
-__all__ = ["SPLITS", "Corpus", "hold_out", "load_corpus"]
+__all__ = ["Corpus", "hold_out", "load_corpus"]
 
 Corpus: TypeAlias = datasets.DatasetDict | datasets.IterableDatasetDict
-Source: TypeAlias = str | Path
-
-SPLITS = ("train", "validation", "test")
 
 EMBEDDED = {"embedded:python-stdlib": python_stdlib}
 
-# `.raw` and `.tokens` are what WikiText's own files end in.
-FORMATS = {
-    ".txt": "text",
-    ".text": "text",
-    ".md": "text",
-    ".raw": "text",
-    ".tokens": "text",
-    ".json": "json",
-    ".jsonl": "json",
-    ".csv": "csv",
-    ".parquet": "parquet",
-}
-
 # A byte order mark is no text, and "NA" is a word.
 READING: dict[str, dict[str, Any]] = {"text": {"encoding": "utf-8-sig"}, "csv": {"keep_default_na": False}}
-
-SPLIT_WORDS = {
-    "train": {"train", "training"},
-    "validation": {"validation", "valid", "val", "dev"},
-    "test": {"test", "testing"},
-}
 
 
 def load_corpus(
@@ -73,7 +49,7 @@ def load_corpus(
     if sample_by not in ("document", "paragraph", "line"):
         raise ValueError(f"sample_by is {sample_by!r}; allowed are 'document', 'paragraph' and 'line'.")
     if isinstance(source, Mapping):
-        corpus = _load_files(_files_of_splits(source, file_format), sample_by, file_format, streaming)
+        corpus = _load_files(files_of_splits(source, file_format), sample_by, file_format, streaming)
     elif str(source).startswith("embedded:"):
         return _load_embedded(str(source), streaming)
     elif is_local(source):
@@ -81,7 +57,7 @@ def load_corpus(
         if _is_saved(folder):
             corpus = _load_saved(folder, streaming)
         else:
-            corpus = _load_files(_files_of_splits({None: folder}, file_format), sample_by, file_format, streaming)
+            corpus = _load_files(files_of_splits({None: folder}, file_format), sample_by, file_format, streaming)
     else:
         corpus = load_from_hub(str(source), streaming)
     return type(corpus)({name: _text_only(split, name, text_column, source) for name, split in corpus.items()})
@@ -182,7 +158,7 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
     paths = [path for group in files.values() for path in group]
     if not paths:
         raise ValueError("no file is named; give, for example, {'train': 'a.txt', 'validation': 'b.txt'}.")
-    formats = {path: file_format or _format_of(path) for path in paths}
+    formats = {path: file_format or format_of(path) for path in paths}
     kinds = sorted(set(formats.values()))
     if len(kinds) > 1:
         raise ValueError(
@@ -190,7 +166,7 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
             " one kind."
         )
     for path in paths:
-        _check_file(path, binary=kinds[0] == "parquet")
+        check_file(path, binary=kinds[0] == "parquet")
     options = READING.get(kinds[0], {}) | ({"sample_by": sample_by} if kinds[0] == "text" else {})
     data_files = {split: [str(path) for path in group] for split, group in files.items()}
     try:
@@ -205,114 +181,6 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
             f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason}. Check that the content is "
             "what the extension says."
         ) from error
-
-
-def _files_of_splits(
-    source: Mapping[str, Source | Sequence[Source]] | Mapping[None, Source], file_format: str | None
-) -> dict[str, list[Path]]:
-    """Return the files of each split; a split of None lets the names of the files decide."""
-    allowed = sorted({*FORMATS.values()})
-    if file_format is not None and file_format not in allowed:
-        raise ValueError(f"file_format is {file_format!r}; allowed are {', '.join(allowed)}.")
-    files: dict[str, list[Path]] = {}
-    for split, given in source.items():
-        if split is not None and split not in SPLITS:
-            raise ValueError(f"there is no split {split!r}; allowed are {', '.join(SPLITS)}.")
-        for entry in [given] if isinstance(given, (str, Path)) else given:
-            path = Path(entry).expanduser()
-            found = list(_walk(path, file_format))
-            words = {file: _split_from_name(file.relative_to(path)) for file in found} if split is None else {}
-            named = any(words.values())
-            for file in found:
-                name = split or (words[file] if named else "train")
-                if name is None:
-                    raise ValueError(
-                        f"{file} does not say which split it belongs to, as other files of {path} do. Put one of the"
-                        " words"
-                        " train, validation or test in its name, or name the files of each split."
-                    )
-                files.setdefault(name, []).append(file)
-    return {split: files[split] for split in SPLITS if split in files}
-
-
-def _walk(path: Path, file_format: str | None) -> Iterator[Path]:
-    """Yield the file itself, or the data files below a folder in order of name."""
-    if path.is_file():
-        yield path
-    elif path.is_dir():
-        found = [
-            p
-            for p in sorted(path.rglob("*"))
-            if p.is_file() and not p.name.startswith(".") and (file_format or p.suffix.lower() in FORMATS)
-        ]
-        if not found:
-            raise ValueError(f"the folder {path} holds no data files; files ending in {', '.join(FORMATS)} are read.")
-        yield from found
-    else:
-        raise ValueError(f"there is no file or folder {path}. Check the spelling; paths start from {Path.cwd()}.")
-
-
-def _split_from_name(path: Path) -> str | None:
-    words = set(re.split(r"[^a-z]+", path.as_posix().lower()))
-    return next((split for split, names in SPLIT_WORDS.items() if not names.isdisjoint(words)), None)
-
-
-def _format_of(path: Path) -> str:
-    kind = FORMATS.get(path.suffix.lower())
-    if kind is None:
-        raise ValueError(
-            f"{path} ends in {path.suffix!r}, which does not say what it holds; known are {', '.join(FORMATS)}."
-            " Rename it or"
-            f" give the format, one of {', '.join(sorted(set(FORMATS.values())))}."
-        )
-    return kind
-
-
-def _check_file(path: Path, binary: bool) -> None:
-    """Raise a `ValueError` for an empty file, twin columns, and the first bytes that are not UTF-8, by place."""
-    if path.stat().st_size == 0:
-        raise ValueError(f"{path} is empty (0 bytes); give a file with text in it.")
-    if binary:
-        _check_columns(path)
-        return
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    with path.open("rb") as file:
-        while True:
-            start = file.tell() - len(decoder.getstate()[0])
-            chunk = file.read(1 << 20)
-            try:
-                decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                given = "utf-16" if _begins_as_utf16(path) else "latin1"
-                raise ValueError(
-                    f"{path} is not UTF-8: {error.reason} at byte {start + error.start}. Convert it first, for "
-                    f"example with `iconv -f {given} -t utf-8`."
-                ) from error
-            if not chunk:
-                return
-
-
-def _check_columns(path: Path) -> None:
-    """Raise a `ValueError` if two columns of a Parquet file have one name, which can be read as neither."""
-    try:
-        names = pyarrow.parquet.read_schema(path).names
-    except pyarrow.ArrowInvalid:  # not Parquet, as reading it says
-        return
-    twins = sorted({name for name in names if names.count(name) > 1})
-    if twins:
-        raise ValueError(f"{path} has several columns named {', '.join(map(repr, twins))}; rename all but one.")
-
-
-def _begins_as_utf16(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-
-
-def is_local(source: Source) -> bool:
-    """Return whether `source` exists here or can only be meant as a path."""
-    path = Path(source).expanduser()
-    looks_like_path = str(source).startswith(("/", ".", "~")) or path.suffix.lower() in FORMATS
-    return isinstance(source, Path) or path.exists() or looks_like_path
 
 
 def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:

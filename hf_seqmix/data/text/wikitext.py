@@ -6,7 +6,8 @@ from pathlib import Path
 
 import datasets
 
-from .corpora import is_local, load_from_hub
+from ..local_files import is_local
+from .corpora import load_from_hub
 
 __all__ = ["load_wikitext", "wikitext_articles"]
 

@@ -1,0 +1,166 @@
+"""Files of data on this machine: which split each belongs to, of which format, and what is wrong with one."""
+
+import codecs
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow
+import pyarrow.parquet
+
+__all__ = ["FORMATS", "SPLITS", "Source", "check_file", "files_of_splits", "format_of", "is_local"]
+
+Source: TypeAlias = str | Path
+
+SPLITS = ("train", "validation", "test")
+
+# `.raw` and `.tokens` are what WikiText's own files end in.
+FORMATS = {
+    ".txt": "text",
+    ".text": "text",
+    ".md": "text",
+    ".raw": "text",
+    ".tokens": "text",
+    ".json": "json",
+    ".jsonl": "json",
+    ".csv": "csv",
+    ".parquet": "parquet",
+}
+
+SPLIT_WORDS = {
+    "train": {"train", "training"},
+    "validation": {"validation", "valid", "val", "dev"},
+    "test": {"test", "testing"},
+}
+
+
+def is_local(source: Source) -> bool:
+    """Return whether `source` exists here or can only be meant as a path."""
+    path = Path(source).expanduser()
+    looks_like_path = str(source).startswith(("/", ".", "~")) or path.suffix.lower() in FORMATS
+    return isinstance(source, Path) or path.exists() or looks_like_path
+
+
+def files_of_splits(
+    source: Mapping[str, Source | Sequence[Source]] | Mapping[None, Source], file_format: str | None
+) -> dict[str, list[Path]]:
+    """Return the files of each split; a split of None lets the names of the files decide.
+
+    Args:
+        source: files and folders of each split.
+        file_format: of files whose ending does not say the format; then every file of a folder is taken.
+
+    Raises:
+        ValueError: there is no such format, split, file or folder, a folder has no data files, or a file does not say
+            its split as others of its folder do.
+    """
+    allowed = sorted({*FORMATS.values()})
+    if file_format is not None and file_format not in allowed:
+        raise ValueError(f"file_format is {file_format!r}; allowed are {', '.join(allowed)}.")
+    files: dict[str, list[Path]] = {}
+    for split, given in source.items():
+        if split is not None and split not in SPLITS:
+            raise ValueError(f"there is no split {split!r}; allowed are {', '.join(SPLITS)}.")
+        for entry in [given] if isinstance(given, (str, Path)) else given:
+            path = Path(entry).expanduser()
+            found = list(_walk(path, file_format))
+            words = {file: _split_from_name(file.relative_to(path)) for file in found} if split is None else {}
+            named = any(words.values())
+            for file in found:
+                name = split or (words[file] if named else "train")
+                if name is None:
+                    raise ValueError(
+                        f"{file} does not say which split it belongs to, as other files of {path} do. Put one of the"
+                        " words"
+                        " train, validation or test in its name, or name the files of each split."
+                    )
+                files.setdefault(name, []).append(file)
+    return {split: files[split] for split in SPLITS if split in files}
+
+
+def _walk(path: Path, file_format: str | None) -> Iterator[Path]:
+    """Yield the file itself, or the data files below a folder in order of name."""
+    if path.is_file():
+        yield path
+    elif path.is_dir():
+        found = [
+            p
+            for p in sorted(path.rglob("*"))
+            if p.is_file() and not p.name.startswith(".") and (file_format or p.suffix.lower() in FORMATS)
+        ]
+        if not found:
+            raise ValueError(f"the folder {path} holds no data files; files ending in {', '.join(FORMATS)} are read.")
+        yield from found
+    else:
+        raise ValueError(f"there is no file or folder {path}. Check the spelling; paths start from {Path.cwd()}.")
+
+
+def _split_from_name(path: Path) -> str | None:
+    words = set(re.split(r"[^a-z]+", path.as_posix().lower()))
+    return next((split for split, names in SPLIT_WORDS.items() if not names.isdisjoint(words)), None)
+
+
+def format_of(path: Path) -> str:
+    """Return the format that the ending of a file stands for.
+
+    Raises:
+        ValueError: the ending is not known.
+    """
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise ValueError(
+            f"{path} ends in {path.suffix!r}, which does not say what it holds; known are {', '.join(FORMATS)}."
+            " Rename it or"
+            f" give the format, one of {', '.join(sorted(set(FORMATS.values())))}."
+        )
+    return kind
+
+
+def check_file(path: Path, binary: bool) -> None:
+    """Read a file once to see whether the data can be text.
+
+    Args:
+        path: the file.
+        binary: whether the format is Parquet.
+
+    Raises:
+        ValueError: the file is empty, has two columns of one name, or bytes that are not UTF-8, which are named by
+            their place.
+    """
+    if path.stat().st_size == 0:
+        raise ValueError(f"{path} is empty (0 bytes); give a file with text in it.")
+    if binary:
+        _check_columns(path)
+        return
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        while True:
+            start = file.tell() - len(decoder.getstate()[0])
+            chunk = file.read(1 << 20)
+            try:
+                decoder.decode(chunk, final=not chunk)
+            except UnicodeDecodeError as error:
+                given = "utf-16" if _begins_as_utf16(path) else "latin1"
+                raise ValueError(
+                    f"{path} is not UTF-8: {error.reason} at byte {start + error.start}. Convert it first, for "
+                    f"example with `iconv -f {given} -t utf-8`."
+                ) from error
+            if not chunk:
+                return
+
+
+def _check_columns(path: Path) -> None:
+    """Raise a `ValueError` if two columns of a Parquet file have one name, which can be read as neither."""
+    try:
+        names = pyarrow.parquet.read_schema(path).names
+    except pyarrow.ArrowInvalid:  # not Parquet, as reading it says
+        return
+    twins = sorted({name for name in names if names.count(name) > 1})
+    if twins:
+        raise ValueError(f"{path} has several columns named {', '.join(map(repr, twins))}; rename all but one.")
+
+
+def _begins_as_utf16(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)

@@ -1,0 +1,50 @@
+"""Which files belong to which split, their formats, and what is taken for a path."""
+
+from pathlib import Path
+
+import pytest
+
+from hf_seqmix.data.local_files import check_file, files_of_splits, format_of, is_local
+
+
+def touch(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("text", encoding="utf-8")
+
+
+def test_names_of_files_say_the_split_in_whole_words(tmp_path: Path) -> None:
+    touch(tmp_path, "b.train.txt", "a-training.txt", "DEV/x.md", "test_1.jsonl", ".train.txt", "image-train.png")
+    found = files_of_splits({None: tmp_path}, None)
+    names = {split: [path.relative_to(tmp_path).as_posix() for path in paths] for split, paths in found.items()}
+    assert names == {"train": ["a-training.txt", "b.train.txt"], "validation": ["DEV/x.md"], "test": ["test_1.jsonl"]}
+    touch(tmp_path, "contest.txt")  # not a test
+    with pytest.raises(ValueError, match=r"contest\.txt does not say which split"):
+        files_of_splits({None: tmp_path}, None)
+    assert [path.name for path in files_of_splits({"test": tmp_path / "contest.txt"}, None)["test"]] == ["contest.txt"]
+
+
+def test_a_given_format_takes_every_file_of_a_folder(tmp_path: Path) -> None:
+    touch(tmp_path, "enwik8", "more.data")
+    with pytest.raises(ValueError, match="holds no data files"):
+        files_of_splits({"train": tmp_path}, None)
+    assert [path.name for path in files_of_splits({"train": tmp_path}, "text")["train"]] == ["enwik8", "more.data"]
+
+
+def test_the_ending_says_the_format() -> None:
+    assert [format_of(Path(name)) for name in ("a.TXT", "wiki.test.tokens", "a.jsonl")] == ["text", "text", "json"]
+    with pytest.raises(ValueError, match=r"a\.doc ends in '\.doc'"):
+        format_of(Path("a.doc"))
+
+
+def test_only_what_can_be_a_path_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not is_local("wikitext") and is_local("./wikitext") and is_local("a.txt") and is_local(Path("wikitext"))
+    touch(tmp_path, "wikitext")
+    assert is_local("wikitext")
+
+
+def test_a_file_without_bytes_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(ValueError, match="is empty"):
+        check_file(tmp_path / "a.txt", binary=False)
