@@ -1,6 +1,5 @@
 """A `Trainer` whose runs survive a kill at any moment."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -13,9 +12,10 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
-from .._files import whole_files, write_json
+from .._files import whole_files
 from ..models.language_modeling import SeqMixForCausalLM
 from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
+from .carried_losses import CarriedLosses
 from .checkpoints import (
     best_checkpoint,
     open_checkpoint_folder,
@@ -34,8 +34,6 @@ __all__ = ["LAST", "ResumableTrainer"]
 
 LAST = "last"
 """What to continue from: the newest whole checkpoint, if there is one."""
-
-_LOSS = "loss_since_log.json"
 
 
 class ResumableTrainer(Trainer):
@@ -77,7 +75,7 @@ class ResumableTrainer(Trainer):
         """Updates of the run before this call."""
         self.resumed_from: Path | None = None
         """The checkpoint that training went on from."""
-        self._loss_before = 0.0
+        self.losses = CarriedLosses(self)
         self._goes_back: str | None = None
         self._outdated: tuple[Any, ...] | None = None
         self.clock = StepClock()
@@ -86,7 +84,7 @@ class ResumableTrainer(Trainer):
         """What was seen of divergence."""
         self.divergence.attach(self)
         # The clock waits for the device, so that the watch need not.
-        for callback in (_RestoreLoss(self), self.clock, self.divergence, _SaveLast()):
+        for callback in (self.losses, self.clock, self.divergence, _SaveLast()):
             self.add_callback(callback)
 
     def get_decay_parameter_names(self, model: torch.nn.Module) -> list[str]:
@@ -148,14 +146,13 @@ class ResumableTrainer(Trainer):
         if self.args.load_best_model_at_end and state.best_model_checkpoint is not None:
             state.best_model_checkpoint = str(best_checkpoint(Path(checkpoint), state.best_model_checkpoint))
             self._load_best_model()
-        self._loss_before = _read_loss(checkpoint).get("total", 0.0)
-        self._total_loss_scalar = 0.0
+        self.losses.take_total(Path(checkpoint))
         return True
 
     @property
     def mean_train_loss(self) -> float:
         """Mean loss over all updates of the run, those before an interruption, too."""
-        return (self._loss_before + self._total_loss_scalar) / max(self.state.global_step, 1)
+        return self.losses.total / max(self.state.global_step, 1)
 
     def train(
         self, resume_from_checkpoint: str | PathLike[str] | bool | None = None, *args: Any, **kwargs: Any
@@ -249,12 +246,9 @@ class ResumableTrainer(Trainer):
         checkpoint = run_folder / f"checkpoint-{self.state.global_step}"
         if self.args.should_save:
             open_checkpoint_folder(checkpoint)
-        losses = self.accelerator.gather(
-            self._tr_loss.reshape(1)
-        ).tolist()  # and nobody writes before the folder is clear
+        unlogged = self.losses.gather()  # and nobody writes before the folder is clear
         if self.args.should_save:
-            entry = {"sums": losses, "last_logged": self._globalstep_last_logged, "total": self._total_so_far(losses)}
-            write_json(checkpoint / _LOSS, entry)
+            self.losses.save(checkpoint, unlogged)
             self.divergence.save(checkpoint)
         # The library removes old checkpoints before other processes have written their part.
         limit, self.args.save_total_limit = self.args.save_total_limit, None
@@ -271,9 +265,6 @@ class ResumableTrainer(Trainer):
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing: the library calls this while the checkpoint has no seal; the checkpoint is pushed afterwards."""
-
-    def _total_so_far(self, unlogged: list[float]) -> float:
-        return self._loss_before + self._total_loss_scalar + sum(unlogged) / len(unlogged)
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
         target = Path(output_dir if output_dir is not None else str(self.args.output_dir))
@@ -297,34 +288,6 @@ class ResumableTrainer(Trainer):
         finally:
             config.use_cache = in_training
 
-    def restore_loss(self) -> None:
-        """Take up the losses since the last log entry where the checkpoint left them."""
-        self.first_step = self.state.global_step
-        self._loss_before = 0.0
-        if self.resumed_from is None:
-            return
-        entry = _read_loss(self.resumed_from)
-        if not entry:
-            return
-        sums = entry["sums"]
-        same = len(sums) == self.args.world_size
-        own = sums[self.args.process_index] if same else sum(sums) / len(sums)
-        self._tr_loss += own
-        self._globalstep_last_logged = entry["last_logged"]
-        self._loss_before = entry["total"] - sum(sums) / len(sums)
-        # From where the library averages the loss of this call; 5.16 has no such attribute, and averages over the run.
-        self._initial_global_step = entry["last_logged"]
-
-
-class _RestoreLoss(TrainerCallback):
-    """Runs after the library has set its sums to zero."""
-
-    def __init__(self, trainer: ResumableTrainer) -> None:
-        self.trainer = trainer
-
-    def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-        self.trainer.restore_loss()
-
 
 class _SaveLast(TrainerCallback):
     """Saves after what else is due at the end of an epoch.
@@ -344,8 +307,3 @@ class _SaveLast(TrainerCallback):
     def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         control.should_save = control.should_save or self.is_due
         self.is_due = False
-
-
-def _read_loss(checkpoint: str | Path) -> dict[str, Any]:
-    path = Path(checkpoint) / _LOSS
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
