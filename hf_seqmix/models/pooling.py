@@ -28,14 +28,14 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str | No
         (batch, hidden_size).
     """
     batch, length, _ = hidden_states.shape
+    # Sums over long sequences overflow float16, and counts above 256 are not exact in bfloat16.
+    dtype = torch.promote_types(hidden_states.dtype, torch.float32)
     if attention_mask is None:
-        if pooling == "mean":
-            return hidden_states.mean(dim=1)
+        if pooling == "mean":  # as with a mask of ones, to the last bit
+            return (hidden_states.sum(dim=1, dtype=dtype) / length).to(hidden_states.dtype)
         return hidden_states[:, -1 if pooling == "last" else 0]
     mask = attention_mask[:, -length:] != 0  # (batch, length)
     if pooling == "mean":
-        # Sums over long sequences overflow float16, and counts above 256 are not exact in bfloat16.
-        dtype = torch.promote_types(hidden_states.dtype, torch.float32)
         real = mask.unsqueeze(-1)
         total = hidden_states.masked_fill(~real, 0).sum(dim=1, dtype=dtype)
         return (total / real.sum(dim=1).clamp(min=1)).to(hidden_states.dtype)

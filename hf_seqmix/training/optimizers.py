@@ -118,13 +118,7 @@ class MuonWithAdamW(torch.optim.Optimizer):
         dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         for group in matrices:
-            for parameter in group["params"]:
-                if parameter.ndim != 2:
-                    raise OptimizerError(
-                        f"Muon takes matrices, and was given a parameter of shape {tuple(parameter.shape)}. Where "
-                        "parameters are flattened (DeepSpeed, FSDP of version 1) take FSDP of version 2, or another "
-                        "optimizer."
-                    )
+            _refuse_other_than_matrices(group)
         muon = torch.optim.Muon if dtype == torch.bfloat16 else Float32Muon
         parts = [(torch.optim.AdamW, others), (muon, matrices)]
         self._parts = [make(groups) for make, groups in parts if groups]
@@ -143,6 +137,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
                 adamw = torch.optim.AdamW([nn.Parameter(torch.empty(0))])
                 self._parts.insert(0, adamw)
             param_group = {**adamw.defaults, **self.defaults, **param_group}
+        else:
+            _refuse_other_than_matrices(param_group)
         super().add_param_group(param_group)
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -158,6 +154,15 @@ class MuonWithAdamW(torch.optim.Optimizer):
             part.state = self.state
             part.step()
         return loss
+
+
+def _refuse_other_than_matrices(group: Group) -> None:
+    for parameter in group["params"]:
+        if parameter.ndim != 2:
+            raise OptimizerError(
+                f"Muon takes matrices, and was given a parameter of shape {tuple(parameter.shape)}. Where parameters "
+                "are flattened (DeepSpeed, FSDP of version 1) take FSDP of version 2, or another optimizer."
+            )
 
 
 class RoleOptimizers:

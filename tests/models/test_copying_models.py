@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
 from hf_seqmix import (
@@ -12,6 +13,7 @@ from hf_seqmix import (
     TNNForCausalLM,
 )
 from hf_seqmix.cache import pairs_of
+from hf_seqmix.ops import batch_invariant
 from tests.models.copying import FORMS, MIXERS, Copying, copied, make
 from tests.models.decoding import check_chunks, check_continuous_batching, check_generation, check_rows_and_crops
 from tests.models.fd_tnn import test_modeling_fd_tnn as fd_tnn
@@ -102,6 +104,17 @@ def test_ids_are_kept_exactly_in_half_precision():
 
 
 @torch.no_grad()
+@torch.no_grad()
+def test_rows_of_a_model_that_copies_by_its_state_do_not_depend_on_pads() -> None:
+    model = make(["tnn", "attention"], copy_head_tokens=3, copy_head_state=True).float()
+    assert model.copy_head.score_gate.item() != 0
+    for _ in range(5):
+        ids = torch.randint(1, 9, (1, 29))
+        padded, mask = F.pad(ids, (3, 0)), F.pad(torch.ones_like(ids), (3, 0))
+        with batch_invariant():
+            assert torch.equal(model(padded, mask).logits[:, 3:], model(ids).logits)
+
+
 def test_a_distilled_model_copies_too():
     config = TNNConfig(
         vocab_size=31,

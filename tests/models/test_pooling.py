@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from hf_seqmix.models.pooling import pool
+from hf_seqmix.ops import batch_invariant
 
 
 @pytest.mark.parametrize("pooling", ["mean", "last", "first"])
@@ -17,6 +19,13 @@ def test_pooling_sees_real_tokens_only(pooling):
         torch.testing.assert_close(pooled[row], expected)
     torch.testing.assert_close(pool(hidden, None, pooling), pool(hidden, torch.ones(3, 5), pooling))
     assert pool(hidden, torch.zeros(3, 5), pooling).isfinite().all()
+
+
+def test_the_mean_is_the_same_number_with_pads() -> None:
+    hidden = torch.randn(2, 37, 16)
+    mask = F.pad(torch.ones(2, 37), (4, 3))
+    with batch_invariant():
+        assert torch.equal(pool(F.pad(hidden, (0, 0, 4, 3)), mask, "mean"), pool(hidden, None, "mean"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

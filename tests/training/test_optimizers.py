@@ -224,6 +224,9 @@ def test_a_group_that_is_added_is_one_of_adamw(others: bool) -> None:
 def test_what_muon_cannot_do_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"shape \(6,\).*FSDP of version 2"):
         MuonWithAdamW([{"params": [torch.nn.Parameter(torch.ones(6))]}], [])
+    optimizer = MuonWithAdamW([{"params": [torch.nn.Parameter(torch.ones(2, 2))]}], [])
+    with pytest.raises(ValueError, match=r"shape \(4,\)"):
+        optimizer.add_param_group({**optimizer.param_groups[0], "params": [torch.nn.Parameter(torch.ones(4))]})
     with pytest.raises(ValueError, match="DeepSpeed flattens"):
         arguments(tmp_path, optim="muon", deepspeed={"zero_optimization": {"stage": 2}})
     for rate in (-1.0, 0.0, math.nan, math.inf):

@@ -40,7 +40,8 @@ def attention_weights(logits: Tensor, visible: Tensor | None = None, is_causal: 
 
     Args:
         logits: (batch, heads, queries, keys).
-        visible: (batch or 1, 1, queries, keys) bool, True where a query sees a key; None for all keys.
+        visible: (batch or 1, 1, queries, keys) bool, True where a query sees a key, or floats that are negative where
+            it does not; None for all keys. A query that sees no key, as of a pad, has weights 0.
         is_causal: without `visible`, hides key j from query i where j > i.
 
     Returns:
@@ -48,7 +49,11 @@ def attention_weights(logits: Tensor, visible: Tensor | None = None, is_causal: 
     """
     if visible is None and is_causal:
         visible = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).tril()
-    return (logits if visible is None else logits.masked_fill(~visible, float("-inf"))).softmax(dim=-1)
+    if visible is None:
+        return logits.softmax(dim=-1)
+    hidden = ~visible if visible.dtype == torch.bool else visible < 0
+    # Not minus infinity, whose softmax over hidden keys alone is not a number.
+    return logits.masked_fill(hidden, torch.finfo(logits.dtype).min).softmax(dim=-1).masked_fill(hidden, 0)
 
 
 class SoftmaxAttention(WeighingMixer):

@@ -174,6 +174,15 @@ def _log_softmax(x: Tensor, dim: int, half_to_float: bool = False, *, out: Tenso
     return y if out is None else out.copy_(y)
 
 
+def _log_sum_exp(x: Tensor, dim: Sequence[int], keepdim: bool = False) -> Tensor:
+    if len(dim) != 1:
+        return aten.logsumexp.default(x, dim, keepdim)
+    values = x.to(torch.promote_types(x.dtype, torch.float32))
+    largest = values.amax(dim=dim[0], keepdim=True).clamp(min=torch.finfo(values.dtype).min)
+    y = (largest + _log(_sum(_exp(values - largest), [dim[0]], True))).to(x.dtype)
+    return y if keepdim else y.squeeze(dim[0])
+
+
 def _pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make of an elementwise function one that computes the last elements as it does the others."""
 
@@ -224,6 +233,7 @@ _RULES: dict[Any, Callable[..., Any]] = {
     aten.log_softmax.int_out: lambda x, dim, dtype=None, *, out: _log_softmax(x, dim, out=out),
     aten.mean.dim: _mean,
     aten.logaddexp.default: _log_add_exp,
+    aten.logsumexp.default: _log_sum_exp,
     aten.log_sigmoid_forward.default: _log_sigmoid,
     aten.pow.Tensor_Scalar: _pointwise(aten.pow.Tensor_Scalar),
 }

@@ -62,6 +62,14 @@ class InducingGrid(NamedTuple):
         """Tokens between neighboring points, h."""
         return (self.max_length - 1) / (self.num_points - 1)
 
+    def check(self) -> None:
+        """Raise a ValueError unless the number of points is from 2 to `max_length`."""
+        if not 2 <= self.num_points <= self.max_length:
+            raise ValueError(
+                f"the grid has {self.num_points} points for {self.max_length} tokens: num_points must be from 2 to "
+                "max_length. Are the two arguments swapped?"
+            )
+
     def points(self, length: int) -> int:
         """Return how many points the tokens 0 to length - 1 meet, for a length of at least 1."""
         # Rounded up by adding, not by negating twice: other runtimes divide negative numbers towards zero.

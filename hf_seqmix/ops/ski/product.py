@@ -41,9 +41,10 @@ def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
         (batch, channels, length) in the dtype of `x`, channels contiguous.
 
     Raises:
-        ValueError: for shapes that do not fit.
+        ValueError: for shapes that do not fit, or more points than the grid covers tokens.
     """
     length = x.shape[-1]
+    grid.check()
     if x.numel() == 0:
         return x.clone() + kernel.sum().to(x.dtype) * 0
     if kernel.shape != (x.shape[1], 2 * grid.points(length) - 1):
@@ -106,6 +107,8 @@ def sparse_low_rank_matmul(x: Tensor, taps: Tensor, kernel: Tensor, grid: Induci
 
 
 def _fit(x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> bool:
+    if not 2 <= grid.num_points <= grid.max_length:
+        return False
     if x.ndim != 3 or taps.ndim != 2 or taps.shape[0] != x.shape[1] or taps.shape[1] % 2 == 0 or x.numel() == 0:
         return False
     return kernel.shape == (x.shape[1], 2 * grid.points(x.shape[-1]) - 1)

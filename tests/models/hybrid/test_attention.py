@@ -87,3 +87,21 @@ def test_weights_cover_the_cache_and_hide_pads():
     mixer(x[:, :3], mask[:, :3], past_key_values=cache)
     _, part = mixer(x[:, 3:], mask, past_key_values=cache, output_attentions=True)
     assert_close(part, whole[:, :, 3:])
+
+
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+def test_weights_of_a_static_cache_and_pads_on_the_left_are_numbers(implementation: str) -> None:
+    """Masks that `generate` makes for such a cache hide every key from a pad, and are floats for "eager"."""
+    config = SeqMixHybridConfig(
+        vocab_size=40, hidden_size=16, mixer_types=["attention"] * 2, mixer_configs={"attention": {"num_heads": 4}}
+    )
+    model = SeqMixHybridForCausalLM(config).eval()
+    model.set_attn_implementation(implementation)
+    ids = torch.tensor([[0, 0, 5, 6, 7], [3, 4, 5, 6, 7]])
+    options = {"attention_mask": (ids != 0).long(), "pad_token_id": 0, "max_new_tokens": 5, "do_sample": False}
+    expected = model.generate(ids, **options)
+    static = {"cache_implementation": "static", "disable_compile": True, "output_attentions": True}
+    found = model.generate(ids, **options, **static, return_dict_in_generate=True, output_logits=True)
+    assert torch.equal(found.sequences, expected)
+    assert torch.stack(found.logits).isfinite().all()
+    assert found.attentions[0][0][0, :, 2:, :2].abs().max() == 0

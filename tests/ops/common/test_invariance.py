@@ -29,6 +29,8 @@ ROWWISE = {
     "gelu": F.gelu,
     "sigmoid": torch.sigmoid,
     "logsigmoid": F.logsigmoid,
+    "logsumexp": lambda x: x.logsumexp(dim=-1, keepdim=True),
+    "logsumexp over positions": lambda x: x.logsumexp(dim=1),
     "logaddexp": lambda x: torch.logaddexp(x, x.roll(1, -1)),
     "power": lambda x: (x.square() + 0.1) ** 0.3,
     "in place": lambda x: x.clone().sigmoid_().mul_(x),
@@ -83,6 +85,9 @@ def test_pads_of_zero_do_not_change_a_product_or_a_sum():
         assert torch.equal(padded(left, 2) @ padded(right, 1), left @ right)
         assert torch.equal(padded(right, 1).sum(dim=1), right.sum(dim=1))
         assert torch.equal(padded(right, 1).cumsum(dim=1)[:, 4:34], right.cumsum(dim=1))
+        hidden = F.pad(right, (0, 0, 4, 3), value=-torch.inf)
+        assert torch.equal(hidden.logsumexp(dim=1), right.logsumexp(dim=1))
+        assert hidden[:, :4].logsumexp(dim=1).eq(-torch.inf).all()
 
 
 def test_a_query_that_may_attend_to_nothing_has_no_nan():

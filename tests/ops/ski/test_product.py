@@ -91,3 +91,7 @@ def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(ValueError, match="inducing points"):
         sparse_low_rank_matmul(x, taps, kernel[:, 1:], grid)
     assert sparse_low_rank_matmul(x[..., :0], taps, kernel, grid).shape == (2, 3, 0)
+    swapped = InducingGrid(8, 256)
+    for points in (1, swapped.points(x.shape[-1])):
+        with pytest.raises(ValueError, match=r"256 points for 8 tokens.*swapped"):
+            sparse_low_rank_matmul(x, taps, torch.ones(3, 2 * points - 1), swapped)
