@@ -61,6 +61,9 @@ class RightPaddedPrompts:
         generator = library._get_candidate_generator(*args, **given)
         # The library drops a mask of ones, and an assistant without one would take generated pads for padding.
         other_tokens = isinstance(generator, AssistedCandidateGeneratorDifferentTokenizers)
+        if other_tokens:
+            # The number of this model's pad is another token there, which may end a draft prompt and is no pad.
+            generator.generation_config.pad_token_id = None
         helped = isinstance(generator, AssistedCandidateGenerator) and not other_tokens
         if helped and generator.assistant_kwargs.get("attention_mask") is None:
             generator.assistant_kwargs["attention_mask"] = torch.ones_like(given["input_ids"])

@@ -166,17 +166,32 @@ class RequestBatch:
             unknown = config.update(**state.logit_processor_kwargs)
             if unknown:
                 raise ValueError(f"unknown logit_processor_kwargs {sorted(unknown)}: give fields of GenerationConfig.")
-        if config.use_cache is None:
-            # As `generate` fills the field. Guidance without a prompt otherwise repeats tokens over its full cache.
-            config = copy.copy(config)
-            config.use_cache = True
-        processors = self.model._get_logits_processor(config, input_ids_seq_length=len(prompt), device=device)
+        processors = self.model._get_logits_processor(
+            self._as_generate_fills(config, state),
+            input_ids_seq_length=len(prompt),
+            encoder_input_ids=torch.tensor([prompt], device=device),
+            device=device,
+        )
         generator = None
         if config.do_sample:
             generator = torch.Generator(device)
             # Generators on CPUs take 32 bits of a seed.
             generator.manual_seed(zlib.crc32(state.request_id.encode(), self.seed % 2**32))
         return _Row(state, processors, generator)
+
+    def _as_generate_fills(self, config: GenerationConfig, state: RequestState) -> GenerationConfig:
+        """Return a copy with what `generate` fills in before it makes processors: lengths and special tokens."""
+        config = copy.copy(config)
+        if config.use_cache is None:  # guidance without a prompt otherwise repeats tokens over its full cache
+            config.use_cache = True
+        config.eos_token_id = sorted(state._eos_token_ids) or None  # negative ones stand for none
+        prompt = len(state.initial_tokens)
+        if state.max_new_tokens is not None:
+            config.max_length = prompt + state.max_new_tokens
+        if config.min_new_tokens is not None:
+            config.min_length = prompt + config.min_new_tokens
+        self.model._prepare_special_tokens(config, True, device=self.model.device)
+        return config
 
     def _choose(self, rows: Sequence[_Row], logits: Tensor) -> None:
         """Choose the next token of each row by its last logits, (rows, positions, vocabulary), as `generate` does.

@@ -59,6 +59,29 @@ def collect(manager, names):
     return [results[name] for name in names]
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"min_new_tokens": 5},
+        {"min_length": 8},
+        {"bad_words_ids": [[3], [4, 9]]},
+        {"exponential_decay_length_penalty": (2, 1.5)},
+        {"forced_eos_token_id": 11},
+        {"encoder_no_repeat_ngram_size": 1},
+        {"encoder_repetition_penalty": 3.0},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_processors_that_need_lengths_ends_or_the_prompt_are_those_of_generate(small, fields):
+    prompt, end = [7, 8, 9], alone(small, [7, 8, 9], 2)[1]
+    expected = alone(small, prompt, 8, eos_token_id=end, **fields)
+    config = GenerationConfig(do_sample=False, eos_token_id=end, max_new_tokens=8, **fields)
+    for given, own in ((config, {}), (GREEDY, {"max_new_tokens": 8, "eos_token_id": end, **fields})):
+        with small.continuous_batching_context_manager(given) as manager:
+            [result] = collect(manager, [manager.add_request(prompt, **own)])
+        assert (result.error, result.generated_tokens) == (None, expected)
+
+
 def test_requests_join_and_leave_mid_flight(model):
     expected = [alone(model, prompt, length) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
     rows = ContinuousBatchingConfig(max_requests_per_batch=3)

@@ -61,6 +61,11 @@ class ToeplitzKernel(nn.Module):
         Returns:
             (channels, length) when causal, else (channels, 2 length - 1).
         """
+        if self.max_lag is not None and torch.compiler.is_compiling():  # a graph for any length compares no lengths
+            first = 0 if self.is_causal else 1 - length
+            taps = self.between(first, length, device)
+            lags = torch.arange(first, length, device=taps.device)
+            return taps.masked_fill(lags.abs() > self.max_lag, 0)
         reach = length - 1 if self.max_lag is None else min(length - 1, self.max_lag)
         taps = self.between(0 if self.is_causal else -reach, reach + 1, device)
         beyond = length - 1 - reach

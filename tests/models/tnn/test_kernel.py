@@ -40,6 +40,24 @@ def test_taps_beyond_the_largest_lag_are_zero(is_causal, length):
     torch.testing.assert_close(cut(length), whole(length) * (lags.abs() <= 3))
 
 
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_a_graph_of_a_kernel_with_a_largest_lag_serves_any_length(is_causal):
+    kernel = make(is_causal=is_causal, max_lag=3)
+
+    class Taps(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.kernel = kernel
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.kernel(x.shape[0])
+
+    length = torch.export.Dim("length", min=2, max=64)
+    graph = torch.export.export(Taps(), (torch.zeros(9),), dynamic_shapes=({0: length},), strict=False).module()
+    for n in (2, 4, 9, 33):
+        torch.testing.assert_close(graph(torch.zeros(n)), kernel(n))
+
+
 def test_taps_are_distinct_and_float32_in_half_precision():
     kernel = ToeplitzKernel(RelativePositionEncoder(3, 8, 0), decay=0.999).to(torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
