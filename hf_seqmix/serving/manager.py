@@ -59,6 +59,7 @@ class RowBatchingManager:
         self._cancelled: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: list[RequestState] = []
         self._results: queue.Queue[Any] = queue.Queue()
+        self._set_aside: list[Any] = []  # taken from the queue for a caller who waited for another request
         self._handlers: dict[str, tuple[Callable[[Any], None], asyncio.AbstractEventLoop]] = {}
         self._number = 0
         self._lock = threading.Lock()
@@ -196,35 +197,46 @@ class RowBatchingManager:
         """Return the next result, or None: after `timeout` seconds, at the end, or if it is of another request.
 
         Args:
-            request_id: whose result is wanted; that of another one goes back to the end of the queue.
+            request_id: whose result is wanted; that of another one is kept in its order.
             timeout: seconds to wait at most.
         """
+        with self._lock:
+            for index, result in enumerate(self._set_aside):
+                if request_id in (None, result.request_id):
+                    return self._set_aside.pop(index)
         if self._results.empty() and not self.is_running():
             return None
         try:
             result = self._results.get(timeout=timeout)
         except queue.Empty:
             return None
-        if request_id is not None and result.request_id != request_id:
-            self._results.put(result)
-            return None
-        return result
+        if request_id in (None, result.request_id):
+            return result
+        with self._lock:
+            self._set_aside.append(result)
+        return None
 
     def __iter__(self) -> Iterator[Any]:
         """Yield results as they come, until the thread ends and none is left."""
-        while self.is_running() or not self._results.empty():
+        while self.is_running() or self._has_results():
             result = self.get_result(timeout=0.1)
             if result is not None:
                 yield result
 
     def request_id_iter(self, request_id: str) -> Iterator[Any]:
         """Yield the results of one request until its last."""
-        while self.is_running() or not self._results.empty():
+        while self.is_running() or self._has_results(request_id):
             result = self.get_result(request_id, timeout=0.1)
             if result is not None:
                 yield result
                 if result.status >= RequestStatus.FINISHED:
                     return
+
+    def _has_results(self, request_id: str | None = None) -> bool:
+        """Return whether a result waits that is, or may be, of a request."""
+        with self._lock:
+            aside = any(request_id in (None, result.request_id) for result in self._set_aside)
+        return aside or not self._results.empty()
 
     def register_result_handler(self, request_id: str, callback: Callable[[Any], None]) -> None:
         """Have the running event loop call `callback` with each result of a request, instead of queueing it."""

@@ -129,6 +129,16 @@ def test_tokens_stream_and_an_end_of_sequence_ends(small):
     assert len(results[-1].timestamps) == len(ended)
 
 
+def test_requests_that_stream_at_once_can_be_read_one_after_the_other(small):
+    with small.continuous_batching_context_manager(GREEDY) as manager:
+        names = [manager.add_request([7, 8], max_new_tokens=n, streaming=True) for n in (30, 12, 20)]
+        lengths = [[len(result.generated_tokens) for result in manager.request_id_iter(name)] for name in names[:2]]
+        last = manager.get_result(names[2], timeout=5)
+    rest = [result.request_id for result in manager]
+    assert lengths == [list(range(1, 31)), list(range(1, 13))]
+    assert len(last.generated_tokens) == 1 and rest == [names[2]] * 19
+
+
 def test_processors_see_the_tokens_of_their_own_request(small):
     """A penalty of repetitions depends on the prompt and what followed it."""
     config = GenerationConfig(do_sample=False, eos_token_id=-1, max_new_tokens=9, repetition_penalty=3.0)

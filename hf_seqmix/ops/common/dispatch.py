@@ -29,6 +29,7 @@ __all__ = [
     "ORDINARY",
     "Route",
     "cast",
+    "check_real",
     "compute_dtype",
     "dispatch",
     "real_route",
@@ -51,6 +52,14 @@ ORDINARY: tuple[Route, ...] = ("real", "functorch", "forward_mode")
 """Routes of ordinary operations, where a function of autograd has no rules for transforms."""
 
 _real_valued = False
+
+
+def check_real(**tensors: Tensor) -> None:
+    """Raise a ValueError, by the names that are given, unless all tensors hold real floating-point numbers."""
+    if not all(tensor.is_floating_point() for tensor in tensors.values()):
+        *first, last = tensors
+        dtypes = ", ".join(str(tensor.dtype) for tensor in tensors.values())
+        raise ValueError(f"{', '.join(first)} and {last} must be real floating-point tensors, got {dtypes}.")
 
 
 def dispatch(*tensors: Tensor) -> tuple[Route, torch.dtype]:

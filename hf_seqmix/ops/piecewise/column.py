@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.dispatch import ORDINARY, dispatch, without_autocast
+from ..common.dispatch import ORDINARY, check_real, dispatch, without_autocast
 from ..common.operator import define_operator, differentiable_operator
 from .blocks import column_gradients, column_product, column_step
 from .problem import ColumnProblem, SingleQuery
@@ -128,6 +128,7 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -
         raise ValueError(f"kernel_norm is {kernel_norm!r}; it must be one of {', '.join(map(repr, KERNEL_NORMS))}.")
     if kernel_norm == "mix" and mix is None:
         raise ValueError("kernel_norm is 'mix', but its share `mix` is None: give a tensor of shape (1,).")
+    check_real(query=query, key=key, value=value)
     fits = query.ndim == key.ndim == value.ndim == 4 and query.shape[:2] == key.shape[:2] == value.shape[:2]
     if not fits or query.shape[3] != key.shape[3] or key.shape[2] != value.shape[2]:
         shapes = [tuple(x.shape) for x in (query, key, value)]

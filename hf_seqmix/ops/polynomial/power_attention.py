@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..common.dispatch import cast, dispatch, without_autocast
+from ..common.dispatch import cast, check_real, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from .power_chunks import (
     LARGEST_CHUNK,
@@ -257,6 +257,7 @@ def _check(
             "q and k must be (batch, length, heads, width), v (batch, length, heads, values), and log_gates (batch, "
             f"length, heads) of the keys; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} and {given}."
         )
+    check_real(q=q, k=k, v=v)
     if not torch.compiler.is_compiling() and k.shape[1] < q.shape[1]:
         raise ValueError(f"there are {q.shape[1]} queries but {k.shape[1]} keys: each query needs one beside it.")
     if not 1 <= power <= LARGEST_POWER:

@@ -6,7 +6,7 @@ Both stages are linear in each of their inputs, so that the degree of a product 
 import torch
 from torch import Tensor
 
-from ..common.dispatch import Route, cast, compute_dtype, dispatch, without_autocast
+from ..common.dispatch import Route, cast, check_real, compute_dtype, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from .linear_attention import LOOP_CHUNK, causal_sum, causal_sum_vectorized
 
@@ -178,6 +178,7 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
             "q and k must be (batch, length, heads, width) and v (batch, length, heads, values), with as many keys as "
             f"values; got {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}."
         )
+    check_real(q=q, k=k, v=v)
     if not torch.compiler.is_compiling() and k.shape[1] < q.shape[1]:
         raise ValueError(f"there are {q.shape[1]} queries but {k.shape[1]} keys: each query needs one beside it.")
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..common.dispatch import ORDINARY, dispatch
+from ..common.dispatch import ORDINARY, check_real, dispatch
 from ..common.invariance import is_batch_invariant
 from .weight_gradient import weight_gradient
 
@@ -45,6 +45,7 @@ def short_conv(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
             f"expected x of shape (batch, channels, length) and weight of shape (channels, taps), got "
             f"{tuple(x.shape)} and {tuple(weight.shape)}."
         )
+    check_real(x=x, weight=weight)
     taps = weight.shape[1]
     if back is None:
         if taps % 2 == 0:

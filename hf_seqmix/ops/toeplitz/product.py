@@ -7,7 +7,7 @@ product is computed and differentiated.
 import torch
 from torch import Tensor
 
-from ..common.dispatch import ORDINARY, dispatch
+from ..common.dispatch import ORDINARY, check_real, dispatch
 from ..common.invariance import is_batch_invariant
 from .derivatives import toeplitz_product
 from .real_transform import convolution_product, real_product
@@ -134,7 +134,6 @@ def _check(x: Tensor, kernel: Tensor, causal: bool) -> None:
             f"kernel has shape {tuple(kernel.shape)} but x has {x.shape[1]} channels and length {length}: {kind} taps "
             f"a channel, so ({x.shape[1]}, {taps}) is needed."
         )
-    if not (x.is_floating_point() and kernel.is_floating_point()):
-        raise ValueError(f"x and kernel must be real floating-point tensors, got {x.dtype} and {kernel.dtype}.")
+    check_real(x=x, kernel=kernel)
     if x.device != kernel.device:
         raise ValueError(f"x is on {x.device} but kernel on {kernel.device}: move them to one device.")

@@ -15,6 +15,7 @@ from hf_seqmix.ops import (
     polynomial_product,
     power_attention,
     real_valued,
+    short_conv,
     ski_matmul,
     toeplitz_matmul,
     two_sided_taps,
@@ -268,3 +269,25 @@ def test_the_product_of_real_numbers_can_be_differentiated_twice():
     x, kernel = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((2, 2, 4), (2, 7)))
     with real_valued():
         assert torch.autograd.gradgradcheck(lambda a, b: toeplitz_matmul(a, b, causal=False), (x, kernel))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.complex64])
+@pytest.mark.parametrize(
+    ("operation", "shapes"),
+    [
+        (toeplitz_matmul, ((1, 2, 3), (2, 3))),
+        (short_conv, ((1, 2, 4), (2, 3))),
+        (linear_attention, ((1, 4, 2, 3),) * 3),
+        (power_attention, ((1, 4, 2, 3),) * 3),
+        (piecewise_column, ((1, 2, 4, 3),) * 3),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_numbers_that_are_not_real_are_refused(operation, shapes, dtype):
+    """They would be cut to whole numbers, or lose their imaginary parts."""
+    tensors = [torch.ones(shape) for shape in shapes]
+    operation(*tensors)
+    for place in range(len(tensors)):
+        given = [tensor.to(dtype) if i == place else tensor for i, tensor in enumerate(tensors)]
+        with pytest.raises(ValueError, match="must be real floating-point tensors"):
+            operation(*given)
