@@ -166,8 +166,12 @@ def _tasks(folder: Path, results: Sequence[Result]) -> list[Part]:
                 heat.setdefault(model, {})[f"{task}: {case}"] = point.mean
         columns = {case: f"{case}:.3f" for case in of.cases}
         named = [f"{task}: {case}" for case in of.cases]
-        ranked = {result.model: statistics.mean(heat[result.model][name] for name in named) for result in scores}
-        scores.sort(key=lambda result: -ranked[result.model])
+        found = {
+            result.model: [heat[result.model][name] for name in named if name in heat.get(result.model, {})]
+            for result in scores
+        }
+        # A model that cannot read the long rows stands after those that can: what it has are the easy cases.
+        scores.sort(key=lambda result: (-len(found[result.model]), -statistics.fmean(found[result.model] or [0.0])))
         table = results_table(scores, {"model": "model", "rate_factor": "rates x"}, columns, over="case")
         parts.append(Part(f"{task.capitalize()}: {of.title}", "Share of right answers.", table))
     if heat:

@@ -309,3 +309,24 @@ def test_models_of_a_task_are_in_the_order_of_that_task(parts: Any, tmp_path: Pa
     tables = {part.title.split(":")[0]: part.table for part in parts["report"]._tasks(tmp_path, results)}
     assert tables["Recall"].index("ipa") < tables["Recall"].index("tnn")
     assert tables["Copy"].index("tnn") < tables["Copy"].index("ipa")
+
+
+def test_a_model_without_scores_of_long_rows_stands_last(parts: Any, tmp_path: Path) -> None:
+    cases = list(parts["tasks"].TASKS["parity"].cases)
+    shared = {"task": "parity", "seed": 0, "size": "reduced"}
+    results = []
+    for model, share, readable in (("gpt", 0.9, cases[:1]), ("bert", 0.9, []), ("tnn", 0.5, cases)):
+        setting = {"rate_factor": 1.0}
+        results.append(Result(**shared, model=model, metric="token_loss", value=1.0, setting=setting))
+        results += [
+            Result(
+                **shared,
+                model=model,
+                metric="accuracy",
+                value=share if case in readable else None,
+                setting={**setting, "case": case},
+            )
+            for case in cases
+        ]
+    table = next(part.table for part in parts["report"]._tasks(tmp_path, results) if part.title.startswith("Parity"))
+    assert table.index("tnn") < table.index("gpt") < table.index("bert")
