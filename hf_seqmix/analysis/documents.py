@@ -1,12 +1,20 @@
 """Texts as documents of tokens that a language model is scored on."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
-from transformers import PreTrainedTokenizerBase
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
-__all__ = ["find_prefix_token", "refuse_one_string", "refuse_other_tokenizer", "tokenize_documents"]
+__all__ = [
+    "find_prefix_token",
+    "positions_explained",
+    "refuse_one_string",
+    "refuse_other_tokenizer",
+    "tokenize_documents",
+]
 
 logger = logging.get_logger(__name__)
 
@@ -75,3 +83,22 @@ def refuse_other_tokenizer(largest: int, vocabulary: int) -> None:
             f"the tokenizer produced the id {largest}, and the model's vocabulary has {vocabulary} entries: "
             "use the tokenizer that the model was trained with."
         )
+
+
+@contextmanager
+def positions_explained(model: PreTrainedModel, length: int) -> Iterator[None]:
+    """Say why a forward of so many tokens failed, where the model has no positions for them.
+
+    Raises:
+        ValueError: instead of the error of the forward.
+    """
+    try:
+        yield
+    except (IndexError, RuntimeError) as error:
+        limit = getattr(model.config, "max_position_embeddings", None)
+        if limit is None or length <= limit or isinstance(error, torch.OutOfMemoryError):
+            raise
+        raise ValueError(
+            f"{type(model).__name__} failed on {length} tokens; its configuration says max_position_embeddings = "
+            f"{limit}: choose context lengths up to {limit}. ({error})"
+        ) from error

@@ -10,7 +10,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from .documents import find_prefix_token, refuse_other_tokenizer, tokenize_documents
+from .documents import find_prefix_token, positions_explained, refuse_other_tokenizer, tokenize_documents
 from .scores import LanguageModelScore, position_edges
 
 __all__ = ["evaluate_language_model", "iter_language_model_scores", "refuse_future"]
@@ -225,18 +225,8 @@ def _batch_nll(
         inputs[row, : block.end - block.start] = ids[block.start : block.end]
         targets[row, block.scored - block.start : block.end - block.start] = ids[block.scored + 1 : block.end + 1]
     skipped = min(block.scored - block.start for block in blocks)
-    try:
+    with positions_explained(model, length):
         logits = _logits(model, inputs, length - skipped)
-    except (IndexError, RuntimeError) as error:
-        limit = getattr(model.config, "max_position_embeddings", None)
-        if limit is None or length <= limit or isinstance(error, torch.OutOfMemoryError):
-            raise
-        raise ValueError(
-            f"{type(model).__name__} failed on {length} tokens; its configuration says max_position_embeddings ="
-            f" {limit}: "
-            f"choose context lengths up to {limit}. ({error})"
-        ) from error
-
     scored_positions = np.broadcast_to(np.arange(length), targets.shape)[targets != -100]
     flat_logits = logits.flatten(0, 1)
     flat_targets = torch.from_numpy(targets[:, skipped:].reshape(-1)).to(logits.device)

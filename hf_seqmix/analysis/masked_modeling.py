@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.ngram import ByteNGram
 from ..data.tokenization import token_bytes
-from .documents import refuse_one_string, refuse_other_tokenizer
+from .documents import positions_explained, refuse_one_string, refuse_other_tokenizer
 
 __all__ = [
     "MaskedBlock",
@@ -172,7 +172,8 @@ def evaluate_masked_model(
         progress: show a progress bar.
 
     Raises:
-        ValueError: the tokenizer has no mask token, or its ids do not fit the model's vocabulary.
+        ValueError: the tokenizer has no mask token, its ids do not fit the model's vocabulary, or the model has no
+            positions for so many tokens.
     """
     mask, vocabulary = tokenizer.mask_token_id, model.config.vocab_size
     if mask is None:
@@ -192,7 +193,8 @@ def evaluate_masked_model(
         # Blocks of a length together: fewer pads, and the same score.
         ordered = sorted(blocks, key=lambda block: len(block.input_ids))
         for batch in tqdm(list(_batches(ordered, batch_size)), desc="masked tokens", disable=not progress):
-            logits, answers = _answers(model, batch, mask, pad)
+            with positions_explained(model, max(len(block.input_ids) for block in batch)):
+                logits, answers = _answers(model, batch, mask, pad)
             losses = torch.nn.functional.cross_entropy(logits, answers, reduction="sum")
             nll += losses.double().item()
             right += int((logits.argmax(-1) == answers).sum())

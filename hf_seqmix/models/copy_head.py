@@ -264,9 +264,11 @@ class CopyHead(nn.Module):
         gate = self.gate_proj(hidden_states).to(dtype) - 2
         if self.score_gate is not None:
             gate = gate + self.score_gate * scores.logsumexp(dim=-1, keepdim=True)
-        # log(1 - g), and g shared out; no token is copied where there is none.
-        log_stay = torch.where(some, nn.functional.logsigmoid(-gate), 0)
-        shares = torch.sigmoid(gate) * weights
+        # log(1 - g), and g shared out; no token is copied where there is none. By a softmax of two: other runtimes
+        # take the logarithm of a rounded sigmoid, which is wrong where 1 - g is small.
+        log_stay, log_copy = torch.log_softmax(torch.stack([torch.zeros_like(gate), gate]), dim=0)
+        log_stay = torch.where(some, log_stay, 0)
+        shares = log_copy.exp() * weights
         if targets is None:
             log_model = torch.log_softmax(logits, dim=-1, dtype=dtype) + log_stay
             return add_copies(log_model, shares, ids.clamp(min=0))

@@ -72,7 +72,10 @@ def explained(name: str, then: str = "") -> Iterator[None]:
         with interruptible(f"{name}: interrupted{then}."), folders_released():
             yield
     except (ValueError, SafetensorError) as error:
-        sys.exit(f"{name}: {without_lists(str(error))}")
+        text = str(error)
+        if "backend tokenizer" in text:  # the library then names packages that would not help
+            text = "the checkpoint has no tokenizer: give the folder of one that was saved with its tokenizer."
+        sys.exit(f"{name}: {without_lists(text)}")
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
         if package == "hf_seqmix":  # a defect
@@ -94,8 +97,17 @@ def explained(name: str, then: str = "") -> Iterator[None]:
 
 def positive(text: str) -> int:
     """Read a whole number of at least 1, as the `type` of an argument."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} given; it must be a whole number of at least 1")
+    return _whole_number(text, 1)
+
+
+def not_negative(text: str) -> int:
+    """Read a whole number of at least 0, as the `type` of an argument."""
+    return _whole_number(text, 0)
+
+
+def _whole_number(text: str, least: int) -> int:
+    if not text.isdecimal() or int(text) < least:
+        raise argparse.ArgumentTypeError(f"{text!r} given; it must be a whole number of at least {least}")
     return int(text)
 
 

@@ -127,12 +127,12 @@ def fit_ngram(arguments: argparse.Namespace) -> dict[str, ByteNGram]:
 
 
 def open_model(
-    arguments: argparse.Namespace, name: str, load: Callable[..., PreTrainedModel]
+    arguments: argparse.Namespace, name: str, load: Callable[..., Any]
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Return a checkpoint and its tokenizer.
 
     Raises:
-        ValueError: one of them cannot be read.
+        ValueError: one of them cannot be read, or the checkpoint lacks weights, as of a head.
     """
     try:
         tokenizer = (
@@ -140,9 +140,17 @@ def open_model(
             if arguments.tokenizer
             else AutoTokenizer.from_pretrained(name, trust_remote_code=arguments.trust_remote_code)
         )
-        return load(name, dtype=arguments.dtype, trust_remote_code=arguments.trust_remote_code), tokenizer
+        options = {"dtype": arguments.dtype, "trust_remote_code": arguments.trust_remote_code}
+        loaded: tuple[PreTrainedModel, dict[str, Any]] = load(name, **options, output_loading_info=True)
+        model, found = loaded
     except (OSError, ValueError, SafetensorError) as error:
         raise ValueError(explain_model_error(name, error)) from error
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(
+            f"{name} has no weights of {', '.join(missing[:3])}, which would be random numbers: give a checkpoint of "
+            f"{type(model).__name__}."
+        )
+    return model, tokenizer
 
 
 def prepare_kernels(model: PreTrainedModel, name: str, length: int) -> None:

@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM, set_seed
 from hf_seqmix.analysis import LanguageModelScore, iter_language_model_scores
 from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import bits_per_byte_gzip, bits_per_byte_xz
+from hf_seqmix.training.command import positive
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
@@ -67,7 +68,9 @@ def add_language_modeling(benchmarks: Any) -> None:
         "--context-lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048], help="tokens of context at most"
     )
     parser.add_argument(
-        "--stride", type=int, help="tokens scored per block, for overlapping blocks; the context length by default"
+        "--stride",
+        type=positive,
+        help="tokens scored per block, for overlapping blocks; the context length by default",
     )
     parser.add_argument(
         "--context-length",
@@ -203,14 +206,16 @@ def describe(folder: Path, report: Report, title: str) -> str:
         labels=LABELS,
         title=title,
     )
-    plot_results(
-        select(report.results, metric="position_perplexity", context_length=max(lengths)),
-        folder / "positions.png",
-        x="position",
-        y="position_perplexity",
-        labels=LABELS,
-        title=f"{title}, {max(lengths)} tokens of context",
-    )
+    by_position = select(report.results, metric="position_perplexity", context_length=max(lengths))
+    if any(result.value is not None for result in by_position):  # None where a perplexity is beyond all numbers
+        plot_results(
+            by_position,
+            folder / "positions.png",
+            x="position",
+            y="position_perplexity",
+            labels=LABELS,
+            title=f"{title}, {max(lengths)} tokens of context",
+        )
     return f"{title}\n\n{results_table(shown, {'model': 'model', 'context_length': 'context'}, TABLE)}"
 
 

@@ -36,7 +36,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Export as the command line says; return 0, or 2 after one line that says what is wrong."""
     logging.getLogger("torch.onnx").setLevel(logging.ERROR)
-    arguments = build_parser().parse_args(argv)
+    parser = build_parser()
+    arguments = parser.parse_args(argv)
+    if arguments.max_length is not None and arguments.max_length < 2:
+        parser.error(f"--max-length is {arguments.max_length}; a graph for any length needs 2 or more.")
     try:
         model, _ = open_checkpoint(arguments.checkpoint)
         difference = export_onnx(
@@ -48,6 +51,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except (ImportError, ValueError, VerificationError) as error:
         print(error, file=sys.stderr)
+        return 2
+    except OSError as error:
+        print(
+            f"{arguments.output}: {error.strerror or error}. Check the path, and whether the disk is full.",
+            file=sys.stderr,
+        )
         return 2
     size = sum(file.stat().st_size for file in arguments.output.glob("*.onnx*"))
     print(f"{arguments.output}: {size / 1e6:.1f} MB")

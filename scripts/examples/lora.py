@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument(
         "--target-modules", nargs="+", default=["all-linear"], help="names of linear layers, or all-linear"
     )
-    parser.add_argument("--max-steps", type=int, default=40)
+    parser.add_argument("--max-steps", type=positive, default=40)
     parser.add_argument("--learning-rate", type=float, default=1e-2)
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--length", type=positive, help="tokens in a row; by default the model's context")

@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, TorchAoConfig
 
 from hf_seqmix.hub import open_checkpoint
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, new_folder
 
 
 def stored_bytes(tensor: Tensor) -> int:
@@ -44,7 +44,9 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", help="a folder, or a repository on the Hub, of a language model")
-    parser.add_argument("--output", metavar="FOLDER", help="where the quantized model is written; nowhere by default")
+    parser.add_argument(
+        "--output", type=new_folder, metavar="FOLDER", help="where the quantized model is written; nowhere by default"
+    )
     parser.add_argument("--prompt", help="text to continue; masked language models do not generate")
     parser.add_argument("--max-new-tokens", type=int, default=32, help="tokens to generate")
     return parser

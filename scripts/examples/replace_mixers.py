@@ -28,7 +28,7 @@ from hf_seqmix import replace_mixers
 from hf_seqmix._files import write_json
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.data import load_corpus, pack_for_training
-from hf_seqmix.training.command import explained, new_folder
+from hf_seqmix.training.command import explained, new_folder, not_negative, positive
 
 
 class Transfer(nn.Module):
@@ -130,8 +130,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--train-file", help="text to heal on; by default sources of Python's standard library")
     parser.add_argument("--validation-file", help="held-out text, given with --train-file")
     parser.add_argument("--output-dir", type=new_folder, default="runs/replaced")
-    parser.add_argument("--transfer-steps", type=int, default=150, help="0 leaves the first stage out")
-    parser.add_argument("--steps", type=int, default=300, help="of all weights")
+    parser.add_argument("--transfer-steps", type=not_negative, default=150, help="0 leaves the first stage out")
+    parser.add_argument("--steps", type=positive, default=300, help="of all weights")
     parser.add_argument("--transfer-learning-rate", type=float, default=4e-3)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
     parser.add_argument("--batch-size", type=int, default=8)

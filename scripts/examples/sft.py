@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
-from hf_seqmix.training.command import explained, new_folder
+from hf_seqmix.training.command import explained, new_folder, positive
 
 QUESTIONS = {
     "How long is a list x?": "len(x)",
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--train-file", help="JSON lines; see above")
     parser.add_argument("--output-dir", type=new_folder, default="runs/sft")
-    parser.add_argument("--max-steps", type=int, default=60)
+    parser.add_argument("--max-steps", type=positive, default=60)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
     parser.add_argument("--batch-size", type=int, default=6)
     parser.add_argument(

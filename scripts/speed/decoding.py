@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     order = list(map(str, arguments.models))
     rows = rows_of(session.results, order, arguments.marks)
     if not rows:
-        sys.exit("decoding.py: nothing was measured: give more --minutes.")
+        sys.exit("decoding.py: nothing was measured: give more --minutes, or --marks of at most --tokens.")
     on_gpu = torch.device(arguments.device).type == "cuda"
     device = torch.cuda.get_device_name() if on_gpu else f"CPU (threads: {arguments.threads})"
     clock = "wall time" if on_gpu or arguments.threads > 1 else "thread CPU time"

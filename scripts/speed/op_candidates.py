@@ -315,7 +315,7 @@ def add_size_arguments(
     either = " and on a GPU ".join(f"{found[0]} to {found[-1]}" for found in (cpu_lengths, gpu_lengths))
     parser.add_argument("--lengths", type=int, nargs="+", help=f"by default {either}")
     parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--elements", type=int, help="instead: as many rows as make that many elements")
+    parser.add_argument("--elements", type=positive, help="instead: as many rows as make that many elements")
     parser.add_argument("--channels", type=int, default=256)
     parser.add_argument("--head-width", type=int, default=64)
     parser.add_argument("--points", type=int, default=64, help="inducing points of ski, at most one a token")

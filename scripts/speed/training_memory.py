@@ -59,7 +59,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     arguments = parser.parse_args(argv)
     dtype = getattr(torch, arguments.dtype)
     try:
-        fields = {"hidden_dropout": 0.0, **parse_overrides(arguments.config_overrides)}
+        fields = parse_overrides(arguments.config_overrides)
+        if hasattr(config_from_overrides(arguments.model_type, fields, {}), "hidden_dropout"):
+            fields = {"hidden_dropout": 0.0, **fields}
         config = config_from_overrides(arguments.model_type, fields, {"max_position_embeddings": arguments.block_size})
         small = [
             build(config_from_overrides(arguments.model_type, {**fields, "num_hidden_layers": layers}, {}), dtype)

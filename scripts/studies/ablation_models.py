@@ -35,7 +35,12 @@ def text_files(arguments: argparse.Namespace) -> dict[str, Path]:
         return {split: Path(path) for split, path in given.items()}
     if any(given.values()):
         raise ValueError("give --train-file, --validation-file and --test-file, or none of them.")
-    folder = Path(arguments.output_dir) / "text"
+    if arguments.train_characters < 8:
+        raise ValueError(
+            f"--train-characters is {arguments.train_characters}; validation and test text have an eighth of that: "
+            "give 8 or more."
+        )
+    folder = Path(arguments.output_dir) / f"text-{arguments.train_characters}"
     folder.mkdir(parents=True, exist_ok=True)
     paths = {split: folder / f"{split}.txt" for split in SPLITS}
     if not all(path.exists() for path in paths.values()):

@@ -28,7 +28,7 @@ from kernel_theory import run_piecewise_linear, run_responses, run_ski_error
 from learned_kernels import run_extrapolation, run_kernels, run_split
 
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, positive
 
 logger = logging.getLogger("analyze_kernels")
 
@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         return added
 
     kernels = add("kernels", run_kernels, "required")
-    kernels.add_argument("--length", type=int, help="lags; max_position_embeddings by default")
+    kernels.add_argument("--length", type=positive, help="lags; max_position_embeddings by default")
     kernels.add_argument("--channels", type=int, default=2, help="drawn of each layer")
 
     responses = add("responses", run_responses, "optional")
@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
     responses.add_argument("--channels", type=int, default=64, help="of each layer of a model that are looked at")
 
     ski = add("ski-error", run_ski_error, "optional")
-    ski.add_argument("--length", type=int, default=256, help="tokens")
+    ski.add_argument("--length", type=positive, default=256, help="tokens")
     ski.add_argument("--points", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128])
     ski.add_argument("--rtol", type=float, default=1e-10, help="of the pseudo-inverse")
 
@@ -79,12 +79,12 @@ def build_parser() -> argparse.ArgumentParser:
     linear.add_argument("--cells", type=int, default=2**14, help="steps of the second differences over the range")
 
     split = add("split", run_split, "required")
-    split.add_argument("--length", type=int, default=256, help="tokens; costs decompositions of that size")
+    split.add_argument("--length", type=positive, default=256, help="tokens; costs decompositions of that size")
     split.add_argument("--half-widths", type=int, nargs="+", default=[2, 8, 16], help="taps on each side of lag 0")
     split.add_argument("--channels", type=int, default=32, help="of each layer, evenly spread")
 
     extrapolation = add("extrapolation", run_extrapolation, "required")
-    extrapolation.add_argument("--length", type=int, help="trained length; max_position_embeddings by default")
+    extrapolation.add_argument("--length", type=positive, help="trained length; max_position_embeddings by default")
     extrapolation.add_argument("--factor", type=float, default=2.0, help="longer by")
     return parser
 

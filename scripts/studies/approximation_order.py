@@ -58,6 +58,8 @@ def add_order(experiments: Any, shared: argparse.ArgumentParser) -> None:
 
 def run_order(arguments: argparse.Namespace) -> Rows:
     """Train models on convolutions whose inputs or kernel are in another order, or whose inputs are mixed."""
+    if arguments.length < 20:
+        raise ValueError(f"--length is {arguments.length}; permutations turn ends of 10 tokens: give 20 or more.")
     log, rows = Log(arguments), []
     for kernel in arguments.kernels:
         target = LinearTarget.from_kernel(kernel, arguments.length)

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from compare_mixers import compare
-from comparison_models import build_model
+from comparison_models import MODELS, build_model
 from comparison_options import Options, add_arguments
 from comparison_report import write_report as write_comparison
 from comparison_runs import Comparison
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     parser = argparse.ArgumentParser(
         "compare_lengths.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--models", nargs="+", default=["attention", "ipa-p"], metavar="MODEL")
+    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["attention", "ipa-p"], metavar="MODEL")
     parser.add_argument("--lengths", nargs="+", type=int, default=[100, 250, 500])
     parser.add_argument("--timing-rounds", type=int, default=15)
     parser.add_argument(

@@ -265,9 +265,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
             result["train_seconds"],
         )
     if not results:
-        sys.exit(
-            f"degree_experiment.py: {experiment.folder} has no runs with these arguments; leave --report-only out."
-        )
+        then = "leave --report-only out" if arguments.report_only else "they leave no net to train"
+        sys.exit(f"degree_experiment.py: {experiment.folder} has no runs with these arguments: {then}.")
     return write_report(experiment.folder, arguments, results)
 
 

@@ -10,6 +10,7 @@ from transformers import BertConfig, BertModel, PreTrainedModel
 from transformers.exporters import ExportedModel, OnnxConfig, OnnxExporter
 
 from hf_seqmix.hub import onnx as hub_onnx
+from hf_seqmix.hub import open_checkpoint
 from hf_seqmix.hub.onnx import export_onnx, generate_onnx, onnx_difference
 from hf_seqmix.hub.verification import VerificationError
 from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model
@@ -261,3 +262,9 @@ def test_the_example(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
         assert (folder / file).exists() and "differs from torch by at most" in capsys.readouterr().out
     assert main([str(tmp_path / "model"), "--output", str(folder / "model.onnx")]) == 2
     assert "is a file" in capsys.readouterr().err
+
+
+def test_a_trained_model_that_copies_with_certainty(tmp_path: Path) -> None:
+    """The logarithm of a rounded sigmoid would be off by 1e-4 here."""
+    model, _ = open_checkpoint(str(EXAMPLE.parents[2] / "model_cards" / "tnn-python-2m"))
+    assert export_onnx(model, tmp_path / "onnx", generation=True) < TOLERANCE[torch.float32]

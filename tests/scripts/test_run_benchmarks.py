@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import BertConfig, BertLMHeadModel, ByT5Tokenizer, GPT2Config, GPT2LMHeadModel
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertLMHeadModel,
+    ByT5Tokenizer,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaModel,
+)
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
@@ -189,6 +198,36 @@ def test_length_that_a_model_cannot_take_does_not_lose_the_others(script, checkp
     saved = script.Report(read_results(output / "results.jsonl"))
     assert list(values(saved, "nll")) == [("a/last", 8), ("b/last", 8)]
     assert re.search("Not evaluated: a/last: .*max_position_embeddings = 32", (output / "results.md").read_text())
+
+
+def test_masked_model_without_so_many_positions_does_not_lose_the_others(script, checkpoints, split_folder, tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertForMaskedLM(BertConfig(vocab_size=384, max_position_embeddings=16, **sizes)).save_pretrained(tmp_path / "bert")
+    ByT5Tokenizer(mask_token="<extra_id_0>").save_pretrained(tmp_path / "bert")
+    command = ["masked-language-modeling", "--model", str(tmp_path / "bert"), "--dataset", str(split_folder)]
+    with pytest.raises(SystemExit, match="not evaluated completely: bert"):
+        script.main([*command, "--context-length", "32", "--output-dir", str(tmp_path / "out")])
+    assert re.search("bert: .*max_position_embeddings = 16", (tmp_path / "out" / "results.md").read_text())
+
+
+def test_heads_without_weights_are_not_scored(script, checkpoints, text_file, tmp_path):
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    LlamaModel(LlamaConfig(vocab_size=384, **sizes)).save_pretrained(tmp_path / "headless")
+    ByT5Tokenizer().save_pretrained(tmp_path / "headless")
+    with pytest.raises(SystemExit, match="not evaluated completely: headless"):
+        script.main(arguments(tmp_path, text_file, tmp_path / "out", models=("headless",)))
+    report = (tmp_path / "out" / "results.md").read_text()
+    assert re.search("headless has no weights of lm_head.weight, which would be random numbers", report)
+
+
+def test_perplexities_beyond_all_numbers_leave_a_table(script, checkpoints, text_file, tmp_path):
+    model = GPT2LMHeadModel.from_pretrained(checkpoints / "a" / "last")
+    with torch.no_grad():
+        model.transformer.ln_f.weight.mul_(1e5)
+    model.save_pretrained(tmp_path / "wild")
+    ByT5Tokenizer().save_pretrained(tmp_path / "wild")
+    script.main(arguments(tmp_path, text_file, tmp_path / "out", "--context-lengths", "8", models=("wild",)))
+    assert "wild" in (tmp_path / "out" / "results.md").read_text()
 
 
 def test_toeplitz_model_beyond_its_configured_length(script, checkpoints, text_file, tmp_path):

@@ -9,7 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from hf_seqmix.training.command import INTERRUPTED, device_name, explained, interruptible, new_folder, positive
+from hf_seqmix.training.command import (
+    INTERRUPTED,
+    device_name,
+    explained,
+    interruptible,
+    new_folder,
+    not_negative,
+    positive,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +27,10 @@ from hf_seqmix.training.command import INTERRUPTED, device_name, explained, inte
         (
             ValueError("Unrecognized configuration class <class 'a.B'> for this kind of AutoModel: C.\nModel type D"),
             r"^tune\.py: the checkpoint has a B, of which there is no C; give one for C\.$",
+        ),
+        (
+            ValueError("Couldn't instantiate the backend tokenizer from one of:\n(1) sentencepiece"),
+            r"^tune\.py: the checkpoint has no tokenizer: give the folder",
         ),
         (OSError("Repo id\nmust be"), r"^tune\.py: Repo id must be$"),
         (OSError(errno.ENOSPC, "No space left"), r"^tune\.py: a file could not be written.*No space left$"),
@@ -76,8 +88,14 @@ def test_a_forked_worker_ends_as_workers_do() -> None:
 
 
 def test_numbers_and_devices_of_a_command_line() -> None:
-    assert (positive("3"), device_name("cpu")) == (3, "cpu")
-    for read, text in ((positive, "0"), (positive, "-1"), (positive, "two"), (device_name, "cpuu")):
+    assert (positive("3"), not_negative("0"), device_name("cpu")) == (3, 0, "cpu")
+    for read, text in (
+        (not_negative, "-1"),
+        (positive, "0"),
+        (positive, "-1"),
+        (positive, "two"),
+        (device_name, "cpuu"),
+    ):
         with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}'"):
             read(text)
 

@@ -33,12 +33,17 @@ def to_hybrid(model: SeqMixPreTrainedModel) -> SeqMixPreTrainedModel:
         model: of any family, with any head.
 
     Raises:
-        ValueError: for a hybrid, and for what hybrids do not have: a feed-forward other than the gated linear unit
-            (IPA; degree d without one), iterations of one block, mixing along the two axes of an image.
+        ValueError: for a hybrid, for a model of another package, and for what hybrids do not have: a feed-forward
+            other than the gated linear unit (IPA; degree d without one), iterations of one block, mixing along the two
+            axes of an image.
     """
     config = model.config
     if isinstance(config, SeqMixHybridConfig):
         raise ValueError(f"{type(model).__name__} is a hybrid already: use it as it is.")
+    if not isinstance(config, SeqMixConfig):
+        raise ValueError(
+            f"{type(model).__name__} is of no family of this package; hybrids take over layers of these only."
+        )
     _check_blocks(config)
     mixers = {config.model_type: _fields_of_mixer(config)}
     hybrid = SeqMixHybridConfig(**_shared_fields(config), mixer_types=list(config.layer_mixers), mixer_configs=mixers)
@@ -117,9 +122,18 @@ def replace_mixers(
             "before `distill_decoder`, and distill after healing."
         )
     staying = {name for name, new in zip(before, after, strict=True) if name == new}
+    if not isinstance(mixer_configs, Mapping | None):
+        raise ValueError(f"mixer_configs is {mixer_configs!r}; it must map the name of a mixer to its fields.")
     for name, own in (mixer_configs or {}).items():
+        if name not in after or not isinstance(own, Mapping):
+            raise ValueError(
+                f"mixer_configs has {name!r}: {own!r}; it must map a mixer of the new model "
+                f"({', '.join(sorted({*after}))}) to its fields."
+            )
         of_old = hybrid.config.mixer_config(name) if name in staying else None
-        if other := [field for field, value in own.items() if of_old and getattr(of_old, field, None) != value]:
+        if other := [
+            field for field, value in own.items() if hasattr(of_old, field) and getattr(of_old, field) != value
+        ]:
             raise ValueError(
                 f"mixer_configs[{name!r}] sets {', '.join(other)} otherwise than the layers of that mixer that stay, "
                 "and all layers of a mixer share its fields: leave that out, or replace those layers, too."

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModel, AutoModelForCausalLM
+from transformers import AutoModel, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from hf_seqmix import SeqMixHybridConfig, from_hybrid, replace_mixers, to_hybrid
 from hf_seqmix.models.auto import FAMILIES
@@ -145,8 +145,12 @@ def test_weights_are_copies():
             "hybrids mix images as sequences",
         ),
         (lambda: hybrid("tnn"), "SeqMixHybridForCausalLM is a hybrid already"),
+        (
+            lambda: LlamaForCausalLM(LlamaConfig(**SMALL, num_attention_heads=2, intermediate_size=16)),
+            "LlamaForCausalLM is of no family of this package",
+        ),
     ],
-    ids=["ipa", "no-feed-forward", "tied", "two-dimensions", "hybrid"],
+    ids=["ipa", "no-feed-forward", "tied", "two-dimensions", "hybrid", "library"],
 )
 def test_what_hybrids_do_not_have_is_refused(model, message):
     with pytest.raises(ValueError, match=message):
@@ -236,6 +240,23 @@ def test_mixers_of_a_family_can_be_replaced():
 def test_replacements_that_make_no_sense(replacements, message):
     with pytest.raises(ValueError, match=message):
         replace_mixers(hybrid("tnn", "attention"), replacements)
+
+
+@pytest.mark.parametrize(
+    ("mixer_configs", "message"),
+    [
+        ([1], r"mixer_configs is \[1\]; it must map the name of a mixer to its fields"),
+        (
+            {"tnn": 3},
+            r"mixer_configs has 'tnn': 3; it must map a mixer of the new model \(fd_tnn, tnn\) to its fields",
+        ),
+        ({"attention": {}}, "mixer_configs has 'attention': {}"),
+        ({"tnn": {"foo": 3}}, r"mixer_configs\['tnn'\] sets foo: the mixer has no such field"),
+    ],
+)
+def test_fields_of_no_new_mixer_are_refused(mixer_configs, message):
+    with pytest.raises(ValueError, match=message):
+        replace_mixers(hybrid("tnn", "attention"), {"attention": "fd_tnn"}, mixer_configs)
 
 
 def test_layers_that_stay_keep_their_fields():

@@ -1,6 +1,7 @@
 """The script that says what training a model takes."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -35,6 +36,26 @@ def test_it_counts_numbers_and_bytes(script: ModuleType) -> None:
 def test_checkpointing_leaves_the_input_of_each_layer(script: ModuleType) -> None:
     command = ["--model-type", "ipa", "--config-overrides", *SIZES[:3], "--block-size", "32", "--checkpointing"]
     assert script.main(command)["activation_numbers_a_token_and_layer_over_hidden_size"] == 1.0
+
+
+@pytest.mark.parametrize("family", ["tnn", "ipa", "poly_transformer"])
+def test_the_table_of_the_readme_is_what_its_command_gives(script: ModuleType, family: str) -> None:
+    text = (SCRIPT.parents[1] / "accelerate" / "README.md").read_text(encoding="utf-8")
+    [said] = re.findall(rf"^\| `{family}` \| ([0-9.]+) \|$", text, flags=re.MULTILINE)
+    figures = script.main(["--model-type", family, "--config-overrides", "hidden_size=256"])
+    assert figures["activation_numbers_a_token_and_layer_over_hidden_size"] == pytest.approx(float(said), abs=0.2)
+
+
+def test_models_of_the_library_are_counted_too(script: ModuleType) -> None:
+    sizes = [
+        "hidden_size=16",
+        "num_hidden_layers=4",
+        "num_attention_heads=2",
+        "vocab_size=300",
+        "intermediate_size=16",
+    ]
+    figures = script.main(["--model-type", "llama", "--config-overrides", *sizes, "--block-size", "32"])
+    assert figures["activation_numbers_a_token_and_layer_over_hidden_size"] > 8
 
 
 def test_wrong_input_ends_with_a_message(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """The ablations as their users run them, and the products and parts that they compare against their definitions."""
 
+import argparse
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -273,3 +274,13 @@ def test_wrong_arguments_end_with_a_message(
 ) -> None:
     with pytest.raises(SystemExit, match=message):
         script.main([*command, "--output-dir", str(tmp_path)])
+
+
+def test_text_of_another_size_is_another_text(tmp_path: Path) -> None:
+    text_files = load("ablation_models").text_files
+    shared = {"train_file": None, "validation_file": None, "test_file": None, "output_dir": str(tmp_path)}
+    for size in (800, 1600):
+        paths = text_files(argparse.Namespace(**shared, train_characters=size))
+        assert [len(path.read_text(encoding="utf-8")) for path in paths.values()] == [size, size // 8, size // 8]
+    with pytest.raises(ValueError, match=r"--train-characters is 7.*give 8 or more"):
+        text_files(argparse.Namespace(**shared, train_characters=7))
