@@ -1,4 +1,4 @@
-"""What a right-padded prompt asks of `generate`, whose first token follows the last position, a pad there or not."""
+"""What prompts ask of `generate` beyond the library: pads on the right, and assisted turns on a kept cache."""
 
 from typing import Any
 
@@ -12,17 +12,45 @@ from transformers.generation.candidate_generator import (
 from .._compat import attends
 from ..ops.masking import real_positions
 
-__all__ = ["RightPaddedPrompts"]
+__all__ = ["PromptHandling"]
 
 
-class RightPaddedPrompts:
-    """Generation in which a pad takes no time: a padded prompt is continued as the same prompt alone.
+class PromptHandling:
+    """Generation in which a pad takes no time, and no token of a kept cache is read again.
 
     The backbone gives pads the state of the last real token before them in the call. Left to do here: positions go on
     from that token, and a prompt that ends in pads and is read in chunks is read pads first, so that the last chunk
     has the last token of each row. An assistant is told that generated tokens are real, pads or not. These override
     private methods of `GenerationMixin`, which are there in 5.16 and 5.23.
     """
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: Any = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        is_first_iteration: bool | None = False,
+        is_assisted: bool = False,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Do as the library; where generation is assisted, a first step leaves out what a kept cache holds."""
+        is_whole = attention_mask is None or attention_mask.shape[1] == input_ids.shape[1]
+        if is_assisted and is_first_iteration and next_sequence_length is None and inputs_embeds is None and is_whole:
+            past = int(past_key_values.get_seq_length())
+            if 0 < past < input_ids.shape[1]:
+                next_sequence_length = input_ids.shape[1] - past
+        library: Any = super()
+        return library.prepare_inputs_for_generation(
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            past_key_values=past_key_values,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            is_first_iteration=is_first_iteration,
+            **kwargs,
+        )
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
         mask = model_kwargs.get("attention_mask")
@@ -59,6 +87,7 @@ class RightPaddedPrompts:
     def _get_candidate_generator(self, *args: Any, **given: Any) -> Any:
         library: Any = super()
         generator = library._get_candidate_generator(*args, **given)
+        given["model_kwargs"]["is_assisted"] = True  # for `prepare_inputs_for_generation`
         # The library drops a mask of ones, and an assistant without one would take generated pads for padding.
         other_tokens = isinstance(generator, AssistedCandidateGeneratorDifferentTokenizers)
         if other_tokens:

@@ -17,7 +17,7 @@ from ..cache import past_length
 from ..serving import RowBatchingMixin
 from .configuration import SeqMixConfig
 from .copy_head import CopyHead
-from .generation import RightPaddedPrompts
+from .generation import PromptHandling
 from .heads import SeqMixHead, library_loss
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 
-class SeqMixForCausalLM(RightPaddedPrompts, RowBatchingMixin, SeqMixHead):
+class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
     """Language model: the logits at each position are for the next token.
 
     With `copy_head` the logits are log p(w), p = (1 - g) p_vocab + g (copies), see `CopyHead`. The model then takes

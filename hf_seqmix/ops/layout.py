@@ -236,9 +236,10 @@ def token_layout(
                 "each sequence as its own row, or start from an empty cache."
             )
         if tracing and dispatch(sequence_ids)[0] != "real":
-            return TokenLayout(mask, key_mask, sequence_ids, plan=packed_plan(mask, sequence_ids))
+            plan = packed_plan(mask, sequence_ids)
+            return TokenLayout(mask, key_mask, sequence_ids, realign=mask is not None, plan=plan)
         lay_out = row_of_each_sequence if tracing else group_by_length
-        return TokenLayout(mask, key_mask, sequence_ids, *lay_out(mask, sequence_ids))
+        return TokenLayout(mask, key_mask, sequence_ids, *lay_out(mask, sequence_ids), realign=mask is not None)
     if mask is None or (not tracing and bool(mask.all())):
         return TokenLayout(key_mask=key_mask)
 

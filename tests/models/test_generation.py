@@ -1,11 +1,12 @@
-"""Generation with an assistant whose tokens are others."""
+"""Assisted generation: an assistant whose tokens are others, and caches that are kept between turns."""
 
 import pytest
 import torch
-from transformers import ByT5Tokenizer, LlamaConfig, LlamaForCausalLM
+from transformers import ByT5Tokenizer, DynamicCache, LlamaConfig, LlamaForCausalLM
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.data import train_bpe
+from tests.cache.test_rows import of_all_layers
 from tests.models.suite import perturb
 
 TEXT = "def read_lines(path):\n    return open(path)\n"
@@ -27,3 +28,25 @@ def test_an_assistant_with_another_tokenizer_drafts_what_is_chosen_alone(family:
     options = {"max_new_tokens": 12, "do_sample": False, "eos_token_id": None}
     helped = {"assistant_model": assistant, "tokenizer": tokenizer, "assistant_tokenizer": other}
     assert torch.equal(model.generate(**prompt, **options, **helped), model.generate(**prompt, **options))
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("helper", ["prompt lookup", "assistant"])
+def test_a_kept_cache_is_not_read_again(helper: str, padded: bool) -> None:
+    torch.manual_seed(0)
+    model = perturb(of_all_layers()).double().eval()
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    options = {"prompt_lookup_num_tokens": 3} if helper == "prompt lookup" else {"assistant_model": model}
+    cache = DynamicCache(config=model.config)
+    ids = torch.randint(1, 12, (1, 14))
+    ids = torch.cat([ids, ids[:, :5]], dim=1)
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[:, :2] = 0
+    first = model.generate(ids, attention_mask=mask, past_key_values=cache, max_new_tokens=6, do_sample=False)
+    turn = torch.cat([first, torch.tensor([[3, 4, 5]])], dim=1)
+    mask = torch.cat([mask, mask.new_ones(1, turn.shape[1] - ids.shape[1])], dim=1)
+    plain = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False}
+    expected = model.generate(turn, **plain)
+    assert torch.equal(model.generate(turn, past_key_values=cache, **plain, **options), expected)
+    assert cache.get_seq_length() <= expected.shape[1]

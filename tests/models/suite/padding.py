@@ -111,6 +111,8 @@ class PaddingTests(SuiteBase):
         for row, number in ((0, 0), (0, 1), (1, 0), (1, 1), (1, 2)):
             own = mask[row] & (numbers[row] == number)
             assert_close(out[row][own], model(ids[row][own][None], use_cache=False)[0][0])
+        if is_causal:  # a token to predict after a pad is predicted by the last real token
+            assert torch.equal(out[[0, 0, 0, 1], [3, 9, 10, 11]], out[[0, 0, 0, 1], [2, 8, 8, 10]])
 
     def test_layers_take_the_boundaries_of_packed_sequences_as_data(self, is_causal):
         """What a graph does, which cannot look whether there are any; in one, nothing else is done."""
