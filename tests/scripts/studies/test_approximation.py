@@ -117,5 +117,5 @@ def test_what_makes_no_sense_is_refused(script, tmp_path):
         script.main(["rate", "--num-heads", "2", "--head-sizes", "2", "3", "--output-dir", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"approximation.py: two of the models' folders have the same name"):
         script.main(["checkpoints", "--models", str(tmp_path), str(tmp_path), "--output-dir", str(tmp_path)])
-    with pytest.raises(SystemExit, match=r"approximation.py: length 9 has no two ends of 10 tokens"):
+    with pytest.raises(SystemExit, match=r"approximation.py: --length is 9; permutations turn ends of 10 tokens"):
         script.main(["order", "--length", "9", "--output-dir", str(tmp_path)])
