@@ -161,6 +161,8 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
         return history[:, 0], positions
     places = layout.history_places(past, history.shape[2])  # (batch, total)
     order = inverse_order(places)
+    if torch.is_grad_enabled():
+        history = history.clone()  # `gather` keeps what it reads, which a preallocated layer writes to below
     history = history[:, 0].gather(1, order.unsqueeze(-1).expand(-1, -1, history.shape[-1])).unsqueeze(1)
     layer = past_key_values.layers[layer_idx]
     if layer.is_compileable:

@@ -3,7 +3,7 @@
 import copy
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,7 @@ from transformers.generation.continuous_batching import RequestState, RequestSta
 from .._compat import attends
 from ..cache import join_rows, keep_rows
 
-__all__ = ["RequestBatch"]
+__all__ = ["RequestBatch", "fields_of_a_search"]
 
 
 _OF_A_SEARCH: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1} | dict.fromkeys(
@@ -32,6 +32,12 @@ _OF_A_SEARCH: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1} | dic
 )
 """Fields of a generation configuration that say how `generate` runs, which a request of a batch cannot have -> the
 value that says nothing."""
+
+
+def fields_of_a_search(fields: Mapping[str, Any]) -> list[str]:
+    """Return those of a generation configuration's fields that a request of a batch cannot have, as "name=value"."""
+    given = {name: fields.get(name) for name in _OF_A_SEARCH}
+    return [f"{n}={v!r}" for n, v in given.items() if v not in (None, _OF_A_SEARCH[n]) and v is not False]
 
 
 class _Row(NamedTuple):
@@ -153,8 +159,7 @@ class RequestBatch:
             )
         config = self.generation_config
         if state.logit_processor_kwargs:
-            given = {name: state.logit_processor_kwargs.get(name) for name in _OF_A_SEARCH}
-            asked = [f"{n}={v!r}" for n, v in given.items() if v not in (None, _OF_A_SEARCH[n]) and v is not False]
+            asked = fields_of_a_search(state.logit_processor_kwargs)
             if asked:
                 raise ValueError(
                     f"a request cannot have {', '.join(asked)}: requests take a token at a time until max_new_tokens "

@@ -12,7 +12,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import RequestState, RequestStatus
 from transformers.utils import logging
 
-from .batch import RequestBatch
+from .batch import RequestBatch, fields_of_a_search
 
 __all__ = ["RowBatchingManager"]
 
@@ -51,6 +51,13 @@ class RowBatchingManager:
         self.model = model.eval()
         self.generation_config = generation_config
         self.continuous_batching_config = config
+        # The two that the manager itself reads: how many rows a request becomes, and how long the whole may be.
+        fields = {**generation_config.to_dict(), "num_return_sequences": None, "max_length": None}
+        if without_effect := fields_of_a_search(fields):
+            logger.warning(
+                f"{', '.join(without_effect)} of the generation configuration has no effect here: requests take a "
+                "token at a time until max_new_tokens or eos_token_id ends them. Call generate() for what it asks."
+            )
         self.batch = RequestBatch(model, generation_config, config.seed, config.return_logprobs)
         self.fatal_error: Exception | None = None
         self._most_rows = config.max_requests_per_batch or _MOST_ROWS

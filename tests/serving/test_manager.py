@@ -116,6 +116,13 @@ def test_a_request_without_an_end_is_said(small, caplog):
     assert "neither max_new_tokens nor eos_token_id" in caplog.text
 
 
+def test_fields_of_the_configuration_without_effect_are_said(small, caplog):
+    small.init_continuous_batching(GenerationConfig(do_sample=False, max_length=9, num_return_sequences=1))
+    assert not caplog.text
+    small.init_continuous_batching(GenerationConfig(num_beams=3, stop_strings=["a"], max_new_tokens=4))
+    assert "num_beams=3, stop_strings=['a'] of the generation configuration has no effect here" in caplog.text
+
+
 def test_tokens_stream_and_an_end_of_sequence_ends(small):
     expected = alone(small, PROMPTS[0], 8)
     stop = expected[3]

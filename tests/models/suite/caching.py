@@ -82,6 +82,23 @@ class CachingTests(SuiteBase):
             real = mask.bool()
             assert_close(in_thirds()[real], model(ids, mask).logits[real])
 
+    @pytest.mark.parametrize("pads", PADS)
+    def test_gradients_pass_through_either_cache(self, pads):
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no cache")
+        model = self.make("ForCausalLM", True, torch.float64)
+        ids, mask = torch.randint(VOCAB, (2, 9)), torch.tensor(PADS[pads])
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+
+        def gradients(**kwargs: Any) -> tuple[Tensor, ...]:
+            logits = model(ids, mask, **kwargs).logits[mask.bool()]
+            return torch.autograd.grad(logits.sin().sum(), weights, allow_unused=True, materialize_grads=True)
+
+        expected = gradients(use_cache=False)
+        for cache in (DynamicCache(config=model.config), StaticCache(model.config, max_cache_len=14)):
+            for actual, wanted in zip(gradients(past_key_values=cache), expected, strict=True):
+                assert_close(actual, wanted)
+
     def test_a_cropped_cache_continues_as_if_nothing_had_been(self):
         if True not in self.directions:
             pytest.skip("a bidirectional family has no cache")
