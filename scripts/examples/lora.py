@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
-from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+
+try:
+    from datasets import Dataset
+    from peft import LoraConfig, PeftModel, get_peft_model
+except ModuleNotFoundError as error:
+    sys.exit(f"lora.py needs the package {error.name}, which is not installed: pip install {error.name}")
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix

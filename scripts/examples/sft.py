@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset, load_dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, Trainer
 
 try:
+    from datasets import Dataset, load_dataset
+    from datasets.exceptions import DatasetGenerationError
     from trl import SFTConfig, SFTTrainer
 except ModuleNotFoundError as error:
     sys.exit(f"sft.py needs the package {error.name}, which is not installed: pip install {error.name}")
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
+from hf_seqmix.data.local_files import check_file
 from hf_seqmix.training.command import explained, new_folder, positive
 
 QUESTIONS = {
@@ -59,9 +61,24 @@ def trainer_class(model: PreTrainedModel) -> type[SFTTrainer]:
 
 
 def load_examples(train_file: str | None) -> Dataset:
-    """Read the training examples, or make examples of the questions above."""
+    """Read the training examples, or make examples of the questions above.
+
+    Raises:
+        ValueError: the file has no JSON lines, or none of the fields that TRL reads.
+    """
     if train_file is not None:
-        return load_dataset("json", data_files=train_file, split="train")
+        check_file(Path(train_file), binary=False)
+        try:
+            examples = load_dataset("json", data_files=train_file, split="train")
+        except DatasetGenerationError as error:
+            reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
+            raise ValueError(f"{train_file} could not be read as JSON lines: {reason}.") from error
+        if not {"messages", "prompt", "text"} & set(examples.column_names):
+            raise ValueError(
+                f"{train_file} has the fields {', '.join(examples.column_names)}; give messages, text, or prompt and "
+                "completion."
+            )
+        return examples
     return Dataset.from_list(
         [
             {

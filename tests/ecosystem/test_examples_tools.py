@@ -118,6 +118,24 @@ def test_fine_tuning_on_a_file(checkpoint, tmp_path, options):
 
 
 @pytest.mark.ecosystem("trl", "peft")
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("", "is empty"),
+        ("hello\n", "could not be read as JSON lines"),
+        ('{"question": "add"}\n', "has the fields question; give messages, text, or prompt and completion"),
+        (None, "No such file"),
+    ],
+)
+def test_files_that_are_no_conversations(checkpoint, tmp_path, content, message):
+    path = tmp_path / "chats.jsonl"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SystemExit, match=message):
+        load("sft").main([checkpoint(), "--train-file", str(path), "--output-dir", str(tmp_path / "out"), "--use-cpu"])
+
+
+@pytest.mark.ecosystem("trl", "peft")
 @pytest.mark.filterwarnings(OLD_NAME)
 def test_a_copy_head_is_trained(checkpoint, tmp_path, capsys):
     folder, out = checkpoint("ipa", copy_head=True, rank=4), tmp_path / "out"
