@@ -118,6 +118,7 @@ def test_fine_tuning_on_a_file(checkpoint, tmp_path, options):
 
 
 @pytest.mark.ecosystem("trl", "peft")
+@pytest.mark.filterwarnings(OLD_NAME)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
