@@ -33,8 +33,8 @@ from benchmarks.benchmark_lra import add_lra
 from benchmarks.benchmark_masked import add_masked_language_modeling
 from benchmarks.benchmark_recipes import add_recipes
 from benchmarks.benchmark_report import add_report
+from benchmarks.benchmark_results import Report
 from benchmarks.benchmark_tradeoff import add_tradeoff
-from benchmarks.benchmark_training import Report
 from finetuning import arguments as finetuning
 from pretraining import arguments as pretraining
 

@@ -1,6 +1,5 @@
 """The library's request interface over a `RequestBatch`: requests come in from any thread, results go out."""
 
-import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,6 +12,7 @@ from transformers.generation.continuous_batching import RequestState, RequestSta
 from transformers.utils import logging
 
 from .batch import RequestBatch, fields_of_a_search
+from .results import ResultQueue
 
 __all__ = ["RowBatchingManager"]
 
@@ -65,9 +65,7 @@ class RowBatchingManager:
         self._incoming: queue.Queue[RequestState] = queue.Queue(config.max_queue_size)
         self._cancelled: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: list[RequestState] = []
-        self._results: queue.Queue[Any] = queue.Queue()
-        self._set_aside: list[Any] = []  # taken from the queue for a caller who waited for another request
-        self._handlers: dict[str, tuple[Callable[[Any], None], asyncio.AbstractEventLoop]] = {}
+        self._results = ResultQueue()
         self._number = 0
         self._lock = threading.Lock()
         self._in_use = threading.Lock()
@@ -207,61 +205,27 @@ class RowBatchingManager:
             request_id: whose result is wanted; that of another one is kept in its order.
             timeout: seconds to wait at most.
         """
-        with self._lock:
-            for index, result in enumerate(self._set_aside):
-                if request_id in (None, result.request_id):
-                    return self._set_aside.pop(index)
-        if self._results.empty() and not self.is_running():
-            return None
-        try:
-            result = self._results.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        if request_id in (None, result.request_id):
-            return result
-        with self._lock:
-            self._set_aside.append(result)
-        return None
+        return self._results.get(request_id, timeout, wait=self.is_running())
 
     def __iter__(self) -> Iterator[Any]:
         """Yield results as they come, until the thread ends and none is left."""
-        while self.is_running() or self._has_results():
+        while self.is_running() or self._results.may_have():
             result = self.get_result(timeout=0.1)
             if result is not None:
                 yield result
 
     def request_id_iter(self, request_id: str) -> Iterator[Any]:
         """Yield the results of one request until its last."""
-        while self.is_running() or self._has_results(request_id):
+        while self.is_running() or self._results.may_have(request_id):
             result = self.get_result(request_id, timeout=0.1)
             if result is not None:
                 yield result
                 if result.status >= RequestStatus.FINISHED:
                     return
 
-    def _has_results(self, request_id: str | None = None) -> bool:
-        """Return whether a result waits that is, or may be, of a request."""
-        with self._lock:
-            aside = any(request_id in (None, result.request_id) for result in self._set_aside)
-        return aside or not self._results.empty()
-
     def register_result_handler(self, request_id: str, callback: Callable[[Any], None]) -> None:
         """Have the running event loop call `callback` with each result of a request, instead of queueing it."""
-        with self._lock:
-            self._handlers[request_id] = (callback, asyncio.get_running_loop())
-
-    def _deliver(self, states: Sequence[RequestState]) -> None:
-        for state in states:
-            ended = state.status >= RequestStatus.FINISHED
-            if not (ended or state.streaming):
-                continue
-            with self._lock:
-                handler = self._handlers.pop(state.request_id, None) if ended else self._handlers.get(state.request_id)
-            if handler is None:
-                self._results.put(state.to_generation_output())
-            else:
-                callback, loop = handler
-                loop.call_soon_threadsafe(callback, state.to_generation_output())
+        self._results.handle(request_id, callback)
 
     def _fail_all(self, error: Exception) -> None:
         states = [*self.batch.states, *self._waiting, *_drain(self._incoming)]
@@ -270,7 +234,7 @@ class RowBatchingManager:
         for state in states:
             state.error = str(error)
             state.status = RequestStatus.FAILED
-        self._deliver(states)
+        self._results.deliver(states)
 
     @torch.no_grad()
     def _run(self) -> None:
@@ -300,8 +264,7 @@ class RowBatchingManager:
         if cancelled:
             self._waiting = [state for state in self._waiting if state.request_id not in cancelled]
             self.batch.leave(cancelled)
-            with self._lock:
-                self._handlers = {name: entry for name, entry in self._handlers.items() if name not in cancelled}
+            self._results.forget(cancelled)
 
     def _advance(self) -> None:
         """Let waiting requests join as far as there is room, and take a step."""
@@ -314,9 +277,9 @@ class RowBatchingManager:
             joining.append(state)
         del self._waiting[: len(joining)]
         if joining:
-            self._deliver(self.batch.join(joining))
+            self._results.deliver(self.batch.join(joining))
         if self.batch:
-            self._deliver(self.batch.step())
+            self._results.deliver(self.batch.step())
 
 
 def _drain(source: Any) -> list[Any]:

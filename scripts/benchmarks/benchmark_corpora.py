@@ -14,17 +14,9 @@ from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results
 
 from .benchmark_inputs import fingerprint, first_bytes
-from .benchmark_training import (
-    LOG,
-    SCRIPTS,
-    Job,
-    Report,
-    make_run,
-    origin,
-    train_all,
-    training_arguments,
-    write_report,
-)
+from .benchmark_jobs import SCRIPTS, Job, make_run
+from .benchmark_results import LOG, Report, origin, write_report
+from .benchmark_training import train_all, training_arguments
 from .corpora_data import CORPORA, CorpusData, prepare_corpus
 from .corpora_report import describe, published
 from .corpora_scoring import TrainedModel, references, score_lengths

@@ -18,8 +18,11 @@ from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.scoring import METRIC_KEYS
 
 from .benchmark_inputs import fingerprint, short_names
-from .benchmark_training import Job, Report, make_run, select, state_costs, train_all, training_arguments, write_report
+from .benchmark_jobs import Job, make_run
+from .benchmark_results import Report, select, write_report
+from .benchmark_training import train_all, training_arguments
 from .glue_report import COLUMNS, describe, task_scores
+from .run_costs import state_costs
 
 DEFAULT_TASKS = ("sst2", "cola", "rte", "mrpc", "stsb")
 

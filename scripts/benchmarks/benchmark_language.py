@@ -28,7 +28,7 @@ from .benchmark_inputs import (
     prepare_kernels,
     short_names,
 )
-from .benchmark_training import LOG, Report, origin, select, write_report
+from .benchmark_results import LOG, Report, origin, select, write_report
 
 COMPRESSORS = {"gzip -9": bits_per_byte_gzip, "xz -9e": bits_per_byte_xz}
 

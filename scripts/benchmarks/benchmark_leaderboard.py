@@ -14,15 +14,9 @@ from hf_seqmix.training.command import device_name
 from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
 
 from .benchmark_inputs import default_device
-from .benchmark_training import (
-    Job,
-    Report,
-    check_jobs,
-    keep_test_bytes,
-    train_all,
-    training_arguments,
-    write_report,
-)
+from .benchmark_jobs import Job
+from .benchmark_results import Report, keep_test_bytes, write_report
+from .benchmark_training import check_jobs, train_all, training_arguments
 from .equal_seconds import updates_in
 from .leaderboard_costs import TOKENS, run_costs
 from .leaderboard_models import names_of, recipe_of

@@ -22,7 +22,7 @@ from hf_seqmix.training.results import Result
 from hf_seqmix.training.tables import results_table
 
 from .benchmark_inputs import common_arguments, default_device, fingerprint, open_model, short_names
-from .benchmark_training import LOG, Report, origin, select, write_report
+from .benchmark_results import LOG, Report, origin, select, write_report
 from .listops_operators import (
     PLACES,
     ROWS_TO_COUNT,

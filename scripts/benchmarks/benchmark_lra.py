@@ -16,16 +16,9 @@ from hf_seqmix.training import merge_recipes, read_recipe
 
 from . import lra_pretraining
 from .benchmark_inputs import default_device
-from .benchmark_training import (
-    SCRIPTS,
-    Job,
-    Report,
-    make_run,
-    select,
-    train_all,
-    training_arguments,
-    write_report,
-)
+from .benchmark_jobs import SCRIPTS, Job, make_run
+from .benchmark_results import Report, select, write_report
+from .benchmark_training import train_all, training_arguments
 from .listops_operators import ONE_OPERATOR, PLACES, one_operator, score_operators
 from .lra_data import TaskData, data_folders, prepare_task
 from .lra_report import describe, measure, published, rules

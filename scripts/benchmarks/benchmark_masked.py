@@ -32,7 +32,7 @@ from .benchmark_inputs import (
     prepare_kernels,
     short_names,
 )
-from .benchmark_training import LOG, Report, origin, write_report
+from .benchmark_results import LOG, Report, origin, write_report
 
 TASK = "masked language modeling"
 TABLE = {

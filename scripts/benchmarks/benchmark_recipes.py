@@ -18,17 +18,9 @@ from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from .benchmark_inputs import default_device, first_bytes
-from .benchmark_training import (
-    RATES,
-    Job,
-    Report,
-    check_jobs,
-    keep_test_bytes,
-    make_run,
-    train_all,
-    training_arguments,
-    write_report,
-)
+from .benchmark_jobs import RATES, Job, make_run
+from .benchmark_results import Report, keep_test_bytes, write_report
+from .benchmark_training import check_jobs, train_all, training_arguments
 from .equal_seconds import timings_table, updates_in
 from .recipes_report import CHOSEN_BY, LONGER, PLAIN, best_factor, describe
 from .recipes_variants import check_variants, parse_variants, refuse_fixed, sections_of, training_names

@@ -14,7 +14,7 @@ from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result, Summary, summarize
 from hf_seqmix.training.tables import results_table
 
-from .benchmark_training import Report
+from .benchmark_results import Report
 
 BEGIN = "<!-- benchmark results: begin -->"
 END = "<!-- benchmark results: end -->"

@@ -20,7 +20,7 @@ from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import results_table
 from hf_seqmix.training.timing import in_fresh_process
 
-from .benchmark_training import LOG, Report, origin, select, write_report
+from .benchmark_results import LOG, Report, origin, select, write_report
 from .tradeoff_models import NUM_LABELS, Contest, measure, same_setting, smallest_batch
 
 COLUMNS = {

@@ -7,7 +7,7 @@ from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
 
-from .benchmark_training import select
+from .benchmark_results import select
 
 PUBLISHED = {
     # Moreno, Mei, Walters 2023 (arXiv 2305.09028), table 1: validation, test, millions of parameters

@@ -20,7 +20,7 @@ from hf_seqmix.training.run import Run
 
 from . import benchmark_language, benchmark_masked
 from .benchmark_inputs import first_bytes, text_hash
-from .benchmark_training import Report, select
+from .benchmark_results import Report, select
 
 MASKED_SHARE = 0.15
 GAP_SEED = 0  # the gaps are the same for all models of a tokenizer

@@ -15,7 +15,8 @@ from pathlib import Path
 from hf_seqmix._files import write_json
 from hf_seqmix.training.tables import markdown_table
 
-from .benchmark_training import RATES, Job, train, trial_of
+from .benchmark_jobs import RATES, Job, train
+from .run_costs import trial_of
 
 TIMINGS = "timings.json"
 """File of an output folder: kind of a job -> seconds of an update in each trial. A resumed benchmark reads it."""

@@ -11,7 +11,7 @@ from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.tables import results_table
 
-from .benchmark_training import select
+from .benchmark_results import select
 
 
 @dataclass(frozen=True)

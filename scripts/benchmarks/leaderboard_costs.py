@@ -24,7 +24,7 @@ from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.timing import Clock, Timed, in_fresh_process, interleave, medians_ms, peak_bytes
 
-from .benchmark_training import LOG, Report, origin
+from .benchmark_results import LOG, Report, origin
 from .leaderboard_models import language_recipe
 
 WARM, NEW_TOKENS = 8, 64

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from hf_seqmix.training import config_from_overrides, merge_recipes, read_recipe
 
-from .benchmark_training import SCRIPTS
+from .benchmark_jobs import SCRIPTS
 
 RECIPES = SCRIPTS / "recipes" / "leaderboard"
 REFERENCE = "tnn"

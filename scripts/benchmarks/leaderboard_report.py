@@ -10,7 +10,7 @@ from hf_seqmix.analysis.inside.page import Section, write_page
 from hf_seqmix.training.results import Result, summarize
 from hf_seqmix.training.tables import results_table
 
-from .benchmark_training import select
+from .benchmark_results import select
 from .leaderboard_plots import Point, kind_of, plot_against, plot_heat, plot_ranking
 from .leaderboard_runs import CHOSEN_BY, LANGUAGE
 from .leaderboard_tasks import TASKS

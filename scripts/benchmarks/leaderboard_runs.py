@@ -9,8 +9,8 @@ from typing import Any
 from hf_seqmix.training import merge_recipes
 from hf_seqmix.training.results import Result, group_results
 
+from .benchmark_jobs import RATES, Job, make_run
 from .benchmark_recipes import measure as measure_recipe
-from .benchmark_training import RATES, Job, make_run
 from .leaderboard_models import language_recipe, small_recipe
 from .leaderboard_scoring import score_cases, score_text
 from .leaderboard_tasks import TASKS

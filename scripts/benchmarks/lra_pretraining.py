@@ -29,7 +29,7 @@ from hf_seqmix.data import build_tokenizer, listops_values
 from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification, load_labelled
 from hf_seqmix.training.run import Run
 
-from .benchmark_training import REPLACED, Job
+from .benchmark_jobs import REPLACED, Job
 
 TASKS = ("listops", "text", "retrieval")
 """Tasks of texts. pretrain.py has no objective for the pixels of the others."""

@@ -8,7 +8,8 @@ from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
 
-from .benchmark_training import PRETRAINED, Report, select
+from .benchmark_jobs import PRETRAINED
+from .benchmark_results import Report, select
 from .listops_operators import operator_results
 from .lra_sizes import TOEPLITZ
 

@@ -11,7 +11,7 @@ from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.training.results import Result, summarize
 from hf_seqmix.training.tables import markdown_table, results_table
 
-from .benchmark_training import select
+from .benchmark_results import select
 
 LONGER = 4
 """Times the length of training at which a model is scored on the test split, too."""

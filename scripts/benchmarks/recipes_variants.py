@@ -9,7 +9,7 @@ from hf_seqmix.training import check_fields, parse_overrides
 from hf_seqmix.training.spelling import allowed_names
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
-from .benchmark_training import RATES
+from .benchmark_jobs import RATES
 from .recipes_report import PLAIN
 
 LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")

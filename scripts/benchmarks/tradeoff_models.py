@@ -24,7 +24,7 @@ from hf_seqmix.training.run import Run
 from hf_seqmix.training.timing import Clock, interleave, medians_ms, peak_bytes
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
-from .benchmark_training import PRETRAINED
+from .benchmark_jobs import PRETRAINED
 
 NUM_LABELS = {"listops": 10, "text": 2, "retrieval": 2, "image": 10, "pathfinder": 2, "path-x": 2}
 IMAGES = ("image", "pathfinder", "path-x")

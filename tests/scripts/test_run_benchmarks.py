@@ -329,7 +329,7 @@ def test_bad_arguments(script, checkpoints, text_file, tmp_path, capsys):
 
 
 def test_sigterm_ends_the_training_process_too(script, tmp_path):
-    training = importlib.import_module("benchmarks.benchmark_training")
+    jobs = importlib.import_module("benchmarks.benchmark_jobs")
     child = tmp_path / "child.py"
     child.write_text(
         "import os, pathlib, signal, time\n"
@@ -339,7 +339,7 @@ def test_sigterm_ends_the_training_process_too(script, tmp_path):
     )
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(SystemExit, match="130"), interruptible("stopped"):
-        training.train(training.Job("run", str(child), Run("any")), tmp_path / "run")
+        jobs.train(jobs.Job("run", str(child), Run("any")), tmp_path / "run")
     with pytest.raises(ProcessLookupError):
         os.kill(int((tmp_path / "pid").read_text()), 0)
     assert signal.getsignal(signal.SIGTERM) is before

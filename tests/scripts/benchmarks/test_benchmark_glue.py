@@ -28,7 +28,8 @@ def script():
 @pytest.fixture
 def trained(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the runs, which train in this process: starting another for each takes longer than its training."""
-    training, finetune = (importlib.import_module(name) for name in ("benchmarks.benchmark_training", "finetune"))
+    names_of_modules = ("benchmarks.benchmark_training", "benchmarks.run_costs", "finetune")
+    training, costs, finetune = map(importlib.import_module, names_of_modules)
     names: list[str] = []
 
     def train(job, folder):
@@ -41,7 +42,8 @@ def trained(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[str]:
             return str(error)
         return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
-    monkeypatch.setattr(training, "train", train)
+    for module in (training, costs):
+        monkeypatch.setattr(module, "train", train)
     return names
 
 

@@ -31,6 +31,7 @@ def scripts() -> Any:
             "run_benchmarks",
             "benchmarks.benchmark_lra",
             "benchmarks.benchmark_training",
+            "benchmarks.run_costs",
             "benchmarks.lra_data",
             "finetuning.models",
             "finetuning.arguments",
@@ -70,7 +71,8 @@ def trained(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         calls.append(job)
         return results(0.5 + job.run.seed / 10) if job.run.model["model_type"] != "ipa" else "no memory"
 
-    monkeypatch.setattr(scripts.benchmark_training, "train", train)
+    for module in (scripts.benchmark_training, scripts.run_costs):
+        monkeypatch.setattr(module, "train", train)
     return calls
 
 

@@ -43,14 +43,14 @@ TINY = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
 
 def make_run(family, seed=0, task="listops", batch=4, **data):
     """A run as the benchmark `lra` makes it, at a tiny size."""
-    training = importlib.import_module("benchmarks.benchmark_training")
+    jobs = importlib.import_module("benchmarks.benchmark_jobs")
     recipe = read_recipe(SCRIPTS / "recipes" / "lra" / f"{task}.yaml", family=family)
     changes = {
         "model": {"config_overrides": TINY},
         "data": {"train_file": f"OUTPUT/{task}-{seed}/train.parquet", **data},
         "training": {"per_device_train_batch_size": batch, "max_steps": 4},
     }
-    return training.make_run(
+    return jobs.make_run(
         task, recipe, changes, arguments=argparse.Namespace(training=[], config_overrides=[]), seed=seed
     )
 

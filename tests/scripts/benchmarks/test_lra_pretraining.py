@@ -22,7 +22,7 @@ from hf_seqmix.data import build_tokenizer, evaluate_listops
 from hf_seqmix.data.labelled import TokenClassification
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
-NAMES = ("run_benchmarks", "benchmark_lra", "benchmark_training", "lra_data", "lra_pretraining")
+NAMES = ("run_benchmarks", "benchmark_lra", "benchmark_jobs", "benchmark_training", "lra_data", "lra_pretraining")
 
 
 @pytest.fixture(scope="module")
@@ -214,15 +214,15 @@ def test_the_second_stage_starts_where_the_first_ended(
         (folder / "results.json").write_text(json.dumps({"by": calls[-1][0]}))
         return SimpleNamespace(returncode=int("fails" in command[5]))
 
-    monkeypatch.setattr(scripts.benchmark_training.subprocess, "run", run)
+    monkeypatch.setattr(scripts.benchmark_jobs.subprocess, "run", run)
     job, folder = job_of(scripts, reviews, "tnn", tmp_path), tmp_path / "run"
-    found = scripts.benchmark_training.train(job, folder)
+    found = scripts.benchmark_jobs.train(job, folder)
     assert found == {"by": "finetune.py", "pretraining": {"by": "pretrain.py"}}
     assert [script for script, _ in calls] == ["pretrain.py", "finetune.py"]
     assert calls[0][1]["objective"] == "masked" and calls[1][1] == {"model": str(folder / "pretraining")}
-    scripts.benchmark_training.train(job, folder)
+    scripts.benchmark_jobs.train(job, folder)
     assert len(calls) == 3  # a first stage that has ended is not repeated
-    assert "pretrain.py ended with status 1" in scripts.benchmark_training.train(job, tmp_path / "fails")
+    assert "pretrain.py ended with status 1" in scripts.benchmark_jobs.train(job, tmp_path / "fails")
 
 
 def test_both_rows_stand_beside_each_other(

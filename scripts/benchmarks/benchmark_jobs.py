@@ -1,0 +1,148 @@
+"""A training of a benchmark: what it runs and depends on, in a process of its own."""
+
+import argparse
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from hf_seqmix import __version__
+from hf_seqmix._files import write_json
+from hf_seqmix.training import merge_recipes, parse_overrides, run_from_recipe
+from hf_seqmix.training.run import Run
+
+SCRIPTS = Path(__file__).resolve().parents[1]
+_OTHER_LENGTHS = ("num_train_epochs", "max_tokens", "schedule_steps")
+REPLACED = {
+    "max_steps": ("max_seconds", "warmup_steps", *_OTHER_LENGTHS),
+    "max_seconds": ("max_steps", *_OTHER_LENGTHS),
+}
+"""How long a run is -> the settings whose place that takes: the length said otherwise, or laid out for another one."""
+
+OPTIONS = {"seed": "--seeds", "output_dir": "--output-dir"}
+"""Training argument -> the option that says it for every run."""
+
+RATES = ("learning_rate", "muon_learning_rate", "kernel_learning_rate")
+
+PRETRAINED = "pretraining"
+"""Folder of a run's first stage, in the folder of the run."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training.
+
+    Attributes:
+        name: as a path below the output folder, such as "listops/fd_tnn/seed-0"; tells the jobs apart.
+        script: of the folder `scripts`; takes the run as `--recipe`, writes results.json, and knows `--resume`.
+        run: what runs, with this machine's files.
+        labels: fields that all results of the job share, such as model, size and setting.
+        updates: of the training, where the number is known beforehand.
+        contents: what tells the files that the run names from others of the same name, where files may change.
+        probe: measures the finished run, whose folder it gets; what it returns is added to the run's results.
+        before: a stage that makes the weights from which the run starts, its model otherwise the same.
+        start: makes of the folder of that stage the model that the run starts from; the folder itself by default.
+    """
+
+    name: str
+    script: str
+    run: Run
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    updates: int | None = None
+    contents: Mapping[str, str | None] = field(default_factory=dict)
+    probe: Callable[[Path], Mapping[str, Any]] | None = None
+    before: "Job | None" = None
+    start: Callable[[Path], Path] | None = None
+
+    def portable(self, output_dir: Path) -> Run:
+        """Return the run without this machine's folders: what its results are known by."""
+        sections = {name: _portable(getattr(self.run, name), output_dir) for name in ("model", "data", "training")}
+        if self.before is not None:
+            first = self.before.portable(output_dir)
+            stage = {
+                "script": self.before.script,
+                "model": first.model,
+                "data": first.data,
+                "training": first.training,
+            }
+            if self.start is not None:
+                stage["start"] = self.start.__name__
+            sections["training"] = {**sections["training"], PRETRAINED: stage}
+        return replace(self.run, **sections)
+
+    def key(self, benchmark: str, output_dir: Path) -> dict[str, Any]:
+        """Return what the results of the job depend on."""
+        run = self.portable(output_dir).digest
+        key = {"benchmark": benchmark, "version": __version__, "name": self.name, "script": self.script, "run": run}
+        return {**key, "contents": dict(self.contents)} if self.contents else key
+
+    def folder(self, output_dir: Path) -> Path:
+        """Return where the job writes: another folder for another run, so that none is resumed with other settings."""
+        words = json.dumps([self.script, self.portable(output_dir).digest, dict(self.contents)])
+        return output_dir / "runs" / f"{self.name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
+
+
+def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: argparse.Namespace, seed: int) -> Run:
+    """Return the run of recipes, the later of equal settings winning, and of what the command line adds.
+
+    Where a recipe says how long to train, the settings of the recipes before it that `REPLACED` names are left out.
+
+    Raises:
+        ValueError: `--training` says what an option of its own says.
+    """
+    added: dict[str, dict[str, Any]] = {"training": parse_overrides(arguments.training)}
+    for name, option in OPTIONS.items():
+        if name in added["training"]:
+            raise ValueError(f"--training says {name}, which would have no effect: give {option}.")
+    if arguments.config_overrides:
+        added["model"] = {"config_overrides": parse_overrides(arguments.config_overrides)}
+    merged: dict[str, dict[str, Any]] = {}
+    for recipe in (*recipes, added):
+        for length, others in REPLACED.items():
+            if recipe.get("training", {}).get(length) is not None:
+                for name in others:
+                    merged.get("training", {}).pop(name, None)
+        merged = merge_recipes(merged, recipe)
+    return run_from_recipe(task, merged, seed)
+
+
+def _portable(value: Any, output_dir: Path) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _portable(entry, output_dir) for name, entry in value.items()}
+    if isinstance(value, list):
+        return [_portable(entry, output_dir) for entry in value]
+    if not isinstance(value, str) or os.sep not in value:
+        return value
+    path = Path(value)
+    for folder, name in ((output_dir.absolute(), "OUTPUT"), (SCRIPTS.parent, ".")):
+        if path.absolute().is_relative_to(folder) and path.exists():
+            return str(Path(name) / path.absolute().relative_to(folder))
+    return f"DATA/{path.parent.name}/{path.name}" if path.is_absolute() else value
+
+
+def train(job: Job, folder: Path) -> dict[str, Any] | str:
+    """Run the script, its progress on this standard error, and return its results.json, or what went wrong."""
+    folder.mkdir(parents=True, exist_ok=True)
+    run, stages = job.run, {}
+    if job.before is not None:
+        finished = folder / PRETRAINED / "results.json"
+        first = json.loads(finished.read_text(encoding="utf-8")) if finished.is_file() else None
+        first = first or train(job.before, folder / PRETRAINED)
+        if isinstance(first, str):
+            return first
+        start = folder / PRETRAINED if job.start is None else job.start(folder / PRETRAINED)
+        run, stages = replace(run, model={"model": str(start)}), {PRETRAINED: first}
+    write_json(folder / "run.json", run.to_json())
+    command = [sys.executable, str(SCRIPTS / job.script), "--recipe", str(folder / "run.json")]
+    command += ["--output-dir", str(folder), "--resume"]
+    with open(folder / "output.txt", "w", encoding="utf-8") as file:
+        done = subprocess.run(command, stdout=file, env=os.environ | {"TOKENIZERS_PARALLELISM": "false"}, check=False)
+    if done.returncode:
+        return f"{job.script} ended with status {done.returncode}; its last words are above, its folder is {folder}"
+    found = {**json.loads((folder / "results.json").read_text(encoding="utf-8")), **stages}
+    return found if job.probe is None else {**found, **job.probe(folder)}
