@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer, set_
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, not_negative, positive
 
 Message = dict[str, str]
 
@@ -69,9 +69,9 @@ def main(argv: Sequence[str] | None = None) -> list[Message]:
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--message", action="append", help="say this instead of what is typed; may be repeated")
     parser.add_argument("--system", help="a system message before all others")
-    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--max-new-tokens", type=positive, default=128)
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=not_negative, default=0)
     arguments = parser.parse_args(argv)
     if arguments.temperature < 0:
         parser.error(f"--temperature is {arguments.temperature}; it must be at least 0.")

@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, positive
 
 TASKS = Path(__file__).parent / "lm_eval_task"
 
@@ -36,9 +36,9 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--tasks", nargs="+", help="by default those of --include-path")
     parser.add_argument("--include-path", default=str(TASKS), help="folder of task files")
-    parser.add_argument("--limit", type=int, help="examples of each task")
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--max-length", type=int, help="tokens of context; by default the model's")
+    parser.add_argument("--limit", type=positive, help="examples of each task")
+    parser.add_argument("--batch-size", type=positive, default=8)
+    parser.add_argument("--max-length", type=positive, help="tokens of context; by default the model's")
     arguments = parser.parse_args(argv)
     import lm_eval
     from lm_eval.models.huggingface import HFLM

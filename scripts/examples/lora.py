@@ -53,13 +53,13 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--train-file", default=__file__, help="text to learn")
     parser.add_argument("--output-dir", type=new_folder, default="runs/lora")
-    parser.add_argument("--rank", type=int, default=8)
+    parser.add_argument("--rank", type=positive, default=8)
     parser.add_argument(
         "--target-modules", nargs="+", default=["all-linear"], help="names of linear layers, or all-linear"
     )
     parser.add_argument("--max-steps", type=positive, default=40)
     parser.add_argument("--learning-rate", type=float, default=1e-2)
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--batch-size", type=positive, default=8)
     parser.add_argument("--length", type=positive, help="tokens in a row; by default the model's context")
     parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
     arguments = parser.parse_args(argv)

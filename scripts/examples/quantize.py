@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, TorchAoConfig
 
 from hf_seqmix.hub import open_checkpoint
-from hf_seqmix.training.command import explained, new_folder
+from hf_seqmix.training.command import explained, new_folder, positive
 
 
 def stored_bytes(tensor: Tensor) -> int:
@@ -48,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--output", type=new_folder, metavar="FOLDER", help="where the quantized model is written; nowhere by default"
     )
     parser.add_argument("--prompt", help="text to continue; masked language models do not generate")
-    parser.add_argument("--max-new-tokens", type=int, default=32, help="tokens to generate")
+    parser.add_argument("--max-new-tokens", type=positive, default=32, help="tokens to generate")
     return parser
 
 

@@ -112,12 +112,14 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--output-dir", type=new_folder, default="runs/sft")
     parser.add_argument("--max-steps", type=positive, default=60)
     parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--batch-size", type=int, default=6)
+    parser.add_argument("--batch-size", type=positive, default=6)
     parser.add_argument(
-        "--max-length", type=int, help="tokens of an example or of a packed row; by default the context of the model"
+        "--max-length",
+        type=positive,
+        help="tokens of an example or of a packed row; by default the context of the model",
     )
     parser.add_argument("--packing", action="store_true", help="several examples to a row, each read alone")
-    parser.add_argument("--lora-rank", type=int, help="train low-rank adapters of this rank, not the weights")
+    parser.add_argument("--lora-rank", type=positive, help="train low-rank adapters of this rank, not the weights")
     parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
     arguments = parser.parse_args(argv)
 

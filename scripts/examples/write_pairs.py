@@ -15,7 +15,7 @@ from pathlib import Path
 
 from hf_seqmix._files import whole_files
 from hf_seqmix.data import rewritten_pairs
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import explained, not_negative, positive
 
 
 @explained("write_pairs.py")
@@ -27,7 +27,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("texts", nargs="+", type=Path, help="files of text in UTF-8")
     parser.add_argument("--output", type=Path, required=True, help="a file whose name ends in .parquet")
     parser.add_argument("--rows", type=positive, default=60_000, help="pairs (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed draws other pairs (default: %(default)s)")
+    parser.add_argument(
+        "--seed", type=not_negative, default=0, help="another seed draws other pairs (default: %(default)s)"
+    )
     arguments = parser.parse_args(argv)
     output = arguments.output
     if output.suffix != ".parquet":

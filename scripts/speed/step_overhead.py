@@ -95,16 +95,16 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command and return its rows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=FAMILIES, default=list(FAMILIES))
-    parser.add_argument("--prompt", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=24, help="to generate in a call, at least 3")
-    parser.add_argument("--hidden-size", type=int, default=256, help="a multiple of 64")
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--prompt", type=positive, default=4)
+    parser.add_argument("--tokens", type=positive, default=24, help="to generate in a call, at least 3")
+    parser.add_argument("--hidden-size", type=positive, default=256, help="a multiple of 64")
+    parser.add_argument("--layers", type=positive, default=4)
+    parser.add_argument("--rounds", type=positive, default=20)
     parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument("--output-dir", default="runs/step-overhead")
     arguments = parser.parse_args(argv)
-    if arguments.tokens < 3 or arguments.rounds < 1 or arguments.hidden_size % 64:
-        parser.error("--tokens must be at least 3, --rounds at least 1, and --hidden-size a multiple of 64.")
+    if arguments.tokens < 3 or arguments.hidden_size % 64:
+        parser.error("--tokens must be at least 3, and --hidden-size a multiple of 64.")
     torch.set_num_threads(arguments.threads)
     prompt = torch.randint(3, VOCABULARY, (1, arguments.prompt), generator=torch.Generator().manual_seed(1))
     names = ["llama", *(name for name in arguments.models if name != "llama")]

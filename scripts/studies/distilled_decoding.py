@@ -26,7 +26,7 @@ from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.figures import draw_grid, legend_below, line
 from hf_seqmix.data.text import load_corpus
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import explained, not_negative, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, interleave, medians_ms
@@ -249,12 +249,12 @@ def build_parser() -> argparse.ArgumentParser:
     cards = ["model_cards/tnn-python-2m", "model_cards/fd-tnn-python-2m"]
     parser.add_argument("--models", nargs="+", default=cards, metavar="PATH", help="checkpoints")
     parser.add_argument("--tolerances", type=float, nargs="+", default=[1e-1, 1e-2, 1e-3, 1e-4])
-    parser.add_argument("--exact-taps", type=int, nargs="+", default=[16, 64])
+    parser.add_argument("--exact-taps", type=not_negative, nargs="+", default=[16, 64])
     parser.add_argument("--dataset", default="embedded:python-stdlib", help="whose split `test` is scored")
-    parser.add_argument("--documents", type=int, help="how many of its texts; all by default")
-    parser.add_argument("--context-length", type=int, default=1024, help="tokens of a block of the text")
-    parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 4096, 16384], help="of caches")
-    parser.add_argument("--rounds", type=int, default=0, help="of timing; 0 for none")
+    parser.add_argument("--documents", type=positive, help="how many of its texts; all by default")
+    parser.add_argument("--context-length", type=positive, default=1024, help="tokens of a block of the text")
+    parser.add_argument("--lengths", type=positive, nargs="+", default=[256, 1024, 4096, 16384], help="of caches")
+    parser.add_argument("--rounds", type=not_negative, default=0, help="of timing; 0 for none")
     parser.add_argument("--threads", type=positive, default=1, help="of the CPU")
     parser.add_argument("--output-dir", type=Path, required=True, help="where results, tables and the plot go")
     return parser

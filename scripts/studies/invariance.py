@@ -35,7 +35,7 @@ from hf_seqmix.models.auto import FAMILIES
 from hf_seqmix.ops import batch_invariant, forced
 from hf_seqmix.ops.ski import native
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import explained, not_negative, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave, medians_ms
@@ -258,9 +258,9 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     )
     parser.add_argument("--families", nargs="+", choices=families, default=families)
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--hidden-size", type=int, default=64)
-    parser.add_argument("--length", type=int, default=150, help="tokens of the longest row, at least 64")
-    parser.add_argument("--rounds", type=int, default=7, help="of timing; 0 for none")
+    parser.add_argument("--hidden-size", type=positive, default=64)
+    parser.add_argument("--length", type=positive, default=150, help="tokens of the longest row, at least 64")
+    parser.add_argument("--rounds", type=not_negative, default=7, help="of timing; 0 for none")
     parser.add_argument("--threads", type=positive, default=1, help="of the CPU")
     parser.add_argument("--output-dir", type=Path, required=True, help="where results and tables go")
     arguments = parser.parse_args(argv)
