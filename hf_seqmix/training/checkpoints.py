@@ -7,7 +7,6 @@ import re
 import shutil
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -286,23 +285,28 @@ def _remove(checkpoint: Path) -> None:
 
 
 def later_checkpoints(folder: str | Path, checkpoint: str | Path) -> list[Path]:
-    """Return the checkpoints of a run after one of its own, the newest first; none for a checkpoint of elsewhere."""
+    """Return the checkpoints of a run after one of its own, the newest first; none for a checkpoint of elsewhere.
+
+    After a checkpoint that was set aside come those of its step and more.
+    """
     checkpoint = Path(checkpoint)
-    if checkpoint.resolve().parent != Path(folder).resolve():
+    own = re.fullmatch(r"(superseded-(?:\d+-)?)?checkpoint-(\d+)", checkpoint.name)
+    if own is None or checkpoint.resolve().parent != Path(folder).resolve():
         return []
-    return list(takewhile(lambda path: path.name != checkpoint.name, saved_checkpoints(folder)))
+    first = int(own[2]) + (own[1] is None)
+    return [path for path in saved_checkpoints(folder) if int(path.name.rpartition("-")[2]) >= first]
 
 
 def set_aside_later(folder: str | Path, checkpoint: str | Path) -> list[Path]:
-    """Rename the checkpoints of a run after `checkpoint` to `superseded-checkpoint-STEP`, and returns their new names.
+    """Rename the checkpoints of a run after `checkpoint` to `superseded-checkpoint-STEP`, and return their new names.
 
     A run that goes back and on another way would later be continued from those of the first way, which have higher
-    steps.
+    steps. Where that name is taken, by an earlier way or by `checkpoint` itself, it is `superseded-2-checkpoint-STEP`.
     """
     aside = []
     for path in later_checkpoints(folder, checkpoint):
-        target = path.with_name(f"superseded-{path.name}")
-        shutil.rmtree(target, ignore_errors=True)
+        names = (f"superseded-{number}{path.name}" for number in ("", *(f"{n}-" for n in range(2, 1000))))
+        target = next(free for name in names if not (free := path.with_name(name)).exists())
         path.rename(target)
         aside.append(target)
     return aside

@@ -17,7 +17,7 @@ from .tables import markdown_table
 __all__ = ["ResultFile", "read_results", "write_report", "write_results"]
 
 
-_LINE_START = '{"key": '
+_LINE_START = b'{"key": '
 """How every line begins, by which a line cut short is told from a line of another file."""
 
 
@@ -40,8 +40,8 @@ class ResultFile:
         self._groups: dict[str, list[Result]] = {}
         if not self.path.exists():
             return
-        lines = self.path.read_text(encoding="utf-8").splitlines(keepends=True)
-        cut = lines.pop() if lines and not lines[-1].endswith("\n") else ""
+        content = self.path.read_bytes()
+        lines, cut = _split_lines(content)
         for number, line in enumerate(lines, start=1):
             key, group = _read_line(line, f"{self.path}, line {number}")
             self._groups.pop(canonical(key), None)
@@ -49,7 +49,10 @@ class ResultFile:
         if cut:
             if not (cut.startswith(_LINE_START) or _LINE_START.startswith(cut)):
                 raise ValueError(f"{self.path}, line {len(lines) + 1} is not of a file of results: give another path.")
-            os.truncate(self.path, self.path.stat().st_size - len(cut.encode("utf-8")))
+            os.truncate(self.path, self.path.stat().st_size - len(cut))
+        elif content and not content.endswith(b"\n"):
+            with open(self.path, "ab") as file:
+                file.write(b"\n")
 
     @property
     def results(self) -> list[Result]:
@@ -93,12 +96,10 @@ def read_results(paths: Iterable[str | os.PathLike[str]] | str | os.PathLike[str
     for path in map(Path, paths):
         own: dict[tuple[Any, ...], Result] = {}
         try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        except (OSError, ValueError) as error:
+            lines, _ = _split_lines(path.read_bytes())
+        except OSError as error:
             raise ValueError(f"{path} cannot be read as a file of results: {error}.") from error
         for number, line in enumerate(lines, start=1):
-            if number == len(lines) and not line.endswith("\n"):
-                break  # cut short by a kill
             own |= {result.key: result for result in _read_line(line, f"{path}, line {number}")[1]}
         for key, result in own.items():
             known = found.setdefault(key, (result, path))
@@ -177,7 +178,21 @@ def _without_shared(
     return shared, [{name: value for name, value in entry.items() if name not in shared} for entry in entries]
 
 
-def _read_line(line: str, where: str) -> tuple[Mapping[str, Any], list[Result]]:
+def _split_lines(content: bytes) -> tuple[list[bytes], bytes]:
+    """Return the whole lines of a file, and what a kill has left of the last one.
+
+    Lines end in a newline and nothing else: JSON may hold other characters that end lines of a text. A last line
+    without a newline that is whole JSON was cut by no kill.
+    """
+    *lines, last = content.split(b"\n")
+    try:
+        json.loads(last)
+    except ValueError:
+        return lines, last
+    return [*lines, last], b""
+
+
+def _read_line(line: bytes, where: str) -> tuple[Mapping[str, Any], list[Result]]:
     """Return key and results of a line.
 
     Raises:

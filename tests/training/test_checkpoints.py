@@ -247,4 +247,18 @@ def test_later_checkpoints_are_set_aside_when_a_run_goes_back(tmp_path: Path) ->
     assert all(fault_of(path) is None for path in aside)
     other = sealed(tmp_path / "other", 0)
     assert set_aside_later(tmp_path, other) == []
+    assert set_aside_later(tmp_path, tmp_path / "other") == []
     assert steps(tmp_path) == [1]
+
+
+def test_a_run_goes_back_to_what_was_set_aside(tmp_path: Path) -> None:
+    for step in (10, 30, 40):
+        sealed(tmp_path, step)
+    set_aside_later(tmp_path, tmp_path / "checkpoint-10")
+    (tmp_path / "superseded-checkpoint-30" / "first").touch()
+    for step in (30, 40):
+        sealed(tmp_path, step)
+    aside = set_aside_later(tmp_path, tmp_path / "superseded-checkpoint-30")
+    assert [path.name for path in aside] == ["superseded-2-checkpoint-40", "superseded-2-checkpoint-30"]
+    assert (tmp_path / "superseded-checkpoint-30" / "first").exists()
+    assert steps(tmp_path) == [10]

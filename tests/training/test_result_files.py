@@ -54,6 +54,36 @@ def test_line_cut_short_by_a_kill_is_dropped(tmp_path):
     assert [found.value for found in ResultFile(path).results] == [1.5, 3.5]
 
 
+def test_a_line_cut_inside_a_character_is_dropped(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    log = ResultFile(path)
+    log.append({"n": 1}, result(1.5))
+    log.append({"n": 2}, result(2.5, model="modèle", seed=2))
+    content = path.read_bytes()
+    path.write_bytes(content[: content.rindex("è".encode()) + 1])
+    assert [found.value for found in read_results(path)] == [1.5]
+    assert [found.value for found in ResultFile(path).results] == [1.5]
+    assert path.read_bytes().endswith(b"\n")
+
+
+def test_other_ends_of_lines_within_a_text_end_none(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    group = [result(1.5, setting={"prompt": "one\u2028two\u2029three\x85four\r\nfive"})]
+    ResultFile(path).append({"n": 1}, group)
+    assert ResultFile(path).results == read_results(path) == group
+
+
+def test_a_whole_last_line_without_its_end_is_kept(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    log = ResultFile(path)
+    for number in (1, 2):
+        log.append({"n": number}, result(number, seed=number))
+    path.write_bytes(path.read_bytes().rstrip())
+    assert [found.value for found in read_results(path)] == [1, 2]
+    ResultFile(path).append({"n": 3}, result(3, seed=3))
+    assert [found.value for found in read_results(path)] == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
