@@ -41,6 +41,9 @@ class HistoryLayer(HeldLayer):
         keys = self.keys
         by_copying = torch.is_grad_enabled() or torch.compiler.is_compiling()
         if by_copying or keys is None or not keys.numel() or keys.dtype != key_states.dtype:
+            wants_grad = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+            if keys is not None and wants_grad and keys.is_inference():
+                self.keys = keys.clone()  # inputs read in inference mode may not be saved for derivatives
             return super().update(key_states, value_states)
         batch, _, held, channels = keys.shape
         self._check_rows(batch, key_states)

@@ -60,11 +60,14 @@ class ModesLayer(HistoryLayer):
     def decodes(self, count: int, layout: TokenLayout, decoder: ModalDecoder) -> bool:
         """Return whether `update` mixes new tokens itself: any number of tokens, wherever pads are.
 
-        Where a graph is traced or the order of sums is fixed, a layer without a state goes on as a history.
+        Where a graph is traced, derivatives are wanted, which modes do not have of the kernel, or the order of sums is
+        fixed, a layer without a state goes on as a history.
         """
         if self.state is not None:
             return True
-        return decoder.has_modes and not (torch.compiler.is_compiling() or is_batch_invariant())
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_batch_invariant():
+            return False
+        return decoder.has_modes
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Add new inputs after those held.

@@ -87,7 +87,9 @@ def _walk(path: Path, file_format: str | None) -> Iterator[Path]:
         found = [
             p
             for p in sorted(path.rglob("*"))
-            if p.is_file() and not p.name.startswith(".") and (file_format or p.suffix.lower() in FORMATS)
+            if p.is_file()
+            and not any(part.startswith(".") for part in p.relative_to(path).parts)
+            and (file_format or p.suffix.lower() in FORMATS)
         ]
         if not found:
             raise ValueError(f"the folder {path} holds no data files; files ending in {', '.join(FORMATS)} are read.")

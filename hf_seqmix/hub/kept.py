@@ -43,8 +43,8 @@ def write_weights(model: SeqMixPreTrainedModel, processor: Any, folder: str | Pa
         new.mkdir()
         model.save_pretrained(new)
         save_processor(processor, new)
-        for path in new.iterdir():
-            path.chmod(0o644)
+        for path in new.rglob("*"):
+            path.chmod(0o755 if path.is_dir() else 0o644)
         if place.exists():
             _copy_others(place, new)
         try:

@@ -39,10 +39,12 @@ class SeqMixClassifier(SeqMixHead):
         if problem is None and (self.num_labels == 1 or labels.is_floating_point()):
             problem = "regression" if self.num_labels == 1 else "multi_label_classification"
         if problem in ("regression", "multi_label_classification"):
-            labels = labels.to(logits.dtype)
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config)
+            dtype = torch.promote_types(logits.dtype, torch.float32)  # half precision would round the labels
+            loss = self.loss_function(labels=labels.to(dtype), pooled_logits=logits.to(dtype), config=self.config)
+            if num_items_in_batch is None:
+                return loss
             # The library's loss is a mean over this batch's numbers; accumulation wants the share of all of them.
-            return loss if num_items_in_batch is None else loss * labels.numel() / num_items_in_batch
+            return loss * labels.numel() / torch.as_tensor(num_items_in_batch, device=loss.device)
         return self.loss_function(
             labels=labels,
             pooled_logits=logits,
@@ -230,7 +232,9 @@ class SeqMixForQuestionAnswering(SeqMixHead):
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start_logits, end_logits, start_positions, end_positions, **kwargs)
+            length = start_logits.shape[1]  # the library ignores this position, and takes those below 0 for 0
+            positions = (torch.where(p < 0, length, p) for p in (start_positions, end_positions))
+            loss = self.loss_function(start_logits, end_logits, *positions, **kwargs)
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,
@@ -253,13 +257,15 @@ def _square_error(
         labels = labels.unsqueeze(-1)
     if labels.shape != logits.shape:
         raise ValueError(f"labels have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}.")
-    dtype = torch.promote_types(logits.dtype, torch.float32)
-    errors = logits.to(dtype) - labels.to(dtype)
-    count = torch.as_tensor(errors.numel(), device=errors.device)
+    dtype, device = torch.promote_types(logits.dtype, torch.float32), logits.device
+    errors = logits.to(dtype) - labels.to(device, dtype)
+    count = torch.as_tensor(errors.numel(), device=device)
     if attention_mask is not None:
-        real = (attention_mask != 0).unsqueeze(-1)
+        real = (attention_mask.to(device) != 0).unsqueeze(-1)
         errors, count = errors.masked_fill(~real, 0), real.sum().clamp(min=1) * logits.shape[-1]
-    return errors.square().sum() / (count if num_items_in_batch is None else num_items_in_batch)
+    if num_items_in_batch is not None:
+        count = torch.as_tensor(num_items_in_batch, device=device)
+    return errors.square().sum() / count
 
 
 def _without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:

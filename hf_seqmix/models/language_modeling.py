@@ -197,7 +197,7 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
         assert self.copy_head is not None
         if shift_labels is None:
             assert labels is not None
-            shift_labels = nn.functional.pad(labels[:, 1:], (0, 1), value=ignore_index)
+            shift_labels = nn.functional.pad(labels, (0, 1), value=ignore_index)[:, 1:]
         if shift_labels.shape != hidden_states.shape[:2]:
             raise ValueError(
                 f"shift_labels has shape {tuple(shift_labels.shape)}; with skip_logits it must be that of the input, "

@@ -34,7 +34,8 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str | No
         if pooling == "mean":  # as with a mask of ones, to the last bit
             return (hidden_states.sum(dim=1, dtype=dtype) / length).to(hidden_states.dtype)
         return hidden_states[:, -1 if pooling == "last" else 0]
-    mask = attention_mask[:, -length:] != 0  # (batch, length)
+    # The last layer may be on another device than the inputs.
+    mask = attention_mask[:, -length:].to(hidden_states.device) != 0  # (batch, length)
     if pooling == "mean":
         real = mask.unsqueeze(-1)
         total = hidden_states.masked_fill(~real, 0).sum(dim=1, dtype=dtype)

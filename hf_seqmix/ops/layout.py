@@ -68,8 +68,9 @@ class TokenLayout(NamedTuple):
         """Give each pad after real tokens the value of the last of these in this call; (batch, length, ...)."""
         if not self.realign or self.mask is None:
             return values
-        places = torch.arange(self.mask.shape[1], device=values.device).expand_as(self.mask)
-        last = running_max(torch.where(self.mask, places, -1))
+        mask = self.mask.to(values.device)  # the last layer may be on another device than the inputs
+        places = torch.arange(mask.shape[1], device=values.device).expand_as(mask)
+        last = running_max(torch.where(mask, places, -1))
         index = torch.where(last < 0, places, last)
         if values.ndim == 3:
             index = index.unsqueeze(-1).expand_as(values)

@@ -263,7 +263,9 @@ class RowBatchingManager:
         cancelled = set(_drain(self._cancelled))
         if cancelled:
             self._waiting = [state for state in self._waiting if state.request_id not in cancelled]
-            self.batch.leave(cancelled)
+            # Further sequences of a request (`num_return_sequences`) are its children.
+            running = (state.request_id for state in self.batch.states)
+            self.batch.leave(cancelled | {name for name in running if name.partition("__child#")[0] in cancelled})
             self._results.forget(cancelled)
 
     def _advance(self) -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 from .._files import write_json
 
@@ -43,8 +43,8 @@ class CarriedLosses(TrainerCallback):
         write_json(checkpoint / _FILE, entry)
 
     def take_total(self, checkpoint: Path) -> None:
-        """Take up the total of a finished run."""
-        self._before = _read(checkpoint).get("total", 0.0)
+        """Take up the total of a finished run, whose state the trainer has."""
+        self._before = _read(checkpoint).get("total", _logged_total(self.trainer.state))
         self.trainer._total_loss_scalar = 0.0
 
     def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
@@ -55,7 +55,8 @@ class CarriedLosses(TrainerCallback):
         if trainer.resumed_from is None:
             return
         entry = _read(trainer.resumed_from)
-        if not entry:
+        if not entry:  # a checkpoint of the library's own trainer
+            self._before = _logged_total(trainer.state)
             return
         sums = entry["sums"]
         same = len(sums) == trainer.args.world_size
@@ -65,6 +66,15 @@ class CarriedLosses(TrainerCallback):
         self._before = entry["total"] - sum(sums) / len(sums)
         # From where the library averages the loss of this call; 5.16 has no such attribute, and averages over the run.
         trainer._initial_global_step = entry["last_logged"]
+
+
+def _logged_total(state: TrainerState) -> float:
+    """Return the sum of the losses of all updates as far as the log tells: their logged mean times their number."""
+    total, last = 0.0, 0
+    for entry in state.log_history:
+        if "loss" in entry:
+            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+    return total / last * state.global_step if last else 0.0
 
 
 def _read(checkpoint: Path) -> dict[str, Any]:

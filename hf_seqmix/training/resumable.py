@@ -120,7 +120,7 @@ class ResumableTrainer(Trainer):
             try:
                 answer[:2] = newest_checkpoint(self.args) if wish == LAST else given_checkpoint(wish, self.args)
                 refuse_other_model(answer[0], getattr(self.accelerator.unwrap_model(self.model), "config", None))
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 answer[2] = str(error)
         broadcast_object_list(answer)  # or the others would wait for a process that has given up
         checkpoint, line, refusal = answer
@@ -251,17 +251,29 @@ class ResumableTrainer(Trainer):
             self.losses.save(checkpoint, unlogged)
             self.divergence.save(checkpoint)
         # The library removes old checkpoints before other processes have written their part.
-        limit, self.args.save_total_limit = self.args.save_total_limit, None
-        try:
+        with self._without_limit() as limit:
             super()._save_checkpoint(model, trial)
-        finally:
-            self.args.save_total_limit = limit
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             seal_checkpoint(checkpoint, num_processes=self.args.world_size)
         self._outdated = run_folder, limit, checkpoint, self.state.best_model_checkpoint
         if self.args.push_to_hub:
             super()._push_from_checkpoint(str(checkpoint))
+
+    @contextmanager
+    def _without_limit(self) -> Iterator[int | None]:
+        """Hide from the library how many checkpoints are kept, and give that number."""
+        limit, self.args.save_total_limit = self.args.save_total_limit, None
+        try:
+            yield limit
+        finally:
+            self.args.save_total_limit = limit
+
+    def _finalize_training(self, *args: Any, **kwargs: Any) -> TrainOutput:
+        # The library would remove the newest checkpoint where another is the best, and a finished run would go on.
+        with self._without_limit():
+            library: Any = super()
+            return library._finalize_training(*args, **kwargs)
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing: the library calls this while the checkpoint has no seal; the checkpoint is pushed afterwards."""

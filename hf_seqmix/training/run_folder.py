@@ -81,10 +81,11 @@ def nothing_left(folder: str | Path, *, mine: bool = True) -> Iterator[None]:
     except FolderInUseError:  # the other process, too, may have found the folder empty
         raise
     except ValueError:
-        if free:
+        if free and existed:  # the folder itself stays, with its permissions, or as a link
+            for path in folder.iterdir():
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        elif free:
             shutil.rmtree(folder, ignore_errors=True)
-            if existed:
-                folder.mkdir(exist_ok=True)
         raise
 
 

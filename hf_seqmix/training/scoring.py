@@ -78,6 +78,8 @@ def corpus_metrics(num_bytes: int | None = None) -> Callable[[EvalPrediction], d
 
     def compute(prediction: EvalPrediction) -> dict[str, Any]:
         nll, right, num_tokens = np.asarray(prediction.predictions, dtype=np.float64).sum(axis=0).tolist()
+        if not num_tokens:
+            raise ValueError("no token is predicted, all labels are -100: give a longer text, or mask more of it.")
         metrics = {
             "token_loss": nll / num_tokens,
             "perplexity": float(np.exp(nll / num_tokens)),

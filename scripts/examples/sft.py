@@ -8,6 +8,7 @@ Each line of the file is an example as TRL takes it: {"messages": [...]}, {"prom
 """
 
 import argparse
+import glob
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,7 +70,7 @@ def load_examples(train_file: str | None) -> Dataset:
     if train_file is not None:
         check_file(Path(train_file), binary=False)
         try:
-            examples = load_dataset("json", data_files=train_file, split="train")
+            examples = load_dataset("json", data_files=glob.escape(train_file), split="train")
         except DatasetGenerationError as error:
             reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
             raise ValueError(f"{train_file} could not be read as JSON lines: {reason}.") from error

@@ -1,5 +1,6 @@
 """What pretrain.py trains on where rows hold tokens already: blocks as they are, with their labels."""
 
+import glob
 import os
 from typing import Any
 
@@ -50,7 +51,9 @@ def _load(data: DataArguments) -> Any:
     missing = [path for paths in files.values() for path in paths if not os.path.isfile(path)]
     if missing:
         raise ValueError(f"there is no file {', '.join(missing)}. Check the spelling.")
-    return datasets.load_dataset(str(kind), data_files=files)
+    # The library takes names for patterns.
+    escaped = {split: [glob.escape(path) for path in paths] for split, paths in files.items()}
+    return datasets.load_dataset(str(kind), data_files=escaped)
 
 
 def _checked(rows: datasets.Dataset, name: str, block_size: int, causal: bool) -> datasets.Dataset:

@@ -45,9 +45,9 @@ def convolved(decoder, x):
 
 
 def feed(cache, decoder, x, layout=ALL_REAL):
-    assert not cache.layers[0].is_initialized or cache.layers[0].decodes(x.shape[1], layout, decoder)
     keys = x.unsqueeze(1)
     with torch.no_grad():
+        assert not cache.layers[0].is_initialized or cache.layers[0].decodes(x.shape[1], layout, decoder)
         return cache.update(keys, keys[..., :0], 0, decoder=decoder, layout=layout)[0][:, 0]
 
 

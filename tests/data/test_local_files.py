@@ -48,3 +48,10 @@ def test_a_file_without_bytes_is_no_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     with pytest.raises(ValueError, match="is empty"):
         check_file(tmp_path / "a.txt", binary=False)
+
+
+def test_hidden_folders_hold_no_data(tmp_path: Path) -> None:
+    touch(tmp_path, "a.txt", ".ipynb_checkpoints/a-checkpoint.txt", "b/.cache/c.txt")
+    assert [path.name for path in files_of_splits({"train": tmp_path}, None)["train"]] == ["a.txt"]
+    touch(tmp_path, ".hidden/d.txt")  # unless the folder itself was given
+    assert [path.name for path in files_of_splits({"train": tmp_path / ".hidden"}, None)["train"]] == ["d.txt"]

@@ -103,3 +103,14 @@ def test_wrong_values_are_named(folder):
 def test_tokenizer_of_another_model_is_refused(folder):
     with pytest.raises(ValueError, match="it is not the model's"):
         write_weights(tiny_model("tnn", vocab_size=40), tiny_tokenizer(), folder)
+
+
+def test_folders_that_a_tokenizer_writes_can_be_entered(folder, monkeypatch):
+    def save(processor, target):
+        (target / "templates").mkdir(mode=0o700)
+        (target / "templates" / "tool.jinja").touch(mode=0o600)
+
+    monkeypatch.setattr("hf_seqmix.hub.kept.save_processor", save)
+    write_weights(tiny_model("tnn"), None, folder)
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.rglob("*") if "templates" in str(path)}
+    assert modes == {"templates": 0o755, "tool.jinja": 0o644}

@@ -114,3 +114,28 @@ def test_four_accumulated_batches_equal_one_large_batch(head, tmp_path):
     step = (weights[0] - start).norm()
     assert step > 1e-3
     assert (weights[1] - weights[0]).norm() < 1e-4 * step
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_labels_are_not_rounded_to_half_precision(dtype):
+    """2,001 would be 2,000 in bfloat16, 70,000 would be infinite in float16."""
+    labels = torch.tensor([1999.0, 2001.0, 2003.0, 70_000.0])
+    model = Classifier(config(num_labels=1, problem_type="regression")).to(dtype).eval()
+    outputs = model(torch.randint(VOCAB, (4, 5)), labels=labels)
+    expected = (outputs.logits.float().squeeze(-1) - labels).square().mean()
+    torch.testing.assert_close(outputs.loss, expected)
+
+
+def test_answers_outside_the_sequence_are_ignored():
+    model = perturb(TNNForQuestionAnswering(config())).eval()
+    ids = torch.randint(VOCAB, (3, 7))
+    loss = [model(ids, start_positions=p, end_positions=p).loss for p in map(torch.tensor, ([3, -1, -5], [3, 7, 99]))]
+    torch.testing.assert_close(loss[0], loss[1])
+    alone = model(ids[:1], start_positions=torch.tensor([3]), end_positions=torch.tensor([3])).loss
+    torch.testing.assert_close(loss[0], alone)
+
+
+def test_an_empty_row_has_a_loss_without_logits():
+    model = TNNForCausalLM(config(is_causal=True, copy_head=True))
+    ids = torch.empty(2, 0, dtype=torch.long)
+    assert model(ids, labels=ids, skip_logits=True, num_items_in_batch=1).loss == 0

@@ -292,6 +292,22 @@ def test_cancelled_and_stopped_requests(small):
     assert manager.add_request([1]) is None and manager.get_result() is None
 
 
+def test_a_cancelled_request_takes_its_further_sequences_with_it(small):
+    config = GenerationConfig(do_sample=True, eos_token_id=-1, max_new_tokens=30, num_return_sequences=3)
+    manager = small.init_continuous_batching(config)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager.batch, "step", lambda: [])  # nothing ever ends
+        manager.start()
+        dropped = manager.add_request([1, 2])
+        while len(manager.batch.states) < 3:
+            time.sleep(0.01)
+        manager.cancel_request(dropped)
+        while manager.batch.states:
+            time.sleep(0.01)
+        manager.stop(hard_stop=True)
+    assert list(manager) == []
+
+
 def test_an_error_in_a_step_ends_the_manager_and_its_requests(small):
     manager = small.init_continuous_batching(GREEDY)
     with pytest.MonkeyPatch.context() as patch:

@@ -13,7 +13,7 @@ from hf_seqmix.training.carried_losses import CarriedLosses
 def trainer(index: int = 0, world_size: int = 2, resumed_from: Path | None = None) -> Any:
     return SimpleNamespace(
         args=SimpleNamespace(world_size=world_size, process_index=index),
-        state=SimpleNamespace(global_step=5),
+        state=SimpleNamespace(global_step=5, log_history=[]),
         resumed_from=resumed_from,
         _tr_loss=torch.zeros(()),
         _total_loss_scalar=0.0,
@@ -42,3 +42,9 @@ def test_a_checkpoint_of_the_library_has_no_sums(tmp_path: Path) -> None:
     losses = CarriedLosses(resumed)
     losses.on_train_begin()
     assert losses.total == 0.0 and resumed._tr_loss.item() == 0.0
+    # What its log tells: 3 and 1, means over two updates each, and nothing of the fifth update.
+    resumed.state.log_history = [{"step": 2, "loss": 3.0}, {"step": 3, "eval_loss": 9.0}, {"step": 4, "loss": 1.0}]
+    losses.on_train_begin()
+    assert losses.total == 10.0
+    losses.take_total(tmp_path)
+    assert losses.total == 10.0

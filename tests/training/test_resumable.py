@@ -217,6 +217,16 @@ def test_a_finished_run_that_was_moved_has_its_best_model(tmp_path: Path) -> Non
         assert torch.equal(parameter, moved.model.state_dict()[name])
 
 
+def test_a_finished_run_of_few_checkpoints_is_finished(tmp_path: Path) -> None:
+    """The library would leave the best checkpoint alone."""
+    whole = early_stopping(tmp_path)
+    whole.args.save_total_limit = 1
+    whole.train()
+    assert names(tmp_path) == {"checkpoint-2", "checkpoint-4"} and whole.args.save_total_limit == 1
+    again = early_stopping(tmp_path)
+    assert again.restore_finished(again.find_checkpoint(LAST)[0])
+
+
 def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     first = trainer(tmp_path)
     first.train()

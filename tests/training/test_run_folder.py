@@ -101,3 +101,17 @@ def test_errors_of_the_libraries_writers_are_known(tmp_path: Path) -> None:
     assert len(messages) == 3
     assert all(message and "could not be written" in message for message in messages)
     assert not (tmp_path / "results.json").exists()
+
+
+def test_a_folder_that_was_there_keeps_its_permissions_and_its_link(tmp_path: Path) -> None:
+    folder, link = tmp_path / "private", tmp_path / "link"
+    folder.mkdir(mode=0o700)
+    link.symlink_to(folder)
+    for given in (folder, link):
+        with pytest.raises(ValueError, match="refused"), nothing_left(given):
+            (given / "deeper").mkdir()
+            (given / "deeper" / "written").touch()
+            (given / "written").touch()
+            raise ValueError("refused")
+        assert list(folder.iterdir()) == [] and folder.stat().st_mode & 0o777 == 0o700
+    assert link.is_symlink()

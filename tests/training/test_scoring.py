@@ -54,3 +54,8 @@ def test_a_uniform_model_of_bytes_needs_eight_bits() -> None:
     scores = block_scores(torch.zeros(4, 9, 256), labels)
     metrics = corpus_metrics(num_bytes=4 * 8)(EvalPrediction(predictions=scores.numpy(), label_ids=None))
     assert metrics["bits_per_byte"] == pytest.approx(8, rel=1e-6)
+
+
+def test_a_split_in_which_nothing_is_predicted_is_refused() -> None:
+    with pytest.raises(ValueError, match="no token is predicted, all labels are -100"):
+        corpus_metrics()(EvalPrediction(predictions=np.zeros((2, 3)), label_ids=None))

@@ -1,6 +1,7 @@
 """Tables of labeled examples from files or the Hub, as `datasets` objects."""
 
 import csv
+import glob
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,13 +168,18 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
             options |= {"header": None, "column_names": list(columns or _numbered_columns(path, options))}
     try:
         split = datasets.load_dataset(
-            "csv" if kind == "tsv" else kind, data_files=str(path), split="train", cache_dir=cache, **options
+            "csv" if kind == "tsv" else kind,
+            data_files=glob.escape(str(path)),  # the library takes names for patterns
+            split="train",
+            cache_dir=cache,
+            **options,
         )
     except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
         reason = error.__cause__ or error
         raise ValueError(f"{path} could not be read as {kind}, or has no rows: {reason}") from error
     names = set(split.column_names)
-    if "paragraphs" in names or ("data" in names and names <= {"data", "version"}):
+    nested = {name for name, feature in split.features.items() if not isinstance(feature, datasets.Value)}
+    if "paragraphs" in nested or ("data" in nested and names <= {"data", "version"}):
         split = _flatten_squad(split)
     if len(split) == 0:
         raise ValueError(f"{path} has no rows.")

@@ -1,5 +1,6 @@
 """Text corpora from anywhere, as `datasets` objects with one document a row."""
 
+import glob
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -168,7 +169,8 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
     for path in paths:
         check_file(path, binary=kinds[0] == "parquet")
     options = READING.get(kinds[0], {}) | ({"sample_by": sample_by} if kinds[0] == "text" else {})
-    data_files = {split: [str(path) for path in group] for split, group in files.items()}
+    # The library takes names for patterns.
+    data_files = {split: [glob.escape(str(path)) for path in group] for split, group in files.items()}
     try:
         corpus = datasets.load_dataset(kinds[0], data_files=data_files, streaming=streaming, **options)
         if streaming:  # which reads nothing before its first row

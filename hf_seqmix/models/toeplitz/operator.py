@@ -107,7 +107,7 @@ class ToeplitzOperator(nn.Module):
         if layer is None or layer.is_compileable or layer.get_seq_length() == 0:
             return None
         keys: Tensor = layer.keys
-        return keys[:, 0]
+        return keys[:, 0].clone() if keys.is_inference() else keys[:, 0]  # else nothing may be saved for derivatives
 
     def _continued(self, before: Tensor, values: Tensor, taps: Tensor) -> Tensor:
         """Mix the new inputs, (batch, length, channels), with each other and with those before."""

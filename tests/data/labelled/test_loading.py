@@ -122,3 +122,15 @@ def test_glue_tasks_that_are_not_there(tmp_path):
         load_glue("sst", tmp_path)
     with pytest.raises(ValueError, match=r"there is neither .*SST-2/train\.tsv nor .*train\.tsv"):
         load_glue("sst2", tmp_path)
+
+
+def test_names_of_files_are_no_patterns(load, tmp_path):
+    (tmp_path / "t1.csv").write_text("text,label\nanother,1\n")
+    assert load("t[1].csv", "text,label\nright,0\n")["text"][:] == ["right"]
+    assert load("only[2]*?.csv", "text,label\nalone,0\n")["text"][:] == ["alone"]
+
+
+@pytest.mark.parametrize("columns", ["paragraphs,label", "data", "data,version"])
+def test_columns_of_text_are_no_nested_questions(load, columns):
+    rows = load("a.csv", f"{columns}\n{','.join('x' for _ in columns.split(','))}\n")
+    assert rows.column_names == columns.split(",")

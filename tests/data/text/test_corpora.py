@@ -258,3 +258,9 @@ def test_two_columns_of_one_name_are_refused_in_a_line(tmp_path: Path, streaming
     pyarrow.parquet.write_table(pyarrow.Table.from_arrays(columns, names=["text", "text"]), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=r"a\.parquet has several columns named 'text'; rename all but one\.$"):
         load_corpus(tmp_path / "a.parquet", streaming=streaming)
+
+
+def test_names_of_files_are_no_patterns(tmp_path):
+    for name, text in {"book[1].txt": "right", "book1.txt": "another"}.items():
+        (tmp_path / name).write_text(text)
+    assert load_corpus({"train": tmp_path / "book[1].txt"})["train"]["text"][:] == ["right"]

@@ -99,6 +99,20 @@ class CachingTests(SuiteBase):
             for actual, wanted in zip(gradients(past_key_values=cache), expected, strict=True):
                 assert_close(actual, wanted)
 
+    def test_a_prompt_read_in_inference_mode_is_continued_with_gradients(self):
+        if True not in self.directions:
+            pytest.skip("a bidirectional family has no cache")
+        model = self.make("ForCausalLM", True, torch.float64)
+        ids = torch.randint(VOCAB, (2, 15))
+        expected = model(ids, use_cache=False).logits
+        for new in (1, 3, 9):
+            cache = DynamicCache(config=model.config)
+            with torch.inference_mode():
+                model(ids[:, :-new], past_key_values=cache)
+            logits = model(ids[:, -new:], past_key_values=cache).logits
+            assert_close(logits, expected[:, -new:])
+            logits.sum().backward()
+
     def test_a_cropped_cache_continues_as_if_nothing_had_been(self):
         if True not in self.directions:
             pytest.skip("a bidirectional family has no cache")

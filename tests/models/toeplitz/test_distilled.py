@@ -188,3 +188,16 @@ def test_what_cannot_be_distilled_is_refused():
         model.set_context_length(300)
     with pytest.raises(ValueError, match="decoder_modes has 1 entries"):
         TNNConfig(num_hidden_layers=2, decoder_modes=[3])
+
+
+def test_a_call_that_wants_derivatives_has_those_of_the_kernel(distilled):
+    model, _, _, ids = distilled
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    actual, expected = (
+        torch.autograd.grad(model(ids, use_cache=use_cache).logits.sin().sum(), weights, allow_unused=True)
+        for use_cache in (True, False)
+    )
+    for one, other in zip(actual, expected, strict=True):
+        assert (one is None) == (other is None)
+        if one is not None:
+            assert_same(one, other)
