@@ -73,7 +73,7 @@ def _logged_total(state: TrainerState) -> float:
     total, last = 0.0, 0
     for entry in state.log_history:
         if "loss" in entry:
-            total, last = total + entry["loss"] * (entry["step"] - last), entry["step"]
+            total, last = total + entry["loss"] * (entry["step"] - last), int(entry["step"])
     return total / last * state.global_step if last else 0.0
 
 
