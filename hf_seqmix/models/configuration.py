@@ -78,8 +78,8 @@ class SeqMixConfig(CodeReferences):
         num_segments: 2 to classify pairs of documents, each read alone by the same encoder, from the features
             [a, b, a - b, a b].
         image_size: pixels of an image, one number or [height, width]; None for a model of text. With it the model
-            reads images, patch after patch, row after row; `embedding_scale` is then 1 by default, and
-            `max_position_embeddings` the number of patches.
+            reads images, patch after patch, row after row; `embedding_scale` is then 1 by default, and 512, the
+            default of `max_position_embeddings`, stands for the number of patches.
         patch_size: pixels of a patch, one number or [height, width]; 1 for single pixels.
         num_channels: channels of an image.
 
