@@ -4,6 +4,7 @@ import json
 import math
 import os
 import platform
+import secrets
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,7 +22,8 @@ def write_json(path: str | Path, payload: Any) -> None:
 def write_text(path: str | Path, text: str) -> None:
     """Write a temporary file and rename it, so that `path` is whole or untouched."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Other threads write it, too, and machines that share a disk, whose processes may have the same number.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", newline="") as file:
             file.write(text)

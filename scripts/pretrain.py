@@ -100,12 +100,24 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     )
 
 
+def tokens_seen(arguments: Arguments, trainer: ResumableTrainer, updates: int) -> int:
+    """Return the training tokens of so many updates; the last of an epoch has as many rows as are left."""
+    most = tokens_per_update(arguments)
+    rows: Any = trainer.train_dataset
+    if arguments.data.streaming or arguments.run.state_segments or not hasattr(rows, "__len__"):
+        return updates * most
+    epoch = len(rows) * arguments.data.block_size
+    whole, rest = divmod(updates, -(-epoch // most))
+    return whole * epoch + min(epoch, rest * most)
+
+
 def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) -> dict[str, Any]:
     """Return everything there is to know about a finished run, ready for JSON."""
     history = trainer.state.log_history
     losses = [[entry["step"], entry["loss"]] for entry in history if "loss" in entry]
     evaluations = [entry for entry in history if "eval_token_loss" in entry]
     updates = trainer.state.global_step - trainer.first_step
+    tokens, before = (tokens_seen(arguments, trainer, n) for n in (trainer.state.global_step, trainer.first_step))
     model: Any = trainer.model
     return {
         "evaluation": {k.removeprefix("eval_"): v for k, v in evaluations[-1].items()} if evaluations else None,
@@ -114,8 +126,8 @@ def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) 
         "eval_loss_curve": [[entry["step"], entry["eval_token_loss"]] for entry in evaluations],
         "num_parameters": model.num_parameters(),
         "num_updates": trainer.state.global_step,
-        "num_train_tokens": trainer.state.global_step * tokens_per_update(arguments),
-        "tokens_per_second": updates * tokens_per_update(arguments) / seconds if updates else None,
+        "num_train_tokens": tokens,
+        "tokens_per_second": (tokens - before) / seconds if updates else None,
         "train_seconds": seconds,
         **trainer.clock.measured(),
         "num_processes": arguments.training.world_size,

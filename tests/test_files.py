@@ -1,6 +1,7 @@
 """JSON and folders of files are whole or untouched."""
 
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,22 @@ def test_leftovers_of_a_kill_are_cleared(tmp_path: Path) -> None:
     with whole_files(tmp_path, last="x") as aside:
         (aside / "x").write_text("x")
     assert names(tmp_path) == ["x"]
+
+
+def test_two_threads_write_one_file(tmp_path: Path) -> None:
+    errors: list[Exception] = []
+
+    def write(value: int) -> None:
+        try:
+            for _ in range(30):
+                write_json(tmp_path / "a.json", [value] * 1000)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=write, args=(value,)) for value in (1, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors and len(set(json.loads((tmp_path / "a.json").read_text()))) == 1
+    assert names(tmp_path) == ["a.json"]

@@ -10,6 +10,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ..modules.evaluation import in_evaluation
 from .documents import find_prefix_token, positions_explained, refuse_other_tokenizer, tokenize_documents
 from .scores import LanguageModelScore, position_edges
 
@@ -111,15 +112,11 @@ def iter_language_model_scores(
     if size is not None:
         refuse_other_tokenizer(max(int(ids.max()) for ids in documents), size)
 
-    was_training = model.training
-    model.eval()
-    try:
+    with in_evaluation(model):
         if check_causality:
             refuse_future(model, max(documents, key=len))
         for length in context_lengths:
             yield _score(model, documents, length, stride or length, batch_size, sizes, progress)
-    finally:
-        model.train(was_training)
 
 
 def refuse_future(model: PreTrainedModel, tokens: np.ndarray, half: int = 8) -> None:
@@ -137,9 +134,8 @@ def refuse_future(model: PreTrainedModel, tokens: np.ndarray, half: int = 8) -> 
     changed = np.concatenate([ids[:half], np.roll(ids[:half], 1)])
     if np.array_equal(ids, changed):
         changed[half:] = ids[0]
-    was_training = model.training
-    logits = _logits(model.eval(), np.stack([ids, changed]))[:, :half].float()
-    model.train(was_training)
+    with in_evaluation(model):
+        logits = _logits(model, np.stack([ids, changed]))[:, :half].float()
     spread = logits.std().item()
     difference = (logits[0] - logits[1]).square().mean().sqrt().item()
     full_precision = next(model.parameters()).dtype in (torch.float32, torch.float64)

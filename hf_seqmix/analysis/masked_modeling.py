@@ -14,6 +14,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..data.ngram import ByteNGram
 from ..data.tokenization import token_bytes
+from ..modules.evaluation import in_evaluation
 from .documents import positions_explained, refuse_one_string, refuse_other_tokenizer
 
 __all__ = [
@@ -186,10 +187,9 @@ def evaluate_masked_model(
         batch_size = max(1, min(_TOKENS_PER_BATCH, _LOGITS_PER_BATCH // vocabulary) // context_length)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
 
-    was_training, began = model.training, time.perf_counter()
-    model.eval()
+    began = time.perf_counter()
     nll, right = 0.0, 0
-    try:
+    with in_evaluation(model):
         # Blocks of a length together: fewer pads, and the same score.
         ordered = sorted(blocks, key=lambda block: len(block.input_ids))
         for batch in tqdm(list(_batches(ordered, batch_size)), desc="masked tokens", disable=not progress):
@@ -198,8 +198,6 @@ def evaluate_masked_model(
             losses = torch.nn.functional.cross_entropy(logits, answers, reduction="sum")
             nll += losses.double().item()
             right += int((logits.argmax(-1) == answers).sum())
-    finally:
-        model.train(was_training)
     return MaskedModelScore(
         context_length=context_length,
         nll=nll,

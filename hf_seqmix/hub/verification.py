@@ -211,10 +211,10 @@ def _expected(model: SeqMixPreTrainedModel, own_head: str, processor: Any) -> di
     image = config.image_shape
     if image is not None:
         shape = (2, image.num_channels, *image.image_size)
-        inputs = {"pixel_values": torch.randn(shape, generator=generator).to(model.dtype)}
+        inputs = {"pixel_values": torch.randn(shape, generator=generator, device="cpu").to(model.dtype)}
     else:
         length = min(12, config.max_position_embeddings)
-        ids = torch.randint(0, config.vocab_size, (2, length), generator=generator)
+        ids = torch.randint(0, config.vocab_size, (2, length), generator=generator, device="cpu")
         mask = torch.ones_like(ids)
         mask[1, : length // 3] = 0
         inputs = {"input_ids": ids, "attention_mask": mask}
@@ -228,6 +228,6 @@ def _expected(model: SeqMixPreTrainedModel, own_head: str, processor: Any) -> di
         tensors["generated"] = generate(model, prompt, min(12, config.max_position_embeddings))
     if image is not None and processor is not None:
         height, width = (size + 5 for size in image.image_size)
-        pixels = torch.randint(0, 256, (height, width, 3), generator=generator, dtype=torch.uint8)
+        pixels = torch.randint(0, 256, (height, width, 3), generator=generator, dtype=torch.uint8, device="cpu")
         tensors["image"], tensors["pixels"] = pixels, processor(pixels.numpy(), return_tensors="pt")["pixel_values"]
     return tensors

@@ -10,6 +10,7 @@ from transformers import initialization as init
 
 from ..ops.common.dispatch import cast
 from ..ops.common.rms_norm import rms_normalize
+from .evaluation import in_evaluation
 
 __all__ = [
     "NORM_TYPES",
@@ -92,10 +93,12 @@ class MaskedBatchNorm(nn.Module):
         x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
         mean, var = self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
         if self.training:
-            weight = torch.ones_like(x[..., :1]) if mask is None else mask.unsqueeze(-1).to(x.dtype)
-            count = weight.sum().clamp(min=1)
-            mean = (x * weight).sum(dim=(0, 1)) / count
-            var = ((x - mean).square() * weight).sum(dim=(0, 1)) / count
+            pads = None if mask is None else ~mask.bool().unsqueeze(-1)
+            count = (torch.ones_like(x[..., :1]) if mask is None else mask.to(x.dtype)).sum().clamp(min=1)
+            # Filled, not multiplied: the value at a pad may be NaN.
+            mean = (x if pads is None else x.masked_fill(pads, 0)).sum(dim=(0, 1)) / count
+            squares = (x - mean if pads is None else (x - mean).masked_fill(pads, 0)).square()
+            var = squares.sum(dim=(0, 1)) / count
             with torch.no_grad():
                 unbiased = var * count / (count - 1).clamp(min=1)
                 self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
@@ -172,10 +175,8 @@ def calibrate_static_norms(model: nn.Module, *args: Any, **kwargs: Any) -> None:
     norms = [module for module in model.modules() if isinstance(module, StaticNorm)]
     if not norms:
         raise ValueError("the model has no static norms to calibrate: set norm_type (or normalization) to 'static'.")
-    with _calibrating(norms):
-        was_training = model.training
-        model.eval()(*args, **kwargs)
-        model.train(was_training)
+    with _calibrating(norms), in_evaluation(model):
+        model(*args, **kwargs)
 
 
 @contextmanager

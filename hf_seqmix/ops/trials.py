@@ -55,9 +55,9 @@ def fault(
     # Whatever the caller is in the middle of: inference, autocast.
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast(device.type, enabled=False):
         for problem in _problems(op, min(length, _LONGEST), lengths):
-            drawn = [torch.randn(shape, generator=generator) for shape in problem.shapes]
+            drawn = [torch.randn(shape, generator=generator, device="cpu") for shape in problem.shapes]
             inputs = [x.to(device, torch.float32 if x.ndim == 2 else dtype) for x in drawn]
-            upstream = torch.randn(inputs[0].shape, generator=generator).to(device, dtype)
+            upstream = torch.randn(inputs[0].shape, generator=generator, device="cpu").to(device, dtype)
             with forced(**{op: name}):
                 ours = _values(problem.call, inputs, upstream)
             exact = _values(problem.exact, [x.double() for x in inputs], upstream.double())

@@ -3,6 +3,7 @@
 import datetime
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import shlex
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["environment_of", "file_digest", "portable_command", "portable_path", "run_environment"]
+__all__ = ["environment_of", "file_digest", "fingerprint", "portable_command", "portable_path", "run_environment"]
 
 _VARIABLES = ("HF_SEQMIX_NATIVE",)
 _PACKAGES = ("hf-seqmix", "torch", "transformers", "datasets", "evaluate", "accelerate", "scikit-learn")
@@ -79,6 +80,24 @@ def file_digest(path: Path) -> str:
     """Return the first 16 digits of the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def fingerprint(folder: Path, contents: bool = False) -> str | None:
+    """Return what changes when a file of a local checkpoint does; None for a name on the Hub.
+
+    Args:
+        folder: of the checkpoint.
+        contents: whether to read the files, which tells copies apart from others; else sizes and times decide.
+    """
+    if not folder.is_dir():
+        return None
+    kinds = {".json", ".safetensors", ".bin", ".txt", ".model", ".py"}
+    files = sorted(path for path in folder.iterdir() if path.suffix in kinds and path.is_file())
+    states = [
+        (path.name, file_digest(path)) if contents else (path.name, path.stat().st_size, path.stat().st_mtime_ns)
+        for path in files
+    ]
+    return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
 
 def _repository() -> Path:

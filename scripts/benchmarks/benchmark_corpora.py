@@ -10,10 +10,11 @@ from typing import Any
 from hf_seqmix.data import count_bytes
 from hf_seqmix.training import merge_recipes, read_recipe
 from hf_seqmix.training.command import device_name
+from hf_seqmix.training.environment import fingerprint
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results
 
-from .benchmark_inputs import fingerprint, first_bytes
+from .benchmark_inputs import first_bytes
 from .benchmark_jobs import SCRIPTS, Job, make_run
 from .benchmark_results import LOG, Report, origin, write_report
 from .benchmark_training import train_all, training_arguments

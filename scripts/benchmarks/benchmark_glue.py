@@ -14,10 +14,11 @@ from transformers import AutoConfig
 
 from hf_seqmix.data.labelled import GLUE_TASKS, load_glue
 from hf_seqmix.training import explain_model_error, parse_overrides
+from hf_seqmix.training.environment import fingerprint
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.scoring import METRIC_KEYS
 
-from .benchmark_inputs import fingerprint, short_names
+from .benchmark_inputs import short_names
 from .benchmark_jobs import Job, make_run
 from .benchmark_results import Report, select, write_report
 from .benchmark_training import train_all, training_arguments

@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from hf_seqmix.training import explain_model_error
 
 # Importing the package registers its families with the Auto classes.
 from hf_seqmix.training.command import device_name, positive
-from hf_seqmix.training.environment import file_digest, portable_path
+from hf_seqmix.training.environment import fingerprint, portable_path
+from hf_seqmix.training.results import Result
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -89,10 +91,7 @@ def load_texts(arguments: argparse.Namespace) -> list[str]:
                 f"{arguments.dataset} has the splits {', '.join(corpus)}, "
                 f"{f'not {split}' if split else 'neither test nor validation'}; choose one with --split."
             )
-    texts: list[str] = list(corpus[split]["text"])
-    if arguments.join_with is not None:
-        separator = arguments.join_with.replace("\\n", "\n").replace("\\t", "\t")
-        texts = [separator.join(texts)]
+    texts = _joined(arguments, list(corpus[split]["text"]))
     if arguments.max_bytes is not None:
         texts = first_bytes(texts, arguments.max_bytes)
     return texts
@@ -115,7 +114,14 @@ def load_training_texts(arguments: argparse.Namespace) -> list[str]:
             "a baseline that counts needs training text: give --dataset with a split called train, or leave --ngram "
             "out."
         )
-    return list(corpus["train"]["text"])
+    return _joined(arguments, list(corpus["train"]["text"]))
+
+
+def _joined(arguments: argparse.Namespace, texts: list[str]) -> list[str]:
+    """Return one text of all where `--join-with` asks for it."""
+    if arguments.join_with is None:
+        return texts
+    return [arguments.join_with.replace("\\n", "\n").replace("\\t", "\t").join(texts)]
 
 
 def fit_ngram(arguments: argparse.Namespace) -> dict[str, ByteNGram]:
@@ -124,6 +130,11 @@ def fit_ngram(arguments: argparse.Namespace) -> dict[str, ByteNGram]:
         return {}
     ngram = ByteNGram(arguments.ngram)  # refuses an order before anything is read
     return {f"byte {arguments.ngram}-gram": ngram.fit(load_training_texts(arguments))}
+
+
+def named(results: Iterable[Result] | None, name: str) -> list[Result]:
+    """Return results of a log under the name that a model has in this command; those of baselines as they are."""
+    return [replace(r, model=name) if r.kind == "measured" else r for r in results or []]
 
 
 def open_model(
@@ -222,24 +233,6 @@ def short_names(models: Sequence[str]) -> list[str]:
         if len(set(names)) == len(names):
             return names
     return list(models)
-
-
-def fingerprint(folder: Path, contents: bool = False) -> str | None:
-    """Return what changes when a file of a local checkpoint does; None for a name on the Hub.
-
-    Args:
-        folder: of the checkpoint.
-        contents: whether to read the files, which tells copies apart from others; else sizes and times decide.
-    """
-    if not folder.is_dir():
-        return None
-    kinds = {".json", ".safetensors", ".bin", ".txt", ".model", ".py"}
-    files = sorted(path for path in folder.iterdir() if path.suffix in kinds and path.is_file())
-    states = [
-        (path.name, file_digest(path)) if contents else (path.name, path.stat().st_size, path.stat().st_mtime_ns)
-        for path in files
-    ]
-    return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
 
 def default_device() -> str:

@@ -24,6 +24,7 @@ from .benchmark_inputs import (
     describe_text,
     fit_ngram,
     load_texts,
+    named,
     open_model,
     prepare_kernels,
     short_names,
@@ -113,7 +114,7 @@ def run_language_modeling(arguments: argparse.Namespace) -> Report:
         if len(missing) < len(lengths):
             logger.info(f"{name}: {len(lengths) - len(missing)} of {len(lengths)} results were there already")
         for key in keys.values():
-            report.results += log.get(key) or []
+            report.results += named(log.get(key), name)
 
     references = {name: measure(texts) for name, measure in COMPRESSORS.items()} if arguments.compressors else {}
     references |= {name: ngram.bits_per_byte(texts) for name, ngram in ngrams.items()}

@@ -17,11 +17,12 @@ from hf_seqmix.analysis.baselines import most_frequent
 from hf_seqmix.analysis.result_plots import plot_results
 from hf_seqmix.data import listops
 from hf_seqmix.metrics import load_metric
+from hf_seqmix.training.environment import fingerprint
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.tables import results_table
 
-from .benchmark_inputs import common_arguments, default_device, fingerprint, open_model, short_names
+from .benchmark_inputs import common_arguments, default_device, named, open_model, short_names
 from .benchmark_results import LOG, Report, origin, select, write_report
 from .listops_operators import (
     PLACES,
@@ -111,7 +112,7 @@ def run_listops(arguments: argparse.Namespace) -> Report:
                 own_operators = operator_results(by_operator(digits, rows), place, model=name, **shared)
                 size = replace(own, metric="num_parameters", value=parameters)
                 log.append(keys[model], [own, size, *own_operators, *rules])
-            report.results += log.get(keys[model]) or []
+            report.results += named(log.get(keys[model]), name)
     parts = []
     if report.results:
         report.results = list({result.key: result for result in report.results}.values())  # rules are every model's

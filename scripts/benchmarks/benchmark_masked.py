@@ -28,9 +28,11 @@ from .benchmark_inputs import (
     fit_ngram,
     load_texts,
     load_training_texts,
+    named,
     open_model,
     prepare_kernels,
     short_names,
+    text_hash,
 )
 from .benchmark_results import LOG, Report, origin, write_report
 
@@ -75,7 +77,7 @@ def run_masked_language_modeling(arguments: argparse.Namespace) -> Report:
     title = describe_text(arguments, texts)
     report = Report()
     for model, name in zip(arguments.models, short_names(arguments.models), strict=True):
-        key = result_key(arguments, model, texts)
+        key = result_key(arguments, model, texts, train)
         if arguments.overwrite:
             log.forget(key)
         if log.get(key) is None:
@@ -88,14 +90,14 @@ def run_masked_language_modeling(arguments: argparse.Namespace) -> Report:
                 logger.error(f"{name}: {error}")
         else:
             logger.info(f"{name}: the result was there already")
-        report.results += log.get(key) or []
+        report.results += named(log.get(key), name)
     rows = {"model": "model", "gaps": "gaps"}
     parts = [f"{title}\n\n{results_table(report.results, rows, TABLE)}"] if report.results else []
     write_report(arguments.output_dir, report, parts)
     return report
 
 
-def result_key(arguments: argparse.Namespace, model: str, texts: list[str]) -> dict[str, Any]:
+def result_key(arguments: argparse.Namespace, model: str, texts: list[str], train: list[str]) -> dict[str, Any]:
     """Return everything that a score depends on."""
     return {
         **common_key(arguments, model, texts),
@@ -103,7 +105,7 @@ def result_key(arguments: argparse.Namespace, model: str, texts: list[str]) -> d
         "share": arguments.share,
         "seed": arguments.seed,
         "ngram": arguments.ngram,
-        "dataset": arguments.dataset if arguments.ngram else None,
+        "training_text": text_hash(train) if train else None,
     }
 
 

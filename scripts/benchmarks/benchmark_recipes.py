@@ -14,7 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import merge_recipes, read_recipe
+from hf_seqmix.training.environment import file_digest, fingerprint
 from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.run import Run
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from .benchmark_inputs import default_device, first_bytes
@@ -237,7 +239,21 @@ def make_job(
     }
     name = f"{case_name(model, variant)}/factor-{factor:g}/seed-{seed}"
     probe = functools.partial(score_test, max_bytes=test_bytes_of(arguments))
-    return Job(name, "pretrain.py", run, labels, probe=probe)
+    return Job(name, "pretrain.py", run, labels, contents=_contents(run), probe=probe)
+
+
+def _contents(run: Run) -> dict[str, str | None]:
+    """Return digests of the files and folders of this machine that a run names."""
+    found: dict[str, str | None] = {}
+    for field in ("train_file", "validation_file"):
+        paths = run.data.get(field) or []
+        for path in [paths] if isinstance(paths, str) else paths:
+            if Path(path).is_file():
+                found[f"{field} {Path(path).name}"] = file_digest(Path(path))
+    for field, name in {"model": run.model.get("model"), "tokenizer": run.data.get("tokenizer")}.items():
+        if name is not None and Path(str(name)).is_dir():
+            found[field] = fingerprint(Path(str(name)), contents=True)
+    return found
 
 
 def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
@@ -258,14 +274,18 @@ def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
     if "test" not in corpus:
         return {}
     texts: list[str] = list(corpus["test"]["text"])
-    scores = iter_language_model_scores(
-        AutoModelForCausalLM.from_pretrained(folder),
-        AutoTokenizer.from_pretrained(folder),
-        texts if max_bytes is None else first_bytes(texts, max_bytes),
-        context_lengths=[data["block_size"], LONGER * data["block_size"]],
-        device=default_device(),
-    )
-    return {metric: score.bits_per_byte for metric, score in zip(TEST_METRICS, scores, strict=True)}
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    texts = texts if max_bytes is None else first_bytes(texts, max_bytes)
+    found = {}
+    for metric, length in zip(TEST_METRICS, (data["block_size"], LONGER * data["block_size"]), strict=True):
+        try:
+            scores = iter_language_model_scores(
+                model, tokenizer, texts, context_lengths=[length], device=default_device()
+            )
+            found[metric] = next(iter(scores)).bits_per_byte
+        except ValueError as error:  # of a model whose positions end before
+            logger.warning(f"{folder.name} is not scored at {length} tokens: {error}")
+    return found
 
 
 def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:

@@ -71,7 +71,8 @@ def run_report(arguments: argparse.Namespace) -> Report:
     Raises:
         ValueError: a file holds something else, nothing is left to show, or a file cannot be changed in place.
     """
-    results = [r for r in read_results(arguments.results) if r.get("step") is None and r.get("position") is None]
+    along = ("step", "seconds", "position")  # what curves are drawn over
+    results = [r for r in read_results(arguments.results) if all(r.get(axis) is None for axis in along)]
     results = [result for result in results if result.metric in (*HEADLINES, *LABELS)]
     if arguments.seeds is not None:
         results = [r for r in results if r.seed in (*arguments.seeds, None) or r.kind == "published"]
@@ -178,8 +179,8 @@ def between_markers(text: str, content: str, name: str) -> str:
             )
     if lines.index(END) < lines.index(BEGIN):
         raise ValueError(f"in {name} the line {END!r} stands before {BEGIN!r}; it must stand after it.")
-    first = re.search(rf"^{re.escape(BEGIN)}$", text, flags=re.MULTILINE)
-    last = re.search(rf"^{re.escape(END)}$", text, flags=re.MULTILINE)
+    first = re.search(rf"^{re.escape(BEGIN)}(?=\r?$)", text, flags=re.MULTILINE)
+    last = re.search(rf"^{re.escape(END)}(?=\r?$)", text, flags=re.MULTILINE)
     assert first is not None and last is not None
     return f"{text[: first.end()]}\n\n{content}\n\n{text[last.start() :]}"
 

@@ -121,7 +121,7 @@ def _score(
         settings = argparse.Namespace(
             **options, context_length=length, share=MASKED_SHARE, ngram=None, dataset=None, text_file=None
         )
-        key = {**benchmark_masked.result_key(settings, folder, texts), "kernel_length": kernel_length}
+        key = {**benchmark_masked.result_key(settings, folder, texts, []), "kernel_length": kernel_length}
         if arguments.overwrite:
             log.forget(key)
         if log.get(key) is None:

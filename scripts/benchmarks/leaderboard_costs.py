@@ -212,7 +212,8 @@ def _costs(
     arguments: argparse.Namespace, log: ResultFile, kind: str, function: Callable[[Contest], Any], contest: Contest
 ) -> list[Result]:
     words = json.dumps(
-        [contest.models, contest.vocab_size, contest.device, contest.threads, contest.bf16], sort_keys=True
+        [contest.models, contest.vocab_size, contest.device, contest.threads, contest.bf16, contest.rounds],
+        sort_keys=True,
     )
     key = {
         "benchmark": arguments.benchmark,

@@ -10,6 +10,7 @@ pairs, which need no labels, it does, and tasks of sentence pairs gain (scripts/
 """
 
 import argparse
+import glob
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if output.suffix != ".parquet":
         raise ValueError(f"--output is {output}; its name must end in .parquet.")
     pairs = rewritten_pairs((read(path) for path in arguments.texts), arguments.rows, seed=arguments.seed)
-    with whole_files(output.parent, last=output.name) as aside:
+    with whole_files(output.parent, last=glob.escape(output.name)) as aside:
         pairs.to_parquet(aside / output.name)
     print(f"{len(pairs):,} pairs are in {output}. The first:")
     for name, value in pairs[0].items():

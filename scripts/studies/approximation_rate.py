@@ -106,7 +106,11 @@ def _row(log: Log, form: dict[str, Any], size: int) -> dict[str, Any]:
     errors = values(results, "train_error")
     cut = target.truncation_error(size)
     log.note("truncated coupling", cut, {**data, "cut_to": size}, "baseline")
-    figures = {"train_error": median(errors), "least": min(errors), "test_error": median(values(results))}
+    figures = {
+        "train_error": median(errors),
+        "least": min(errors, default=None),
+        "test_error": median(values(results)),
+    }
     return {**form, "head_size": size, **figures, "truncated": cut, "errors": errors, "cut": unfinished(results)}
 
 
@@ -116,7 +120,8 @@ def _fit(form: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Rows:
     What a head size can reach is the least error of all trainings, so the least of the seeds is fitted, too, and the
     coupling cut to the head size.
     """
-    below = [row for row in rows if row["head_size"] < form["rank"]]
+    whole = max(len(row["errors"]) for row in rows)  # a size with a seed that diverged has fewer, and is left out
+    below = [row for row in rows if row["head_size"] < form["rank"] and len(row["errors"]) == whole]
     if len(below) < 3:
         return []
     sizes = [row["head_size"] for row in below]

@@ -98,16 +98,20 @@ class Comparison:
 
     def recorded(self, model: str, rate: float, seed: int) -> Run:
         """Return a run as data."""
-        model_type, overrides = config_fields(
+        model_type, overrides = self._fields(model)
+        fields = {"name": model, "model_type": model_type, "config_overrides": overrides}
+        training = self.arguments.training(rate) | {"threads": self.arguments.threads}
+        return Run(self.arguments.task, model=fields, data=self.data, training=training, seed=seed)
+
+    def _fields(self, model: str) -> tuple[str, dict[str, Any]]:
+        """Return the type and the fields of a model's configuration."""
+        return config_fields(
             model,
             self.sizes,
             vocab_size=self.task.vocab_size,
             causal=self.task.kind.causal,
             intermediate_size=self.configs[model].intermediate_size,
         )
-        fields = {"name": model, "model_type": model_type, "config_overrides": overrides}
-        training = self.arguments.training(rate) | {"threads": self.arguments.threads}
-        return Run(self.arguments.task, model=fields, data=self.data, training=training, seed=seed)
 
     def _key(self, model: str, rate: float, seed: int) -> dict[str, Any]:
         return {
@@ -116,6 +120,7 @@ class Comparison:
             "learning_rate": rate,
             "seed": seed,
             "settings": self.settings,
+            "fields": self._fields(model)[1],
         }
 
     def _train(self, config: PreTrainedConfig, rate: float, seed: int) -> dict[str, Any]:

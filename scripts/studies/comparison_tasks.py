@@ -1,6 +1,7 @@
 """What compare_mixers.py trains on: the tasks and their data."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -163,10 +164,13 @@ def build_task(
 
 
 def _tokenizer(spec: str, documents: Any, causal: bool, folder: Path) -> PreTrainedTokenizerBase:
-    saved = folder / f"tokenizer-{Path(spec).name.replace(':', '-')}"
+    texts = documents["text"]
+    words = json.dumps([spec, not causal, hashlib.sha256("\n".join(texts).encode()).hexdigest()])
+    digest = hashlib.sha256(words.encode()).hexdigest()[:8]
+    saved = folder / f"tokenizer-{Path(spec).name.replace(':', '-')}-{digest}"
     if (saved / "tokenizer_config.json").is_file():
         return AutoTokenizer.from_pretrained(saved)
-    tokenizer = build_tokenizer(spec, documents["text"], mask_token=not causal)
+    tokenizer = build_tokenizer(spec, texts, mask_token=not causal)
     tokenizer.save_pretrained(saved)
     return tokenizer
 

@@ -26,7 +26,7 @@ from vision_training import Training, add_image_arguments, add_training_argument
 from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained
-from hf_seqmix.training.environment import environment_of, portable_command, portable_path
+from hf_seqmix.training.environment import environment_of, fingerprint, portable_command, portable_path
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, summarize
 from hf_seqmix.training.run import Run
@@ -102,7 +102,11 @@ def run(arguments: argparse.Namespace) -> Rows:
             is_trained = CONDITIONS[condition][1]
             how: dict[str, Any] = {"condition": condition, "moved": arguments.moved}
             how |= dataclasses.asdict(training) if is_trained else {}
-            model = {"name": Path(name).name, "model": portable_path(name)}
+            model = {
+                "name": Path(name).name,
+                "model": portable_path(name),
+                "digest": fingerprint(Path(name), contents=True),
+            }
             key = Run(f"permutation-{arguments.task}", model, task.data, how, seed or 0)
             found = file.get(key)
             if found is None:

@@ -49,7 +49,7 @@ from hf_seqmix.analysis.couplings import SOURCES
 from hf_seqmix.analysis.spectra import PowerLawFit, fit_power_law
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained
-from hf_seqmix.training.environment import portable_path
+from hf_seqmix.training.environment import fingerprint, portable_path
 from hf_seqmix.training.result_files import write_report
 
 ERRORS = ("train_loss", "train_error", "test_loss", "test_error")
@@ -179,7 +179,10 @@ def run_measure(arguments: argparse.Namespace) -> Rows:
     """Measure the spectra of trained models, whatever their heads."""
     log, measured = Log(arguments), Measured()
     for name in arguments.model:
-        run = log.run({"name": Path(name).name, "model": portable_path(name)}, {})
+        run = log.run(
+            {"name": Path(name).name, "model": portable_path(name), "digest": fingerprint(Path(name), contents=True)},
+            {},
+        )
         if log.read(run) is None:
             model = load_backbone(name, arguments.trust_remote_code)
             if model.main_input_name != "pixel_values":

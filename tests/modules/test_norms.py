@@ -128,3 +128,14 @@ def test_the_form_for_other_runtimes_is_the_same_norm():
                 assert_close(SimpleRMSNorm(eps)(x), expected)
     with real_valued():
         assert not SimpleRMSNorm(1e-12)(torch.zeros(2, 7)).any()
+
+
+def test_a_pad_that_is_no_number_does_not_reach_the_statistics():
+    norm, x = MaskedBatchNorm(3), torch.randn(2, 5, 3)
+    mask = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+    expected = norm(x, mask)
+    filled = MaskedBatchNorm(3)
+    actual = filled(x.masked_fill(~mask.unsqueeze(-1), torch.nan), mask)
+    assert_close(actual[mask], expected[mask])
+    assert_close(filled.running_mean, norm.running_mean)
+    assert_close(filled.running_var, norm.running_var)

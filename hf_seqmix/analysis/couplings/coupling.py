@@ -10,10 +10,11 @@ from transformers import PreTrainedModel
 from ...models.checks import check_choice
 from ...models.mixers import QueryKey, WeighingMixer
 from ...models.pretrained import SeqMixPreTrainedModel
+from ...modules.evaluation import in_evaluation
 from ...ops.layout import TokenLayout
 from .jacobian import jacobian_norms
 from .realized import check_head, realized_weights
-from .recording import MixerCall, in_evaluation, record_attention, record_mixers
+from .recording import MixerCall, record_attention, record_mixers
 
 __all__ = ["SOURCES", "coupling", "jacobian_of", "queries_and_keys"]
 

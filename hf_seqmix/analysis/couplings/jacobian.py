@@ -48,7 +48,8 @@ def _norms_of_row(f: Callable[[Tensor], Tensor], row: Tensor, probes: int | None
         directions = torch.eye(channels, dtype=row.dtype, device=row.device).expand(length, -1, -1)
     else:
         count = probes
-        signs = torch.randint(2, (length, probes, channels), generator=torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        signs = torch.randint(2, (length, probes, channels), generator=generator, device="cpu")
         directions = (2 * signs - 1).to(row)
     squares = row.new_zeros(length, len(row), dtype=torch.promote_types(row.dtype, torch.float32))
     places = torch.arange(length, device=row.device).repeat_interleave(count)

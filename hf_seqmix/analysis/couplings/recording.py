@@ -1,7 +1,6 @@
 """What the mixers of a model are called with: the inputs of each layer, and the queries and keys of attention."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -14,9 +13,10 @@ from ..._compat import register_attention
 from ...models.block import SeqMixBlock
 from ...models.hybrid.attention import attention_weights
 from ...models.mixers import QueryKey
+from ...modules.evaluation import in_evaluation
 from ...ops.layout import TokenLayout
 
-__all__ = ["AttentionCall", "MixerCall", "in_evaluation", "record_attention", "record_mixers"]
+__all__ = ["AttentionCall", "MixerCall", "record_attention", "record_mixers"]
 
 _NAME = "seqmix_recording"
 """Under which the library knows the attention that is recorded."""
@@ -147,14 +147,3 @@ def _attend(
 _recorded: ContextVar[list[AttentionCall] | None] = ContextVar("recorded_attention", default=None)
 
 register_attention(_NAME, _attend)
-
-
-@contextmanager
-def in_evaluation(model: nn.Module) -> Iterator[None]:
-    """Have a model without dropout for a while."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

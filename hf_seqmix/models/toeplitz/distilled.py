@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
+from ...modules.evaluation import in_evaluation
 from ...ops.toeplitz.distillation import ModalFit, fit_modes
 from ...ops.toeplitz.online_kernel import lags_that_matter
 from .tail import DistilledTail
@@ -68,8 +69,6 @@ class DistillationReport:
         """
         tails = _operators(self.model)
         kept = {layer: operator.tail for layer, operator in tails.items()}
-        was_training = self.model.training
-        self.model.eval()
 
         def logits(layers: set[int]) -> Tensor:
             for layer, operator in tails.items():
@@ -78,13 +77,13 @@ class DistillationReport:
             return self.model(input_ids, past_key_values=cache, **inputs).logits.double()
 
         try:
-            exact = logits(set())
-            alone = {f"layer {layer}": {layer} for layer in self.fits}
-            return {name: float((logits(on) - exact).abs().max()) for name, on in {**alone, "all": set(kept)}.items()}
+            with in_evaluation(self.model):
+                exact = logits(set())
+                ways = {f"layer {layer}": {layer} for layer in self.fits} | {"all": set(kept)}
+                return {name: float((logits(on) - exact).abs().max()) for name, on in ways.items()}
         finally:
             for layer, operator in tails.items():
                 operator.tail = kept[layer]
-            self.model.train(was_training)
 
 
 class DistillableDecoder:

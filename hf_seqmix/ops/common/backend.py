@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import threading
 import warnings
 from typing import Any
 
@@ -12,6 +13,8 @@ __all__ = ["kernel_module", "native_serves", "triton_serves"]
 
 _modules: dict[str, Any] = {}
 _tried: dict[tuple[str, str, torch.device, torch.dtype, int], bool] = {}
+_trying = threading.RLock()
+"""A trial forces its kernel in all threads, so that there is one at a time."""
 
 
 def kernel_module(name: str) -> Any:
@@ -85,7 +88,8 @@ def _agrees(op: str, name: str, device: torch.device, dtype: torch.dtype, length
         if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
             return False  # a trial allocates and compares, which a graph cannot hold
         try:
-            fault = kernel_module("trials").fault(op, name, device, dtype, size)
+            with _trying:
+                fault = kernel_module("trials").fault(op, name, device, dtype, size)
         except Exception as error:  # whatever a compiler or driver raises: torch computes the same
             fault = f"{type(error).__name__}: {error}"
         if fault:

@@ -58,4 +58,5 @@ class _AddCopies(torch.autograd.Function):
         target = ids.unsqueeze(1).expand_as(here)
         of_both = gradient.gather(-1, target)
         of_shares = torch.where(copied > 0, of_both * torch.exp(-both), 0)
-        return gradient.scatter(-1, target, of_both * torch.exp(here - both)), of_shares, None, None
+        of_model = torch.where(copied > 0, of_both * torch.exp(here - both), of_both)  # both may be minus infinity
+        return gradient.scatter(-1, target, of_model), of_shares, None, None

@@ -166,11 +166,12 @@ def forced(**names: str | None) -> Iterator[None]:
         if op not in IMPLEMENTATIONS or name not in (None, *IMPLEMENTATIONS[op]):
             known = "; ".join(f"{op}: {', '.join(of_it)}" for op, of_it in IMPLEMENTATIONS.items())
             raise ValueError(f"{op}={name!r} names no implementation of an operation; there are {known}.")
-    before, _forced = _forced, {**_forced, **names}
+    before = {op: _forced[op] for op in names if op in _forced}
+    _forced = {**_forced, **names}
     try:
         yield
-    finally:
-        _forced = before
+    finally:  # another thread may have forced other operations meanwhile
+        _forced = {**{op: name for op, name in _forced.items() if op not in names}, **before}
 
 
 def implementation(op: str, x: Tensor, length: int) -> str:

@@ -87,8 +87,14 @@ def _mm(x: Tensor, weight: Tensor, *, out: Tensor | None = None) -> Tensor:
 
 
 def _addmm(bias: Tensor, x: Tensor, weight: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    y = _mm(x, weight)
-    return (y if alpha == 1 else y * alpha) + (bias if beta == 1 else bias * beta)
+    return _added(bias, _mm(x, weight), beta, alpha)
+
+
+def _added(start: Tensor, product: Tensor, beta: float, alpha: float) -> Tensor:
+    product = product if alpha == 1 else product * alpha
+    if beta == 0:  # the start may be memory that nothing has written
+        return product
+    return product + (start if beta == 1 else start * beta)
 
 
 def _bmm(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
@@ -106,8 +112,7 @@ def _bmm(a: Tensor, b: Tensor, *, out: Tensor | None = None) -> Tensor:
 def _baddbmm(
     start: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1, out: Tensor | None = None
 ) -> Tensor:
-    y = _bmm(a, b)
-    y = (y if alpha == 1 else y * alpha) + (start if beta == 1 else start * beta)
+    y = _added(start, _bmm(a, b), beta, alpha)
     return y if out is None else out.copy_(y)
 
 
@@ -119,7 +124,7 @@ def _sum(
     dtype: torch.dtype | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    if not x.is_floating_point() or dim is None or len(dim) != 1:
+    if not x.is_floating_point() or dim is None or len(dim) != 1 or x.ndim == 0:
         y = aten.sum.dim_IntList(x, dim, keepdim, dtype=dtype)
     else:
         values = x.to(torch.promote_types(x.dtype, torch.float32))
@@ -132,12 +137,13 @@ def _sum(
 
 def _cumsum(x: Tensor, dim: int, *, dtype: torch.dtype | None = None) -> Tensor:
     values = x if dtype is None else x.to(dtype)
-    if not values.is_floating_point() or values.numel() == 0:
+    if not values.is_floating_point() or values.numel() == 0 or values.ndim == 0:
         return aten.cumsum(values, dim)
-    sums = [values.select(dim, 0)]
-    for term in values.unbind(dim)[1:]:
+    first, *others = values.to(torch.promote_types(values.dtype, torch.float32)).unbind(dim)
+    sums = [first]
+    for term in others:
         sums.append(sums[-1] + term)
-    return torch.stack(sums, dim=dim)
+    return torch.stack(sums, dim=dim).to(values.dtype)
 
 
 def _mean(x: Tensor, dim: Sequence[int] | None, keepdim: bool = False, *, dtype: torch.dtype | None = None) -> Tensor:
@@ -204,7 +210,9 @@ _exp, _log, _log1p = (_pointwise(function.default) for function in (aten.exp, at
 
 
 def _log_add_exp(a: Tensor, b: Tensor) -> Tensor:
-    return torch.maximum(a, b) + _log1p(_exp(-(a - b).abs()))
+    largest = torch.maximum(a, b)
+    # The difference of equal infinities is no number.
+    return torch.where(largest.isinf(), largest, largest + _log1p(_exp(-(a - b).abs())))
 
 
 def _log_sigmoid(x: Tensor) -> tuple[Tensor, Tensor]:

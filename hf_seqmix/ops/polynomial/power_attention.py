@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 POWER_FORMS = ("chunked", "parallel", "recurrent")
+_SHUT = -100.0
+"""The logarithm of a gate that lets nothing through in float32; differences of sums of -inf would be no numbers."""
 
 
 def power_attention(
@@ -101,7 +103,7 @@ def power_attention(
         query = (cast(q, dtype) * q.shape[-1] ** -0.5).transpose(1, 2)
         key, value = (cast(x, dtype).transpose(1, 2) for x in (k, v))
         value = _with_ones(value) if denominator else value
-        gates = None if log_gates is None else cast(log_gates, dtype).transpose(1, 2)
+        gates = None if log_gates is None else cast(log_gates, dtype).clamp(min=_SHUT).transpose(1, 2)
         before = None if sums is None else PowerSums(*(cast(x, dtype) for x in sums))
         short = q.shape[1] <= 1 or route == "real" or is_batch_invariant()
         if not causal or form == "parallel" or (form == "chunked" and short):
@@ -139,7 +141,7 @@ def power_sums(
     with without_autocast(k.device.type):
         key, value = (cast(x, dtype).transpose(1, 2) for x in (k, v))
         value = _with_ones(value) if denominator else value
-        gates = None if log_gates is None else cast(log_gates, dtype).transpose(1, 2)
+        gates = None if log_gates is None else cast(log_gates, dtype).clamp(min=_SHUT).transpose(1, 2)
         flags = _flags(real, k, dtype)
         # A part at a time, whose features fit the memory; a graph serves any length.
         size = k.shape[1] if route in ("operator", "real") else LARGEST_CHUNK

@@ -44,6 +44,8 @@ def _differentiable_gradients(
     g: Tensor, tensors: Sequence[Tensor], grid: InducingGrid, needs: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
     """Return the gradients of x, taps and kernel from the two parts, which can be differentiated again."""
+    # Under other names: x may itself have been computed from the taps, which is for the graph outside to follow.
+    tensors = [t.view_as(t) for t in tensors]
     x, taps, kernel = tensors
     wanted = [t for t, needed in zip(tensors, needs, strict=True) if needed]
     y = short_conv(x, taps) + _low_rank(x, kernel, grid)

@@ -163,7 +163,7 @@ def _hankel_svd(parts: Tensor, count: int) -> tuple[Tensor, Tensor]:
         return circular_product(reversed_vectors, part, size)[:, lags - 1 : 2 * lags - 1].t()
 
     seed = torch.Generator().manual_seed(0)
-    start = torch.randn(lags, count, dtype=torch.float64, generator=seed).to(parts.device)
+    start = torch.randn(lags, count, dtype=torch.float64, generator=seed, device="cpu").to(parts.device)
     vectors = torch.linalg.qr(start)[0]
     for _ in range(_ITERATIONS):
         image = torch.zeros_like(vectors)

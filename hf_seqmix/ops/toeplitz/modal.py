@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.dispatch import compute_dtype
+from ..common.dispatch import compute_dtype, without_autocast
 from .distillation import modal_taps, mode_powers
 
 __all__ = ["ModalKernel"]
@@ -86,7 +86,8 @@ class ModalKernel:
         """
         count = inputs.shape[1]
         powers = torch.view_as_real(self._power(count).flip(0)).flatten(1)  # (leaving, 2 modes)
-        added = torch.matmul(inputs.transpose(1, 2).to(self.dtype), powers).unflatten(-1, (-1, 2))
+        with without_autocast(inputs.device.type):
+            added = torch.matmul(inputs.transpose(1, 2).to(self.dtype), powers).unflatten(-1, (-1, 2))
         new = torch.view_as_complex(added) * self._weights
         if state is None:
             return new
@@ -113,7 +114,8 @@ class ModalKernel:
         else:
             places = torch.arange(lag, lag + count, device=late.device) - late.unsqueeze(1)
             pairs = self._pairs[places.clamp(min=0)]  # (batch, count, 2 modes)
-        return torch.matmul(pairs, torch.view_as_real(state).flatten(-2).transpose(1, 2))
+        with without_autocast(pairs.device.type):
+            return torch.matmul(pairs, torch.view_as_real(state).flatten(-2).transpose(1, 2))
 
     def _power(self, count: int) -> Tensor:
         """Return the powers 0 to count - 1 of the poles, (count, modes)."""

@@ -168,6 +168,7 @@ class Tiles:
         return self._limit is not None and span * level.blocks * self._kernel.block >= self._limit
 
     def _rebuild(self, block: int, before: int | None) -> None:
+        self._sums = None  # those of before a crop, which may have other rows than those that join
         self._add_levels(block)
         for level in self._levels:
             span = block // level.blocks

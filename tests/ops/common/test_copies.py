@@ -44,3 +44,12 @@ def test_probabilities_too_small_for_a_number():
     assert_close(out[0, 0], expected)
     assert_close(log_model.grad[0, 0], (torch.arange(VOCAB) != 5).float())
     assert_close(shares.grad[0, 0], torch.tensor([0.0, 4.0]))
+
+
+def test_a_token_that_is_impossible_and_not_copied_has_a_gradient():
+    log_model = torch.tensor([[[0.5, 0.5, 0.0]]], dtype=torch.float64).log().requires_grad_()
+    shares = torch.tensor([[[0.0, 0.3]]], dtype=torch.float64, requires_grad=True)
+    log_p = add_copies(log_model, shares, torch.tensor([[2, 0]]))
+    of_model, of_shares = torch.autograd.grad(log_p[..., 0].sum(), (log_model, shares))
+    assert_close(of_model[0, 0], torch.tensor([0.5 / 0.8, 0, 0], dtype=torch.float64))
+    assert_close(of_shares[0, 0], torch.tensor([0, 1 / 0.8], dtype=torch.float64))

@@ -153,3 +153,13 @@ def test_no_trial_while_a_graph_is_captured(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     assert implementation("toeplitz_causal", Elsewhere(), 512) == "fft"
     assert backend._tried == {}
+
+
+def test_contexts_of_two_threads_that_overlap_leave_nothing_behind():
+    first, second = forced(ski="fused"), forced(toeplitz_causal="fft")
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert set(crossovers._forced) == {"toeplitz_causal"}
+    second.__exit__(None, None, None)
+    assert crossovers._forced == {}

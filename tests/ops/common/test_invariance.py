@@ -128,3 +128,20 @@ def test_a_traced_call_is_refused():
 
     with pytest.raises(RuntimeError):  # older compilers say it in words of their own
         torch.compile(call, backend="eager", fullgraph=True)(torch.randn(3, 3))
+
+
+def test_products_ignore_what_they_are_told_to_ignore():
+    """With beta 0: memory that nothing has written may hold anything."""
+    start = torch.full((2, 3, 4), torch.nan)
+    a, b = torch.randn(2, 3, 5), torch.randn(2, 5, 4)
+    with batch_invariant():
+        assert not torch.baddbmm(start, a, b, beta=0).isnan().any()
+        assert not torch.addmm(start[0], a[0], b[0], beta=0).isnan().any()
+
+
+def test_special_values_are_those_of_torch():
+    infinite = torch.tensor([-torch.inf, torch.inf, 1.0])
+    with batch_invariant():
+        assert torch.logaddexp(infinite, infinite).tolist()[:2] == [-torch.inf, torch.inf]
+        assert torch.ones(1000, dtype=torch.bfloat16).cumsum(0)[-1] == 1000
+        assert torch.tensor(3.0).sum(-1) == torch.tensor(3.0).cumsum(0) == 3

@@ -307,3 +307,10 @@ def test_what_does_not_fit_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             power_attention(*arguments, **fields)
+
+
+@pytest.mark.parametrize("form", POWER_FORMS)
+def test_a_gate_may_be_shut(form: str) -> None:
+    inputs = make(67)
+    inputs.log_gates[:, [3, 40, 41]] = -torch.inf
+    assert_close(power_attention(*inputs, form=form), power_attention_dense(*inputs))

@@ -83,3 +83,18 @@ def test_more_points_or_taps_than_kernels_take_are_torchs():
 
 def test_its_trial_finds_nothing_wrong():
     assert trials.fault("ski", "fused", torch.device("cpu"), torch.float32, 64, lengths=(33, 61)) is None
+
+
+def test_second_derivatives_where_inputs_share_their_weights():
+    """The way from the taps through x is for the outer graph to follow, once."""
+    x, taps, kernel = (t.double().requires_grad_() for t in make())
+
+    def gradients(function, create_graph: bool):
+        y = function(function(x, taps, kernel), taps, kernel).square().sum()
+        return torch.autograd.grad(y, (x, taps, kernel), create_graph=create_graph)
+
+    def ours(x, taps, kernel):
+        return sparse_low_rank_matmul(x, taps, kernel, GRID)
+
+    for actual, expected in zip(gradients(ours, True), gradients(ours, False), strict=True):
+        assert_close(actual.detach(), expected)

@@ -66,3 +66,12 @@ def test_taps_of_long_prompts_are_not_kept():
     before = sum(value.nbytes for value in vars(modal).values() if isinstance(value, torch.Tensor))
     assert modal.first(5000).shape == (CHANNELS, 5000)
     assert sum(value.nbytes for value in vars(modal).values() if isinstance(value, torch.Tensor)) == before
+
+
+def test_autocast_changes_nothing():
+    (modal, _), x = kernel(torch.float32), torch.randn(2, 9, CHANNELS)
+    state = modal.advance(None, x)
+    outputs = modal.outputs(state, REACH - 1, 3)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(modal.advance(None, x), state)
+        assert torch.equal(modal.outputs(state, REACH - 1, 3), outputs)

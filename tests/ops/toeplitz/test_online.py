@@ -198,3 +198,14 @@ def test_wrong_inputs_are_named():
     state.step(x[:, :1].detach())
     with pytest.raises(ValueError, match="leave tokens_to_come out"):
         state.prefill(x[:, :1], tokens_to_come=3)
+
+
+def test_rows_join_after_a_crop():
+    x, kernel, exact = problem(batch=1)
+    state, other = OnlineConvolution(kernel, 1, x.dtype), OnlineConvolution(kernel, 1, x.dtype)
+    state.prefill(x[:, :200])
+    state.crop(10)
+    other.prefill(x[:, :10])
+    state.join(other.inputs())
+    for t in range(10, 150):
+        assert_close(state.step(x[:, t : t + 1].repeat(2, 1, 1)), exact[:, t : t + 1].repeat(2, 1, 1))

@@ -253,3 +253,18 @@ def test_what_makes_no_sense_is_refused(main, tmp_path):
         bad.write_text(content)
         with pytest.raises(SystemExit, match=fault):
             main([str(bad)])
+
+
+def test_points_of_curves_are_no_results(main, tmp_path, capsys):
+    shared = {"task": "language modeling", "model": "tnn", "seed": 0, "command": "x", "environment": {}}
+    curve = group_results({"bits_per_byte": {3.1: 5.0, 6.2: 3.0}}, over="seconds", **shared)
+    write_results(tmp_path / "curve.jsonl", [*curve, *group_results({"bits_per_byte": 2.05}, **shared)])
+    main([str(tmp_path / "curve.jsonl")])
+    printed = capsys.readouterr().out
+    assert "2.05" in printed and "5.0" not in printed
+
+
+def test_a_file_with_other_ends_of_lines_is_changed_between_its_markers(script):
+    text = f"one\r\n{script.BEGIN}\r\nold\r\n{script.END}\r\ntwo\r\n"
+    changed = script.between_markers(text, "new", "a.md")
+    assert changed == f"one\r\n{script.BEGIN}\n\nnew\n\n{script.END}\r\ntwo\r\n"

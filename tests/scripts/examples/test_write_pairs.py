@@ -54,3 +54,9 @@ def test_what_cannot_be_done_is_said(
 def test_a_missing_text_is_named(script: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"no-such\.txt: No such file or directory\. Check the path"):
         script.main([str(tmp_path / "no-such.txt"), "--output", str(tmp_path / "pairs.parquet")])
+
+
+def test_a_file_whose_name_would_match_a_pattern_stays(script: Any, text: Path, tmp_path: Path) -> None:
+    (tmp_path / "pairs 1.parquet").write_text("of somebody")
+    script.main([str(text), "--rows", "5", "--output", str(tmp_path / "pairs [v1].parquet")])
+    assert (tmp_path / "pairs 1.parquet").read_text() == "of somebody"
