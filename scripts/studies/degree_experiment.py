@@ -191,10 +191,11 @@ class Experiment:
         arguments = self.arguments
         rates, seeds = arguments.learning_rates, arguments.sweep_seeds
         swept = self._fit(net, task, [rate for rate in rates for _ in seeds], list(seeds) * len(rates))
+        # On validation rows; the errors that are reported are of others.
+        reached = [curve[-1] for curve in swept["curves"]]
         # A rate at which a seed diverged or was stuck counts as the geometric mean says; 1 is the error of the mean.
         scores = [
-            sum(math.log(clipped(error)) for error in swept["errors"][i * len(seeds) : (i + 1) * len(seeds)])
-            / len(seeds)
+            sum(math.log(clipped(error)) for error in reached[i * len(seeds) : (i + 1) * len(seeds)]) / len(seeds)
             for i in range(len(rates))
         ]
         best = rates[min(range(len(rates)), key=scores.__getitem__)]
@@ -205,7 +206,7 @@ class Experiment:
             "with_overhead": net.with_overhead,
             "depth": net.depth,
             "rate": best,
-            "best_at_edge": best in (rates[0], rates[-1]),
+            "best_at_edge": best in (min(rates), max(rates)),
             "sweep": [[rate, math.exp(score)] for rate, score in zip(rates, scores, strict=True)],
             "separation_rank": rank,
             "task_rank": task.rank,

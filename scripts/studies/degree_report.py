@@ -68,7 +68,7 @@ def run_of(results: Sequence[Result]) -> dict[str, Any]:
     run["curves"] = [[value for _, value in curve] for curve in curves.values()]
     run["curve_steps"] = [step for step, _ in next(iter(curves.values()))]
     rates = [rate for rate, _ in run["sweep"]]
-    return run | {"best_at_edge": run["rate"] in (rates[0], rates[-1])}
+    return run | {"best_at_edge": run["rate"] in (min(rates), max(rates))}
 
 
 def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
