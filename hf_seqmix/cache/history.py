@@ -164,10 +164,10 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
         return history[:, 0], positions
     places = layout.history_places(past, history.shape[2])  # (batch, total)
     order = inverse_order(places)
-    if torch.is_grad_enabled():
-        history = history.clone()  # `gather` keeps what it reads, which a preallocated layer writes to below
-    history = history[:, 0].gather(1, order.unsqueeze(-1).expand(-1, -1, history.shape[-1])).unsqueeze(1)
     layer = past_key_values.layers[layer_idx]
+    if layer.is_compileable and torch.is_grad_enabled():
+        history = history.clone()  # `gather` keeps what it reads, which is written to below
+    history = history[:, 0].gather(1, order.unsqueeze(-1).expand(-1, -1, history.shape[-1])).unsqueeze(1)
     if layer.is_compileable:
         layer.keys.copy_(history)
     else:

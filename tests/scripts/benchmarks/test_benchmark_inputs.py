@@ -1,0 +1,55 @@
+"""What benchmarks read: names of models in a log, texts of baselines, digests of the files that a run names."""
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.run import Run
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
+def test_a_model_has_the_name_of_this_command_and_baselines_keep_theirs(module: Any) -> None:
+    kept = [Result("text", "final", "accuracy", 1.0), Result("text", "5-gram", "accuracy", 2.0, kind="baseline")]
+    assert [result.model for result in module("benchmark_inputs").named(kept, "a/final")] == ["a/final", "5-gram"]
+    assert module("benchmark_inputs").named(None, "a") == []
+
+
+def test_baselines_learn_from_texts_that_are_joined_alike(module: Any, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.txt").write_text("one\n\ntwo\n\nthree")
+    arguments = argparse.Namespace(
+        dataset=str(tmp_path), text_file=None, text_column="text", sample_by="paragraph", split=None, max_bytes=None
+    )
+    arguments.join_with = "-\\n"
+    inputs = module("benchmark_inputs")
+    assert inputs.load_training_texts(arguments) == inputs.load_texts(arguments) == ["one-\ntwo-\nthree"]
+    arguments.join_with = None
+    assert len(inputs.load_training_texts(arguments)) == 3
+
+
+def test_runs_of_files_of_one_name_and_other_contents_differ(module: Any, tmp_path: Path) -> None:
+    found = []
+    for number in "12":
+        path = tmp_path / number / "data" / "train.txt"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"text {number}")
+        (path.parent / "tokenizer.json").write_text(number)
+        run = Run("text", model={}, data={"train_file": [str(path)], "tokenizer": str(path.parent)}, training={})
+        found.append(module("benchmark_recipes")._contents(run))
+    assert set(found[0]) == {"train_file train.txt", "tokenizer"}
+    assert all(found[0][name] != found[1][name] for name in found[0])
+    assert (
+        module("benchmark_recipes")._contents(Run("text", model={}, data={"dataset": "embedded:x"}, training={})) == {}
+    )
