@@ -14,6 +14,7 @@ from typing import Any
 from hf_seqmix import __version__
 from hf_seqmix._files import write_json
 from hf_seqmix.training import merge_recipes, parse_overrides, run_from_recipe
+from hf_seqmix.training.environment import file_digest, fingerprint
 from hf_seqmix.training.run import Run
 
 SCRIPTS = Path(__file__).resolve().parents[1]
@@ -109,6 +110,20 @@ def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: ar
                     merged.get("training", {}).pop(name, None)
         merged = merge_recipes(merged, recipe)
     return run_from_recipe(task, merged, seed)
+
+
+def contents_of(run: Run) -> dict[str, str | None]:
+    """Return digests of the files and folders of this machine that a run names."""
+    found: dict[str, str | None] = {}
+    for name in ("dataset", "train_file", "validation_file"):
+        paths = run.data.get(name) or []
+        for path in map(Path, [paths] if isinstance(paths, str) else paths):
+            files = sorted(path.iterdir()) if path.is_dir() else [path]
+            found |= {f"{name} {file.name}": file_digest(file) for file in files if file.is_file()}
+    for name, folder in {"model": run.model.get("model"), "tokenizer": run.data.get("tokenizer")}.items():
+        if folder is not None and Path(str(folder)).is_dir():
+            found[name] = fingerprint(Path(str(folder)), contents=True)
+    return found
 
 
 def _portable(value: Any, output_dir: Path) -> Any:

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from hf_seqmix._files import write_json
+from hf_seqmix.data import build_tokenizer
+from hf_seqmix.training import parse_overrides
 from hf_seqmix.training.command import device_name
 from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
 
@@ -26,6 +28,8 @@ from .leaderboard_tasks import TASKS, tasks_of, write_rows
 from .recipes_variants import refuse_fixed
 
 PARTS = ("language", "tasks", "costs")
+DATA = ("dataset", "tokenizer", "block_size")
+"""Fields of the data of a recipe that language models may have otherwise."""
 RIVAL = {"causal": "llama", "masked": "bert"}
 """Objective -> the model whose tokens, in its seconds, all models see in the table of equal tokens."""
 
@@ -77,7 +81,15 @@ def add_leaderboard(benchmarks: Any) -> None:
     parser.add_argument("--lengths", nargs="+", type=int, help="of rows whose training is timed; 512 2048 8192")
     parser.add_argument("--prompts", nargs="+", type=int, help="lengths after which decoding is timed; 2048 16384")
     parser.add_argument("--rounds", type=int, help="of timings of costs, instead of the size's")
-    parser.add_argument("--times-as-wide", type=int, default=1, help="channels of models, with --parts costs")
+    parser.add_argument("--times-as-wide", type=int, default=1, help="channels of language models, and of costs")
+    parser.add_argument(
+        "--data",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="FIELD=VALUE",
+        help=f"data of language models instead of the recipes': {', '.join(DATA)}",
+    )
     parser.add_argument("--tokens", type=int, default=TOKENS, help="of an update whose costs are measured")
     parser.add_argument("--device", type=device_name, help="of costs; by default an accelerator if there is one")
     parser.set_defaults(run=run_leaderboard)
@@ -159,11 +171,13 @@ def check(arguments: argparse.Namespace) -> None:
     ]:
         if min(values) <= 0:
             raise ValueError(f"--{name.replace('_', '-')} must be positive; given {min(values)}.")
-    if arguments.times_as_wide > 1 and set(arguments.parts) != {"costs"}:
+    if (arguments.times_as_wide > 1 or arguments.data) and "tasks" in arguments.parts:
         raise ValueError(
-            f"--times-as-wide {arguments.times_as_wide} is of costs, and models of one width are trained: give "
-            "--parts costs alone, and an --output-dir of its own."
+            "--times-as-wide and --data are of language models and of costs, and models of synthetic tasks have "
+            "neither: give --parts language costs, and an --output-dir of its own."
         )
+    if wrong := sorted(set(parse_overrides(arguments.data)) - set(DATA)):
+        raise ValueError(f"--data says {', '.join(wrong)}; allowed are {', '.join(DATA)}.")
     if arguments.test_bytes < 0:
         raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
 
@@ -263,6 +277,8 @@ def _swept(
 
 
 def _vocabulary(arguments: argparse.Namespace) -> int:
-    """Return how many tokens the tokenizer of the recipes has, as its name says."""
-    tokenizer: str = recipe_of(arguments.objective, RIVAL[arguments.objective])["data"]["tokenizer"]
-    return int(tokenizer.removeprefix("bpe:"))
+    """Return how many tokens the tokenizer has: as its name says, where one is to be trained."""
+    recipe = recipe_of(arguments.objective, RIVAL[arguments.objective])
+    tokenizer = str({**recipe["data"], **parse_overrides(arguments.data)}["tokenizer"])
+    size = tokenizer.removeprefix("bpe:")
+    return int(size) if size.isdecimal() else len(build_tokenizer(tokenizer))

@@ -14,13 +14,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import merge_recipes, read_recipe
-from hf_seqmix.training.environment import file_digest, fingerprint
 from hf_seqmix.training.results import Result, group_results
-from hf_seqmix.training.run import Run
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from .benchmark_inputs import default_device, first_bytes
-from .benchmark_jobs import RATES, Job, make_run
+from .benchmark_jobs import RATES, Job, contents_of, make_run
 from .benchmark_results import Report, keep_test_bytes, write_report
 from .benchmark_training import check_jobs, train_all, training_arguments
 from .equal_seconds import timings_table, updates_in
@@ -239,21 +237,7 @@ def make_job(
     }
     name = f"{case_name(model, variant)}/factor-{factor:g}/seed-{seed}"
     probe = functools.partial(score_test, max_bytes=test_bytes_of(arguments))
-    return Job(name, "pretrain.py", run, labels, contents=_contents(run), probe=probe)
-
-
-def _contents(run: Run) -> dict[str, str | None]:
-    """Return digests of the files and folders of this machine that a run names."""
-    found: dict[str, str | None] = {}
-    for field in ("train_file", "validation_file"):
-        paths = run.data.get(field) or []
-        for path in [paths] if isinstance(paths, str) else paths:
-            if Path(path).is_file():
-                found[f"{field} {Path(path).name}"] = file_digest(Path(path))
-    for field, name in {"model": run.model.get("model"), "tokenizer": run.data.get("tokenizer")}.items():
-        if name is not None and Path(str(name)).is_dir():
-            found[field] = fingerprint(Path(str(name)), contents=True)
-    return found
+    return Job(name, "pretrain.py", run, labels, contents=contents_of(run), probe=probe)
 
 
 def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:

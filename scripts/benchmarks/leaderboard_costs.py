@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, StoppingCri
 
 from hf_seqmix import __version__
 from hf_seqmix.cache.size import cache_bytes
-from hf_seqmix.training import config_from_overrides
+from hf_seqmix.training import config_from_overrides, parse_overrides
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
@@ -184,7 +184,7 @@ def _decoded(model: Any, ids: torch.Tensor) -> dict[str, float]:
 def run_costs(arguments: argparse.Namespace) -> Report:
     """Measure training and decoding of all models in turns, a process for each length."""
     log = ResultFile(arguments.output_dir / LOG)
-    sizes = (arguments.vocab_size, arguments.times_as_wide)
+    sizes = (arguments.vocab_size, arguments.times_as_wide, parse_overrides(arguments.data).get("block_size"))
     models = {name: language_recipe(arguments.objective, name, *sizes)["model"] for name in arguments.models}
     measured: list[tuple[str, Callable[[Contest], Any], list[int]]] = [("training", training_costs, arguments.lengths)]
     if arguments.objective == "causal":

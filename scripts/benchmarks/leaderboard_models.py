@@ -29,6 +29,9 @@ TILE = 16
 HEADS = ("num_attention_heads", "num_key_value_heads", "num_heads")
 """Fields of mixers that say how many heads there are."""
 
+HEAD = 64
+"""Channels of a head of wider models, about: fused attention takes as long for 40."""
+
 TOLERANCE = 0.01
 
 SMALL = 0.4
@@ -52,22 +55,25 @@ def recipe_of(objective: str, name: str) -> dict[str, dict[str, Any]]:
     return recipe
 
 
-def language_recipe(objective: str, name: str, vocab_size: int, times: int = 1) -> dict[str, dict[str, Any]]:
+def language_recipe(
+    objective: str, name: str, vocab_size: int, times: int = 1, length: int | None = None
+) -> dict[str, dict[str, Any]]:
     """Return the recipe of a language model, as many parameters as the reference.
 
     Args:
         objective: "causal" or "masked".
         name: of the model.
         vocab_size: of the tokenizer.
-        times: as wide as the recipe says, with as many times the heads.
+        times: as wide as the recipe says.
+        length: of a row of training; the recipe's by default.
 
     Raises:
         ValueError: no width of the feed-forward gives as many parameters.
     """
     recipe = recipe_of(objective, name)
-    length = int(recipe["data"]["block_size"])
+    length = length or int(recipe["data"]["block_size"])
     target = _target(objective, times, vocab_size, length)
-    fields = {} if times == 1 else _resized(recipe, times, length)
+    fields = _resized(recipe, times, length)
     return _with_equal_width(recipe, name, target, vocab_size, fields, TILE if times > 1 else 1)
 
 
@@ -106,24 +112,25 @@ def _target(objective: str, share: float, vocab_size: int, length: int) -> int:
 def _resized(recipe: Mapping[str, Any], share: float, length: int) -> dict[str, Any]:
     """Return the fields of a model of a share of the channels, for rows of a length.
 
-    Wider models have more heads of the same width; narrower ones as many heads, and smaller networks of kernels.
+    Wider models have heads of about `HEAD` channels; narrower ones as many heads, and smaller networks of kernels.
     """
     fields = recipe["model"]["config_overrides"]
     width = 8 * round(share * fields["hidden_size"] / 8)
     resized: dict[str, Any] = {"hidden_size": width, "max_position_embeddings": length}
     if share == 1:
         return resized
-    resized |= {name: width for name in AS_WIDE if name in fields} | _own_parts(fields, share)
+    resized |= {name: width for name in AS_WIDE if name in fields} | _own_parts(fields, share, width)
     if "attention_multiplier" in fields:
         heads = resized.get("num_attention_heads", fields["num_attention_heads"])
         resized["attention_multiplier"] = (width / heads) ** -0.5
-    parts = {name: {**own, **_own_parts(own, share)} for name, own in fields.get("mixer_configs", {}).items()}
+    parts = {name: {**own, **_own_parts(own, share, width)} for name, own in fields.get("mixer_configs", {}).items()}
     return resized | ({"mixer_configs": parts} if parts else {})
 
 
-def _own_parts(fields: Mapping[str, Any], share: float) -> dict[str, Any]:
+def _own_parts(fields: Mapping[str, Any], share: float, width: int) -> dict[str, Any]:
     if share > 1:
-        return {name: round(share * fields[name]) for name in HEADS if name in fields}
+        of_a_head = min((n for n in range(8, width + 1, 8) if width % n == 0), key=lambda n: abs(n - HEAD))
+        return {name: width // of_a_head for name in HEADS if name in fields}
     own = fields.get("rpe_hidden_size")
     return {} if own is None else {"rpe_hidden_size": min(own, KERNEL_NETWORK)}
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hf_seqmix.training import merge_recipes
+from hf_seqmix.training import merge_recipes, parse_overrides
 from hf_seqmix.training.results import Result, group_results
 
-from .benchmark_jobs import RATES, Job, make_run
+from .benchmark_jobs import RATES, Job, contents_of, make_run
 from .benchmark_recipes import measure as measure_recipe
 from .leaderboard_models import language_recipe, small_recipe
 from .leaderboard_scoring import score_cases, score_text
@@ -54,7 +54,9 @@ def language_job(
         budget: "seconds" or "tokens", which is equal among models.
         updates: that the budget is worth; None where that is not known, and the budget is of seconds.
     """
-    recipe = language_recipe(arguments.objective, name, arguments.vocab_size)
+    given = parse_overrides(arguments.data)
+    sizes = (arguments.vocab_size, arguments.times_as_wide, given.get("block_size"))
+    recipe = language_recipe(arguments.objective, name, *sizes)
     every = 1 / arguments.evaluations
     training: dict[str, Any] = {
         **_rates(recipe["training"], factor),
@@ -65,7 +67,7 @@ def language_job(
         "eval_steps": every,
         "save_steps": every,
     }
-    data = {"max_eval_blocks": 4} if arguments.size == "fast" else {}
+    data = given | ({"max_eval_blocks": 4} if arguments.size == "fast" else {})
     task = LANGUAGE[arguments.objective]
     run = make_run(task, recipe, {"training": training, "data": data}, arguments=arguments, seed=seed)
     setting = {"budget": budget, "rate_factor": factor}
@@ -74,7 +76,7 @@ def language_job(
     probe = functools.partial(score_text, lengths=[times * block for times in LONGER], max_bytes=arguments.test_bytes)
     scored = arguments.objective == "causal" and arguments.test_bytes != 0
     path = f"{arguments.objective}/{budget}/{name}/factor-{factor:g}/seed-{seed}"
-    return Job(path, "pretrain.py", run, labels, updates, probe=probe if scored else None)
+    return Job(path, "pretrain.py", run, labels, updates, contents_of(run), probe=probe if scored else None)
 
 
 def task_job(

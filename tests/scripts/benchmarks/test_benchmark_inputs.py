@@ -46,10 +46,9 @@ def test_runs_of_files_of_one_name_and_other_contents_differ(module: Any, tmp_pa
         path.parent.mkdir(parents=True)
         path.write_text(f"text {number}")
         (path.parent / "tokenizer.json").write_text(number)
-        run = Run("text", model={}, data={"train_file": [str(path)], "tokenizer": str(path.parent)}, training={})
-        found.append(module("benchmark_recipes")._contents(run))
-    assert set(found[0]) == {"train_file train.txt", "tokenizer"}
-    assert all(found[0][name] != found[1][name] for name in found[0])
-    assert (
-        module("benchmark_recipes")._contents(Run("text", model={}, data={"dataset": "embedded:x"}, training={})) == {}
-    )
+        data = {"train_file": [str(path)], "tokenizer": str(path.parent), "dataset": str(path.parent)}
+        found.append(module("benchmark_jobs").contents_of(Run("text", model={}, data=data, training={})))
+    names = {"train_file train.txt", "tokenizer", "dataset train.txt", "dataset tokenizer.json"}
+    assert set(found[0]) == names and all(found[0][name] != found[1][name] for name in names)
+    embedded = Run("text", model={}, data={"dataset": "embedded:x"}, training={})
+    assert module("benchmark_jobs").contents_of(embedded) == {}

@@ -41,8 +41,9 @@ def test_models_are_equal_in_parameters(parts: Any, objective: str) -> None:
         counts["wide"].append(models.num_parameters(objective, wide, 2048))
         sizes = [model["config_overrides"]["hidden_size"] for model in (small, language, wide)]
         assert sizes[0] < sizes[1] and sizes[2] == 7 * sizes[1]
-        # Of as many channels as those of the models that are trained.
-        assert _heads(wide["config_overrides"]) == [7 * heads for heads in _heads(language["config_overrides"])]
+        heads = _heads(wide["config_overrides"])
+        assert len(heads) == len(_heads(language["config_overrides"]))
+        assert all(48 <= sizes[2] / number <= 80 and sizes[2] / number % 8 == 0 for number in heads)
         for fields in (language["config_overrides"], small["config_overrides"], wide["config_overrides"]):
             if "attention_multiplier" in fields:
                 width = fields["hidden_size"] / fields["num_attention_heads"]
@@ -105,6 +106,22 @@ def trained(script: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def command(output: Path, *more: str) -> list[str]:
     return ["leaderboard", "--fast", "--output-dir", str(output), *more]
+
+
+def test_language_models_may_be_wider_and_have_other_data(script: Any, tmp_path: Path, trained: list[Any]) -> None:
+    options = ["--parts", "language", "--models", "short_conv", "--rate-factors", "1", "--budgets", "seconds"]
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text" / "train.txt").write_text("some text")
+    data = [f"dataset={tmp_path / 'text'}", "tokenizer=bpe:512", "block_size=64"]
+    script.main(command(tmp_path / "wide", *options, "--times-as-wide", "3", "--data", *data))
+    script.main(command(tmp_path / "usual", *options))
+    wide, usual = (job.run for job in trained)
+    fields = [run.model["config_overrides"] for run in (wide, usual)]
+    assert [f["hidden_size"] for f in fields] == [480, 160]
+    assert [f["max_position_embeddings"] for f in fields] == [64, 256]
+    assert [run.data["block_size"] for run in (wide, usual)] == [64, 256]
+    assert wide.data["tokenizer"] == "bpe:512" and wide.data["dataset"] == str(tmp_path / "text")
+    assert set(trained[0].contents) == {"dataset train.txt"} and not trained[1].contents
 
 
 def test_language_models_have_equal_seconds_and_then_equal_tokens(
@@ -268,7 +285,9 @@ def test_updates_of_other_tokens_are_measured_anew(
         (["--config-overrides", "hidden_size=64"], "would change models after they were made equal"),
         (["--training", "learning_rate=1e-3"], "--training says learning_rate, .* scripts/recipes/leaderboard"),
         (["--training", "max_steps=3"], "--training says max_steps, .* whatever its --rate-factors and --max-seconds"),
-        (["--parts", "language", "costs", "--times-as-wide", "7"], "7 is of costs.*give --parts costs alone"),
+        (["--parts", "tasks", "--times-as-wide", "7"], "models of synthetic tasks have neither: give --parts"),
+        (["--data", "block_size=64"], "models of synthetic tasks have neither: give --parts"),
+        (["--parts", "costs", "--data", "text_column=x"], "says text_column; allowed are dataset, tokenizer, block"),
     ],
 )
 def test_wrong_input_ends_with_a_message(script: Any, tmp_path: Path, options: list[str], message: str) -> None:
