@@ -1,4 +1,5 @@
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache
 
-from hf_seqmix import TNNConfig
+from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.cache import ConvolutionLayer
 from hf_seqmix.ops import toeplitz_matmul_dense
 from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel
@@ -27,6 +28,9 @@ class Decoder:
     def taps(self, length: int) -> Tensor:
         lags = torch.arange(length, dtype=torch.float64)
         return self.signs[:, :length] * self.decay**lags * (lags < (length if self.end is None else self.end))
+
+    def decoder_end(self, dtype: torch.dtype, device: torch.device) -> int | None:
+        return self.end
 
     def decoder_kernel(self, dtype: torch.dtype, device: torch.device, known: Tensor | None = None) -> OnlineKernel:
         def between(first: int, last: int) -> Tensor:
@@ -223,6 +227,41 @@ def test_wanted_derivatives_and_first_tokens_go_the_way_of_a_history():
     assert not layer.decodes(1)
     with torch.no_grad():
         assert layer.decodes(1) and layer.decodes(12) and not layer.decodes(13)
+
+
+@pytest.mark.parametrize(("end", "length", "decodes"), [(3, 11, False), (3, 12, True), (None, 400, False)])
+def test_an_accelerator_gives_up_a_history_that_is_longer_than_its_kernel(end: int | None, length: int, decodes: bool):
+    checked = Checked(Decoder(end))
+    checked.add(length)
+    checked.layer.device = torch.device("cuda")  # asked for its type alone
+    with torch.no_grad():
+        assert not checked.layer.decodes(1)  # without a kernel that says where it ends
+        assert checked.layer.decodes(1, None, checked.decoder) == decodes
+        assert not checked.layer.decodes(100, None, checked.decoder)
+
+
+@torch.no_grad()
+def test_a_model_whose_kernels_end_early_decodes_the_same_without_its_history():
+    torch.manual_seed(0)
+    config = TNNConfig(vocab_size=9, hidden_size=8, num_hidden_layers=2, decay=0.3, max_position_embeddings=512)
+    model = TNNForCausalLM(config).eval()
+    ids = torch.randint(9, (2, 402))
+    cache: Any = DynamicCache(config=config)
+    model(ids[:, :400], past_key_values=cache)
+    for layer in cache.layers:
+        layer.device = torch.device("cuda")  # asked for its type alone
+    logits = [model(ids[:, n : n + 1], past_key_values=cache).logits for n in (400, 401)]
+    assert all(layer.state is not None for layer in cache.layers)
+    assert_close(torch.cat(logits, dim=1), model(ids).logits[:, 400:])
+
+
+def test_a_kernel_that_says_nothing_of_its_end_keeps_its_history_on_an_accelerator():
+    checked = Checked(Decoder(3))
+    checked.add(40)
+    checked.layer.device = torch.device("cuda")
+    older = SimpleNamespace(decoder_kernel=checked.decoder.decoder_kernel)
+    with torch.no_grad():
+        assert not checked.layer.decodes(1, None, older)
 
 
 def test_copies_and_files_have_the_history_alone():

@@ -140,8 +140,12 @@ class ToeplitzOperator(nn.Module):
         if at_once is not None:
             taps = build(0, at_once)
             return OnlineKernel(taps[:, : lags_that_matter(taps, torch.finfo(dtype).eps)], dtype=dtype)
+        return OnlineKernel(build, dtype=dtype, length=self.decoder_end(dtype, device))
+
+    def decoder_end(self, dtype: torch.dtype, device: torch.device) -> int | None:
+        """Return how many taps of the causal kernel count for inputs of a dtype, where the kernel says that."""
         end = getattr(self.kernel, "end", None)
-        return OnlineKernel(build, dtype=dtype, length=None if end is None else end(dtype, device))
+        return None if end is None else end(compute_dtype(dtype), device)
 
     @property
     def has_modes(self) -> bool:
