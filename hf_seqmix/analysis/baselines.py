@@ -67,6 +67,8 @@ def bag_of_words(
     from sklearn.linear_model import LogisticRegression, Ridge
     from sklearn.multiclass import OneVsRestClassifier
 
+    if problem_type == "single_label_classification" and (train == train[0]).all():
+        return constant_labels(train, problem_type, len(texts[0]))  # nothing to tell apart
     vectorizers = [TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True) for _ in train_texts]
     features = hstack([v.fit_transform(column) for v, column in zip(vectorizers, train_texts, strict=True)]).tocsr()
     held_out = hstack([v.transform(column) for v, column in zip(vectorizers, texts, strict=True)]).tocsr()
@@ -112,6 +114,8 @@ def word_overlap(
         raise ValueError(
             f"shared words need two columns of texts and one label; given {len(pairs)} columns and {problem_type}."
         )
+    if problem_type == "single_label_classification" and (train == train[0]).all():
+        return constant_labels(train, problem_type, len(pairs[0]))  # nothing to tell apart
     vectorizer = TfidfVectorizer(sublinear_tf=True).fit([text for column in train_pairs for text in column])
 
     def cosines(columns: Sequence[Sequence[str]]) -> np.ndarray:

@@ -173,9 +173,11 @@ def evaluate_masked_model(
         progress: show a progress bar.
 
     Raises:
-        ValueError: the tokenizer has no mask token, its ids do not fit the model's vocabulary, or the model has no
-            positions for so many tokens.
+        ValueError: there are no blocks, the tokenizer has no mask token, its ids do not fit the model's vocabulary,
+            the model has no positions for so many tokens, or its loss is not finite.
     """
+    if not blocks:
+        raise ValueError("blocks is empty: there is nothing to score.")
     mask, vocabulary = tokenizer.mask_token_id, model.config.vocab_size
     if mask is None:
         raise ValueError("the tokenizer has no mask token: use the one that the masked model was trained with.")
@@ -196,6 +198,11 @@ def evaluate_masked_model(
             with positions_explained(model, max(len(block.input_ids) for block in batch)):
                 logits, answers = _answers(model, batch, mask, pad)
             losses = torch.nn.functional.cross_entropy(logits, answers, reduction="sum")
+            if not torch.isfinite(losses):
+                raise ValueError(
+                    f"{type(model).__name__} in {model.dtype} gave a loss that is not finite: the weights are broken, "
+                    "or the dtype overflows (try float32)."
+                )
             nll += losses.double().item()
             right += int((logits.argmax(-1) == answers).sum())
     return MaskedModelScore(

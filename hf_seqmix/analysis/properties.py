@@ -48,6 +48,9 @@ def check_causal(model: PreTrainedModel, length: int = 17, batch: int = 2, seed:
 
     Returns:
         True as a condition where nothing leaks; else it says how much, and to where.
+
+    Raises:
+        ValueError: there are fewer than two tokens, or no rows.
     """
     run, inputs, generator = _exact(model, batch, length, seed)
     expected = run(inputs)
@@ -70,6 +73,9 @@ def check_equivariance(model: PreTrainedModel, length: int = 17, batch: int = 2,
 
     Returns:
         True as a condition where the order does not matter; else it says how much it does.
+
+    Raises:
+        ValueError: there are fewer than two tokens, or no rows.
     """
     run, inputs, generator = _exact(model, batch, length, seed)
     expected = run(inputs)
@@ -132,6 +138,8 @@ def _exact(
     model: PreTrainedModel, batch: int, length: int, seed: int
 ) -> tuple[Callable[[Tensor], Tensor], Tensor, torch.Generator]:
     """Return a model's last hidden states as a function in float64, inputs for it, and what drew them."""
+    if length < 2 or batch < 1:
+        raise ValueError(f"length is {length} and batch {batch}: give at least 2 tokens, to compare, and a row.")
     backbone: nn.Module = copy.deepcopy(model.base_model).double().eval()
     generator = torch.Generator().manual_seed(seed)
     hidden_size = model.config.get_text_config().hidden_size

@@ -74,7 +74,7 @@ def plot_results(
         for axes, (group, metric) in zip(grid[0], cells, strict=True):
             points = drawn[group, metric]
             _draw(axes, points, names, places, areas)
-            _draw_baselines(axes, points)
+            _draw_baselines(axes, points, places)
             if areas and area is not None:  # a quarter of the largest, as high as a line of the legend
                 size = max(value for value in areas.values() if value) / 4
                 label = f"{(labels or {}).get(area, area.replace('_', ' '))}: {size:.3g}"
@@ -179,7 +179,7 @@ def _draw(
                 axes.scatter(xs, ys, scaled, color=color, alpha=0.3, linewidth=0)
 
 
-def _draw_baselines(axes: Axes, points: Sequence[_Point]) -> None:
+def _draw_baselines(axes: Axes, points: Sequence[_Point], places: Sequence[str]) -> None:
     baselines = [point for point in points if point.kind == "baseline"]
     for index, name in enumerate(dict.fromkeys(point.model for point in baselines)):
         own = [point for point in baselines if point.model == name]
@@ -188,7 +188,7 @@ def _draw_baselines(axes: Axes, points: Sequence[_Point]) -> None:
             _level(axes, sum(point.y for point in own) / len(own), name, index)
         elif isinstance(placed[0].x, str):
             gray = GRAYS[index % len(GRAYS)]
-            xs, ys = [point.x for point in placed], [point.y for point in placed]
+            xs, ys = [_place(point, places) for point in placed], [point.y for point in placed]
             axes.plot(xs, ys, "_", color=gray, markersize=24, markeredgewidth=2.4, label=name)
         else:
             placed.sort(key=lambda point: point.x)

@@ -231,6 +231,9 @@ def _check_result(where: str, result: Mapping[str, Any]) -> None:
             raise ValueError(f"{where}.{name} of the card is {result[name]!r}; it must be text.")
     if not isinstance(result.get("baselines") or {}, Mapping):
         raise ValueError(f"{where}.baselines of the card is {result['baselines']!r}; it must map names to figures.")
+    for name, figure in (result.get("baselines") or {}).items():
+        if isinstance(figure, bool) or not isinstance(figure, (int, float, str)) or figure == "":
+            raise ValueError(f"{where}.baselines.{name} of the card is {figure!r}; it must be a number or text.")
 
 
 def _as_list(value: Any) -> list[str]:

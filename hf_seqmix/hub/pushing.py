@@ -11,6 +11,7 @@ from huggingface_hub import EvalResultEntry, HfApi, ModelCard
 
 from ..models.pretrained import SeqMixPreTrainedModel
 from .checking import check_repo_id
+from .eval_results import EVAL_RESULTS
 from .exporting import export
 from .model_files import belongs_to_repository
 from .verification import check_tolerance, verify
@@ -95,7 +96,7 @@ def push(
         if revision is not None and not revision.startswith("refs/"):
             api.create_branch(repo_id, branch=revision, exist_ok=True)
         held = api.list_repo_files(repo_id, revision=revision)
-        stale = [name for name in held if belongs_to_repository(name) and name not in files]
+        stale = [name for name in held if name not in files and (belongs_to_repository(name) or _is_score(name))]
         commit = api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
@@ -104,3 +105,8 @@ def push(
             commit_message=commit_message or f"Upload {type(model).__name__}",
         )
         return Pushed(repo_id, files, report, commit.commit_url)
+
+
+def _is_score(name: str) -> bool:
+    """Return whether a file of a repository holds figures of its model, which other weights do not have."""
+    return name.startswith(f"{EVAL_RESULTS}/") and name.endswith(".yaml")

@@ -6,7 +6,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from .folder_lock import folders_released
 from .opening import without_lists
 from .run_folder import explain_write_error
 
-__all__ = ["INTERRUPTED", "device_name", "explained", "interruptible", "new_folder", "positive"]
+__all__ = ["INTERRUPTED", "device_name", "explained", "interruptible", "new_folder", "positive", "refuse_twice"]
 
 INTERRUPTED = 130
 """The exit status that shells give a command that Ctrl-C ended."""
@@ -109,6 +110,21 @@ def _whole_number(text: str, least: int) -> int:
     if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} given; it must be a whole number of at least {least}")
     return int(text)
+
+
+def refuse_twice(**values: Sequence[object]) -> None:
+    """Refuse arguments that name something twice.
+
+    Args:
+        **values: name of an argument -> what was given; a seed that counts twice narrows a spread, a model that has
+            the name of another takes its place in a table.
+
+    Raises:
+        ValueError: something is given twice.
+    """
+    for name, given in values.items():
+        if twice := [each for each, times in Counter(given).items() if times > 1]:
+            raise ValueError(f"--{name.replace('_', '-')} names {twice[0]} twice: {' '.join(map(str, given))}.")
 
 
 def new_folder(text: str) -> str:

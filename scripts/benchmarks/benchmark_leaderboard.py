@@ -12,7 +12,7 @@ import torch
 from hf_seqmix._files import write_json
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training import parse_overrides
-from hf_seqmix.training.command import device_name
+from hf_seqmix.training.command import device_name, refuse_twice
 from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
 
 from .benchmark_inputs import default_device
@@ -141,15 +141,9 @@ def check(arguments: argparse.Namespace) -> None:
             raise ValueError(
                 f"there is no {arguments.objective} form of {', '.join(wrong)}; {option} may be {', '.join(allowed)}."
             )
-    for option, values in (
-        ("--models", arguments.models),
-        ("--tasks", arguments.tasks),
-        ("--budgets", arguments.budgets),
-        ("--seeds", arguments.seeds),
-        ("--rate-factors", arguments.rate_factors),
-    ):
-        if len(set(values)) < len(values):
-            raise ValueError(f"{option} has one twice: {', '.join(map(str, values))}.")
+    refuse_twice(
+        **{name: getattr(arguments, name) for name in ("models", "tasks", "budgets", "seeds", "rate_factors")}
+    )
     size = arguments.size
     lengths, prompts = LENGTHS[size]
     defaults = {

@@ -174,7 +174,13 @@ class Results:
 
     def values(self, figure: Figure) -> dict[int | None, float]:
         """Return seed -> value of a figure; of a comparison, for the seeds that both sides have."""
-        own = {result.seed: result.value * figure.factor for result in self.of(figure) if result.value is not None}
+        results = self.of(figure)
+        if lost := [result.seed for result in results if result.value is None]:
+            raise ValueError(
+                f"{figure.metric} of {figure.model or 'any model'} in {figure.file} has no value for seeds {lost}, "
+                "which diverged: claim what holds with these seeds, such as how many diverged."
+            )
+        own = {result.seed: result.value * figure.factor for result in results if result.value is not None}
         if figure.against is None:
             return own
         changed = {name: value for name, value in figure.against.items() if name != "setting"}
@@ -195,6 +201,8 @@ def _is_of(result: Result, figure: Figure) -> bool:
 
 
 def _compared(own: float, other: float, by: str) -> float:
+    if other == 0 and by != "difference":
+        raise ValueError(f"{own} has no {by} to 0: compare by difference.")
     if by == "ratio":
         return own / other
     return own - other if by == "difference" else 100 * (own / other - 1)
@@ -248,14 +256,14 @@ def _row(claim: Claim, results: Results, commands: list[str]) -> dict[str, Any]:
         texts[name] = shown(figure, list(values.values()))
         seeds += [len(values)] if figure.kind == "measured" else []
     fewest = min(seeds, default=0)
-    if claim.trained and seeds and fewest < SEEDS and claim.verdict != "undecided":
+    if claim.trained and fewest < SEEDS and claim.verdict != "undecided":
         raise ValueError(
             f"'{claim.claim}' is {claim.verdict} by {fewest} seeds; with fewer than {SEEDS} a claim about trained "
             "models is undecided."
         )
     try:
         measured = claim.measured.format(**texts)
-    except KeyError as error:
+    except (KeyError, IndexError) as error:
         raise ValueError(f"'{claim.claim}' names the figure {error}, which its figures do not have.") from error
     numbers = sorted({_number(command, commands) for command in _commands(claim, results)})
     if not numbers and claim.verdict != "undecided":

@@ -26,7 +26,7 @@ from approximation_order import add_order
 from approximation_rate import add_rate
 
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, refuse_twice
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -50,6 +50,7 @@ def main(argv: Sequence[str] | None = None) -> Rows:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
+    refuse_twice(seeds=getattr(arguments, "seeds", []))
     prepare_run_folder(arguments.output_dir, resume=True)
     return arguments.run(arguments)
 

@@ -3,11 +3,12 @@
 import argparse
 import dataclasses
 import logging
+import math
+import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from tqdm import tqdm
 
@@ -88,9 +89,9 @@ class Log:
                 str(value) for value in (*model.values(), *data.values()) if not isinstance(value, Mapping)
             )
             for trained in self._trained(make, target, label, missing):
-                self.file.append(runs[trained.seed], list(self._results(trained, runs[trained.seed])))
                 if keep is not None:
-                    keep(trained)
+                    keep(trained)  # before its results, with which it is not trained again
+                self.file.append(runs[trained.seed], list(self._results(trained, runs[trained.seed])))
         return [result for each in runs.values() for result in self.file.get(each) or []]
 
     def note(
@@ -143,6 +144,7 @@ def unfinished(results: Sequence[Result]) -> int:
     return values(results, "has_stalled").count(0.0)
 
 
-def median(errors: Sequence[float]) -> float | None:
-    """Return the median, of an even number the lower one; None where there are no errors."""
-    return torch.tensor(errors, dtype=torch.float64).median().item() if errors else None
+def median(results: Sequence[Result], metric: str = "test_error") -> float | None:
+    """Return the median over all seeds, where one that diverged counts as infinite; None without results."""
+    errors = [math.inf if r.value is None else r.value for r in results if r.metric == metric]
+    return statistics.median(errors) if errors else None

@@ -3,12 +3,13 @@
 import argparse
 import functools
 import math
+import statistics
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from approximation_log import Log, Rows, median, unfinished, values
+from approximation_log import Log, Rows, median, unfinished
 from approximation_plots import plot_order
 from torch import nn
 
@@ -97,7 +98,7 @@ def run_order(arguments: argparse.Namespace) -> Rows:
 def _errors(log: Log, name: str, target: Target, data: Mapping[str, Any]) -> tuple[float | None, int]:
     """Return the median error of a model, and of how many seeds the training was cut."""
     if name == "rnn, solved":
-        return median([_solved(log, target, seed, data) for seed in log.arguments.seeds]), 0
+        return statistics.median(_solved(log, target, seed, data) for seed in log.arguments.seeds), 0
 
     def keep(trained: TrainedModel) -> None:
         if log.arguments.save_models and isinstance(trained.model, TokenRegressor):
@@ -106,7 +107,7 @@ def _errors(log: Log, name: str, target: Target, data: Mapping[str, Any]) -> tup
 
     model = {"name": name} | ({"mixer_config": MIXERS[name]} if MIXERS.get(name) else {})
     results = log.train(functools.partial(_model, name, target), target, model, data, keep)
-    return median(values(results)), unfinished(results)
+    return median(results), unfinished(results)
 
 
 def _model(name: str, target: Target) -> nn.Module:

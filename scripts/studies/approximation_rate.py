@@ -107,9 +107,9 @@ def _row(log: Log, form: dict[str, Any], size: int) -> dict[str, Any]:
     cut = target.truncation_error(size)
     log.note("truncated coupling", cut, {**data, "cut_to": size}, "baseline")
     figures = {
-        "train_error": median(errors),
+        "train_error": median(results, "train_error"),
         "least": min(errors, default=None),
-        "test_error": median(values(results)),
+        "test_error": median(results),
     }
     return {**form, "head_size": size, **figures, "truncated": cut, "errors": errors, "cut": unfinished(results)}
 
@@ -122,7 +122,7 @@ def _fit(form: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Rows:
     """
     whole = max(len(row["errors"]) for row in rows)  # a size with a seed that diverged has fewer, and is left out
     below = [row for row in rows if row["head_size"] < form["rank"] and len(row["errors"]) == whole]
-    if len(below) < 3:
+    if len(below) < 3 or not whole:
         return []
     sizes = [row["head_size"] for row in below]
     fits: Rows = []

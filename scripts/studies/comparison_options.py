@@ -9,7 +9,7 @@ from typing import Any
 
 from comparison_tasks import TASKS
 
-from hf_seqmix.training.command import positive
+from hf_seqmix.training.command import positive, refuse_twice
 from hf_seqmix.training.optimizers import MUON
 
 __all__ = ["MUON_FACTOR", "SPLITS", "Options", "add_arguments"]
@@ -59,10 +59,7 @@ class Options:
         for name in ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1.")
-        for name in ("models", "learning_rates", "seeds"):
-            values = getattr(self, name)
-            if len(set(values)) < len(values):
-                raise ValueError(f"--{name.replace('_', '-')} names something twice: {' '.join(map(str, values))}.")
+        refuse_twice(models=self.models, learning_rates=self.learning_rates, seeds=self.seeds)
         if not all(0 < rate < math.inf for rate in self.learning_rates):
             raise ValueError(f"--learning-rates is {self.learning_rates}; rates must be positive and finite.")
         if self.extend_sweep < 0:

@@ -37,7 +37,7 @@ from degree_training import Schedule, clipped, train_nets
 
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import explained, positive, refuse_twice
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.run import run_of as run_of_arguments
@@ -107,10 +107,8 @@ def _check(arguments: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1.")
     if arguments.command != "train":
         return
-    for name in ("learning_rates", "seeds", "sweep_seeds", "tasks", "projections"):
-        values = getattr(arguments, name)
-        if len(set(values)) < len(values):
-            raise ValueError(f"--{name.replace('_', '-')} names something twice: {' '.join(map(str, values))}.")
+    lists = ("learning_rates", "seeds", "sweep_seeds", "tasks", "projections")
+    refuse_twice(**{name: getattr(arguments, name) for name in lists})
     both = sorted({*arguments.seeds} & {*arguments.sweep_seeds})
     if both:
         raise ValueError(

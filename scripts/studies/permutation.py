@@ -25,7 +25,7 @@ from vision_training import Training, add_image_arguments, add_training_argument
 
 from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, refuse_twice
 from hf_seqmix.training.environment import environment_of, fingerprint, portable_command, portable_path
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, summarize
@@ -156,6 +156,7 @@ def main(argv: Sequence[str] | None = None) -> Rows:
     arguments = build_parser().parse_args(argv)
     if min(arguments.steps, arguments.batch_size, arguments.train_rows, arguments.test_rows) < 1:
         raise ValueError("--steps, --batch-size, --train-rows and --test-rows must be at least 1.")
+    refuse_twice(seeds=arguments.seeds, model=[Path(name).name for name in arguments.model])
     first_to_end(1, arguments.moved)
     prepare_run_folder(arguments.output_dir, resume=True)
     return run(arguments)

@@ -54,7 +54,16 @@ class Log:
         return self._images
 
     def keep(self, run: Run, model: PreTrainedModel, scores: dict[str, float], images: Images, **setting: Any) -> None:
-        """Measure a model and write the results of its run."""
+        """Measure a model and write the results of its run.
+
+        Raises:
+            ValueError: there are fewer images than were asked for.
+        """
+        if len(images.pixel_values) < self.measurement.images:
+            raise ValueError(
+                f"--images is {self.measurement.images}, but only {len(images.pixel_values)} held-out images are "
+                "read: give fewer, or more --test-rows."
+            )
         found: list[dict[str, Any]] = [
             {"metric": name, "value": value, "setting": {}} for name, value in scores.items()
         ]

@@ -23,6 +23,7 @@ Images are CIFAR-10, of the Hub or files with columns image and label. A killed 
 import argparse
 import dataclasses
 import logging
+import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,7 +49,7 @@ from vision_training import (
 from hf_seqmix.analysis.couplings import SOURCES
 from hf_seqmix.analysis.spectra import PowerLawFit, fit_power_law
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import explained, refuse_twice
 from hf_seqmix.training.environment import fingerprint, portable_path
 from hf_seqmix.training.result_files import write_report
 
@@ -152,9 +153,9 @@ def run_train(arguments: argparse.Namespace) -> Rows:
                     scores = {"parameters": float(model.num_parameters())}
                     for split, images in splits.items():
                         scores |= {f"{split}_{name}": value for name, value in score(model, images).items()}
-                    log.keep(run, model, scores, splits["test"], model_size=size)
-                    if arguments.save_models:
+                    if arguments.save_models:  # before its results, with which it is not trained again
                         model.save_pretrained(arguments.output_dir / "models" / f"{kind}-{size}-{seed}")
+                    log.keep(run, model, scores, splits["test"], model_size=size)
                     logger.info(f"{kind} of size {size}, seed {seed}: training loss {scores['train_loss']:.4f}")
                 found = log.read(run)
                 assert found is not None
@@ -250,7 +251,7 @@ def _layer_rows(measured: Measured, layers: Sequence[int]) -> Rows:
 
 def _median(seeds: Sequence[Figures], metric: str, layer: int | None = None) -> float | None:
     values = [value for figures in seeds if (value := figures.one(metric, layer)) is not None]
-    return torch.tensor(values, dtype=torch.float64).median().item() if values else None
+    return statistics.median(values) if values else None
 
 
 @explained("vision_spectra.py")
@@ -262,6 +263,8 @@ def main(argv: Sequence[str] | None = None) -> Rows:
     numbers = [getattr(arguments, name, 1) for name in ("images", "steps", "batch_size", "hidden_size")]
     if min(*numbers, *getattr(arguments, "sizes", [1])) < 1:
         raise ValueError("--images, --sizes, --steps, --batch-size and --hidden-size must be at least 1.")
+    refuse_twice(seeds=getattr(arguments, "seeds", []), sizes=getattr(arguments, "sizes", []))
+    refuse_twice(model=[Path(name).name for name in getattr(arguments, "model", [])])
     prepare_run_folder(arguments.output_dir, resume=True)
     return arguments.run(arguments)
 

@@ -66,6 +66,12 @@ def test_word_overlap_sees_what_a_bag_of_words_cannot():
     assert np.allclose(numbers, labels * 5.0)
 
 
+def test_labels_of_one_class_are_predicted():
+    labels, kind = np.array([2, 2]), "single_label_classification"
+    assert bag_of_words([["a b", "c d"]], labels, [["e f", "g h", "a b"]], kind).tolist() == [2, 2, 2]
+    assert word_overlap([["a b", "c d"]] * 2, labels, [["e f"], ["g h"]], kind).tolist() == [2]
+
+
 def test_word_overlap_is_for_pairs():
     with pytest.raises(ValueError, match="two columns"):
         word_overlap([["a b"]], np.array([1]), [["a b"]], "single_label_classification")

@@ -127,5 +127,11 @@ def test_wrong_input_is_refused(tokenizer):
     with pytest.raises(ValueError, match="the model's vocabulary has 20 entries"):
         small = tiny_model("tnn", "ForMaskedLM", vocab_size=20)
         evaluate_masked_model(small, tokenizer, blocks, context_length=128)
+    with pytest.raises(ValueError, match="blocks is empty"):
+        evaluate_masked_model(tiny_model("tnn", "ForMaskedLM"), tokenizer, [], context_length=128)
+    broken = tiny_model("tnn", "ForMaskedLM", vocab_size=len(tokenizer))
+    torch.nn.init.constant_(broken.get_input_embeddings().weight, float("nan"))
+    with pytest.raises(ValueError, match="loss that is not finite: the weights are broken"):
+        evaluate_masked_model(broken, tokenizer, blocks, context_length=128)
     with pytest.raises(ValueError, match="training text is empty"):
         majority_accuracy(tokenizer, [], blocks)

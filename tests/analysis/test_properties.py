@@ -26,6 +26,12 @@ def test_causal_models_are_causal_and_others_are_not(mixer):
     assert leaks.largest > 1e-3
 
 
+@pytest.mark.parametrize("check", [check_causal, check_equivariance])
+def test_one_token_says_nothing(check):
+    with pytest.raises(ValueError, match="length is 1 and batch 2: give at least 2 tokens"):
+        check(make("tnn", False), length=1)
+
+
 def test_models_of_the_library():
     sizes = {"vocab_size": 3, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     assert check_causal(LlamaModel(LlamaConfig(intermediate_size=8, **sizes)))

@@ -127,6 +127,14 @@ def test_names_stand_side_by_side_and_published_figures_are_crosses(drawn, tmp_p
     assert cross.get_marker() == "x" and cross.get_xdata()[0] == a.get_xdata()[0] != b.get_xdata()[0]
 
 
+def test_baselines_of_some_names_stand_at_these(drawn, tmp_path: Path) -> None:
+    found = [Result(task, "a", "score", 1.0) for task in ("one", "two", "three")]
+    found += [Result(task, "rule", "score", 0.5, kind="baseline") for task in ("three", "one")]
+    plot_results(found, tmp_path / "plot.png", x="task", y="score")
+    [line] = [line for line in drawn[0].lines if line.get_label() == "rule"]
+    assert list(line.get_xdata()) == [2, 0]
+
+
 def test_two_metrics_are_two_panels(drawn, tmp_path: Path) -> None:
     found = group_results({"ms": [[8, 1.0], [16, 2.0]], "mib": [[8, 3.0], [16, 9.0]]}, task="t", model="a")
     plot_results(found, tmp_path / "plot.png", x="step", y=("ms", "mib"), log_x=True, log_y=True)

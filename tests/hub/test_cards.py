@@ -113,6 +113,10 @@ def test_several_at_once_and_parts_of_results_are_named(exported):
         ),
         ({"results": [{**VALUES["results"][0], "dataset": 5}]}, "dataset of the card is 5; it must be text"),
         ({"results": [{**VALUES["results"][0], "baselines": [1]}]}, r"baselines of the card is \[1\]; it must map"),
+        (
+            {"results": [{**VALUES["results"][0], "baselines": {"a": None}}]},
+            "baselines.a of the card is None; it must be",
+        ),
     ],
     ids=lambda value: str(next(iter(value))) if isinstance(value, dict) else "",
 )
@@ -120,6 +124,17 @@ def test_values_that_do_not_fit_are_refused(exported, values, message):
     _, model, tokenizer = exported["tnn"]
     with pytest.raises(ValueError, match=message):
         build_card(model, tokenizer, "someone/x", {**VALUES, **values})
+
+
+def test_text_of_a_table_stays_in_its_cell(exported):
+    _, model, tokenizer = exported["tnn"]
+    result = {**VALUES["results"][0], "metric": "acc | norm", "baselines": {"gzip | -9": 1.5}}
+    text = str(
+        build_card(model, tokenizer, "someone/x", {**VALUES, "results": [result], "paper": "A title\nand a link\n"})
+    )
+    [row] = [line for line in text.splitlines() if line.startswith("|") and "norm" in line]
+    assert row.replace("\\|", "").count("|") == 6 and "gzip \\| -9 1.5" in row
+    assert "| Paper | A title and a link |" in text
 
 
 def test_blanks_of_a_finished_card_are_named_by_their_section():

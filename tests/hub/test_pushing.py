@@ -138,6 +138,7 @@ def test_nothing_of_an_older_push_stays_in_force(exported, hub, here, tmp_path, 
         "adapter_config.json": b"{}",
         "modeling_[old].py": b"old",
         "tf_model.h5": b"old",
+        ".eval_results/of-other-weights.yaml": b"- value: 1",
     }
     for path, content in {**others, **left}.items():
         here.upload_file(path_or_fileobj=content, path_in_repo=path, repo_id=name)

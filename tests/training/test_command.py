@@ -17,6 +17,7 @@ from hf_seqmix.training.command import (
     new_folder,
     not_negative,
     positive,
+    refuse_twice,
 )
 
 
@@ -98,6 +99,12 @@ def test_numbers_and_devices_of_a_command_line() -> None:
     ):
         with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}'"):
             read(text)
+
+
+def test_what_is_given_twice_is_named() -> None:
+    refuse_twice(seeds=[1, 2], models=[])
+    with pytest.raises(ValueError, match="--rate-factors names 2 twice: 1 2 2"):
+        refuse_twice(seeds=[1, 2], rate_factors=[1, 2, 2])
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:

@@ -277,7 +277,7 @@ def test_updates_of_other_tokens_are_measured_anew(
     [
         (["--models", "ski_tnn"], "no causal form of ski_tnn; --models may be tnn"),
         (["--objective", "masked", "--tasks", "parity"], "no masked form of parity"),
-        (["--models", "tnn", "tnn"], "--models has one twice"),
+        (["--models", "tnn", "tnn"], "--models names tnn twice: tnn tnn"),
         (["--rate-factors", "0"], "--rate-factors must be positive"),
         (["--test-bytes", "-1"], "--test-bytes must be 0 or more"),
         (["--parts", "costs", "--times-as-wide", "0"], "--times-as-wide must be positive; given 0"),

@@ -24,14 +24,28 @@ def script() -> ModuleType:
     return module
 
 
-LOSSES = {"ours": [1.0, 2.0, 4.0], "control": [2.0, 3.0, 5.5], "short": [1.0]}
+LOSSES = {
+    "ours": [1.0, 2.0, 4.0],
+    "control": [2.0, 3.0, 5.5],
+    "short": [1.0],
+    "lost": [1.0, None, 2.0],
+    "nothing": [0.0] * 3,
+}
 OURS = {"file": "results.jsonl", "metric": "loss", "model": "ours", "setting": {"length": 8}, "format": ".2f"}
 
 
 def write(folder: Path, **claim: Any) -> Path:
     """Write results, and a claim about them; return the file of claims."""
     results = [
-        Result("lm", model, "loss", value + (length - 8), seed, setting={"length": length}, command="run me")
+        Result(
+            "lm",
+            model,
+            "loss",
+            None if value is None else value + (length - 8),
+            seed,
+            setting={"length": length},
+            command="run me",
+        )
         for model, values in LOSSES.items()
         for seed, value in enumerate(values)
         for length in (8, 16)
@@ -98,7 +112,17 @@ def test_a_page_has_verdicts_seeds_and_commands(script: ModuleType, tmp_path: Pa
         ({"figures": {"a": {**OURS, "by": "diff"}}}, "by is 'diff'; it must be one of difference, ratio, percent"),
         ({"figures": {"a": {**OURS, "against": {"modl": "x"}}}}, "'against' has the unknown field 'modl'"),
         ({"measured": "{b}", "figures": {"a": OURS}}, "names the figure 'b', which its figures do not have"),
-        ({"measured": "by thought"}, "neither it nor its results name a command"),
+        ({"measured": "by thought", "command": "think"}, "is reproduced by 0 seeds"),
+        (
+            {"figures": {"a": {**OURS, "model": "lost"}}},
+            "lost in results.jsonl has no value for seeds [1], which diverged",
+        ),
+        (
+            {"figures": {"a": {**OURS, "against": {"model": "nothing"}}}},
+            "1.0 has no ratio to 0: compare by difference",
+        ),
+        ({"measured": "{}", "figures": {"a": OURS}}, "names the figure"),
+        ({"measured": "by thought", "trained": False}, "neither it nor its results name a command"),
         ({"figures": {"a": {**OURS, "file": "none.jsonl"}}}, "none.jsonl cannot be read"),
         ({"source": "x"}, "unknown field 'source'"),
     ],
@@ -122,7 +146,8 @@ def test_exact_claims_need_no_seeds_and_undecided_claims_no_command(script: Modu
         assert "1.00" in page(script, write(tmp_path, measured="{a}", **claim))
     assert "more seeds" in page(script, write(tmp_path, verdict="undecided", why="more seeds"))
     baseline = {"a": {"file": "results.jsonl", "metric": "loss", "model": "exact", "kind": "baseline"}}
-    assert "| 3 [1]" in page(script, write(tmp_path, measured="{a}", figures=baseline, command="think"))
+    exact = {"measured": "{a}", "figures": baseline, "command": "think", "trained": False}
+    assert "| 3 [1]" in page(script, write(tmp_path, **exact))
 
 
 def test_a_file_of_something_else_is_refused(script: ModuleType, tmp_path: Path) -> None:

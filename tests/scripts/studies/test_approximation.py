@@ -7,6 +7,7 @@ import pytest
 
 import hf_seqmix
 from hf_seqmix.training.result_files import read_results
+from hf_seqmix.training.results import Result
 
 SCRIPTS = Path(hf_seqmix.__file__).parent.parent / "scripts" / "studies"
 FEW = ["--rows", "16", "--test-rows", "32", "--max-steps", "10", "--seeds", "0", "1"]
@@ -110,7 +111,23 @@ def test_heads_layers_and_positions_are_options(script, tmp_path):
     assert {result.setting["residual"] for result in results if result.kind == "measured"} == {True}
 
 
+def test_a_seed_that_diverged_is_no_better_than_others(load, tmp_path):
+    results = [Result("t", "m", "test_error", value, seed) for seed, value in enumerate((None, None, 1e-3))]
+    median = load("approximation_log").median
+    assert median(results) == float("inf") and median(results[2:]) == 1e-3 and median([]) is None
+    rows = [
+        {"exponent": 1.0, "rank": 8, "head_size": size, "errors": errors, "train_error": max(errors, default=None)}
+        for size, errors in ((2, [0.2, 0.3]), (4, []))
+    ]
+    load("approximation_plots").plot_rate(rows, ["exponent", "rank"], tmp_path / "rate.png")
+    load("approximation_plots").plot_rate(rows[1:], ["exponent", "rank"], tmp_path / "none.png")
+    assert (tmp_path / "rate.png").is_file()
+    assert load("approximation_rate")._fit({"rank": 9, "exponent": 1.0}, rows[1:]) == []
+
+
 def test_what_makes_no_sense_is_refused(script, tmp_path):
+    with pytest.raises(SystemExit, match=r"approximation.py: --seeds names 0 twice: 0 0"):
+        script.main(["rate", "--seeds", "0", "0", "--output-dir", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"approximation.py: max_steps"):
         script.main(["rate", "--max-steps", "0", "--output-dir", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"approximation.py: 2 heads share a head size of 3 and 32 values"):

@@ -317,7 +317,7 @@ def test_no_run_begins_after_the_time_budget(
         (["--steps", "0"], "--steps is 0"),
         (["--learning-rates", "1e-3", "-1"], "must be positive"),
         (["--learning-rates", "1e-3", "nan"], "must be positive"),
-        (["--seeds", "1", "1"], "--seeds names something twice"),
+        (["--seeds", "1", "1"], "--seeds names 1 twice: 1 1"),
         (["--extend-sweep", "-1"], "--extend-sweep is -1"),
         (["--task", "lm-causal"], "needs text; give --train-file, --validation-file, --test-file"),
         (["--models", "ski_tnn"], "ski_tnn is bidirectional"),

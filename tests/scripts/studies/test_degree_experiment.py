@@ -226,7 +226,7 @@ def test_effective_ranks(script: ModuleType, tmp_path: Path, load: Any, monkeypa
         (["--report-only"], "has no runs with these arguments"),
         (["--budget", "10"], "budget is 10 matrices"),
         (["--steps", "0"], "--steps is 0"),
-        (["--seeds", "1", "1"], "--seeds names something twice"),
+        (["--seeds", "1", "1"], "--seeds names 1 twice: 1 1"),
         (["--seeds", "1", "2", "--sweep-seeds", "2"], "--sweep-seeds and --seeds share 2"),
         (["--learning-rates", "-1"], "rates must be positive"),
         (["--num-tokens", "3"], "num_tokens is 3"),

@@ -142,6 +142,8 @@ def test_what_is_not_there_is_said_in_one_line(script, classifier, translator, t
         table.to_parquet(tmp_path / "three.parquet")
         three = ["--train-file", str(tmp_path / "three.parquet"), "--test-file", str(tmp_path / "three.parquet")]
         script.main(["images", "--model", classifier, *three, *out])
+    with pytest.raises(SystemExit, match="--model names best twice: best best"):
+        script.main(["images", "--model", "a/best", "b/best", *images, *out])
     with pytest.raises(SystemExit, match="count is -1"):
         script.main(["images", "--model", classifier, "--moved", "-1", *images, *out])
     with pytest.raises(SystemExit, match=r"--moved is 16, but .*tiny reads 16 patches.*give at most 15"):

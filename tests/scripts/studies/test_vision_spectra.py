@@ -136,6 +136,13 @@ def test_wrong_input_is_refused(script, files, tmp_path):
         script.main(["train", *files[:2], *run])
     with pytest.raises(SystemExit, match="Where there is no network, give --train-file and --test-file"):
         script.main(["train", *run])
+    for option in ("--seeds", "--sizes"):
+        with pytest.raises(SystemExit, match=f"{option} names 4 twice: 4 4 8"):
+            script.main(["train", option, "4", "4", "8", *files, *run])
+    with pytest.raises(SystemExit, match="--model names best twice"):
+        script.main(["measure", "--model", "a/best", "b/best", *files, *run])
+    with pytest.raises(SystemExit, match=r"--images is 1000, but only .* held-out images are read"):
+        script.main(["train", "--images", "1000", "--sizes", "1", "--steps", "1", *files, *run])
     with pytest.raises(SystemExit, match="which reads no images: give a model of images"):
         script.main(["measure", "--model", str(PATH.parents[2] / "model_cards" / "tnn-listops"), *files, *run])
 
