@@ -91,13 +91,18 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
             )
         own = {split.replace("validation", "test"): rows for split, rows in examples.items() if "validation" in split}
         examples = datasets.DatasetDict({"train": examples["train"], **own})
-    if "validation" not in examples:
-        if len(examples["train"]) < 2:
-            raise ValueError("one training example leaves nothing to evaluate on; give more, or --validation-file.")
-        parts = examples["train"].train_test_split(data.validation_fraction, seed=arguments.training.seed)
-        logger.info(f"{len(parts['test'])} of the training examples are held out to evaluate on")
-        examples = datasets.DatasetDict({**examples, "train": parts["train"], "validation": parts["test"]})
+    if "validation" not in examples and len(examples["train"]) < 2:
+        raise ValueError("one training example leaves nothing to evaluate on; give more, or --validation-file.")
     return examples
+
+
+def hold_out(arguments: Arguments, examples: datasets.DatasetDict) -> datasets.DatasetDict:
+    """Return the splits with validation data, held out from the training data where there are none."""
+    if "validation" in examples:
+        return examples
+    parts = examples["train"].train_test_split(arguments.data.validation_fraction, seed=arguments.training.seed)
+    logger.info(f"{len(parts['test'])} of the training examples are held out to evaluate on")
+    return datasets.DatasetDict({**examples, "train": parts["train"], "validation": parts["test"]})
 
 
 def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datasets.DatasetDict:
@@ -145,8 +150,8 @@ def prepare_inputs(
         return task, model, datasets.DatasetDict(images), processor, pictures
     tokenizer = load_tokenizer(arguments, task.texts(examples["train"]))
     model = load_model(arguments, task.config_fields(), tokenizer)
-    if isinstance(task, QuestionAnswering):
-        tokenizer.padding_side = "right"  # positions of answers count from the first token
+    if isinstance(task, (QuestionAnswering, TokenClassification)):
+        tokenizer.padding_side = "right"  # positions of answers and of words count from the first token
     collator: Any = DataCollatorWithPadding(tokenizer)
     if isinstance(task, TokenClassification):
         collator = DataCollatorForTokenClassification(tokenizer)
@@ -169,9 +174,9 @@ def prepare(arguments: Arguments) -> Run:
             overwrite = arguments.run.overwrite_output_dir
             prepare_run_folder(arguments.folder, resume=arguments.resume is not None, overwrite=overwrite)
         examples = load_examples(arguments)
-        # A few examples need not show every label.
+        # A few examples need not show every label, nor what is left of a training file.
         task = make_task(data, examples["train"])
-        examples = limit_examples(data, examples)
+        examples = limit_examples(data, hold_out(arguments, examples))
         metrics = data.metrics or default_metrics(task)
         for name in metrics:
             load_metric(name)

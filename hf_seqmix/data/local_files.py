@@ -1,15 +1,27 @@
 """Files of data on this machine: which split each belongs to, of which format, and what is wrong with one."""
 
 import codecs
+import csv
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow
 import pyarrow.parquet
 
-__all__ = ["FORMATS", "SPLITS", "Source", "check_file", "files_of_splits", "format_of", "is_local"]
+__all__ = [
+    "FORMATS",
+    "SPLITS",
+    "Source",
+    "check_fields",
+    "check_file",
+    "files_of_splits",
+    "first_rows",
+    "format_of",
+    "is_local",
+]
 
 Source: TypeAlias = str | Path
 
@@ -166,3 +178,37 @@ def _check_columns(path: Path) -> None:
 def _begins_as_utf16(path: Path) -> bool:
     with path.open("rb") as file:
         return file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+
+
+def first_rows(
+    path: Path, count: int, delimiter: str = ",", quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
+) -> list[list[str]]:
+    """Return the fields of the first rows of a table of text that are not blank, as pandas reads it."""
+    limit = csv.field_size_limit(2**31 - 1)  # the module's own, 131,072 characters, is less than an article may have
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            rows = csv.reader(file, delimiter=delimiter, quoting=quoting)
+            return list(itertools.islice((row for row in rows if row), count))
+    finally:
+        csv.field_size_limit(limit)
+
+
+def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
+    """Refuse a table whose first row has more fields than there are names: pandas moves all columns then.
+
+    Args:
+        path: of a table of text.
+        names: how many columns there are; None where the first row names them.
+        **form: as `first_rows` takes it.
+
+    Raises:
+        ValueError: the row is longer.
+    """
+    rows = first_rows(path, 2, **form)
+    expected = names if names is not None else len(rows[0]) if rows else 0
+    row = rows[0] if names is not None and rows else rows[1] if len(rows) > 1 else []
+    if len(row) > expected:
+        raise ValueError(
+            f"rows of {path} have more fields than the {expected} columns: put fields that contain the delimiter in "
+            "quotes."
+        )

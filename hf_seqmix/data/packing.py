@@ -1,7 +1,6 @@
 """Cut documents into blocks of tokens of one length, for training and for evaluation."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import datasets
@@ -9,6 +8,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from .tokenization import token_bytes
+from .versioned import of_this_version
 
 __all__ = ["pack_for_evaluation", "pack_for_training", "total_bytes"]
 
@@ -54,7 +54,7 @@ def pack_for_training(
         ValueError: the block size is below 2, or the documents do not fill one block.
     """
     tokens = _tokenize(documents, tokenizer, with_bytes=False, num_proc=num_proc)
-    pack = partial(
+    pack = of_this_version(
         _pack, block_size=block_size, pad_id=None, overlap=0, causal=causal, respect_documents=respect_documents
     )
     blocks = _map_blocks(tokens, pack, block_size, with_bytes=False)
@@ -82,7 +82,8 @@ def pack_for_evaluation(
     A causal model says nothing about the first token of a block. Blocks of a causal model therefore overlap by one
     token: each block begins with the last token of the previous block, as context only, and the first block begins
     with the end-of-text token. The sum of the losses over all blocks is then the code length of the whole text. The
-    code length divided by [`total_bytes`] gives bits per byte. The end-of-text tokens between documents are predicted
+    code length divided by [`total_bytes`] gives bits per byte, for a tokenizer that keeps all of a text: one that
+    lowers its case or has unknown tokens codes another text. The end-of-text tokens between documents are predicted
     too and have no bytes, so the figure is, if anything, too high.
 
     Returns:
@@ -95,7 +96,7 @@ def pack_for_evaluation(
     """
     tokens = _tokenize(documents, tokenizer, with_bytes=True, num_proc=num_proc)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else _separator(tokenizer)
-    pack = partial(
+    pack = of_this_version(
         _pack,
         block_size=block_size,
         pad_id=pad_id or 0,
@@ -120,7 +121,7 @@ def _tokenize(documents: Rows, tokenizer: PreTrainedTokenizerBase, *, with_bytes
     options: dict[str, Any] = {}
     if isinstance(documents, datasets.Dataset):
         options = {"num_proc": num_proc, "desc": "Tokenizing"}
-    encode = partial(_encode, tokenizer=tokenizer, separator=_separator(tokenizer), with_bytes=with_bytes)
+    encode = of_this_version(_encode, tokenizer=tokenizer, separator=_separator(tokenizer), with_bytes=with_bytes)
     # A stream may not know its columns, so they are named, here and in `_map_blocks`.
     texts = documents.select_columns(["text"])
     return texts.map(encode, batched=True, batch_size=100, input_columns="text", remove_columns=["text"], **options)

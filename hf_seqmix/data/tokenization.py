@@ -59,7 +59,7 @@ def build_tokenizer(
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE of `vocab_size` tokens, special tokens included.
+    """Train a byte-level BPE of `vocab_size` tokens, special tokens included; of fewer, where the texts give no more.
 
     All 256 bytes are in the vocabulary, so there are no unknown tokens, and decoding gives any text back exactly.
     `<|endoftext|>` opens and ends a text and `<|pad|>` pads.
@@ -83,7 +83,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
         special_tokens=[END_OF_TEXT, PAD],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
     )
-    texts = [text for text in texts if text.strip()]
+    texts = [text for text in texts if text and text.strip()]
     if not texts:
         raise ValueError("there is no text to train a BPE on; give `texts` with some text in it.")
     backend.train_from_iterator(texts, trainer, length=len(texts))

@@ -1,5 +1,6 @@
 """What pretrain.py trains on: documents, their tokenizer, and blocks of tokens."""
 
+import logging
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -16,6 +17,8 @@ from hf_seqmix.data import (
 )
 
 from .arguments import TOKENIZER, Arguments, DataArguments
+
+logger = logging.getLogger(__name__)
 
 # More than enough to learn a vocabulary from; a stream has no end to wait for.
 STREAMED_TOKENIZER_DOCUMENTS = 10_000
@@ -81,8 +84,23 @@ def build_blocks(
         return train, None, None
     validation = pack_for_evaluation(validation, tokenizer, data.block_size, **options)
     if data.max_eval_blocks is not None:
-        validation = validation.take(data.max_eval_blocks)
+        most = data.max_eval_blocks if data.streaming else min(data.max_eval_blocks, len(validation))
+        validation = validation.take(most)
     if causal:
-        return train, validation, total_bytes(validation)
+        unknown = _unknown_tokens(tokenizer, validation)
+        if unknown:
+            logger.warning(
+                f"{unknown} tokens of the validation text are unknown to the tokenizer: bits per byte would be of "
+                "another text, and are left out. A tokenizer such as 'bpe:4096' or 'byte' knows every text."
+            )
+        return train, validation, None if unknown else total_bytes(validation)
     validation = mask_blocks(validation, tokenizer, mlm_probability=data.mlm_probability, seed=arguments.training.seed)
     return train, validation, None
+
+
+def _unknown_tokens(tokenizer: PreTrainedTokenizerBase, blocks: Any) -> int:
+    """Return how many tokens to predict are unknown; some tokenizers give that token another use, too."""
+    unknown = tokenizer.unk_token_id
+    if unknown is None or unknown in (tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.sep_token_id):
+        return 0
+    return sum(row["labels"].count(unknown) for row in blocks.select_columns(["labels"]))

@@ -68,6 +68,16 @@ def _checked(rows: datasets.Dataset, name: str, block_size: int, causal: bool) -
     if "labels" not in rows.column_names:
         rows = rows.map(lambda batch: {"labels": batch["input_ids"]}, batched=True, desc="Labels")
     for column in _COLUMNS:
+        feature = getattr(rows.features[column], "feature", None)
+        if not isinstance(feature, datasets.Value) or "int" not in feature.dtype:
+            raise ValueError(
+                f"{column} of the {name} split are {rows.features[column]}; --tokenized rows hold lists of whole "
+                "numbers."
+            )
+        held = rows.select_columns([column]).with_format("arrow")
+        chunks = (chunk for batch in held.iter(1000) for chunk in batch[column].chunks)
+        if missing := sum(chunk.null_count + chunk.flatten().null_count for chunk in chunks):
+            raise ValueError(f"{missing} {column} of the {name} split are missing.")
         lengths = np.fromiter((len(row) for batch in rows.iter(1000) for row in batch[column]), int)
         if (wrong := np.flatnonzero(lengths != block_size)).size:
             raise ValueError(
@@ -82,7 +92,8 @@ def check_ids(vocab_size: int, *splits: datasets.Dataset) -> None:
     for rows in splits:
         for batch in rows.iter(1000):
             ids = [np.asarray(batch[column]) for column in _COLUMNS]
-            low, high = ids[0].min(), max(int(of.max()) for of in ids)
+            low, high = min(int(of[of != -100].min(initial=0)) for of in ids), max(int(of.max()) for of in ids)
+            low = min(low, int(ids[0].min()))  # where -100 is no mark
             if low < 0 or high >= vocab_size:
                 raise ValueError(
                     f"the rows have tokens from {low} to {high}, but vocab_size is {vocab_size}: ids count from 0 and "

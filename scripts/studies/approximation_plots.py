@@ -50,6 +50,9 @@ def plot_rate(rows: Sequence[Mapping[str, Any]], form: Sequence[str], path: Path
     with draw_row(path, max(5.6, 5.2 * len(exponents)), 4.6, len(exponents)) as (figure, panels):
         for exponent, axes in zip(exponents, panels, strict=True):
             shown = [row for row in rows if row["exponent"] == exponent and row["errors"]]  # not all seeds diverged
+            if not shown:
+                axes.set_title(f"a = {exponent:g}: every seed diverged")
+                continue
             lines: dict[str, list[Mapping[str, Any]]] = {}
             for row in shown:
                 label = ", ".join(f"{name.removeprefix('num_')} {row[name]}" for name in told)
@@ -59,7 +62,7 @@ def plot_rate(rows: Sequence[Mapping[str, Any]], form: Sequence[str], path: Path
                 axes.plot(sizes, [row["train_error"] for row in own], label=label, **line(index))
                 low, high = [min(row["errors"]) for row in own], [max(row["errors"]) for row in own]
                 axes.fill_between(sizes, low, high, color=line(index)["color"], alpha=0.15, linewidth=0)
-            first = max((max(row["errors"]) for row in shown), default=1.0)
+            first = max(max(row["errors"]) for row in shown)
             ticks = sorted({row["head_size"] for row in shown})
             law = [first * size ** -(2 * exponent - 1) for size in ticks]
             axes.plot(ticks, law, color=GRAY, linestyle="--", label="m^-(2a - 1)")

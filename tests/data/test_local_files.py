@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from hf_seqmix.data import load_corpus
+from hf_seqmix.data.labelled import load_labelled
 from hf_seqmix.data.local_files import check_file, files_of_splits, format_of, is_local
 
 
@@ -55,3 +57,17 @@ def test_hidden_folders_hold_no_data(tmp_path: Path) -> None:
     assert [path.name for path in files_of_splits({"train": tmp_path}, None)["train"]] == ["a.txt"]
     touch(tmp_path, ".hidden/d.txt")  # unless the folder itself was given
     assert [path.name for path in files_of_splits({"train": tmp_path / ".hidden"}, None)["train"]] == ["d.txt"]
+
+
+def test_rows_that_are_longer_than_their_header_are_refused(tmp_path):
+    """Pandas makes their first field an index, and all others move by a column."""
+    path = tmp_path / "long.csv"
+    path.write_text("id,text,meta\n1,Good, really,pos\n2,Bad,neg\n3,ok,pos\n")
+    for streaming in (False, True):
+        with pytest.raises(ValueError, match=r"long\.csv have more fields than the 3 columns"):
+            load_corpus(path, streaming=streaming)
+    path.write_text("text,label\nGood, really good,pos\nBad, awful,neg\n")
+    with pytest.raises(ValueError, match=r"long\.csv have more fields than the 2 columns"):
+        load_labelled({"train": path})
+    path.write_text("\na,b\nc,d\n")
+    assert load_labelled({"train": path}, header=False)["train"].column_names == ["0", "1"]

@@ -177,3 +177,17 @@ def test_loaded_text_can_be_packed_by_several_processes(byte, tmp_path) -> None:
     train = load_corpus(tmp_path)["train"]
     packed = columns(pack_for_training(train, byte, 5, num_proc=2))
     assert packed == columns(pack_for_training(documents(), byte, 5))
+
+
+def test_caches_end_with_the_version(tmp_path, monkeypatch):
+    tokenizer = build_tokenizer("byte")
+    documents = datasets.Dataset.from_dict({"text": ["some text"]})
+    documents.save_to_disk(str(tmp_path))
+
+    def num_bytes(version):
+        monkeypatch.setattr("hf_seqmix.data.versioned.__version__", version)
+        return total_bytes(pack_for_evaluation(datasets.load_from_disk(str(tmp_path)), tokenizer, 8))
+
+    assert num_bytes("1") == 9
+    monkeypatch.setattr("hf_seqmix.data.packing.token_bytes", lambda text, count, offsets: np.ones(count, int) * 100)
+    assert num_bytes("1") == 9 and num_bytes("2") == 900

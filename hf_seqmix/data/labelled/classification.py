@@ -78,7 +78,12 @@ class Classification:
             "label_names": names,
             "has_indicators": has_indicators,
         }
-        Classification(**fields).references(train, "training")
+        references = Classification(**fields).references(train, "training")
+        if problem_type == "multi_label_classification" and not has_indicators and (references == references[0]).all():
+            raise ValueError(
+                "every row of the training data has the same labels; there is nothing to tell apart. Give zeros and "
+                "ones as one column a label."
+            )
         return fields
 
     def config_fields(self) -> dict[str, Any]:
@@ -114,7 +119,10 @@ class Classification:
             columns = [complete(split[column], column, name) for column in self.label_columns]
             return indicators(list(zip(*columns, strict=True)), name)
         column = self.label_columns[0]
-        labels = complete(split[column], column, name)
+        labels = list(split[column])
+        if isinstance(split.features[column], datasets.ClassLabel):
+            labels = [None if label == -1 else label for label in labels]  # as data sets say that there is none
+        labels = complete(labels, column, name)
         if self.problem_type == "regression":
             try:
                 numbers = np.asarray([float(label) for label in labels])

@@ -94,7 +94,9 @@ def label_fields(names: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_name(label: Any) -> bool:
-    """Return whether a label can name a class, as lists, NaN and infinity cannot."""
+    """Return whether a label can name a class, as lists, NaN and infinity cannot, nor nothing at all."""
+    if label is None or label == "":
+        return False
     return math.isfinite(label) if isinstance(label, float) else not isinstance(label, (list, dict))
 
 

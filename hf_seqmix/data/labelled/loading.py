@@ -9,7 +9,7 @@ from typing import Any
 
 import datasets
 
-from ..local_files import check_file
+from ..local_files import check_fields, check_file, first_rows
 
 __all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labelled"]
 
@@ -164,8 +164,11 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
         options = {"encoding": "utf-8-sig", "keep_default_na": False}
         if kind == "tsv":
             options |= {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
+        form = {name: options[name] for name in ("delimiter", "quoting") if name in options}
         if not header:
-            options |= {"header": None, "column_names": list(columns or _numbered_columns(path, options))}
+            first = next(iter(first_rows(path, 1, **form)), [])
+            options |= {"header": None, "column_names": list(columns or map(str, range(len(first))))}
+        check_fields(path, None if header else len(options["column_names"]), **form)
     try:
         split = datasets.load_dataset(
             "csv" if kind == "tsv" else kind,
@@ -179,22 +182,18 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
         raise ValueError(f"{path} could not be read as {kind}, or has no rows: {reason}") from error
     names = set(split.column_names)
     nested = {name for name, feature in split.features.items() if not isinstance(feature, datasets.Value)}
-    if "paragraphs" in nested or ("data" in nested and names <= {"data", "version"}):
+    has_articles = "paragraphs" in nested and _holds_articles(split.features["paragraphs"])
+    if has_articles or ("data" in nested and names <= {"data", "version"}):
         split = _flatten_squad(split)
     if len(split) == 0:
         raise ValueError(f"{path} has no rows.")
     return split
 
 
-def _numbered_columns(path: Path, options: Mapping[str, Any]) -> list[str]:
-    quoting = options.get("quoting", csv.QUOTE_MINIMAL)
-    limit = csv.field_size_limit(2**31 - 1)  # the module's own, 131,072 characters, is less than an article may have
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            first = next(csv.reader(file, delimiter=options.get("delimiter", ","), quoting=quoting))
-    finally:
-        csv.field_size_limit(limit)
-    return [str(index) for index in range(len(first))]
+def _holds_articles(feature: Any) -> bool:
+    """Return whether a column is the paragraphs of an article of SQuAD, and not one that is called so."""
+    inner = getattr(feature, "feature", None)
+    return isinstance(inner, Mapping) and {"context", "qas"} <= set(inner)
 
 
 def _flatten_squad(split: datasets.Dataset) -> datasets.Dataset:

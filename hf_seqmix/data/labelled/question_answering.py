@@ -1,15 +1,15 @@
 """Questions whose answer is a part of a context."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Self
 
 import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ..versioned import of_this_version
 from .labels import require_columns, require_training, require_values
 from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
 
@@ -42,6 +42,17 @@ class QuestionAnswering:
             )
         task = cls(stride, max_answer_length)
         require_training(train, task.columns)
+        answers = train[0]["answers"]
+        parts = answers if isinstance(answers, Mapping) else {}
+        kinds = {"text": str, "answer_start": int}
+        if not all(
+            isinstance(parts.get(part), list) and all(isinstance(each, kind) for each in parts[part])
+            for part, kind in kinds.items()
+        ):
+            raise ValueError(
+                "the column 'answers' must hold, in each row, lists of text and of answer_start, whole numbers; it "
+                f"holds {answers!r}."
+            )
         return task
 
     def config_fields(self) -> dict[str, Any]:
@@ -79,7 +90,7 @@ class QuestionAnswering:
         require_columns(split, columns, name)
         require_values(split, columns, name, "value")
         return split.map(
-            partial(
+            of_this_version(
                 _encode_questions,
                 tokenizer=tokenizer,
                 special=SpecialTokens.of(tokenizer),

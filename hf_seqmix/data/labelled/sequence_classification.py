@@ -3,13 +3,13 @@
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import datasets
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from ..tokenization import covered_text
+from ..versioned import of_this_version
 from .classification import Classification
 from .labels import require_columns, require_training, require_values
 from .special_tokens import SpecialTokens, places, to_columns, tokenize
@@ -94,8 +94,13 @@ class SequenceClassification(Classification):
         """
         require_columns(split, self.text_columns, name)
         require_values(split, self.text_columns, name, "text")
+        for column in self.text_columns:
+            if len(split) and not isinstance(split[0][column], str):
+                raise ValueError(
+                    f"the column {column!r} of the {name} data holds {type(split[0][column]).__name__}, not text."
+                )
         encoded = split.map(
-            partial(
+            of_this_version(
                 _encode_texts,
                 tokenizer=tokenizer,
                 special=SpecialTokens.of(tokenizer),

@@ -93,18 +93,21 @@ class SpecialTokens:
         return max_length - special
 
 
-def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Ids]:
-    """Return the token ids of each text, without special tokens."""
-    return tokenizer(list(texts), add_special_tokens=False, return_attention_mask=False, verbose=False)["input_ids"]
+def tokenize(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, as_text: bool = True) -> list[Ids]:
+    """Return the token ids of each text, without special tokens.
+
+    A special token that a text spells out is read as text, unless not `as_text`.
+    """
+    options = {"add_special_tokens": False, "return_attention_mask": False, "split_special_tokens": as_text}
+    return tokenizer(list(texts), verbose=False, **options)["input_ids"]
 
 
 def places(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[Any]:
     """Return where each token of each text starts and ends, in characters; None for texts of a slow tokenizer."""
     if not tokenizer.is_fast:
         return [None] * len(texts)
-    return tokenizer(list(texts), add_special_tokens=False, return_offsets_mapping=True, verbose=False)[
-        "offset_mapping"
-    ]
+    options = {"add_special_tokens": False, "return_offsets_mapping": True, "split_special_tokens": True}
+    return tokenizer(list(texts), verbose=False, **options)["offset_mapping"]
 
 
 def to_columns(rows: list[dict[str, Any]]) -> dict[str, list[Any]]:

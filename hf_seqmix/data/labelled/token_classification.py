@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from .labels import id_of, label_fields, label_names, require_columns, require_training
+from ..versioned import of_this_version
+from .labels import id_of, label_fields, label_names, require_columns, require_training, require_values
 from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
 
 __all__ = ["TokenClassification"]
@@ -38,6 +38,7 @@ class TokenClassification:
             ValueError: a column is missing or holds no lists, or a row has more words than labels or fewer.
         """
         require_training(train, [words_column, label_column])
+        require_values(train, [words_column, label_column], "training", "list")
         for column in (words_column, label_column):
             if not isinstance(train[column][0], list):
                 raise ValueError(
@@ -70,10 +71,14 @@ class TokenClassification:
         `labels` are -100 except on the last token of each word, and 0 there if the split has no labels.
         """
         require_columns(split, [self.words_column], name)
+        require_values(split, [self.words_column], name, "words")
+        for index, words in enumerate(split[self.words_column]):
+            if odd := [word for word in words if not isinstance(word, str)]:
+                raise ValueError(f"row {index} of the {name} data has the word {odd[0]!r}, which is no text.")
         labels: list[Ids] | None = self._ids(split, name) if self.has_labels(split) else None
         special = SpecialTokens.of(tokenizer)
         return split.map(
-            partial(
+            of_this_version(
                 _encode_words,
                 tokenizer=tokenizer,
                 special=special,
@@ -134,7 +139,10 @@ def _encode_words(
     room = max_length - len(special.single_before) - len(special.single_after)
     for index, words in zip(indices, batch[column], strict=True):
         # spaces belong to the words for tokenizers of bytes; others ignore them
-        pieces = tokenize(tokenizer, [word if i == 0 else f" {word}" for i, word in enumerate(words)]) if words else []
+        spaced = [word if i == 0 else f" {word}" for i, word in enumerate(words)]
+        pieces = tokenize(tokenizer, spaced) if words else []
+        if words and words[-1] in tokenizer.all_special_tokens:
+            pieces[-1:] = tokenize(tokenizer, spaced[-1:], as_text=False)
         ids: Ids = []
         targets: Ids = []
         kept: Ids = []

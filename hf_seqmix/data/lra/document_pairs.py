@@ -57,8 +57,6 @@ def load_document_pairs(
 
 def _pairs(rows: datasets.Dataset, path: str, decode: bool) -> datasets.Dataset:
     """Return the texts of the table, and its labels as integers."""
-    if set(rows.column_names) != set(COLUMNS):
-        raise ValueError(f"the lines of {path} have more than the {len(COLUMNS)} fields {', '.join(COLUMNS)}.")
     for name in COLUMNS[3:]:
         column = rows.data.column(name)
         if not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import datasets
 
-from ..local_files import Source, check_file, files_of_splits, format_of, is_local
+from ..local_files import Source, check_fields, check_file, files_of_splits, format_of, is_local
 from .stdlib_corpus import python_stdlib
 
 __all__ = ["Corpus", "hold_out", "load_corpus"]
@@ -168,6 +168,8 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
         )
     for path in paths:
         check_file(path, binary=kinds[0] == "parquet")
+        if kinds[0] == "csv":
+            check_fields(path)
     options = READING.get(kinds[0], {}) | ({"sample_by": sample_by} if kinds[0] == "text" else {})
     # The library takes names for patterns.
     data_files = {split: [glob.escape(str(path)) for path in group] for split, group in files.items()}
@@ -179,9 +181,10 @@ def _load_files(files: dict[str, list[Path]], sample_by: str, file_format: str |
         return corpus
     except (datasets.exceptions.DatasetGenerationError, ValueError) as error:
         reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
+        alike = ", and that all files have the same columns of the same types" if len(paths) > 1 else ""
         raise ValueError(
             f"{', '.join(map(str, paths[:5]))} could not be read as {kinds[0]}: {reason}. Check that the content is "
-            "what the extension says."
+            f"what the extension says{alike}."
         ) from error
 
 

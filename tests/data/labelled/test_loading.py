@@ -134,3 +134,9 @@ def test_names_of_files_are_no_patterns(load, tmp_path):
 def test_columns_of_text_are_no_nested_questions(load, columns):
     rows = load("a.csv", f"{columns}\n{','.join('x' for _ in columns.split(','))}\n")
     assert rows.column_names == columns.split(",")
+
+
+def test_a_column_may_be_called_paragraphs(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"paragraphs": ["x", "y"], "text": "a", "label": 0}\n')
+    assert set(load_labelled({"train": path})["train"].column_names) == {"paragraphs", "text", "label"}

@@ -137,3 +137,13 @@ def test_case_and_spaces_of_an_answer_may_differ(tokenizers):
         Dataset.from_dict({**EXAMPLES, "answers": answers}), tokenizers["bytes"], 200, "training"
     )
     assert encoded["start_positions"][0] > 0
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [[{"text": "x", "answer_start": 0}], {"text": ["x"], "answer_start": ["0"]}, {"text": "x", "answer_start": 0}],
+)
+def test_answers_of_another_form_are_refused(answers):
+    train = Dataset.from_list([{"question": "q", "context": "x", "answers": answers}])
+    with pytest.raises(ValueError, match="'answers' must hold, in each row, lists of text and of answer_start"):
+        QuestionAnswering.from_data(train)

@@ -6,6 +6,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_seqmix import TNNConfig
+from hf_seqmix.data import build_tokenizer
 from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification
 
 TEXTS = ["good", "bad", "so so"]
@@ -214,3 +215,34 @@ def test_columns_that_make_no_task(tokenizers):
         task.encode(table([0, 2]), tokenizers["bytes"], 8, "validation")
     with pytest.raises(ValueError, match="test data has no column 'text'"):
         task.encode(datasets.Dataset.from_dict({"words": ["a"]}), tokenizers["bytes"], 8, "test")
+
+
+def test_what_cannot_be_told_apart_or_read_is_refused():
+    texts = {"text": ["a", "b", "c"]}
+    same = datasets.Dataset.from_dict({**texts, "label": [[0, 1], [1, 0], [0, 1]]})
+    with pytest.raises(ValueError, match="every row of the training data has the same labels"):
+        SequenceClassification.from_data(same, ["text"], ["label"])
+    sets = datasets.Dataset.from_dict({**texts, "label": [["x", None], ["y"], ["x"]]})
+    with pytest.raises(ValueError, match="labels must be numbers or words; given None"):
+        SequenceClassification.from_data(sets, ["text"], ["label"])
+    labels = datasets.Value("int64")
+    train = datasets.Dataset.from_dict({**texts, "label": [0, 1, 0]})
+    task = SequenceClassification.from_data(train, ["text"], ["label"])
+    numbers = datasets.Dataset.from_dict({"text": [1, 2], "label": [0, 1]})
+    with pytest.raises(ValueError, match="'text' of the validation data holds int, not text"):
+        task.encode(numbers, build_tokenizer("byte"), 16, "validation")
+    declared = train.cast_column("label", datasets.ClassLabel(names=["no", "yes"]))
+    hidden = declared.cast_column("label", labels).map(lambda row: {"label": -1 if row["text"] == "b" else 0})
+    hidden = hidden.cast_column("label", datasets.ClassLabel(names=["no", "yes"]))
+    with pytest.raises(
+        ValueError, match=r"1 rows of the training data have no label in column 'label', the first is row 1"
+    ):
+        SequenceClassification.from_data(hidden, ["text"], ["label"])
+
+
+def test_special_tokens_that_a_text_spells_out_are_text():
+    train = datasets.Dataset.from_dict({"text": ["a</s>b<pad>c", "d"], "label": [0, 1]})
+    task, tokenizer = SequenceClassification.from_data(train, ["text"], ["label"]), build_tokenizer("byte")
+    ids = task.encode(train, tokenizer, 32, "train")[0]["input_ids"]
+    assert len(ids) == len("a</s>b<pad>c") + 1 and tokenizer.pad_token_id not in ids
+    assert tokenizer.decode(ids[:-1]) == "a</s>b<pad>c"

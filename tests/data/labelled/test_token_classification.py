@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
+from hf_seqmix.data import build_tokenizer
 from hf_seqmix.data.labelled import TokenClassification
 
 WORDS = [["The", "café", "in", "Paris"], ["not"], []]
@@ -77,3 +78,18 @@ def test_the_token_that_ends_a_text_can_have_a_label(tokenizers):
     assert encoded["labels"][0] == [-100, -100, 1, 0] and encoded["labels"][2] == [-100, 0]
     assert encoded["kept"] == [[0, 1], [0], [0]]  # "cafe" is cut, and with it the label of the whole text
     assert [label for label in encoded["labels"][1] if label != -100] == [1]
+
+
+@pytest.mark.parametrize(
+    ("words", "tags", "message"),
+    [
+        ([["a", None], ["b"]], [["O", "B"], ["O"]], r"row 0 of the train data has the word None, which is no text"),
+        ([["a", "b"], ["b"]], [["O", None], ["B"]], "labels must be numbers or words; given None"),
+        ([["a"], None], [["O"], ["B"]], "1 rows of the training data have no list in column 'words'"),
+    ],
+)
+def test_missing_words_and_labels_are_no_text_and_no_class(words, tags, message):
+    train = Dataset.from_dict({"words": words, "tags": tags})
+    with pytest.raises(ValueError, match=message):
+        task = TokenClassification.from_data(train, "words", "tags")
+        task.encode(train, build_tokenizer("byte"), 32, "train")

@@ -4,6 +4,7 @@ import json
 import math
 
 import pytest
+from datasets import Dataset
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoModelForSequenceClassification,
@@ -115,6 +116,31 @@ def test_token_classification(finetune, tmp_path, model):
     right = [a == b for row in predicted for a, b in zip(row["prediction"], row["label"], strict=True)]
     assert sum(right) / len(right) == pytest.approx(results["validation"]["accuracy"])
     assert reloaded.config.id2label[0] == "O"
+
+
+def test_words_are_scored_alike_on_whichever_side_a_tokenizer_pads(script, finetune, monkeypatch):
+    rows = {"tokens": [["a"], ["b", "c", "dddd"], ["e", "f"]] * 4, "tags": [["B"], ["O", "B", "O"], ["O", "B"]] * 4}
+    load, found = script.load_tokenizer, []
+    for side in ("right", "left"):
+
+        def padded(*given, side=side):
+            tokenizer = load(*given)
+            tokenizer.padding_side = side
+            return tokenizer
+
+        monkeypatch.setattr(script, "load_tokenizer", padded)
+        options = ["--task", "token-classification", "--save-predictions", "--overwrite-output-dir"]
+        found.append(finetune(rows, *options, model="masked", validation=rows)["validation"]["accuracy"])
+    assert found[0] == found[1]
+
+
+def test_a_class_may_fall_whole_into_what_is_held_out(script, finetune):
+    rows = {"text": [f"text {number}" for number in range(20)], "label": ["a", "b"] * 9 + ["a", "rare"]}
+    seeds = range(200)
+    splits = [Dataset.from_dict(rows).train_test_split(0.05, seed=seed)["test"]["label"] for seed in seeds]
+    seed = next(seed for seed, labels in zip(seeds, splits, strict=True) if list(labels) == ["rare"])
+    found = finetune(rows, "--seed", str(seed), "--validation-fraction", "0.05", model="masked")
+    assert found["num_labels"] == 3
 
 
 @pytest.mark.parametrize("model", ["causal", "masked"])

@@ -103,6 +103,13 @@ def test_bits_per_byte_of_the_saved_model(pretrain: ModuleType, text: Path, tmp_
     assert [step for step, _ in results["eval_loss_curve"]][:2] == [1, 2]
 
 
+def test_text_that_a_tokenizer_does_not_know_has_no_bits_per_byte(
+    pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = pretrain.main(command(text, tmp_path / "run", "--max-steps", "1", "--tokenizer", "listops"))
+    assert "bits_per_byte" not in found["evaluation"] and "are unknown to the tokenizer" in caplog.text
+
+
 def test_a_masked_run_predicts_masks_only(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     arguments = ["--objective", "masked", "--max-steps", "2", "--tokenizer", "bpe:270", "--mlm-probability", "0.4"]

@@ -126,3 +126,26 @@ def test_a_vocabulary_must_be_said(pretrain: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = pretrain.main(["--config-file", str(tmp_path / "config.json"), *options])
     assert found["num_updates"] == 3
+
+
+@pytest.mark.parametrize(
+    ("column", "row", "message"),
+    [
+        ("labels", [-1] * 12, "tokens from -1 to"),
+        ("input_ids", [2.5] * 12, "hold lists of whole numbers"),
+        ("input_ids", [None, *range(11)], "1 input_ids of the train split are missing"),
+        ("labels", None, "1 labels of the train split are missing"),
+        ("labels", ["a"] * 12, "hold lists of whole numbers"),
+    ],
+)
+def test_rows_that_are_no_tokens_are_refused(
+    pretrain: Any, tmp_path: Path, column: str, row: list[Any] | None, message: str
+) -> None:
+    good = list(range(12))
+    values = {"input_ids": [good, good], "labels": [good, good]}
+    values[column] = [row, row if message.endswith("numbers") else good]
+    datasets.Dataset.from_dict(values).to_parquet(tmp_path / "train.parquet")
+    datasets.Dataset.from_dict({"input_ids": [good], "labels": [good]}).to_parquet(tmp_path / "validation.parquet")
+    files = [f"--{name}-file={tmp_path / name}.parquet" for name in ("train", "validation")]
+    with pytest.raises(SystemExit, match=message):
+        pretrain.main(command(tmp_path / "run", *files))
