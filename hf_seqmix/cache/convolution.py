@@ -18,6 +18,7 @@ from ..ops.toeplitz.online import OnlineConvolution
 from ..ops.toeplitz.online_kernel import OnlineKernel
 from .history import FEW_STEPS, HistoryLayer, HistoryStaticLayer
 from .modes import ModalDecoder
+from .recent_inputs import highest_floor
 
 __all__ = ["CONVOLUTION", "ConvolutionLayer", "ConvolutionStaticLayer", "convolve_steps"]
 
@@ -188,15 +189,17 @@ class ConvolutionLayer(HistoryLayer):
 
     def _join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
-        longest = max(layer.get_seq_length() for layer in others)
+        layers = (self, *others)
+        seen = [layer.get_seq_length() for layer in layers]
+        longest = max(seen[1:])
         if self.state is None or longest > self.get_seq_length():
             super()._join(others)
         else:
             for layer in others:
                 # What is held is not made again.
                 self.state.join(layer.keys[:, 0].to(self.state.dtype))
-        layers = (self, *others)
-        self.dropped = max(layer.dropped for layer in layers)
+        # Positions of rows of fewer tokens move: all end together.
+        self.dropped = highest_floor([(layer.dropped, count) for layer, count in zip(layers, seen, strict=True)])
         self.end = max((layer.end for layer in layers if layer.end is not None), default=None)
 
     def _forget_first(self, count: int) -> None:

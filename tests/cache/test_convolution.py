@@ -219,6 +219,21 @@ def test_a_change_of_dtype_is_followed():
     assert_close(y[:, 0], expected(inputs.double(), checked.decoder, 1).float())
 
 
+def test_joined_rows_cannot_be_cropped_to_where_inputs_of_a_shorter_row_are_gone():
+    decoder = Decoder(end=5)
+    longer, shorter = Checked(decoder, 1), Checked(decoder, 1)
+    longer.add(200)
+    shorter.add(20)
+    for _ in range(100):
+        shorter.add(1)
+    longer.layer.join([shorter.layer])
+    gone = shorter.layer.dropped  # counted from its own first position, 80 after that of the longer row
+    assert gone > 0 and longer.layer.dropped == 80 + gone
+    with pytest.raises(ValueError, match="cannot be cropped to"):
+        longer.layer.crop(-(200 - 80 - gone - 4))
+    longer.layer.crop(-(200 - 80 - gone - 5))
+
+
 def test_wanted_derivatives_and_first_tokens_go_the_way_of_a_history():
     layer = ConvolutionLayer()
     assert not layer.decodes(1)

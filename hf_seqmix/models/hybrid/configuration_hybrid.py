@@ -132,7 +132,9 @@ class SeqMixHybridConfig(SeqMixConfig):
         """Build the configuration of a mixer with some of the shared fields changed."""
         shared = {field: getattr(self, field) for field in _SHARED_FIELDS}
         own = (self.mixer_configs or {}).get(mixer_type, {})
-        return MIXER_CONFIGS[mixer_type](**{**shared, **changed, **own})
+        # Only the row operation of a whole IPA model has these centers, which must divide its width.
+        unused = {"num_row_centers": 1} if mixer_type == "ipa" else {}
+        return MIXER_CONFIGS[mixer_type](**{**shared, **unused, **changed, **own})
 
     def mixer_configs_at(self, length: int) -> dict[str, dict[str, Any]]:
         """Return `mixer_configs` for a model whose `max_position_embeddings` becomes `length` and whose layers stay.

@@ -77,3 +77,17 @@ def test_a_refused_length_changes_no_layer(mixing):
         assert model.config.to_dict() == config
     model.set_context_length(8)
     assert torch.equal(logits(model, ids), before)
+
+
+def test_centers_of_a_layer_need_not_divide_the_width_of_the_whole():
+    """The row operation of an IPA model needs that, and hybrids have none."""
+    config = SeqMixHybridConfig(
+        vocab_size=9,
+        hidden_size=12,
+        num_hidden_layers=1,
+        mixer_types=["ipa"],
+        mixer_configs={"ipa": {"num_centers": 5, "rank": 10}},
+    )
+    assert config.mixer_config("ipa").num_centers == 5
+    assert SeqMixHybridConfig.from_dict(config.to_dict()).to_dict() == config.to_dict()
+    assert SeqMixHybridForCausalLM(config)(input_ids=torch.tensor([[1, 2, 3]])).logits.shape == (1, 3, 9)
