@@ -1,6 +1,6 @@
 """Export a checkpoint to ONNX, for any batch and length, and compare its outputs with torch.
 
-    pip install "hf-seqmix[train]" onnx onnxscript onnxruntime
+    pip install ".[train]" onnx onnxscript onnxruntime
     python scripts/examples/export_onnx.py runs/tnn --output runs/tnn-onnx
     python scripts/examples/export_onnx.py runs/tnn --output runs/tnn-onnx --generation
 

@@ -1,6 +1,6 @@
 """Quantize the weights of a checkpoint to int8 with torchao: a quarter of the memory of float32 for each linear layer.
 
-    pip install "hf-seqmix[train]" torchao
+    pip install ".[train]" torchao
     python scripts/examples/quantize.py runs/tnn --output runs/tnn-int8 --prompt "import "
 
 The written folder opens with `from_pretrained` on any device, where torchao is installed. Embeddings, the output layer
