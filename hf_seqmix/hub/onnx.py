@@ -67,8 +67,8 @@ def export_onnx(
     Raises:
         ImportError: without the packages onnx, onnxscript and onnxruntime, or with a torch that the library's exporter
             does not support.
-        ValueError: for a model from outside the package, one that cannot generate with `generation`, or a folder that
-            is a file.
+        ValueError: for a model from outside the package, one that cannot generate with `generation`, a `max_length`
+            that leaves nothing to compare, or a folder that is a file.
         VerificationError: for a difference above the tolerance, NaN included; nothing is written.
     """
     missing = [package for package in _PACKAGES if find_spec(package) is None]
@@ -80,6 +80,8 @@ def export_onnx(
     folder = Path(folder)
     if folder.is_file():
         raise ValueError(f"{folder} is a file. Give the name of a folder, such as {folder.with_suffix('')}.")
+    if max_length is not None and max_length < (least := _STEPS + 2 if generation else 2):
+        raise ValueError(f"max_length is {max_length}, but at least {least} tokens are needed to compare outputs.")
     if generation and not model.can_generate():
         raise ValueError(f"generation=True was given, but {head} does not generate: export a causal language model.")
     if model.training or any(x.is_floating_point() and x.dtype != torch.float32 for x in model.parameters()):
@@ -101,7 +103,7 @@ def export_onnx(
 def _export_whole(model: SeqMixPreTrainedModel, max_length: int | None, config: "OnnxConfig") -> "ExportedModel":
     from transformers.exporters import OnnxExporter
 
-    inputs: dict[str, Any] = _example(model.config, batch=2, length=_LENGTH)
+    inputs: dict[str, Any] = _example(model.config, batch=2, length=min(_LENGTH, max_length or _LENGTH))
     batch = torch.export.Dim("batch", min=2)
     length = torch.export.Dim("length", min=2, max=max_length)
     axes = {0: batch} if "pixel_values" in inputs else {0: batch, inputs["input_ids"].ndim - 1: length}

@@ -199,13 +199,13 @@ class RowBatchingManager:
         self._wake.set()
 
     def get_result(self, request_id: str | None = None, timeout: float | None = None) -> Any:
-        """Return the next result, or None: after `timeout` seconds, at the end, or if it is of another request.
+        """Return the next result, or None: after `timeout` seconds, or at the end.
 
         Args:
             request_id: whose result is wanted; that of another one is kept in its order.
             timeout: seconds to wait at most.
         """
-        return self._results.get(request_id, timeout, wait=self.is_running())
+        return self._results.get(request_id, timeout, self.is_running)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield results as they come, until the thread ends and none is left."""
@@ -215,12 +215,15 @@ class RowBatchingManager:
                 yield result
 
     def request_id_iter(self, request_id: str) -> Iterator[Any]:
-        """Yield the results of one request until its last."""
-        while self.is_running() or self._results.may_have(request_id):
-            result = self.get_result(request_id, timeout=0.1)
-            if result is not None:
-                yield result
-                if result.status >= RequestStatus.FINISHED:
+        """Yield the results of one request until its last, or until it is cancelled."""
+        with self._results.following(request_id) as cancelled:
+            while self.is_running() or self._results.may_have(request_id):
+                result = self.get_result(request_id, timeout=0.1)
+                if result is not None:
+                    yield result
+                    if result.status >= RequestStatus.FINISHED:
+                        return
+                elif cancelled.is_set():
                     return
 
     def register_result_handler(self, request_id: str, callback: Callable[[Any], None]) -> None:
@@ -259,8 +262,8 @@ class RowBatchingManager:
 
     def _sort_requests(self) -> None:
         """Take new requests from their queue, and cancelled ones from wherever they are."""
+        cancelled = set(_drain(self._cancelled))  # first: whatever was cancelled has been added before
         self._waiting += _drain(self._incoming)
-        cancelled = set(_drain(self._cancelled))
         if cancelled:
             self._waiting = [state for state in self._waiting if state.request_id not in cancelled]
             # Further sequences of a request (`num_return_sequences`) are its children.

@@ -1,14 +1,18 @@
 """Results on their way from the thread of a manager to whoever asked for them."""
 
 import asyncio
-import queue
 import threading
-from collections.abc import Callable, Container, Sequence
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from transformers.generation.continuous_batching import RequestState, RequestStatus
 
 __all__ = ["ResultQueue"]
+
+LOOK = 0.1
+"""Seconds after which a caller who waits looks whether further results may come."""
 
 
 class ResultQueue:
@@ -18,10 +22,10 @@ class ResultQueue:
     """
 
     def __init__(self) -> None:
-        self._results: queue.Queue[Any] = queue.Queue()
-        self._set_aside: list[Any] = []  # taken from the queue for a caller who waited for another request
+        self._results: list[Any] = []
         self._handlers: dict[str, tuple[Callable[[Any], None], asyncio.AbstractEventLoop]] = {}
-        self._lock = threading.Lock()
+        self._followers: list[tuple[str, threading.Event]] = []
+        self._ready = threading.Condition()
 
     def deliver(self, states: Sequence[RequestState]) -> None:
         """Queue the results of requests that have ended or stream, or hand them to their handlers."""
@@ -29,50 +33,78 @@ class ResultQueue:
             ended = state.status >= RequestStatus.FINISHED
             if not (ended or state.streaming):
                 continue
-            with self._lock:
-                handler = self._handlers.pop(state.request_id, None) if ended else self._handlers.get(state.request_id)
-            if handler is None:
-                self._results.put(state.to_generation_output())
-            else:
-                callback, loop = handler
-                loop.call_soon_threadsafe(callback, state.to_generation_output())
+            with self._ready:
+                handler = self._handlers.get(state.request_id)
+                if handler is None:
+                    self._results.append(state.to_generation_output())
+                    self._ready.notify_all()
+                elif not _hand_over(handler, state.to_generation_output()) or ended:
+                    del self._handlers[state.request_id]
 
-    def get(self, request_id: str | None, timeout: float | None, wait: bool) -> Any:
-        """Return the next result, or None: after `timeout` seconds, or if it is of another request.
+    def get(self, request_id: str | None, timeout: float | None, running: Callable[[], bool]) -> Any:
+        """Return the next result, or None: after `timeout` seconds, or where none can come any more.
 
         Args:
-            request_id: whose result is wanted; that of another one is kept in its order. None for any.
-            timeout: seconds to wait at most.
-            wait: whether further results may come; without, an empty queue is not waited for.
+            request_id: whose result is wanted; None for any.
+            timeout: seconds to wait at most; None without end.
+            running: whether further results may come.
         """
-        with self._lock:
-            for index, result in enumerate(self._set_aside):
-                if request_id in (None, result.request_id):
-                    return self._set_aside.pop(index)
-        if self._results.empty() and not wait:
-            return None
-        try:
-            result = self._results.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        if request_id in (None, result.request_id):
-            return result
-        with self._lock:
-            self._set_aside.append(result)
-        return None
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._ready:
+            while True:
+                may_come = running()  # before the look: the last results come before the end
+                for index, result in enumerate(self._results):
+                    if request_id in (None, result.request_id):
+                        return self._results.pop(index)
+                left = LOOK if end is None else min(LOOK, end - time.monotonic())
+                if not may_come or left <= 0:
+                    return None
+                self._ready.wait(left)
 
     def may_have(self, request_id: str | None = None) -> bool:
-        """Return whether a result is here that is, or may be, of a request."""
-        with self._lock:
-            aside = any(request_id in (None, result.request_id) for result in self._set_aside)
-        return aside or not self._results.empty()
+        """Return whether a result of a request is here."""
+        with self._ready:
+            return any(request_id in (None, result.request_id) for result in self._results)
 
     def handle(self, request_id: str, callback: Callable[[Any], None]) -> None:
-        """Have the running event loop call `callback` with each result of a request."""
-        with self._lock:
-            self._handlers[request_id] = (callback, asyncio.get_running_loop())
+        """Have the running event loop call `callback` with each result of a request, those that are here first."""
+        handler = (callback, asyncio.get_running_loop())
+        with self._ready:
+            here = [result for result in self._results if result.request_id == request_id]
+            self._results = [result for result in self._results if result.request_id != request_id]
+            for result in here:
+                _hand_over(handler, result)
+            if not any(result.status >= RequestStatus.FINISHED for result in here):
+                self._handlers[request_id] = handler
 
-    def forget(self, request_ids: Container[str]) -> None:
-        """Drop the handlers of requests that will have no result."""
-        with self._lock:
+    def forget(self, request_ids: Collection[str]) -> None:
+        """Drop the handlers of requests that will have no result, and tell those who follow them."""
+        with self._ready:
             self._handlers = {name: entry for name, entry in self._handlers.items() if name not in request_ids}
+            for name, forgotten in self._followers:
+                if name in request_ids:
+                    forgotten.set()
+
+    @contextmanager
+    def following(self, request_id: str) -> Iterator[threading.Event]:
+        """Yield what is set where the request will have no further result."""
+        follower = (request_id, threading.Event())
+        with self._ready:
+            self._followers.append(follower)
+        try:
+            yield follower[1]
+        finally:
+            with self._ready:
+                self._followers.remove(follower)
+
+
+def _hand_over(handler: tuple[Callable[[Any], None], asyncio.AbstractEventLoop], result: Any) -> bool:
+    """Have an event loop call a handler; return False where the loop is closed, and nobody is left to hear it."""
+    callback, loop = handler
+    try:
+        loop.call_soon_threadsafe(callback, result)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise
+        return False
+    return True

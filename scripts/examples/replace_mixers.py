@@ -151,7 +151,9 @@ def run(arguments: argparse.Namespace) -> dict[str, float]:
     set_seed(arguments.seed)
     tokenizer = AutoTokenizer.from_pretrained(arguments.checkpoint)
     old: Any = AutoModelForCausalLM.from_pretrained(arguments.checkpoint, dtype=torch.float32)
-    new: Any = replace_mixers(old, replacements, arguments.mixer_configs)
+    # Both here, since the Trainer moves only what it trains.
+    old.to("cuda" if torch.cuda.is_available() and not arguments.use_cpu else "cpu")
+    new: Any = replace_mixers(old, replacements, arguments.mixer_configs).to(old.device)
     documents, texts = load_texts(arguments)
     length = arguments.length or old.config.max_position_embeddings
     rows = pack_for_training(documents, tokenizer, length)

@@ -49,7 +49,7 @@ from layer_candidates import (
     paper_pairs,
     transformer_pairs,
 )
-from protocol import Time, check_all, time_in_turn
+from protocol import Time, check_all, machine, time_in_turn
 from speed_plots import plot_layers, plot_paper
 
 from hf_seqmix.training import prepare_run_folder
@@ -210,7 +210,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def run_table(arguments: argparse.Namespace, table: str, log: ResultFile, left: Time) -> list[dict[str, Any]]:
     """Measure the pairs of a table that the log does not hold yet, and return all rows."""
     settings = {name: getattr(arguments, name) for name in SETTINGS}
-    settings |= {"torch": torch.__version__, "native": os.environ.get("HF_SEQMIX_NATIVE") == "1"}
+    settings |= {**machine(arguments.device), "native": os.environ.get("HF_SEQMIX_NATIVE") == "1"}
     pairs = pairs_of(arguments, table)
     if arguments.families:
         pairs = [pair for pair in pairs if pair.layer.family in arguments.families]

@@ -54,7 +54,7 @@ from op_candidates import (
     forms_of,
     sizes_of,
 )
-from protocol import Time, WrongResultError, check_all, time_in_turn
+from protocol import Time, WrongResultError, check_all, machine, time_in_turn
 from speed_plots import names_of, plot_op
 
 from hf_seqmix.training import prepare_run_folder
@@ -123,7 +123,8 @@ def benchmark_all(
     row: dict[str, Any] = {}
     choice = OPS[op].choice
     computes = None if choice is None else chosen(choice, sizes)
-    settings = {name: getattr(arguments, name) for name in SETTINGS} | {"torch": torch.__version__, "ours": computes}
+    settings = {name: getattr(arguments, name) for name in SETTINGS} | {"ours": computes}
+    settings |= machine(sizes.device)
     for job in jobs:
         key = {"op": op, "candidates": job, "sizes": sizes._asdict(), "settings": settings}
         found = log.get(key)

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from op_candidates import BOUNDS, OPS, Sizes, candidate, usable
-from protocol import Candidate, Time
+from protocol import Candidate, Time, machine
 from tune_candidates import TUNED
 
 from hf_seqmix.training.command import device_name, explained
@@ -131,7 +131,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     left = Time(arguments.minutes)
     rows, missing = [], 0
     for op, name, sizes in cases(arguments):
-        key = {"op": op, "name": name, "sizes": sizes._asdict(), "torch": torch.__version__, "device": device}
+        key = {"op": op, "name": name, "sizes": sizes._asdict(), **machine(arguments.device)}
         found = log.get(key)
         if found is None and left.is_over():
             missing += 1

@@ -99,7 +99,9 @@ def build(family: str, sizes: Sizes) -> Any:
         model_type = "seqmix_hybrid"
         types = ["attention" if family == "attention" or place % 4 == 3 else "tnn" for place in range(sizes.depth)]
         fields |= {"mixer_types": types, "mixer_configs": {"attention": {"num_heads": width // 64}}}
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **fields)).eval()
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **fields)).eval()
+    model.generation_config.eos_token_id = None  # a Llama has one by default, and would write fewer tokens
+    return model
 
 
 def ready(of: Contender, sizes: Sizes) -> Any:

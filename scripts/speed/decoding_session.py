@@ -12,7 +12,7 @@ import torch
 from decoding_costs import CostCounter, kernel_bytes
 from decoding_models import Contender, Sizes, Text, check, logits_error, ready, text_after
 from layer_rivals import count
-from protocol import Time
+from protocol import Time, machine
 
 from hf_seqmix.cache.size import cache_bytes
 from hf_seqmix.training.result_files import ResultFile
@@ -41,7 +41,7 @@ class Session:
         self.sizes = Sizes(arguments.hidden_size, arguments.layers, longest, *own)
         names = ("hidden_size", "layers", "prompt", "dtype", "device", "threads")
         self._setting = {name: getattr(arguments, name) for name in names}
-        self._setting |= {"longest": longest, "torch": torch.__version__}
+        self._setting |= {"longest": longest, **machine(arguments.device)}
         self._models: dict[Contender, Any] = {}
         self._texts: dict[tuple[Contender, int], Text] = {}
 

@@ -17,6 +17,7 @@ that they are for.
 """
 
 import argparse
+import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
@@ -137,7 +138,8 @@ def measure(arguments: argparse.Namespace, batch: int) -> list[dict[str, Any]]:
     errors: dict[str, float] = {}
     for name, (step, _) in steps.items():
         if name != "attention":
-            errors[name] = max(largest_error(step(t), exact[..., t]) for t in points[:: arguments.samples])
+            each = [largest_error(step(t), exact[..., t]) for t in points[:: arguments.samples]]
+            errors[name] = max(math.inf if math.isnan(error) else error for error in each)
     kernels = {block: OnlineKernel(lambda first, last: taps[:, first:last], block) for block in arguments.blocks}
     memory: dict[int, int] = {}
     for block, kernel in kernels.items():

@@ -3,6 +3,8 @@
 No speed is printed of a candidate whose output or gradients differ from those of its oracle.
 """
 
+import math
+import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hf_seqmix import __version__
 from hf_seqmix.training.timing import (
     Clock,
     Timed,
@@ -25,7 +28,18 @@ from hf_seqmix.training.timing import (
     saved_bytes,
 )
 
-__all__ = ["Call", "Candidate", "Oracle", "Time", "WrongResultError", "check", "check_all", "time_in_turn", "values"]
+__all__ = [
+    "Call",
+    "Candidate",
+    "Oracle",
+    "Time",
+    "WrongResultError",
+    "check",
+    "check_all",
+    "machine",
+    "time_in_turn",
+    "values",
+]
 
 Values = tuple[Tensor, ...]
 
@@ -92,6 +106,13 @@ def values(function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: 
     return y.detach(), *torch.autograd.grad(y, inputs, upstream.to(y.dtype))
 
 
+def machine(device: str) -> dict[str, str]:
+    """Return what figures depend on besides settings: the processor or card, and versions."""
+    is_cuda = torch.device(device).type == "cuda"
+    name = torch.cuda.get_device_name(device) if is_cuda else platform.processor() or platform.machine()
+    return {"machine": name, "torch": torch.__version__, "hf_seqmix": __version__}
+
+
 def check(candidate: Candidate) -> float:
     """Return the largest relative error of a candidate against its oracles.
 
@@ -102,7 +123,8 @@ def check(candidate: Candidate) -> float:
     for oracle in candidate.oracles():
         with candidate.active():
             found = oracle.actual()
-        error = max(relative_error(a, b) for a, b in zip(found, oracle.expected(), strict=True))
+        errors = [relative_error(a, b) for a, b in zip(found, oracle.expected(), strict=True)]
+        error = max(math.inf if math.isnan(each) else each for each in errors)
         if not error < oracle.bound:
             raise WrongResultError(
                 f"{candidate.name} differs from {oracle.name}: relative error {error:.2g} (bound {oracle.bound})"

@@ -62,9 +62,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         fields = parse_overrides(arguments.config_overrides)
         if hasattr(config_from_overrides(arguments.model_type, fields, {}), "hidden_dropout"):
             fields = {"hidden_dropout": 0.0, **fields}
-        config = config_from_overrides(arguments.model_type, fields, {"max_position_embeddings": arguments.block_size})
+        derived = {"max_position_embeddings": arguments.block_size}
+        config = config_from_overrides(arguments.model_type, fields, derived)
         small = [
-            build(config_from_overrides(arguments.model_type, {**fields, "num_hidden_layers": layers}, {}), dtype)
+            build(config_from_overrides(arguments.model_type, {**fields, "num_hidden_layers": layers}, derived), dtype)
             for layers in (2, 3)
         ]
     except ValueError as error:

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from crossover_table import Rows, table_of, table_text
 from op_candidates import BOUNDS, Sizes, add_size_arguments, check_size_arguments, chosen, sizes_of
-from protocol import Time, check_all, time_in_turn
+from protocol import Time, check_all, machine, time_in_turn
 from speed_plots import plot_points
 from tune_candidates import TUNED, candidate_of, variants_of
 
@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
     torch.set_num_threads(arguments.threads)
     folder = prepare_run_folder(arguments.output_dir, resume=True)
     log = ResultFile(folder / "tune.jsonl")
-    settings = {name: getattr(arguments, name) for name in SETTINGS} | {"torch": torch.__version__}
+    settings = {name: getattr(arguments, name) for name in SETTINGS} | machine(arguments.device)
     left = Time(arguments.minutes)
     points, rows = [], []
     for length in sorted(arguments.lengths, key=_places(arguments.lengths).__getitem__):

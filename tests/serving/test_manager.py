@@ -1,6 +1,7 @@
 """Continuous batching by the library's entries: requests get what they get alone, whoever comes and goes."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -10,6 +11,7 @@ from transformers.generation import NoRepeatNGramLogitsProcessor
 from transformers.generation.continuous_batching import RequestStatus
 
 from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM, TNNConfig, TNNForCausalLM
+from hf_seqmix.serving import manager as manager_module
 from tests.cache.test_rows import SMALL, of_all_layers, with_pairs
 from tests.models.suite import VOCAB, perturb
 
@@ -290,6 +292,33 @@ def test_cancelled_and_stopped_requests(small):
     (result,) = manager
     assert result.request_id == failed and "stopped before this request was finished" in result.error
     assert manager.add_request([1]) is None and manager.get_result() is None
+
+
+def test_what_is_cancelled_before_it_is_seen_never_runs_and_ends_its_reader(small):
+    manager = small.init_continuous_batching(GREEDY)
+    with pytest.MonkeyPatch.context() as patch:
+        drain = manager_module._drain
+
+        def between(source):
+            """A request comes and goes while the manager looks at its queues, one after the other."""
+            taken = drain(source)
+            patch.setattr(manager_module, "_drain", drain)
+            manager.add_request([1, 2], request_id="gone", max_new_tokens=30)
+            manager.cancel_request("gone")
+            return taken
+
+        patch.setattr(manager_module, "_drain", between)
+        patch.setattr(manager.batch, "step", lambda: [])  # nothing ever ends
+        manager.start()
+        reading = threading.Thread(target=lambda: list(manager.request_id_iter("gone")))
+        reading.start()
+        other = manager.add_request([3], max_new_tokens=30)
+        while {state.request_id for state in manager.batch.states} != {other} or manager._waiting:
+            time.sleep(0.01)
+        manager.cancel_request("gone")  # to whoever began to read later
+        reading.join(10)
+        assert not reading.is_alive()
+        manager.stop(hard_stop=True)
 
 
 def test_a_cancelled_request_takes_its_further_sequences_with_it(small):

@@ -1,8 +1,9 @@
 """The benchmark of layers runs, times nothing that is wrong, and its rival is the same layer computed another way."""
 
 import importlib
+from contextlib import nullcontext
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -109,6 +110,16 @@ def test_a_rival_is_as_wide_as_a_gpu_likes(scripts: dict[str, ModuleType]) -> No
         assert rivals.count(llama) == pytest.approx(wanted, rel=0.01)
     assert [rivals.in_tiles(width, 1024) for width in (1, 24.1, 2767)] == [16, 32, 2768]
     assert rivals.in_tiles(37, 16) == 37
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_gradients_that_are_no_numbers_are_wrong(scripts: dict[str, ModuleType], place: int) -> None:
+    found = [torch.ones(3), torch.ones(3)]
+    found[place] = torch.full((3,), float("nan"))
+    oracle = SimpleNamespace(name="it", actual=lambda: found, expected=lambda: [torch.ones(3)] * 2, bound=0.1)
+    candidate = SimpleNamespace(name="this", oracles=lambda: [oracle], active=nullcontext)
+    with pytest.raises(scripts["protocol"].WrongResultError, match="this differs from it: relative error inf"):
+        scripts["protocol"].check(candidate)
 
 
 def test_half_precision_is_checked(scripts: dict[str, ModuleType]) -> None:

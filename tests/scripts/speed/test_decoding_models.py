@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from decoding_models import FAMILIES, Sizes, check, contender, logits_error, ready, text_after
+from decoding_models import FAMILIES, Sizes, build, check, contender, logits_error, ready, text_after
 from protocol import WrongResultError
 
 SIZES = Sizes(width=64, depth=1, longest=40, prompt=3)
@@ -18,6 +18,10 @@ def test_texts_with_a_cache_are_those_without(name):
     seconds, logits = text.turn(4, logits=True)
     assert len(seconds) == 4 and logits_error(of, text, logits) < 1e-4
     assert (text.new, text.ids.shape[1]) == (24, 27)
+
+
+def test_no_model_ends_its_texts_early():
+    assert all(build(family, SIZES).generation_config.eos_token_id is None for family in ("tnn", "llama", "poly3"))
 
 
 def test_a_wrong_product_is_found(monkeypatch):
