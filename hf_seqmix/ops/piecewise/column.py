@@ -136,6 +136,8 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -
             "expected query (batch, centers, n, r), key (batch, centers, N, r) and value (batch, centers, N, k), got "
             f"{shapes[0]}, {shapes[1]} and {shapes[2]}."
         )
+    if not torch.compiler.is_compiling() and query.shape[3] == 0:
+        raise ValueError("queries and keys have no numbers: r must be at least 1.")
     given = (query_positions is not None) + (key_positions is not None) + (visible is not None)
     if given and (given < 3 or key_mask is not None):
         raise ValueError("query_positions, key_positions and visible go together, and without key_mask.")
@@ -144,6 +146,19 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -
             f"{query.shape[2]} queries and {key.shape[2]} keys: without positions, a bidirectional operation takes as "
             "many queries as keys."
         )
+    if mix is not None and mix.numel() != 1:
+        raise ValueError(f"mix has shape {tuple(mix.shape)}; it must be (1,).")
+    for name, mask in (("key_mask", key_mask), ("visible", visible)):
+        if mask is not None and mask.dtype != torch.bool:
+            raise ValueError(f"{name} is {mask.dtype}; it must be bool.")
+    if not torch.compiler.is_compiling():
+        batch, length, total = query.shape[0], query.shape[2], key.shape[2]
+        if not given and length > total:
+            raise ValueError(f"there are {length} queries but {total} keys: without positions each has one beside it.")
+        _check_shape("key_mask", key_mask, (batch, total), 0)
+        _check_shape("visible", visible, (batch, length, total), 1)
+        _check_shape("query_positions", query_positions, (batch, length), 1)
+        _check_shape("key_positions", key_positions, (batch, total), 1)
     centers = query.shape[1]
     for name, table in (("bias", bias), ("coupling", coupling)):
         if table is None:
@@ -152,6 +167,13 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -
         allowed = f"({centers}, M)" if causal else f"({centers}, 2 M - 1)"
         if not fits or (not causal and table.shape[1] % 2 == 0):
             raise ValueError(f"{name} has shape {tuple(table.shape)}; it must be {allowed}.")
+
+
+def _check_shape(name: str, given: Tensor | None, shape: tuple[int, ...], one_row: int) -> None:
+    """Raise a `ValueError` unless a tensor has a shape; with `one_row` a single row may stand for all."""
+    if given is None or tuple(given.shape) == shape or (one_row and tuple(given.shape) == (1, *shape[1:])):
+        return
+    raise ValueError(f"{name} has shape {tuple(given.shape)}; it must be {shape}{' or one row' * one_row}.")
 
 
 def _plain(

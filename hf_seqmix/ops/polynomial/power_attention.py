@@ -214,6 +214,8 @@ def power_attention_dense(
 
 
 def _flags(real: Tensor | None, k: Tensor, dtype: torch.dtype) -> Tensor:
+    if real is not None and not torch.compiler.is_compiling() and real.shape != k.shape[:2]:
+        raise ValueError(f"real has shape {tuple(real.shape)}; it must be (batch, keys), {tuple(k.shape[:2])}.")
     return k.new_ones(k.shape[:2], dtype=dtype) if real is None else cast(real, dtype)
 
 

@@ -88,8 +88,13 @@ def compose(
 ) -> Tensor:
     """Multiply factors by stages of two kinds, C and A of `polynomial_product`; see there."""
     degree = len(factors)
+    if degree < 2:
+        raise ValueError(f"there are {degree} factors: give two or more.")
+    if degree_form not in ("cumsum", "gate", "soft"):
+        raise ValueError(f"degree_form is {degree_form!r}; it must be 'cumsum', 'gate' or 'soft'.")
     if degree_form == "soft":
-        assert weights is not None and degree == 4
+        if weights is None or degree != 4:
+            raise ValueError(f"degree_form is 'soft' of {degree} factors: give four, and three weights.")
         weights = weights.to(torch.promote_types(weights.dtype, torch.float32))
         first, second = stages.average(factors[0], factors[1]), stages.average(factors[0], factors[3])
         # Linear attention is linear in its queries: one sum serves degrees 3 and 4.
@@ -171,6 +176,10 @@ class _Stages:
         like = factors[0]
         self.length = like.shape[1]
         self.rows: list[Rows] = []
+        if real is not None and not torch.compiler.is_compiling() and real.shape != like.shape[:2]:
+            raise ValueError(
+                f"real has shape {tuple(real.shape)}; it must be (batch, length), {tuple(like.shape[:2])}."
+            )
         if held is not None:
             flags = held[0][0]  # with those of these tokens
         elif real is None:

@@ -90,7 +90,7 @@ def attend(
     """
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, FORMS))}.")
-    _check(q, k, v)
+    _check(q, k, v, state, scale)
     state = None if state is None else cast(state, dtype)
     scale = None if scale is None else cast(scale, dtype)
     # A step of decoding is one query in compiled graphs, too; other lengths are not looked at there.
@@ -170,7 +170,7 @@ def signed_power(z: Tensor, exponent: float) -> Tensor:
     return z * (z.square() + _POWER_EPS) ** ((exponent - 1) / 2)
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
+def _check(q: Tensor, k: Tensor, v: Tensor, state: Tensor | None, scale: Tensor | None) -> None:
     queries, keys, values = q.shape, k.shape, v.shape
     fits = len(queries) == len(keys) == len(values) == 4 and keys[:3] == values[:3] and queries[2:] == keys[2:]
     if not fits or queries[0] != keys[0]:
@@ -181,6 +181,11 @@ def _check(q: Tensor, k: Tensor, v: Tensor) -> None:
     check_real(q=q, k=k, v=v)
     if not torch.compiler.is_compiling() and k.shape[1] < q.shape[1]:
         raise ValueError(f"there are {q.shape[1]} queries but {k.shape[1]} keys: each query needs one beside it.")
+    sums = (q.shape[0], q.shape[2], q.shape[3], v.shape[3])
+    if state is not None and (state.ndim != 4 or (not torch.compiler.is_compiling() and state.shape != sums)):
+        raise ValueError(f"state has shape {tuple(state.shape)}; it must be (batch, heads, width, values), {sums}.")
+    if scale is not None and scale.ndim != 2:
+        raise ValueError(f"scale has shape {tuple(scale.shape)}; it must be (batch, length) or (batch, 1).")
 
 
 def _plus(x: Tensor, state: Tensor | None) -> Tensor:

@@ -63,7 +63,9 @@ class InducingGrid(NamedTuple):
         return (self.max_length - 1) / (self.num_points - 1)
 
     def check(self) -> None:
-        """Raise a ValueError unless the number of points is from 2 to `max_length`."""
+        """Raise a ValueError unless the number of points is from 2 to `max_length`, and the degree 1 or 3."""
+        if self.degree not in (1, 3):
+            raise ValueError(f"the degree of interpolation is {self.degree}; it must be 1 or 3.")
         if not 2 <= self.num_points <= self.max_length:
             raise ValueError(
                 f"the grid has {self.num_points} points for {self.max_length} tokens: num_points must be from 2 to "

@@ -125,6 +125,8 @@ class OnlineConvolution:
                 f"{self._clock + tokens} tokens follow the prompt, but prefill was told {self._limit}: tell it more, "
                 "or nothing, which keeps the prompt."
             )
+        if tokens == 0:
+            return x.clone()
         if tokens == 1:
             return self._step(x)
         if tokens > 2 * self.kernel.block and self._limit is None:

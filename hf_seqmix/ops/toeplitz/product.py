@@ -108,8 +108,16 @@ def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = Non
 
     Returns:
         (batch, 1, channels) in the dtype of `history`.
+
+    Raises:
+        ValueError: for shapes that do not fit.
     """
     length = history.shape[1]
+    if not torch.compiler.is_compiling() and (kernel.shape[0] != history.shape[2] or kernel.shape[1] < length):
+        raise ValueError(
+            f"the kernel has shape {tuple(kernel.shape)}; a history of {length} tokens of {history.shape[2]} channels "
+            f"needs ({history.shape[2]}, {length}) or more taps."
+        )
     if position is None:
         taps = kernel[:, :length].flip(-1)  # (channels, length)
     else:
