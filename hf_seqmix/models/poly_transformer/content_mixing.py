@@ -77,6 +77,13 @@ def continue_sums(
 ) -> Tensor:
     """Mix tokens that continue those of a cache, its sums and last rows, and add them to the cache; see `mix`."""
     sums, recent = read_sums(past_key_values, layer_idx)
+    batch = len(factors[0][0])
+    if sums is not None and not torch.compiler.is_compiling() and len(sums) != batch:
+        if int(past_key_values.get_seq_length(layer_idx)) > 0:
+            raise ValueError(
+                f"{batch} rows cannot continue a cache of {len(sums)} rows: give as many rows, or reset the cache."
+            )
+        sums = None  # zeros of the rows before a reset
     dealt = list(zip(groups, factors, strict=True))
     row_widths, sum_widths = [], []
     for group, own in dealt:

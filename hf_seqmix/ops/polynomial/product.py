@@ -90,8 +90,8 @@ def compose(
     degree = len(factors)
     if degree < 2:
         raise ValueError(f"there are {degree} factors: give two or more.")
-    if degree_form not in ("cumsum", "gate", "soft"):
-        raise ValueError(f"degree_form is {degree_form!r}; it must be 'cumsum', 'gate' or 'soft'.")
+    if degree_form not in DEGREE_FORMS:
+        raise ValueError(f"degree_form is {degree_form!r}; it must be one of {', '.join(map(repr, DEGREE_FORMS))}.")
     if degree_form == "soft":
         if weights is None or degree != 4:
             raise ValueError(f"degree_form is 'soft' of {degree} factors: give four, and three weights.")

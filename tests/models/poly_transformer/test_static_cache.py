@@ -5,6 +5,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM
+from tests.tolerances import assert_close
 
 
 @pytest.mark.parametrize("gated", [False, True])
@@ -21,6 +22,11 @@ def test_a_static_cache_refuses_other_rows(gated):
         model(ids, past_key_values=cache, use_cache=True)
     cache.reset()
     model(ids, past_key_values=cache, use_cache=True)
+    for rows in (2, 3):  # of many tokens, which are computed in chunks
+        cache.reset()
+        long = torch.randint(23, (rows, 60))
+        logits = model(long, past_key_values=cache, use_cache=True).logits
+        assert_close(logits, model(long).logits)
 
 
 @pytest.mark.parametrize("gated", [False, True])
