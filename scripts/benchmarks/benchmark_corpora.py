@@ -9,7 +9,7 @@ from typing import Any
 
 from hf_seqmix.data import count_bytes
 from hf_seqmix.training import merge_recipes, read_recipe
-from hf_seqmix.training.command import device_name
+from hf_seqmix.training.command import device_name, refuse_twice
 from hf_seqmix.training.environment import fingerprint
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results
@@ -185,9 +185,7 @@ def check(arguments: argparse.Namespace) -> None:
             f"there is no {arguments.objective} model of {', '.join(wrong)} {where}. {why}"
             f"Choose from {', '.join(allowed)}."
         )
-    for option, values in (("--families", arguments.families), ("--seeds", arguments.seeds)):
-        if len(set(values)) < len(values):
-            raise ValueError(f"{option} has one twice: {', '.join(map(str, values))}.")
+    refuse_twice(families=arguments.families, seeds=arguments.seeds)
     if arguments.inference_lengths is None:
         arguments.inference_lengths = LENGTHS["fast" if arguments.size == "fast" else "reduced"]
     arguments.inference_lengths = sorted(set(arguments.inference_lengths))

@@ -14,6 +14,7 @@ from transformers import AutoConfig
 
 from hf_seqmix.data.labelled import GLUE_TASKS, load_glue
 from hf_seqmix.training import explain_model_error, parse_overrides
+from hf_seqmix.training.command import refuse_twice
 from hf_seqmix.training.environment import fingerprint
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.scoring import METRIC_KEYS
@@ -197,8 +198,7 @@ def check(arguments: argparse.Namespace) -> None:
     for option, value in numbers:
         if value is not None and not 0 < value < math.inf:
             raise ValueError(f"{option} must be positive; given {value}.")
-    if len(set(arguments.tasks)) < len(arguments.tasks):
-        raise ValueError(f"a task is given twice: {', '.join(arguments.tasks)}.")
+    refuse_twice(tasks=arguments.tasks)
 
 
 def learning_rates(arguments: argparse.Namespace) -> list[float]:

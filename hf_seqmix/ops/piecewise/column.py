@@ -155,10 +155,10 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -
         batch, length, total = query.shape[0], query.shape[2], key.shape[2]
         if not given and length > total:
             raise ValueError(f"there are {length} queries but {total} keys: without positions each has one beside it.")
-        _check_shape("key_mask", key_mask, (batch, total), 0)
-        _check_shape("visible", visible, (batch, length, total), 1)
-        _check_shape("query_positions", query_positions, (batch, length), 1)
-        _check_shape("key_positions", key_positions, (batch, total), 1)
+        _check_shape("key_mask", key_mask, (batch, total), one_row=False)
+        _check_shape("visible", visible, (batch, length, total), one_row=True)
+        _check_shape("query_positions", query_positions, (batch, length), one_row=True)
+        _check_shape("key_positions", key_positions, (batch, total), one_row=True)
     centers = query.shape[1]
     for name, table in (("bias", bias), ("coupling", coupling)):
         if table is None:
@@ -169,11 +169,11 @@ def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -
             raise ValueError(f"{name} has shape {tuple(table.shape)}; it must be {allowed}.")
 
 
-def _check_shape(name: str, given: Tensor | None, shape: tuple[int, ...], one_row: int) -> None:
+def _check_shape(name: str, given: Tensor | None, shape: tuple[int, ...], *, one_row: bool) -> None:
     """Raise a `ValueError` unless a tensor has a shape; with `one_row` a single row may stand for all."""
     if given is None or tuple(given.shape) == shape or (one_row and tuple(given.shape) == (1, *shape[1:])):
         return
-    raise ValueError(f"{name} has shape {tuple(given.shape)}; it must be {shape}{' or one row' * one_row}.")
+    raise ValueError(f"{name} has shape {tuple(given.shape)}; it must be {shape}{' or one row' if one_row else ''}.")
 
 
 def _plain(

@@ -246,7 +246,7 @@ def test_a_length_that_memory_refuses_is_said(script, novels, finished, monkeypa
     "more, message",
     [
         (["--families", "ski_tnn"], "no causal form"),
-        (["--families", "tnn", "tnn"], "--families has one twice"),
+        (["--families", "tnn", "tnn"], "--families names tnn twice"),
         (["--families", "lstm"], "no causal model of lstm"),
         (["--inference-lengths", "1"], "--inference-lengths is 1"),
         (["--max-bytes", "0"], "--max-bytes is 0"),

@@ -1,23 +1,18 @@
 """The comparison at several lengths, as its users run it."""
 
-import importlib
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import datasets
 import pytest
 
 from hf_seqmix.training.result_files import read_results
 
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
-
 
 @pytest.fixture(scope="module")
-def script() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("compare_lengths")
+def script(study: Callable[[str], ModuleType]) -> ModuleType:
+    return study("compare_lengths")
 
 
 @pytest.fixture

@@ -1,23 +1,14 @@
 """Tokenizers that comparisons train once and keep."""
 
-import importlib
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import datasets
-import pytest
-
-SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 
 
-@pytest.fixture(scope="module")
-def script() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("comparison_tasks")
-
-
-def test_a_tokenizer_is_that_of_its_text_and_task(script: Any, tmp_path: Path) -> None:
+def test_a_tokenizer_is_that_of_its_text_and_task(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
+    script = study("comparison_tasks")
     one, other = (datasets.Dataset.from_dict({"text": [text * 50]}) for text in ("aba abb ", "xyz xyy "))
     first = script._tokenizer("bpe:262", one, True, tmp_path)
     kept = list(tmp_path.iterdir())
