@@ -1,9 +1,8 @@
 """Bits per byte and perplexity of any causal language model, at several context lengths."""
 
-import inspect
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,13 +10,11 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..modules.evaluation import in_evaluation
-from .documents import find_prefix_token, positions_explained, refuse_other_tokenizer, tokenize_documents
+from .documents import find_prefix_token, refuse_other_tokenizer, tokenize_documents
 from .scores import LanguageModelScore, position_edges
+from .text_blocks import TOKENS_PER_BATCH, batch_nll, logits_of, text_blocks
 
 __all__ = ["evaluate_language_model", "iter_language_model_scores", "refuse_future"]
-
-_TOKENS_PER_BATCH = 8192
-_LOGITS_PER_CHUNK = 2**24  # float32 copies of the logits stay below 64 MiB
 
 
 def evaluate_language_model(
@@ -135,7 +132,7 @@ def refuse_future(model: PreTrainedModel, tokens: np.ndarray, half: int = 8) -> 
     if np.array_equal(ids, changed):
         changed[half:] = ids[0]
     with in_evaluation(model):
-        logits = _logits(model, np.stack([ids, changed]))[:, :half].float()
+        logits = logits_of(model, np.stack([ids, changed]))[:, :half].float()
     spread = logits.std().item()
     difference = (logits[0] - logits[1]).square().mean().sqrt().item()
     full_precision = next(model.parameters()).dtype in (torch.float32, torch.float64)
@@ -158,15 +155,15 @@ def _score(
 ) -> LanguageModelScore:
     started = time.perf_counter()
     # Blocks of one length together waste no time on padding, and the longest first shows at once what memory allows.
-    blocks = sorted(_blocks(documents, context_length, stride), key=lambda block: block.start - block.end)
+    blocks = sorted(text_blocks(documents, context_length, stride), key=lambda block: block.start - block.end)
     longest = blocks[0].end - blocks[0].start
-    batch_size = batch_size or max(1, _TOKENS_PER_BATCH // longest)
+    batch_size = batch_size or max(1, TOKENS_PER_BATCH // longest)
     sums, counts = np.zeros(longest), np.zeros(longest, dtype=np.int64)
     with tqdm(
         total=sizes["num_tokens"], desc=f"context {context_length}", unit="tok", unit_scale=True, disable=not progress
     ) as bar:
         for first in range(0, len(blocks), batch_size):
-            positions, nll = _batch_nll(model, documents, blocks[first : first + batch_size])
+            positions, nll = batch_nll(model, documents, blocks[first : first + batch_size])
             sums += np.bincount(positions, weights=nll, minlength=longest)
             counts += np.bincount(positions, minlength=longest)
             bar.update(len(nll))
@@ -185,70 +182,3 @@ def _score(
         seconds=time.perf_counter() - started,
         **sizes,
     )
-
-
-class _Block(NamedTuple):
-    """Inputs `start` to before `end` of a document (0: the prefix); inputs from `scored` on predict a target."""
-
-    document: int
-    start: int
-    scored: int
-    end: int
-
-
-def _blocks(documents: list[np.ndarray], context_length: int, stride: int) -> Iterator[_Block]:
-    for index, ids in enumerate(documents):
-        num_inputs = len(ids) - 1
-        end = min(context_length, num_inputs)
-        yield _Block(index, 0, 0, end)
-        while end < num_inputs:
-            scored, start = end, end + stride - context_length
-            end = min(scored + stride, num_inputs)
-            yield _Block(index, start, scored, end)
-
-
-def _batch_nll(
-    model: PreTrainedModel, documents: list[np.ndarray], blocks: list[_Block]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the position in its block and negative log-likelihood (float64) of each token that the blocks score."""
-    length = max(block.end - block.start for block in blocks)
-    inputs = np.zeros((len(blocks), length), dtype=np.int64)
-    targets = np.full((len(blocks), length), -100)
-    for row, block in enumerate(blocks):
-        ids = documents[block.document]
-        # Any id will do as padding: it stands after everything that is scored, and a causal model cannot see it.
-        inputs[row] = ids[block.start]
-        inputs[row, : block.end - block.start] = ids[block.start : block.end]
-        targets[row, block.scored - block.start : block.end - block.start] = ids[block.scored + 1 : block.end + 1]
-    skipped = min(block.scored - block.start for block in blocks)
-    with positions_explained(model, length):
-        logits = _logits(model, inputs, length - skipped)
-    scored_positions = np.broadcast_to(np.arange(length), targets.shape)[targets != -100]
-    flat_logits = logits.flatten(0, 1)
-    flat_targets = torch.from_numpy(targets[:, skipped:].reshape(-1)).to(logits.device)
-    rows = max(1, _LOGITS_PER_CHUNK // logits.shape[-1])
-    losses = [
-        torch.nn.functional.cross_entropy(chunk.float(), wanted, reduction="none")
-        for chunk, wanted in zip(flat_logits.split(rows), flat_targets.split(rows), strict=True)
-    ]
-    nll = torch.cat(losses)[flat_targets != -100].double().cpu().numpy()
-    if not np.isfinite(nll).all():
-        raise ValueError(
-            f"{type(model).__name__} in {logits.dtype} gave a loss that is not finite at context length {length}: the "
-            "weights are broken, or the dtype overflows (try float32)."
-        )
-    return scored_positions, nll
-
-
-@torch.inference_mode()
-def _logits(model: PreTrainedModel, inputs: np.ndarray, keep: int | None = None) -> torch.Tensor:
-    """Return logits (batch, `keep` last positions or all, vocabulary) of a forward of (batch, length), no cache."""
-    accepted = inspect.signature(model.forward).parameters
-    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
-    options: dict[str, Any] = {}
-    if takes_any or "use_cache" in accepted:
-        options["use_cache"] = False
-    if keep is not None and keep < inputs.shape[1] and "logits_to_keep" in accepted:
-        options["logits_to_keep"] = keep
-    logits = model(input_ids=torch.from_numpy(inputs).to(model.device), **options).logits
-    return logits if keep is None else logits[:, -keep:]

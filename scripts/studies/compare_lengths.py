@@ -7,7 +7,8 @@ r"""Compares language models at several lengths: is one better at short ones, an
 Runs compare_mixers.py for each length, in a folder of its own (equal parameters, equal batches and updates, learning
 rate swept on the first seed; a killed run goes on where it stopped), and then times training steps of the models side
 by side, in turn. Further arguments are those of compare_mixers.py. The first model is the one that the others are
-compared with. Writes lengths.jsonl, lengths.md and lengths.png.
+compared with. Writes lengths.jsonl, lengths.md and lengths.png. Recalled tokens are those whose pair with the token
+before stood in the context, and fewer than 100 times in training (hf_seqmix.analysis.repeated_pairs).
 
 The question is that of Shamsi, Hua, Williams 2023 (arXiv 2306.12317), who report 1.5 % less cross-entropy than
 attention at short lengths, an advantage that shrinks with the length, and training times that are very similar.
@@ -75,6 +76,8 @@ def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) 
         ]
         spread = f" ± {statistics.stdev(paired):.2f}" if len(paired) > 1 else ""
         mean = result["test_bits_per_byte"]["mean"]
+        gap = {name: found["mean"] for name, found in result.get("gap", {}).items()}
+        gap_sd = {name: found["sd"] for name, found in result.get("gap", {}).items()}
         rows.append(
             {
                 "length": length,
@@ -87,6 +90,11 @@ def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) 
                 "percent": statistics.mean(paired) if paired else None,
                 "by_seed_percent": paired,
                 "difference": f"{statistics.mean(paired):+.2f}{spread}" if paired else None,
+                "recall_gap": gap.get("recall"),
+                "recall_gap_sd": gap_sd.get("recall"),
+                "other_gap": gap.get("others"),
+                "other_gap_sd": gap_sd.get("others"),
+                "recalled_tokens": gap.get("tokens"),
                 "step_ms": times[result["model"]],
                 "time_ratio": times[result["model"]] / times[reference["model"]],
             }
@@ -104,6 +112,11 @@ COLUMNS = {
     "bits_per_byte": "test bits/byte:.4f",
     "sd": "sd:.4f",
     "difference": "difference, %",
+    "recalled_tokens": "recalled tokens:.1%",
+    "recall_gap": "difference at these, nats:+.3f",
+    "recall_gap_sd": "sd:.3f",
+    "other_gap": "at others, nats:+.3f",
+    "other_gap_sd": "sd:.3f",
     "num_seeds": "seeds",
     "step_ms": "step ms:.1f",
     "time_ratio": "step time, ratio:.2f",

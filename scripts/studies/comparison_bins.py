@@ -1,4 +1,4 @@
-"""Accuracy of compare_mixers.py's task repetition, by how frequent a word is and how far back it stood."""
+"""Scores of compare_mixers.py by how frequent what is predicted was in training, and how far back it stood."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -6,8 +6,11 @@ from typing import Any
 
 import datasets
 import numpy as np
+from transformers import PreTrainedModel
 
-__all__ = ["COUNT_EDGES", "DISTANCE_EDGES", "mean_of_bins", "score_bins"]
+from hf_seqmix.analysis.repeated_pairs import PairCounts, PairScore, recall_gap, score_pairs
+
+__all__ = ["COUNT_EDGES", "DISTANCE_EDGES", "gap_of_bins", "mean_of_bins", "score_bins", "score_pair_bins"]
 
 COUNT_EDGES = (0, 1, 100, 400, None)
 """Bounds of the classes of words, by occurrences in the training rows; the last is open."""
@@ -46,6 +49,59 @@ def score_bins(blocks: datasets.Dataset, scores: np.ndarray) -> list[dict[str, A
                     }
                 )
     return bins
+
+
+def score_pair_bins(model: PreTrainedModel, train: datasets.Dataset, blocks: datasets.Dataset) -> list[dict[str, Any]]:
+    """Score the tokens of a text by their pairs: see `hf_seqmix.analysis.repeated_pairs`.
+
+    Args:
+        model: a causal language model.
+        train: the rows of training, whose pairs are counted.
+        blocks: rows to score, with `labels` that are -100 on padding.
+
+    Returns:
+        One mapping a class of tokens, as `score_bins` returns them, without `token_accuracy`.
+    """
+    counts = PairCounts.of(train.with_format("numpy")["input_ids"][:])
+    documents = [
+        np.asarray(row["input_ids"])[: 1 + max(np.flatnonzero(np.asarray(row["labels"]) != -100), default=0)]
+        for row in blocks
+    ]
+    return [
+        {
+            "train_count": list(score.train_count),
+            "distance": list(score.distance),
+            "token_loss": score.nll / score.num_tokens,
+            "num_tokens": score.num_tokens,
+        }
+        for score in score_pairs(model, documents, counts, context_length=max(map(len, documents)), progress=False)
+    ]
+
+
+def gap_of_bins(bins: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return by how many nats a model is behind another one at recalled tokens and at all others, of the same rows.
+
+    Returns:
+        `recall`, `others`, the `share` of the whole gap that recalled tokens make up, and the share of `tokens` they
+        are; nothing where no token is recalled.
+    """
+
+    def scores(entries: Sequence[Mapping[str, Any]]) -> list[PairScore]:
+        return [
+            PairScore(
+                tuple(entry["train_count"]),
+                tuple(entry["distance"]),
+                entry["token_loss"] * entry["num_tokens"],
+                round(entry["num_tokens"]),
+            )
+            for entry in entries
+        ]
+
+    own = scores(bins)
+    if not any(score.is_recall for score in own):
+        return {}
+    gap = recall_gap(own, scores(others))
+    return {"recall": gap.recall, "others": gap.others, "share": gap.share_of_total, "tokens": gap.share_of_tokens}
 
 
 def mean_of_bins(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -4,14 +4,14 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from comparison_bins import mean_of_bins
+from comparison_bins import gap_of_bins, mean_of_bins
 from comparison_runs import Comparison
 from study_plots import plot_bins, plot_comparison
 
 from hf_seqmix._files import write_text
 from hf_seqmix.training.tables import markdown_table
 
-__all__ = ["add_differences", "summary_of", "write_report"]
+__all__ = ["add_differences", "add_gaps", "summary_of", "write_report"]
 
 
 def summary_of(comparison: Comparison) -> list[dict[str, Any]]:
@@ -37,9 +37,11 @@ def summary_of(comparison: Comparison) -> list[dict[str, Any]]:
         for split in comparison.task.evaluation:
             for metric in comparison.task.kind.metrics:
                 row[f"{split}_{metric}"] = spread({seed: run[split][metric] for seed, run in runs.items()})
-        bins = [run["test"]["bins"] for run in runs.values() if "bins" in run["test"]]
-        if bins:
-            row["test_bins"] = mean_of_bins(bins)
+        bins = {seed: run["test"]["bins"] for seed, run in runs.items() if "bins" in run["test"]}
+        if bins and comparison.task.kind.is_text:
+            row["test_pairs"] = bins
+        elif bins:
+            row["test_bins"] = mean_of_bins(list(bins.values()))
         rows.append(row)
     return rows
 
@@ -68,6 +70,20 @@ def add_differences(rows: Sequence[dict[str, Any]], metric: str) -> None:
         row["difference"] = spread(paired)
 
 
+def add_gaps(rows: Sequence[dict[str, Any]]) -> None:
+    """Add to each row of a text how far it is behind the first one at recalled tokens and at others, seed by seed."""
+    reference = rows[0].get("test_pairs", {})
+    for row in rows:
+        gaps = {
+            seed: gap_of_bins(pairs, reference[seed])
+            for seed, pairs in row.get("test_pairs", {}).items()
+            if seed in reference
+        }
+        names = next(iter(gaps.values()), {})
+        if names:
+            row["gap"] = {name: spread({seed: gap[name] for seed, gap in gaps.items()}) for name in names}
+
+
 def write_report(comparison: Comparison) -> dict[str, Any] | None:
     """Write table.md and plot.png from the runs there are, and return what the table shows; None if there are none."""
     rows = summary_of(comparison)
@@ -76,6 +92,7 @@ def write_report(comparison: Comparison) -> dict[str, Any] | None:
     arguments, task = comparison.arguments, comparison.task
     main_metric = next(iter(task.kind.metrics))
     add_differences(rows, main_metric)
+    add_gaps(rows)
     report = {"settings": comparison.settings, "results": rows}
     write_text(comparison.folder / "table.md", _markdown(comparison, rows, main_metric))
     title = f"Task {arguments.task}, {rows[0]['num_parameters']:,} parameters, {arguments.steps} updates"
@@ -103,8 +120,13 @@ def _markdown(comparison: Comparison, rows: Sequence[Mapping[str, Any]], main_me
                 cell[f"{split}_{metric}"] = _with_spread(row[f"{split}_{metric}"], metric)
                 columns[f"{split}_{metric}"] = f"{split} {header}"
         cell["difference"] = _with_spread(row["difference"], main_metric, sign="+")
+        for name, spread_of in row.get("gap", {}).items():
+            cell[name] = _with_spread(spread_of, name, sign="+")
         cells.append(cell)
-    columns |= {"difference": f"test, minus {rows[0]['model']}", "n": "seeds"}
+    columns |= {"difference": f"test, minus {rows[0]['model']}"}
+    if any("gap" in row for row in rows):
+        columns |= {"recall": "of it recalled tokens, nats", "others": "others, nats"}
+    columns |= {"n": "seeds"}
     sizes = []
     for split, blocks in task.evaluation.items():
         tokens = comparison.known(rows[0]["model"], rows[0]["learning_rate"], arguments.seeds[0])

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from comparison_bins import score_bins
+from comparison_bins import score_bins, score_pair_bins
 from comparison_models import build_config, build_model, config_fields
 from comparison_options import Options
 from comparison_results import results_of, run_of
@@ -179,7 +179,12 @@ class Comparison:
             bits = figures["token_loss"] * figures["num_tokens"] / math.log(2)
             figures |= {"num_bytes": num_bytes, "bits_per_byte": bits / num_bytes}
         figures = {name: _finite(figure) for name, figure in figures.items()}
-        bins = score_bins(blocks, np.asarray(prediction.predictions))
+        if self.task.kind.is_text:
+            whole = self.task.kind.causal and split == "test" and figures["token_loss"] is not None
+            model: Any = trainer.model
+            bins = score_pair_bins(model, self.task.train, blocks) if whole else []
+        else:
+            bins = score_bins(blocks, np.asarray(prediction.predictions))
         return figures | {"bins": bins} if bins else figures
 
     def sweep(self, model: str) -> Iterator[float]:

@@ -139,7 +139,7 @@ def test_several_context_lengths_and_the_metrics_agree(model, bpe):
 
 def test_small_chunks_of_logits_change_nothing(model, bpe, monkeypatch):
     [expected] = evaluate_language_model(model, bpe, TEXTS, context_lengths=[8], progress=False)
-    monkeypatch.setattr("hf_seqmix.analysis.language_modeling._LOGITS_PER_CHUNK", 3 * 400)
+    monkeypatch.setattr("hf_seqmix.analysis.text_blocks._LOGITS_PER_CHUNK", 3 * 400)
     [score] = evaluate_language_model(model, bpe, TEXTS, context_lengths=[8], progress=False)
     assert dataclasses.replace(score, seconds=0) == dataclasses.replace(expected, seconds=0)
 

@@ -203,6 +203,10 @@ def test_text_is_scored_per_byte_or_per_masked_token(
         for score in scores:
             nats = score["token_loss"] * score["num_tokens"]
             assert score["bits_per_byte"] == pytest.approx(nats / math.log(2) / score["num_bytes"])
+            assert sum(entry["num_tokens"] for entry in score["bins"]) == score["num_tokens"]
+            classes = sum(entry["token_loss"] * entry["num_tokens"] for entry in score["bins"])
+            assert classes == pytest.approx(nats, rel=1e-4)
+        assert row["gap"]["recall"]["mean"] == 0 and row["gap"]["tokens"]["mean"] > 0.05
     # Given again, the command trains nothing, and reads its tokenizer.
     before = (tmp_path / "out" / "results.jsonl").read_bytes()
     script.main([*command, *SHORT_SWEEP, "--output-dir", str(tmp_path / "out")])
@@ -280,6 +284,31 @@ def test_the_sweep_goes_on_beyond_its_edge(
     assert row["learning_rate"] == pytest.approx(best)
     assert row["best_at_edge"] is at_edge
     assert [rate for rate, _ in row["sweep"]] == pytest.approx(sorted(expected))
+
+
+def test_the_gap_of_a_text_is_that_of_recalled_tokens_seed_by_seed(script: ModuleType) -> None:
+    report = importlib.import_module("comparison_report")
+
+    def entries(new: float, recalled: float) -> list[dict[str, Any]]:
+        places = (([0, 1], [0, 1], new, 3), ([10, 100], [1, 16], recalled, 1))
+        names = ("train_count", "distance", "token_loss", "num_tokens")
+        return [dict(zip(names, place, strict=True)) for place in places]
+
+    rows: list[dict[str, Any]] = [
+        {"test_pairs": {0: entries(2.0, 1.0), 1: entries(2.0, 3.0)}},
+        {"test_pairs": {0: entries(2.5, 2.0), 1: entries(2.0, 6.0)}},
+        {},
+    ]
+
+    report.add_gaps(rows)
+    assert rows[0]["gap"]["recall"]["by_seed"] == {"0": 0.0, "1": 0.0}
+    assert rows[1]["gap"]["recall"]["by_seed"] == {"0": 1.0, "1": 3.0}
+    assert rows[1]["gap"]["others"]["by_seed"] == {"0": 0.5, "1": 0.0}
+    assert rows[1]["gap"]["share"]["by_seed"] == {"0": pytest.approx(0.4), "1": 1.0}
+    assert rows[1]["gap"]["tokens"]["mean"] == 0.25
+    assert "gap" not in rows[2]
+    bins = importlib.import_module("comparison_bins")
+    assert bins.gap_of_bins(entries(2.0, 1.0)[:1], entries(1.0, 1.0)[:1]) == {}
 
 
 def test_differences_are_of_the_same_seed(script: ModuleType) -> None:
