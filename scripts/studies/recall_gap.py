@@ -177,7 +177,11 @@ def classes_of(length: int, scores: dict[str, list[PairScore]]) -> list[dict[str
 def plot(found: dict[int, dict[str, list[PairScore]]], path: Path) -> None:
     """Draw losses over distance for each context: rare pairs on the left, frequent ones on the right."""
     places = {low: place for place, low in enumerate(DISTANCE_EDGES[:-1])}
-    ticks = ["new" if low == 0 else _words((low or 0, high), "") for low, high in pairwise(DISTANCE_EDGES)]
+    used = 1 + max(places[score.distance[0]] for scores in found.values() for own in scores.values() for score in own)
+    ticks = [
+        "new",
+        *(f"{low}+" if high is None else f"{low}-{high - 1}" for low, high in pairwise(DISTANCE_EDGES[1:])),
+    ]
     with draw_grid(path, 10.5, 3.6 * len(found), len(found), 2, sharey="row") as (figure, grid):
         for panels, (length, scores) in zip(grid, found.items(), strict=True):
             for axes, frequent in zip(panels, (False, True), strict=True):
@@ -186,7 +190,7 @@ def plot(found: dict[int, dict[str, list[PairScore]]], path: Path) -> None:
                     losses = {place: [s for s in kept if s.distance[0] == low] for low, place in places.items()}
                     means = {place: _mean(some) for place, some in losses.items() if some}
                     axes.plot(list(means), list(means.values()), label=name, **line(index))
-                axes.set_xticks(range(len(ticks)), ticks)
+                axes.set_xticks(range(used), ticks[:used])
                 often = f"at least {FREQUENT}" if frequent else f"fewer than {FREQUENT}"
                 axes.set(title=f"{often} times in training, context {length:,}", xlabel="tokens since the pair stood")
             panels[0].set_ylabel("nats a token")
