@@ -185,6 +185,8 @@ def evaluate_masked_model(
     if device is not None:
         movable: Any = model  # the library's annotations of `to` hide its arguments
         movable.to(device)
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be positive; given {batch_size}.")
     if batch_size is None:
         batch_size = max(1, min(_TOKENS_PER_BATCH, _LOGITS_PER_BATCH // vocabulary) // context_length)
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else 0
@@ -203,7 +205,7 @@ def evaluate_masked_model(
                     f"{type(model).__name__} in {model.dtype} gave a loss that is not finite: the weights are broken, "
                     "or the dtype overflows (try float32)."
                 )
-            nll += losses.double().item()
+            nll += losses.item()
             right += int((logits.argmax(-1) == answers).sum())
     return MaskedModelScore(
         context_length=context_length,

@@ -15,6 +15,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from ..modules.evaluation import in_evaluation
+from .documents import refuse_other_tokenizer
 from .text_blocks import TOKENS_PER_BATCH, batch_nll, text_blocks
 
 __all__ = [
@@ -156,16 +157,21 @@ def score_pairs(
         of tokens sum to those of the whole text.
 
     Raises:
-        ValueError: the context length is not positive, no document has two tokens, the model cannot take that many
-            tokens, or a loss is not finite.
+        ValueError: the context length or the batch size is not positive, no document has two tokens, an id is beyond
+            the vocabulary, the model cannot take that many tokens, or a loss is not finite.
     """
     if context_length < 1:
         raise ValueError(f"context_length must be positive; given {context_length}.")
+    if batch_size is not None and batch_size < 1:
+        raise ValueError(f"batch_size must be positive; given {batch_size}.")
     blocks = [block for block in text_blocks(documents, context_length, context_length) if block.end > block.start]
     if not blocks:
         raise ValueError("there is no token to predict: no document has two tokens.")
     blocks = sorted(blocks, key=lambda block: block.start - block.end)
     longest = blocks[0].end - blocks[0].start
+    embeddings = getattr(model, "get_input_embeddings", lambda: None)()
+    if (vocabulary := getattr(embeddings, "num_embeddings", None)) is not None:
+        refuse_other_tokenizer(max(int(ids.max()) for ids in documents if len(ids)), vocabulary)
     batch_size = batch_size or max(1, TOKENS_PER_BATCH // longest)
     size = len(COUNT_EDGES) - 1, len(DISTANCE_EDGES) - 1
     nll, num_tokens = np.zeros(size), np.zeros(size, dtype=np.int64)

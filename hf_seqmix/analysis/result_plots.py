@@ -73,7 +73,7 @@ def plot_results(
     with draw_grid(path, width, 4.8, 1, len(cells)) as (figure, grid):
         for axes, (group, metric) in zip(grid[0], cells, strict=True):
             points = drawn[group, metric]
-            _draw(axes, points, names, places, areas)
+            _draw(axes, grid[0][0], points, names, places, areas)
             _draw_baselines(axes, points, places)
             if areas and area is not None:  # a quarter of the largest, as high as a line of the legend
                 size = max(value for value in areas.values() if value) / 4
@@ -140,6 +140,7 @@ def _area(summaries: Sequence[Summary], point: _Point, area: str) -> float | Non
 
 def _draw(
     axes: Axes,
+    first: Axes,
     points: Sequence[_Point],
     names: Sequence[str],
     places: Sequence[str],
@@ -168,10 +169,10 @@ def _draw(
                 linestyle="-" if lines and measured and len(own) > 1 else "none",
                 capsize=3,
             )
-            # A line without points, so that the legend names models before levels.
+            # A line without points, so that the legend, which is of the first panel, names models before levels.
             line = "-" if lines and measured else "none"
             label = name if measured else f"{name} (published)"
-            axes.plot([], [], color=color, marker=marker if measured else "x", linestyle=line, label=label)
+            first.plot([], [], color=color, marker=marker if measured else "x", linestyle=line, label=label)
             sizes = [areas.get(point.key) or 0.0 for point in own]
             if any(sizes):
                 scaled = [LARGEST_AREA * size / largest for size in sizes]

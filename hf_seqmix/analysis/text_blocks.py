@@ -68,7 +68,7 @@ def batch_nll(
         torch.nn.functional.cross_entropy(chunk.float(), wanted, reduction="none")
         for chunk, wanted in zip(flat_logits.split(rows), flat_targets.split(rows), strict=True)
     ]
-    nll = torch.cat(losses)[flat_targets != -100].double().cpu().numpy()
+    nll = torch.cat(losses)[flat_targets != -100].cpu().double().numpy()
     if not np.isfinite(nll).all():
         raise ValueError(
             f"{type(model).__name__} in {logits.dtype} gave a loss that is not finite at context length {length}: the "

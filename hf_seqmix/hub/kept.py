@@ -85,7 +85,8 @@ def render_card(folder: str | Path, repo_id: str | None = None) -> str:
     folder = Path(folder)
     values = read_card_values(folder / CARD_VALUES)
     model, processor = open_checkpoint(folder)
-    name = repo_id or f"{folder.parent.name}/{folder.name}"
+    place = folder.resolve()
+    name = repo_id or f"{place.parent.name}/{place.name}"
     return str(build_card(model, processor, name, values, with_code=repo_id is not None))
 
 

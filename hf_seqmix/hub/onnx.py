@@ -97,6 +97,9 @@ def export_onnx(
                 f"than {tolerance:.2g}: nothing was written."
             )
     exported.save_pretrained(folder)
+    for name in {"model", "prefill", "decode"} - exported.components.keys():
+        for stale in folder.glob(f"{name}.onnx*"):  # of an export of the other kind
+            stale.unlink()
     return difference
 
 
@@ -121,7 +124,8 @@ def _export_stages(model: SeqMixPreTrainedModel, max_length: int | None, config:
     exporter = OnnxExporter()
     config.dynamic = True
     components = {}
-    stages: dict[str, Any] = decompose_for_generation(model, _example(model.config, 2, _LENGTH))
+    length = min(_LENGTH, (max_length or _LENGTH + 2) - 2)  # two tokens are generated
+    stages: dict[str, Any] = decompose_for_generation(model, _example(model.config, 2, length))
     for name, (stage, inputs) in stages.items():
         # Positions are counted from the mask; a graph that takes them would mix packed sequences, too.
         inputs.pop("position_ids", None)

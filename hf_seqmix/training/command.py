@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from .folder_lock import folders_released
@@ -72,7 +73,7 @@ def explained(name: str, then: str = "") -> Iterator[None]:
     try:
         with interruptible(f"{name}: interrupted{then}."), folders_released():
             yield
-    except (ValueError, SafetensorError) as error:
+    except (ValueError, SafetensorError, StrictDataclassError) as error:
         text = str(error)
         if "backend tokenizer" in text:  # the library then names packages that would not help
             text = "the checkpoint has no tokenizer: give the folder of one that was saved with its tokenizer."
@@ -144,9 +145,15 @@ def new_folder(text: str) -> str:
 
 
 def device_name(text: str) -> str:
-    """Read the name of a device that is here, as the `type` of an argument."""
+    """Read the name of a device that is here, as the `type` of an argument.
+
+    An accelerator that is named by a number becomes the current one: kernels, clocks and memory are of that.
+    """
     try:
         torch.empty(0, device=text)
+        device = torch.device(text)
+        if device.index is not None and device.type not in ("cpu", "meta"):
+            torch.accelerator.set_device_index(device.index)
     except (RuntimeError, AssertionError) as error:
         raise argparse.ArgumentTypeError(f"{text!r} cannot be used here ({str(error).splitlines()[0]})") from error
     return text

@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     where += f"{arguments.candidates} candidates, {arguments.dtype}, {arguments.device}, "
     where += f"{arguments.threads} threads, {rows[0]['clock']}, torch {torch.__version__}"
     columns = {key: title for key, title in COLUMNS.items() if key in rows[0]}
-    kept = row_results(rows, "assisted", "model", models=["greedy", "lookup", "assisted"])
+    kept = row_results(rows, "assisted", "model")
     write_report(arguments, "assisted", [(f"Decoding with candidates against greedy: {where}", rows, columns)], kept)
     return rows
 

@@ -208,7 +208,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if min(*arguments.lengths, arguments.rounds, arguments.batch, arguments.heads) < 1:
         parser.error("lengths, rounds, batch and heads must be at least 1.")
-    if arguments.width % (2 * arguments.heads):
+    if arguments.width < 1 or arguments.width % (2 * arguments.heads):
         parser.error(f"--heads {arguments.heads} must divide --width {arguments.width} into parts of even width.")
     return arguments
 

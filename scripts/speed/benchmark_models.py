@@ -253,7 +253,10 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:
     left = Time(arguments.minutes)
     tables = {table: rows for table in arguments.tables if (rows := run_table(arguments, table, log, left))}
     if not tables:
-        sys.exit("benchmark_models.py: there is no pair of these tables, --families and lengths.")
+        sys.exit(
+            "benchmark_models.py: nothing was measured: there is no pair of these tables, --families and lengths, or "
+            "no --minutes or memory for one."
+        )
     clock = next(iter(tables.values()))[0]["clock"]
     where = f"hidden size {arguments.hidden_size}, {arguments.dtype}, {arguments.device}, {clock}"
     where += f", torch {torch.__version__}"

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -183,7 +184,7 @@ def occupancy(kernel: Any, target: GPUTarget) -> dict[str, Any]:
     if target.backend == "cuda":
         report = assemble(text)
         row["registers"] = int(re.findall(r"Used (\d+) registers", report)[-1])
-        row["spilled_bytes"] = sum(map(int, re.findall(r"(\d+) bytes spill", report)))
+        row["spilled_bytes"] = sum(map(int, re.findall(r"(\d+) bytes spill stores", report)))
     else:
         row["registers"] = max(map(int, re.findall(r"\.vgpr_count:\s+(\d+)", text)), default=None)
         row["spilled_bytes"] = 4 * sum(map(int, re.findall(r"\.vgpr_spill_count:\s+(\d+)", text)))
@@ -274,6 +275,11 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         warnings.simplefilter("ignore", UserWarning)  # of Triton 3.9, on a default that will change
         rows = compile_all(arguments.targets, arguments.dtypes, cases)
     title = f"Kernels, compiled by Triton {triton.__version__}"
+    seen: Counter[Any] = Counter()
+    for row in rows:  # a case may have several of one name, with other constants
+        place = tuple(row[name] for name in ("target", "case", "dtype", "kernel"))
+        row["variant"] = str(seen[place])
+        seen[place] += 1
     write_report(
         arguments, "compile_kernels", [(title, rows, COLUMNS)], row_results(rows, "compile_kernels", "kernel")
     )

@@ -107,8 +107,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     except ValueError as error:
         parser.error(str(error))
     sizes = (arguments.tokens, arguments.turn, arguments.window, arguments.recomputed, arguments.counted)
-    if min(*sizes, arguments.prompt, arguments.checked, *arguments.batch, *arguments.marks) < 1:
-        parser.error("tokens, turn, window, recomputed, counted, checked, prompt, batch and marks must be at least 1.")
+    several = (*arguments.batch, *arguments.whole_batch, *arguments.marks, *arguments.check_at)
+    if min(*sizes, arguments.prompt, arguments.checked, arguments.layers, arguments.hidden_size, *several) < 1:
+        parser.error(
+            "tokens, turn, window, recomputed, counted, checked, prompt, layers, hidden size, batches, marks and "
+            "lengths of checks must be at least 1."
+        )
     if arguments.hidden_size % 64:
         parser.error(f"--hidden-size {arguments.hidden_size} must be a multiple of 64.")
     if arguments.tokens % arguments.turn:
@@ -126,7 +130,10 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     order = list(map(str, arguments.models))
     rows = rows_of(session.results, order, arguments.marks)
     if not rows:
-        sys.exit("decoding.py: nothing was measured: give more --minutes, or --marks of at most --tokens.")
+        sys.exit(
+            "decoding.py: nothing was measured: give more --minutes, --marks of at most --tokens, or models that are "
+            "not left out (above)."
+        )
     on_gpu = torch.device(arguments.device).type == "cuda"
     device = torch.cuda.get_device_name() if on_gpu else f"CPU (threads: {arguments.threads})"
     clock = "wall time" if on_gpu or arguments.threads > 1 else "thread CPU time"

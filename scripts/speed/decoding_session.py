@@ -68,7 +68,9 @@ class Session:
                 print(f"left out: {error}", file=sys.stderr)
                 model = None
             if model is not None:
-                check(of, model, self.arguments.checked, self.arguments.check_at, self.sizes)
+                longest = max(self.sizes.longest, self.arguments.checked, *self.arguments.check_at)
+                room = self.sizes._replace(longest=longest)  # a check may be longer than what is timed
+                check(of, model, self.arguments.checked, self.arguments.check_at, room)
                 model.to(self.dtype)
                 text_after(model, of.way, 1, 0, self.sizes).turn(2)  # allocates
             self._models[of] = model

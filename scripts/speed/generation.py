@@ -44,6 +44,8 @@ def code_requests(folder: str, count: int, prompt: tuple[int, int], new: tuple[i
     requests = []
     for _ in range(count):
         length = draw.randint(*prompt)
+        if length >= len(ids):
+            raise ValueError(f"prompts of {length} tokens were asked for, and the text has {len(ids)}: ask for fewer.")
         start = draw.randrange(len(ids) - length)
         requests.append(Request(ids[start : start + length], draw.randint(*new)))
     return requests

@@ -191,6 +191,13 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     return arguments
 
 
+def _write_page(arguments: argparse.Namespace, outcomes: Sequence[dict[str, Any]], work: Path) -> str:
+    """Write the page of what has become of the parts so far, and return the page."""
+    page = session_page.page(machine(arguments.device), outcomes, work)
+    (Path(arguments.folder) / "session.md").write_text(page, encoding="utf-8")
+    return page
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the parts and return 1 if one failed."""
     arguments = parse_arguments(argv)
@@ -210,9 +217,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         outcomes.append(run_part(name, arguments.device, work / name, folder / "session.log", given))
         print(f"{name}: {session_page.said(outcomes[-1])}", flush=True)
         collect(folder, work)
-        page = session_page.page(machine(arguments.device), outcomes, work)
-        (folder / "session.md").write_text(page, encoding="utf-8")
-    print(f"\n{session_page.page(machine(arguments.device), outcomes, work)}")
+        _write_page(arguments, outcomes, work)
+    print(f"\n{_write_page(arguments, outcomes, work)}")
     return int(any(outcome["status"] != 0 for outcome in outcomes))
 
 

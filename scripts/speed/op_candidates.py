@@ -68,7 +68,8 @@ class Form(NamedTuple):
     takes_half: bool = True
     """Whether it takes half precision; plain transforms do not, so that their users cast."""
     checked: str = "all"
-    """ "all"; "head", the first row's first head, where heads are computed apart; or "row", a problem of one row."""
+    """ "all"; "head", the first row's first head and the last row's last, where heads are computed apart; or "row", a
+    problem of one row."""
     names: tuple[tuple[str, str], ...] = ()
     """Implementations that are forced, (operation, name)."""
     longest: int | None = None
@@ -255,7 +256,9 @@ def oracle_of(form: Form, sizes: Sizes) -> Oracle:
     def part(tensor: Tensor) -> Tensor:
         if form.checked != "head":
             return tensor
-        return tensor[:1, :, :1] if form.layout == "heads" else tensor[:1, :1]
+        heads = tensor.movedim(2, 1) if form.layout == "heads" else tensor
+        ends = torch.cat([heads[:1, :1], heads[-1:, -1:]])
+        return ends.movedim(1, 2) if form.layout == "heads" else ends
 
     def actual() -> tuple[Tensor, ...]:
         return tuple(map(part, values(call.function, call.inputs, call.upstream)))

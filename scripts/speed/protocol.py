@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -109,8 +110,16 @@ def values(function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream: 
 def machine(device: str) -> dict[str, str]:
     """Return what figures depend on besides settings: the processor or card, and versions."""
     is_cuda = torch.device(device).type == "cuda"
-    name = torch.cuda.get_device_name(device) if is_cuda else platform.processor() or platform.machine()
+    name = torch.cuda.get_device_name(device) if is_cuda else _processor()
     return {"machine": name, "torch": torch.__version__, "hf_seqmix": __version__}
+
+
+def _processor() -> str:
+    """Return the name of the processor; its architecture where the system does not say."""
+    listed = Path("/proc/cpuinfo")
+    lines = listed.read_text(encoding="utf-8").splitlines() if listed.is_file() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
 
 
 def check(candidate: Candidate) -> float:
@@ -189,8 +198,8 @@ def time_in_turn(
             with candidate.active():
                 row[f"{name}_saved_mib"] = saved_bytes(call.function, call.inputs, call.parameters) / 2**20
             timed[name](clock)
-            for tensor in call.inputs:
-                tensor.grad = None
+            for tensor in (*call.inputs, *call.parameters):
+                tensor.grad = None  # what is freed and made again would not count
             row[f"{name}_peak_mib"] = peak_bytes(partial(timed[name], clock), clock.device) / 2**20
     for name, seconds in interleave(timed, rounds, clock, budget, drawn).items():
         row[f"{name}_forward_ms"], row[f"{name}_ms"] = medians_ms(seconds)

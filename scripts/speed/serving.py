@@ -159,8 +159,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     where = f"{arguments.dtype}, {arguments.device}, {arguments.threads} threads, {rows[0]['clock']}, "
     where += f"torch {torch.__version__}"
     title = f"Requests of mixed lengths, one after another by generate and together by continuous batching: {where}"
-    names = ["alone", "together"]
-    kept = row_results(rows, "serving", "model", models=names, setting=("requests",))
+    kept = row_results(rows, "serving", "model", setting=("requests",))
     write_report(arguments, "serving", [(title, rows, COLUMNS)], kept)
     return rows
 

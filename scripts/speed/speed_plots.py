@@ -181,7 +181,7 @@ def _draw_bars(panel: Axes, rows: Sequence[dict[str, Any]], draw: Any, label: st
     for row in sorted(rows, key=lambda row: lengths.index(row["length"])):
         index = lengths.index(row["length"])
         y = pairs.index(_pair(row)) + (index - (len(lengths) - 1) / 2) * height
-        draw(panel, row, y, height * 0.9, {"color": COLORS[index], "label": f"{row['length']} tokens"})
+        draw(panel, row, y, height * 0.9, {"color": COLORS[index % len(COLORS)], "label": f"{row['length']} tokens"})
     panel.set_yticks(
         range(len(pairs)), [label.format(way=way, layer=layer, rival=rival) for way, layer, rival in pairs]
     )

@@ -62,6 +62,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         fields = parse_overrides(arguments.config_overrides)
         if hasattr(config_from_overrides(arguments.model_type, fields, {}), "hidden_dropout"):
             fields = {"hidden_dropout": 0.0, **fields}
+        if len(set(fields.get("mixer_types") or [])) > 1:
+            raise ValueError(
+                f"mixer_types names {', '.join(fields['mixer_types'])}: memory is reckoned from layers of one "
+                "kind, so give one mixer at a time."
+            )
         derived = {"max_position_embeddings": arguments.block_size}
         config = config_from_overrides(arguments.model_type, fields, derived)
         small = [

@@ -28,7 +28,13 @@ __all__ = ["causal_ski_dense", "chunked", "running_sums", "spacing_of", "whole_g
 
 
 def whole_grid(length: int, points: int) -> InducingGrid:
-    """Return the grid of at most `points` points over `length` tokens with the least whole spacing."""
+    """Return the grid of at most `points` points over `length` tokens with the least whole spacing.
+
+    Raises:
+        ValueError: there are fewer than two points or tokens.
+    """
+    if min(points, length) < 2:
+        raise ValueError(f"a grid of {points} points over {length} tokens has no cell: give at least 2 of either.")
     points = min(points, length)
     spacing = -(-(length - 1) // (points - 1))
     return InducingGrid(spacing * (points - 1) + 1, points)

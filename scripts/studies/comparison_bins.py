@@ -56,7 +56,7 @@ def score_pair_bins(model: PreTrainedModel, train: datasets.Dataset, blocks: dat
 
     Args:
         model: a causal language model.
-        train: the rows of training, whose pairs are counted.
+        train: all rows of the training text, whose pairs are counted, whether or not a run comes to them.
         blocks: rows to score, with `labels` that are -100 on padding.
 
     Returns:

@@ -39,7 +39,7 @@ def summary_of(comparison: Comparison) -> list[dict[str, Any]]:
                 row[f"{split}_{metric}"] = spread({seed: run[split][metric] for seed, run in runs.items()})
         bins = {seed: run["test"]["bins"] for seed, run in runs.items() if "bins" in run["test"]}
         if bins and comparison.task.kind.is_text:
-            row["test_pairs"] = bins
+            row["pairs"] = bins
         elif bins:
             row["test_bins"] = mean_of_bins(list(bins.values()))
         rows.append(row)
@@ -71,16 +71,19 @@ def add_differences(rows: Sequence[dict[str, Any]], metric: str) -> None:
 
 
 def add_gaps(rows: Sequence[dict[str, Any]]) -> None:
-    """Add to each row of a text how far it is behind the first one at recalled tokens and at others, seed by seed."""
-    reference = rows[0].get("test_pairs", {})
+    """Add to each row of a text how far it is behind the first one at recalled tokens and at others, seed by seed.
+
+    Runs of earlier versions have no such losses. A row with one of these gets nothing, so that no row mixes seeds.
+    """
+    reference = rows[0].get("pairs", {})
     for row in rows:
         gaps = {
             seed: gap_of_bins(pairs, reference[seed])
-            for seed, pairs in row.get("test_pairs", {}).items()
+            for seed, pairs in row.get("pairs", {}).items()
             if seed in reference
         }
         names = next(iter(gaps.values()), {})
-        if names:
+        if names and len(gaps) == row["difference"]["n"]:
             row["gap"] = {name: spread({seed: gap[name] for seed, gap in gaps.items()}) for name in names}
 
 
@@ -125,7 +128,7 @@ def _markdown(comparison: Comparison, rows: Sequence[Mapping[str, Any]], main_me
         cells.append(cell)
     columns |= {"difference": f"test, minus {rows[0]['model']}"}
     if any("gap" in row for row in rows):
-        columns |= {"recall": "of it recalled tokens, nats", "others": "others, nats"}
+        columns |= {"recall": "at recalled tokens, nats", "others": "at others, nats"}
     columns |= {"n": "seeds"}
     sizes = []
     for split, blocks in task.evaluation.items():

@@ -22,7 +22,7 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from hf_seqmix.analysis.documents import find_prefix_token
+from hf_seqmix.analysis.documents import find_prefix_token, refuse_other_tokenizer
 from hf_seqmix.analysis.figures import draw_grid, legend_below, line
 from hf_seqmix.analysis.language_modeling import refuse_future
 from hf_seqmix.analysis.repeated_pairs import DISTANCE_EDGES, FREQUENT, PairCounts, PairScore, recall_gap, score_pairs
@@ -88,10 +88,10 @@ def load_tokenizer(names: Sequence[str], trust_remote_code: bool) -> PreTrainedT
             found.append(AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code))
         except (OSError, ValueError) as error:
             raise ValueError(explain_model_error(name, error)) from error
-        if found[-1].get_vocab() != found[0].get_vocab():
+        if _ways_of(found[-1]) != _ways_of(found[0]):
             raise ValueError(
-                f"{name} and {names[0]} have other tokens, so their losses are of other pairs: compare models of one "
-                "tokenizer."
+                f"{name} and {names[0]} have other tokens, or another token before a text, so their losses are of "
+                "other pairs: compare models of one tokenizer."
             )
     return found[0]
 
@@ -209,8 +209,9 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         names = {name: name for name in names}
     tokenizer = load_tokenizer(arguments.models, arguments.trust_remote_code)
     corpus = load_corpus(arguments.dataset)
-    if arguments.split not in corpus:
-        raise ValueError(f"{arguments.dataset} has no split {arguments.split!r}; it has {', '.join(corpus)}.")
+    for split in ("train", arguments.split):
+        if split not in corpus:
+            raise ValueError(f"{arguments.dataset} has no split {split!r}; it has {', '.join(corpus)}.")
     scored = tokens_of(tokenizer, corpus[arguments.split]["text"], arguments.split)
     documents = first_tokens(scored, arguments.max_tokens)
     counts = PairCounts.of(tokens_of(tokenizer, corpus["train"]["text"], "training"))
@@ -218,6 +219,8 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     found: dict[int, dict[str, list[PairScore]]] = {length: {} for length in arguments.context_lengths}
     for checkpoint, name in names.items():
         model = load_model(checkpoint, arguments.trust_remote_code).to(device)
+        size = model.get_input_embeddings().num_embeddings
+        refuse_other_tokenizer(max(int(ids.max()) for ids in documents), size)
         refuse_future(model, documents[0])
         for length, scores in found.items():
             logger.info(f"{name}, context of {length:,} tokens")
@@ -240,6 +243,12 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     folder = write_report(arguments, "recall-gap", tables, results)
     plot(found, folder / "recall-gap.png")
     return rows
+
+
+def _ways_of(tokenizer: Any) -> tuple[Any, ...]:
+    """Return all that makes tokens of a text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return tokenizer.get_vocab(), find_prefix_token(tokenizer), None if backend is None else backend.to_str()
 
 
 def _mean(scores: Sequence[PairScore]) -> float:

@@ -90,6 +90,8 @@ def test_padding_and_batches_change_nothing(tokenizer):
         for size in (1, 8)
     ]
     assert scores[0].nll == pytest.approx(scores[1].nll, rel=1e-6) and model.training
+    with pytest.raises(ValueError, match="batch_size must be positive; given -1"):
+        evaluate_masked_model(model, tokenizer, blocks, context_length=11, batch_size=-1, progress=False)
 
 
 def test_baselines_answer_the_same_questions(tokenizer):

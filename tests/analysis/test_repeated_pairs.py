@@ -123,5 +123,10 @@ def test_bad_input_is_refused() -> None:
     counts = PairCounts.of([np.asarray([1, 2])])
     with pytest.raises(ValueError, match="context_length must be positive; given 0"):
         score_pairs(Copier(), [np.asarray([1, 2])], counts, context_length=0)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="batch_size must be positive; given -1"):
+        score_pairs(Copier(), [np.asarray([1, 2])], counts, context_length=4, batch_size=-1)  # type: ignore[arg-type]
+    config = PolyTransformerConfig(vocab_size=4, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    with pytest.raises(ValueError, match="the id 4, and the model's vocabulary has 4"):
+        score_pairs(PolyTransformerForCausalLM(config), [np.asarray([1, 4])], counts, context_length=4)
     with pytest.raises(ValueError, match="no document has two tokens"):
         score_pairs(Copier(), [np.asarray([1])], counts, context_length=4)  # type: ignore[arg-type]

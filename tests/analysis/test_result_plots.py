@@ -141,6 +141,13 @@ def test_two_metrics_are_two_panels(drawn, tmp_path: Path) -> None:
     assert [axes.get_ylabel() for axes in drawn] == ["ms", "mib"] and drawn[1].get_yscale() == "log"
 
 
+def test_the_legend_names_models_of_every_panel(drawn, tmp_path: Path) -> None:
+    found = group_results({"loss": [[0, 1.0], [1, 0.5]]}, task="t", model="a", setting={"split": "first"})
+    found += group_results({"loss": [[0, 2.0], [1, 1.5]]}, task="t", model="b", setting={"split": "second"})
+    plot_results(found, tmp_path / "plot.png", x="step", y="loss", panels="split")
+    assert legend(drawn[0]) == ["a", "b"] and len(drawn) == 2
+
+
 def test_nothing_to_plot_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no result has loss over step"):
         plot_results(curves(), tmp_path / "plot.png", x="step", y="loss")

@@ -215,6 +215,14 @@ GENERATION: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def test_generation_within_few_positions(tmp_path: Path) -> None:
+    model = sharpened("tnn", "ForCausalLM", position_embedding_type="learned", max_position_embeddings=8)
+    model.generation_config.pad_token_id, model.generation_config.eos_token_id = 0, None
+    export_onnx(model, tmp_path, max_length=8)
+    assert export_onnx(model, tmp_path, generation=True, max_length=8) < MODEL_TOLERANCE[torch.float32]
+    assert not (tmp_path / "model.onnx").exists()  # which the export before wrote
+
+
 @pytest.mark.parametrize("name", GENERATION)
 def test_generation_with_a_cache(name: str, tmp_path: Path) -> None:
     model_type, overrides = GENERATION[name]

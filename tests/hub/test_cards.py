@@ -38,9 +38,7 @@ def test_a_card_says_what_the_model_is(exported):
     assert f"| Parameters | {model.num_parameters():,} |" in card.text
     noted = build_card(model, tokenizer, "someone/tnn-small", {**VALUES, "training_note": "Other seeds differ."})
     assert "by the command below. Other seeds differ.\n" in noted.text and "by the command below.\n" in card.text
-    assert (
-        "| Weights | float32, safetensors |" in card.text and "| Context length in training | 16 tokens |" in card.text
-    )
+    assert "| Weights | float32, safetensors |" in card.text and "| Context length | 16 tokens |" in card.text
     assert 'AutoModelForCausalLM.from_pretrained("someone/tnn-small")' in card.text
     assert "AutoTokenizer" in card.text and "trust_remote_code=True" in card.text
     data = ModelCard(str(card)).data

@@ -85,6 +85,14 @@ def test_card_of_a_folder_says_how_to_push_it(folder):
     assert 'from_pretrained("someone/ipa", trust_remote_code=True)' in pushed and "push.py" not in pushed
 
 
+def test_a_card_names_the_folder_however_it_is_spelled(folder, monkeypatch):
+    expected = render_card(folder)
+    monkeypatch.chdir(folder.parent)
+    assert render_card(folder.name) == expected
+    monkeypatch.chdir(folder)
+    assert render_card(".") == expected
+
+
 def test_wrong_values_are_named(folder):
     for content, message in (
         ("a: [", "cannot be read"),

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from hf_seqmix.training.command import (
     INTERRUPTED,
@@ -33,6 +35,7 @@ from hf_seqmix.training.command import (
             ValueError("Couldn't instantiate the backend tokenizer from one of:\n(1) sentencepiece"),
             r"^tune\.py: the checkpoint has no tokenizer: give the folder",
         ),
+        (StrictDataclassError("Validation error for field 'x'"), r"^tune\.py: Validation error for field 'x'$"),
         (OSError("Repo id\nmust be"), r"^tune\.py: Repo id must be$"),
         (OSError(errno.ENOSPC, "No space left"), r"^tune\.py: a file could not be written.*No space left$"),
         (OSError("We couldn't connect to it"), r"If a folder was meant: there is none of that name here; paths start"),
@@ -99,6 +102,14 @@ def test_numbers_and_devices_of_a_command_line() -> None:
     ):
         with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}'"):
             read(text)
+
+
+def test_an_accelerator_with_a_number_becomes_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen: list[int] = []
+    monkeypatch.setattr(torch, "empty", lambda *_, **__: None)
+    monkeypatch.setattr(torch.accelerator, "set_device_index", chosen.append)
+    assert [device_name(name) for name in ("cuda:3", "cuda", "cpu", "cpu:0")] == ["cuda:3", "cuda", "cpu", "cpu:0"]
+    assert chosen == [3]
 
 
 def test_what_is_given_twice_is_named() -> None:

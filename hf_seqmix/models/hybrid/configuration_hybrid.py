@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
+from huggingface_hub.errors import StrictDataclassError
 
 from ..checks import check_range
 from ..configuration import MIXER_CONFIGS, SeqMixConfig
@@ -211,5 +212,5 @@ class SeqMixHybridConfig(SeqMixConfig):
                 )
             try:
                 self.mixer_config(mixer_type)
-            except ValueError as error:
+            except (ValueError, StrictDataclassError) as error:
                 raise ValueError(f"mixer_configs[{mixer_type!r}]: {error}") from error

@@ -122,6 +122,7 @@ def replace_mixers(
             "before `distill_decoder`, and distill after healing."
         )
     staying = {name for name, new in zip(before, after, strict=True) if name == new}
+    fields = {name: own for name, own in fields.items() if name in staying}
     if not isinstance(mixer_configs, Mapping | None):
         raise ValueError(f"mixer_configs is {mixer_configs!r}; it must map the name of a mixer to its fields.")
     for name, own in (mixer_configs or {}).items():
@@ -139,8 +140,7 @@ def replace_mixers(
                 "and all layers of a mixer share its fields: leave that out, or replace those layers, too."
             )
         fields[name] = {**fields.get(name, {}), **own}
-    kept = {name: own for name, own in fields.items() if name in after}
-    new_config = SeqMixHybridConfig(**_shared_fields(config), mixer_types=after, mixer_configs=kept)
+    new_config = SeqMixHybridConfig(**_shared_fields(config), mixer_types=after, mixer_configs=fields)
     backbone = "" if hybrid.base_model is hybrid else f"{hybrid.base_model_prefix}."
     new_parts = [f"{backbone}layers.{layer}.mixer." for layer in changed]
     one_sided = [layer for layer in changed if "short_conv" in (before[layer], after[layer])]

@@ -266,10 +266,14 @@ def test_layers_that_stay_keep_their_fields():
     with pytest.raises(ValueError, match=r"mixer_configs\['tnn'\] sets decay otherwise than the layers of that mixer"):
         replace_mixers(model, {"attention": "tnn"}, {"tnn": {"decay": 0.5}})
     # Of a mixer that has no layer left, fields are free.
-    assert replace_mixers(model, {0: "fd_tnn", 1: "tnn"}, {"tnn": {"decay": 0.5}}).config.layer_mixers == [
-        "fd_tnn",
-        "tnn",
-    ]
+    moved = replace_mixers(model, {0: "fd_tnn", 1: "tnn"}, {"tnn": {"decay": 0.5}}).config
+    assert moved.layer_mixers == ["fd_tnn", "tnn"] and moved.mixer_configs == {"tnn": {"decay": 0.5}}
+    assert not replace_mixers(model, {0: "fd_tnn", 1: "tnn"}).config.mixer_configs
+
+
+def test_fields_of_a_wrong_type_name_their_mixer():
+    with pytest.raises(ValueError, match=r"mixer_configs\['tnn'\]: .*decay"):
+        SeqMixHybridConfig(mixer_types=["tnn"], mixer_configs={"tnn": {"decay": "x"}})
 
 
 def test_layers_of_a_distilled_model_stay():

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 
+from hf_seqmix.training.result_files import read_results
+
 ROOT = Path(__file__).resolve().parents[3]
 CHECKPOINT = str(ROOT / "model_cards" / "poly3-python-2m")
 
@@ -29,4 +31,7 @@ def test_every_way_is_timed(script, tmp_path):
     # The model agrees with itself, so that each call gives several tokens.
     assert row["assisted_per_call"] > 1
     assert row["lookup_times_faster"] == row["lookup_per_s"] / row["greedy_per_s"]
+    written = {(r.model, r.metric): r.value for r in read_results(tmp_path / "assisted.jsonl")}
+    for way in ("greedy", "lookup", "assisted"):
+        assert written[row["model"], f"{way}_per_s"] == row[f"{way}_per_s"]
     assert "tokens a call" in (tmp_path / "assisted.md").read_text(encoding="utf-8")

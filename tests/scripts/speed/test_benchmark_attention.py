@@ -62,6 +62,7 @@ def test_a_wrong_product_is_not_timed(script: ModuleType, tmp_path: Path, monkey
     [
         (["--width", "10", "--heads", "3"], "must divide --width 10"),
         (["--rounds", "0"], "must be at least 1"),
+        (["--width", "0"], "must divide --width 0"),
     ],
 )
 def test_bad_sizes_are_refused(

@@ -1,6 +1,7 @@
 """The benchmark of layers runs, times nothing that is wrong, and its rival is the same layer computed another way."""
 
 import importlib
+import platform
 from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -181,6 +182,21 @@ def test_peak_memory_is_of_the_call() -> None:
         kept.append(torch.zeros(2**16))
 
     assert 2**21 <= peak_bytes(call, torch.device("cpu")) < 2**21 + 2**19
+
+
+def test_no_time_is_no_missing_pair(script: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"nothing was measured: .* or no --minutes"):
+        script.main([*FAST, "--tables", "layers", "--minutes", "0", "--output-dir", str(tmp_path)])
+
+
+def test_figures_name_the_processor(scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
+    protocol = importlib.import_module("protocol")
+    name = protocol.machine("cpu")["machine"]
+    if Path("/proc/cpuinfo").is_file() and "model name" in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
+        assert name in Path("/proc/cpuinfo").read_text(encoding="utf-8") and name != platform.machine()
+    monkeypatch.setattr(protocol.Path, "is_file", lambda _: False)
+    monkeypatch.setattr(protocol.platform, "processor", lambda: "")
+    assert protocol.machine("cpu")["machine"] == platform.machine()
 
 
 @pytest.mark.parametrize("more", [["--lengths", "1"], ["--rounds", "0"]])

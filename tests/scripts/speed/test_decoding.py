@@ -72,12 +72,21 @@ def test_nothing_is_timed_that_is_wrong(tmp_path, monkeypatch):
     assert not list(Path(tmp_path).iterdir())
 
 
+def test_a_check_may_be_longer_than_the_texts(tmp_path: Path) -> None:
+    short = ["--prompt", "3", "--tokens", "8", "--turn", "4", "--marks", "8", "--window", "4", "--checked", "4"]
+    sizes = ["--hidden-size", "64", "--layers", "1", "--counted", "2", "--check-at", "64"]
+    found = decoding.main(["--models", "llama:static", *short, *sizes, "--output-dir", str(tmp_path)])
+    assert {row["model"] for row in found} == {"llama:static"}
+
+
 def test_arguments_that_cannot_be_measured_are_refused(tmp_path, capsys):
     for arguments, said in (
         (["--models", "tnn:fast"], "'tnn:fast' is no model"),
         (["--tokens", "100", "--turn", "64"], "must divide"),
         (["--hidden-size", "96"], "multiple of 64"),
         (["--marks", "0"], "at least 1"),
+        (["--whole-batch", "0"], "at least 1"),
+        (["--layers", "0"], "at least 1"),
     ):
         with pytest.raises(SystemExit):
             decoding.main([*arguments, "--output-dir", str(tmp_path)])

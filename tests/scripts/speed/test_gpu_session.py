@@ -54,9 +54,7 @@ def test_no_part_keeps_the_others_from_running(
 def test_parts_that_have_no_time_are_named(scripts: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "session"
     assert scripts["gpu_session"].main([str(folder), "kernels", "--device", "cpu", "--minutes", "0.6"]) == 1
-    assert "not begun" in scripts["session_page"].page(
-        "here", [{"part": "a", "status": "not begun", "seconds": 0}], folder
-    )
+    assert "not begun" in (folder / "session.md").read_text(encoding="utf-8")
 
 
 def test_every_part_ends_within_nine_minutes_and_names_a_script(scripts: dict[str, Any], tmp_path: Path) -> None:
@@ -114,6 +112,28 @@ def test_a_wrong_case_ends_with_one_and_the_others_run(
     assert kernels.main(command) == 1
     table = (tmp_path / "check_kernels.md").read_text()
     assert "2 cases, 1 wrong" in table and "RuntimeError: does not compile" in table
+
+
+def test_heads_at_both_ends_are_checked(
+    scripts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels = scripts["check_kernels"]
+    forms = importlib.import_module("op_candidates").OPS[kernels.TUNED["causal_sum"]].forms
+    whole = forms["ours"].product
+
+    def first_head_alone(*inputs: Any) -> Any:
+        product = whole(*inputs)
+        kept = torch.zeros_like(product)
+        kept[0, :, 0] = 1
+        return product * kept
+
+    monkeypatch.setitem(forms, "ours", forms["ours"]._replace(product=first_head_alone))
+    monkeypatch.setattr(kernels, "usable", lambda *_: ["torch"])
+    command = ["--ops", "causal_sum", "--lengths", "9", "--dtypes", "float32", "--channels", "4"]
+    command += ["--head-width", "2", "--device", "cpu", "--output-dir", str(tmp_path)]
+    assert kernels.main(command) == 1
+    monkeypatch.setitem(forms, "ours", forms["ours"]._replace(product=whole))
+    assert kernels.main([*command[:-1], str(tmp_path / "right")]) == 0
 
 
 def test_time_is_over_after_its_minutes(scripts: dict[str, Any]) -> None:

@@ -35,8 +35,16 @@ def test_both_ways_are_timed(script, tmp_path):
     for row in rows:
         assert row["times_faster"] == row["together_per_s"] / row["alone_per_s"]
     assert rows[0]["tokens"] < rows[1]["tokens"] == rows[3]["tokens"] <= 12
-    written = {result.metric for result in read_results(tmp_path / "serving.jsonl")}
-    assert {"per_s", "tokens", "times_faster"} <= written
+    written = {(r.model, r.setting["requests"], r.metric): r.value for r in read_results(tmp_path / "serving.jsonl")}
+    for row in rows:
+        for metric in ("alone_per_s", "together_per_s", "tokens", "times_faster"):
+            assert written[row["model"], row["requests"], metric] == row[metric]
+
+
+def test_prompts_longer_than_the_text_are_refused(script: Any) -> None:
+    requests = importlib.import_module("generation").code_requests
+    with pytest.raises(ValueError, match="prompts of 1000000 tokens were asked for, and the text has"):
+        requests(CHECKPOINT, 1, (1_000_000, 1_000_000), (1, 2))
 
 
 def test_wrong_tokens_are_not_timed(script, tmp_path, monkeypatch):

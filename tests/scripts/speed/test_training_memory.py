@@ -64,3 +64,5 @@ def test_wrong_input_ends_with_a_message(script: ModuleType, capsys: pytest.Capt
     assert "--rows: '0' given; it must be a whole number of at least 1" in capsys.readouterr().err
     with pytest.raises(SystemExit, match=r"training_memory.py: .*no field 'hidden_sizes'"):
         script.main(["--model-type", "tnn", "--config-overrides", "hidden_sizes=3"])
+    with pytest.raises(SystemExit, match=r"mixer_types names tnn, attention: .* give one mixer at a time"):
+        script.main(["--model-type", "seqmix_hybrid", "--config-overrides", "mixer_types=[tnn,attention]"])

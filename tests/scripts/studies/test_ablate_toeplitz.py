@@ -196,6 +196,9 @@ def test_causal_forms_are_the_masked_product(name: str, length: int, points: int
 def test_a_grid_between_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="no whole spacing"):
         load("causal_ski").spacing_of(InducingGrid(10, 5))
+    for length, points in ((10, 1), (1, 5)):
+        with pytest.raises(ValueError, match=f"{points} points over {length} tokens has no cell"):
+            load("causal_ski").whole_grid(length, points)
 
 
 @pytest.mark.parametrize("name", ["band", "dense", "gather", "csr"])

@@ -66,6 +66,11 @@ def test_every_length_may_have_equal_tokens(script: ModuleType, command: list[st
     assert table.startswith("2 updates of 48 tokens")
 
 
+def test_a_length_given_twice_is_refused(script: ModuleType, command: list[str]) -> None:
+    with pytest.raises(SystemExit, match="--lengths names 12 twice"):
+        script.main(["--models", "tnn", "--lengths", "12", "12", *command])
+
+
 def test_bad_lengths_are_refused(script: ModuleType, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         script.main(["--lengths", "1", *command])

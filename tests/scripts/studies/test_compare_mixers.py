@@ -295,12 +295,15 @@ def test_the_gap_of_a_text_is_that_of_recalled_tokens_seed_by_seed(script: Modul
         return [dict(zip(names, place, strict=True)) for place in places]
 
     rows: list[dict[str, Any]] = [
-        {"test_pairs": {0: entries(2.0, 1.0), 1: entries(2.0, 3.0)}},
-        {"test_pairs": {0: entries(2.5, 2.0), 1: entries(2.0, 6.0)}},
+        {"pairs": {0: entries(2.0, 1.0), 1: entries(2.0, 3.0)}},
+        {"pairs": {0: entries(2.5, 2.0), 1: entries(2.0, 6.0)}},
         {},
     ]
 
+    rows[0]["difference"] = rows[1]["difference"] = rows[2]["difference"] = {"n": 2}
+    rows.append({"pairs": {0: entries(2.5, 2.0)}, "difference": {"n": 2}})  # a run of an earlier version is missing
     report.add_gaps(rows)
+    assert "gap" not in rows[3]
     assert rows[0]["gap"]["recall"]["by_seed"] == {"0": 0.0, "1": 0.0}
     assert rows[1]["gap"]["recall"]["by_seed"] == {"0": 1.0, "1": 3.0}
     assert rows[1]["gap"]["others"]["by_seed"] == {"0": 0.5, "1": 0.0}

@@ -82,6 +82,15 @@ def test_losses_are_those_of_the_whole_text(
     assert (tmp_path / "out" / "recall-gap.png").stat().st_size > 10_000
 
 
+def test_a_data_set_without_training_text_is_refused(
+    script: ModuleType, command: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    line = command("first")
+    (tmp_path / "text" / "train.parquet").unlink()
+    with pytest.raises(SystemExit, match="has no split 'train'; it has test"):
+        script.main(line)
+
+
 def test_only_the_first_tokens_are_scored(script: ModuleType) -> None:
     documents = [np.arange(5), np.arange(9), np.arange(4)]
     kept = script.first_tokens(iter(documents), 7)
@@ -100,6 +109,8 @@ def test_only_the_first_tokens_are_scored(script: ModuleType) -> None:
         (["first", "masked"], [], "is_causal is False"),
         (["first"], ["--split", "dev"], "has no split 'dev'; it has"),
         (["first"], ["--context-lengths", "0"], "at least 1"),
+        (["first", "begun"], [], "another token before a text"),
+        (["small"], [], "use the tokenizer that the model was trained with"),
     ],
 )
 def test_bad_input_ends_with_a_message(
@@ -117,6 +128,12 @@ def test_bad_input_ends_with_a_message(
     TNNForMaskedLM(config).save_pretrained(tmp_path / "masked")
     tokenizer.save_pretrained(tmp_path / "masked")
     build_tokenizer("bpe:290", TEXT).save_pretrained(tmp_path / "other")
+    begun = build_tokenizer("bpe:280", TEXT)
+    begun.bos_token = begun.convert_ids_to_tokens(5)
+    begun.save_pretrained(tmp_path / "begun")
+    small = TNNConfig(vocab_size=20, hidden_size=16, num_hidden_layers=1, is_causal=True)
+    TNNForCausalLM(small).save_pretrained(tmp_path / "small")
+    tokenizer.save_pretrained(tmp_path / "small")
     with pytest.raises(SystemExit) as stop:
         script.main([*line, *more])
     assert message in f"{stop.value}{capsys.readouterr().err}"
