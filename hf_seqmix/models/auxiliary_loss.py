@@ -16,7 +16,7 @@ def sum_auxiliary(mixers: Iterable[object]) -> Tensor | None:
         give = getattr(mixer, "auxiliary_loss", None)
         term = give() if callable(give) else None
         if term is not None:
-            total = term if total is None else total + term
+            total = term if total is None else total + term.to(total.device)
     return total
 
 

@@ -164,6 +164,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         if position_ids is None:
             if layout.sequence_ids is not None:
                 position_ids = sequence_positions(layout.sequence_ids, layout.mask)
+                if layout.mask is not None:  # after a full sequence a pad's would be beyond the last
+                    position_ids = position_ids.masked_fill(~layout.mask, 0)
             else:
                 position_ids = real_positions(padding, batch, length, past, inputs_embeds.device)
 

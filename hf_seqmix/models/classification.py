@@ -157,7 +157,8 @@ class SeqMixForTokenClassification(SeqMixHead):
             position_ids: as for the backbone.
             inputs_embeds: (batch, length, hidden_size), as for the backbone.
             labels: (batch, length) class ids; -100 is ignored. For a regression, numbers, (batch, length, num_labels)
-                or, for one label, (batch, length); pads are ignored.
+                or, for one label, (batch, length); pads and -100 are ignored. With the `Trainer` pads need -100, or
+                the loss is divided by their number, too.
             **kwargs: passed on; `num_items_in_batch` reaches the loss.
 
         Returns:
@@ -233,8 +234,11 @@ class SeqMixForQuestionAnswering(SeqMixHead):
         loss = None
         if start_positions is not None and end_positions is not None:
             length = start_logits.shape[1]  # the library ignores this position, and takes those below 0 for 0
-            positions = (torch.where(p < 0, length, p) for p in (start_positions, end_positions))
+            positions = [torch.where(p < 0, length, p) for p in (start_positions, end_positions)]
             loss = self.loss_function(start_logits, end_logits, *positions, **kwargs)
+            # A mean over nothing is no number.
+            inside = [(p < length).any().to(loss.device) for p in positions]
+            loss = torch.where(inside[0] & inside[1], loss, 0 * (start_logits.sum() + end_logits.sum()))
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,
@@ -242,6 +246,10 @@ class SeqMixForQuestionAnswering(SeqMixHead):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+IGNORED = -100
+"""A label that counts in no loss, as in the library."""
 
 
 def _square_error(
@@ -252,17 +260,21 @@ def _square_error(
     num_items_in_batch: Tensor | int | None = None,
     **_: Any,
 ) -> Tensor:
-    """Return the mean square error over real tokens, or, of a part of a larger batch, its share of the mean."""
+    """Return the mean square error over real tokens, or, of a part of a larger batch, its share of the mean.
+
+    Labels of -100 count nowhere. The `Trainer` counts all other labels for `num_items_in_batch`, those of pads, too,
+    so pads must have the label -100 there.
+    """
     if labels.shape == logits.shape[:-1] and logits.shape[-1] == 1:
         labels = labels.unsqueeze(-1)
     if labels.shape != logits.shape:
         raise ValueError(f"labels have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}.")
     dtype, device = torch.promote_types(logits.dtype, torch.float32), logits.device
-    errors = logits.to(dtype) - labels.to(device, dtype)
-    count = torch.as_tensor(errors.numel(), device=device)
+    labels = labels.to(device, dtype)
+    counted = labels != IGNORED
     if attention_mask is not None:
-        real = (attention_mask.to(device) != 0).unsqueeze(-1)
-        errors, count = errors.masked_fill(~real, 0), real.sum().clamp(min=1) * logits.shape[-1]
+        counted = counted & (attention_mask.to(device) != 0).unsqueeze(-1)
+    errors, count = (logits.to(dtype) - labels).masked_fill(~counted, 0), counted.sum().clamp(min=1)
     if num_items_in_batch is not None:
         count = torch.as_tensor(num_items_in_batch, device=device)
     return errors.square().sum() / count

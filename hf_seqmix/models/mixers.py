@@ -44,8 +44,9 @@ class QueryKey(NamedTuple):
     def logits(self) -> Tensor:
         """Return (batch, heads, queries, keys) in float32 at least: of all pairs, hidden ones, too."""
         dtype = torch.promote_types(self.query.dtype, torch.float32)
-        product = self.scale * self.query.to(dtype) @ self.key.to(dtype).transpose(-1, -2)
-        return product if self.bias is None else product + self.bias
+        with torch.autocast(self.query.device.type, enabled=False):
+            product = self.scale * self.query.to(dtype) @ self.key.to(dtype).transpose(-1, -2)
+            return product if self.bias is None else product + self.bias
 
 
 class WeighingMixer(PicklableCapture, nn.Module, ABC):

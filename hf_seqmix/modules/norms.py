@@ -94,15 +94,18 @@ class MaskedBatchNorm(nn.Module):
         mean, var = self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
         if self.training:
             pads = None if mask is None else ~mask.bool().unsqueeze(-1)
-            count = (torch.ones_like(x[..., :1]) if mask is None else mask.to(x.dtype)).sum().clamp(min=1)
+            present = (torch.ones_like(x[..., :1]) if mask is None else mask.to(x.dtype)).sum()
+            count = present.clamp(min=1)
             # Filled, not multiplied: the value at a pad may be NaN.
             mean = (x if pads is None else x.masked_fill(pads, 0)).sum(dim=(0, 1)) / count
             squares = (x - mean if pads is None else (x - mean).masked_fill(pads, 0)).square()
             var = squares.sum(dim=(0, 1)) / count
             with torch.no_grad():
                 unbiased = var * count / (count - 1).clamp(min=1)
-                self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), self.momentum)
-                self.running_var.lerp_(unbiased.detach().to(self.running_var.dtype), self.momentum)
+                # A batch without real tokens says nothing of the averages.
+                weight = (self.momentum * (present > 0)).to(self.running_mean.dtype)
+                self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), weight)
+                self.running_var.lerp_(unbiased.detach().to(self.running_var.dtype), weight)
         y = (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
         return y.to(hidden_states.dtype)
 

@@ -58,7 +58,8 @@ class PatchEmbedding(nn.Module):
         patches = pixel_values.unflatten(3, (columns, patch_width)).unflatten(2, (rows, patch_height))
         # (batch, channels, rows, patch height, columns, patch width) -> (batch, patches, pixels of a patch)
         patches = patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
-        return self.proj(patches.to(self.proj.weight.dtype))
+        dtype = self.proj.weight.dtype  # of integers where a quantizer has replaced the layer
+        return self.proj(patches.to(dtype) if dtype.is_floating_point else patches)
 
     def extra_repr(self) -> str:
         """Return what the printed module shows."""

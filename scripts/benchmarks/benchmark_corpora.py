@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_seqmix.data import count_bytes
-from hf_seqmix.training import merge_recipes, read_recipe
+from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
 from hf_seqmix.training.command import device_name, refuse_twice
 from hf_seqmix.training.environment import fingerprint
 from hf_seqmix.training.result_files import ResultFile
@@ -63,6 +63,8 @@ FAST_TOKENIZER = "bpe:1024"
 FAST_TRAIN_BYTES = 500_000  # more takes longer to tokenize than the models take to train
 
 LENGTH_IN_SECONDS: dict[str, Any] = {"eval_steps": 0.25, "save_steps": 0.25, "warmup_steps": 0.1}
+FREE = {"use_cpu", "disable_tqdm", "bf16", "report_to", "save_total_limit", "logging_steps"}
+"""Arguments of training that change no setting that papers give."""
 PASSES = 20  # of a smaller corpus than WikiText-103 at the full size, which 50,000 updates would learn by heart
 BYTES_PER_TOKEN = 4.0  # about, of GPT-2's tokens in English
 
@@ -232,6 +234,7 @@ def make_job(
             own["mixer_types"] = list(dict.fromkeys(overrides["mixer_types"]))  # a layer of each kind
         changes = merge_recipes(changes, FAST, {"model": {"config_overrides": own}})
     if arguments.max_seconds is not None:
+        changes.get("training", {}).pop("max_steps", None)  # of the fast size
         changes = merge_recipes(changes, {"training": {**LENGTH_IN_SECONDS, "max_seconds": arguments.max_seconds}})
     elif arguments.max_steps is not None:
         every = max(1, math.ceil(arguments.max_steps / 4))
@@ -239,7 +242,10 @@ def make_job(
         steps = {"max_steps": arguments.max_steps, "eval_steps": every, "save_steps": every, "warmup_steps": warmup}
         changes = merge_recipes(changes, {"training": steps})
     run = make_run(str(shared["task"]), recipe, changes, arguments=arguments, seed=seed)
-    as_published = arguments.max_steps is None and arguments.max_seconds is None
+    changed = [arguments.max_steps, arguments.max_seconds, arguments.tokenizer]
+    as_published = not any(value is not None for value in changed) and arguments.context_length == TRAINED_LENGTH
+    own_training = set(parse_overrides(arguments.training)) - FREE
+    as_published = as_published and not arguments.config_overrides and not own_training
     published_settings = arguments.corpus == "wikitext-103" and own_family is None and as_published
     setting = {**shared["setting"], "published_settings": published_settings}
     name = f"{data.name}/{arguments.objective}/{family}/seed-{seed}"

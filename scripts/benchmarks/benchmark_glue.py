@@ -320,8 +320,8 @@ def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
     for name in found["test"]["baselines"]:
         own = {split: scores["baselines"].get(name, {}) for split, scores in splits.items()}
         label = "majority class or mean" if name in ("majority class", "mean") else name
-        # The baselines are fitted to a seed's examples, whatever the learning rate.
-        fields = {**shared, "model": label, "kind": "baseline", "setting": {"data": data}}
+        # Baselines are fitted to a seed's examples, whatever the learning rate; a bag of words to what a model reads.
+        fields = {**shared, "model": label, "kind": "baseline", "setting": {"data": data, "read_by": shared["model"]}}
         results += group_results(task_scores(shared["task"], own), **fields)
     return results
 

@@ -83,8 +83,8 @@ class Job:
         return {**key, "contents": dict(self.contents)} if self.contents else key
 
     def folder(self, output_dir: Path) -> Path:
-        """Return where the job writes: another folder for another run, so that none is resumed with other settings."""
-        words = json.dumps([self.script, self.portable(output_dir).digest, dict(self.contents)])
+        """Return where the job writes: elsewhere with other settings or another version, so that none is mixed."""
+        words = json.dumps([__version__, self.script, self.portable(output_dir).digest, dict(self.contents)])
         return output_dir / "runs" / f"{self.name}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
 
 

@@ -196,9 +196,9 @@ def run_language(arguments: argparse.Namespace) -> Report:
     names = list(dict.fromkeys([*arguments.models, RIVAL[arguments.objective]]))
     updates: dict[str, int] = {}
     if not arguments.costs:
-        keep_test_bytes(arguments, arguments.test_bytes)
         kinds = {name: language_job(arguments, name, 1.0, first, "seconds", None) for name in names}
         check_jobs(arguments, list(kinds.values()))
+        keep_test_bytes(arguments, arguments.test_bytes)
         known = updates_in(arguments.max_seconds, list(kinds.values()), arguments.time_in_turns, arguments.output_dir)
         updates = {name: known[job.name] for name, job in kinds.items()}
 

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.data import load_corpus
-from hf_seqmix.training import merge_recipes, read_recipe
+from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
@@ -125,6 +125,7 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
 
     first, *others = arguments.seeds
     if not arguments.costs:
+        check_jobs(arguments, [job(*case, 1.0, first) for case in cases])
         keep_test_bytes(arguments, test_bytes_of(arguments))
     if arguments.time_in_turns and not arguments.costs:
         kinds = [dataclasses.replace(job(*case, 1.0, first), name=case_name(*case)) for case in cases]
@@ -213,7 +214,7 @@ def make_job(
     rates = {name: float(training[name]) * factor for name in RATES if training.get(name) is not None}
     # What a recipe leaves to the script is multiplied, too.
     rates.setdefault("learning_rate", SeqMixTrainingArguments.learning_rate * factor)
-    if training.get("optim") == "muon":
+    if {**training, **parse_overrides(arguments.training)}.get("optim") == "muon":
         rates.setdefault("muon_learning_rate", SeqMixTrainingArguments.muon_learning_rate * factor)
     every = 1 / arguments.evaluations
     # The script itself evaluates at the end.

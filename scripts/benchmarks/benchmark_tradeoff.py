@@ -117,7 +117,7 @@ def run_tradeoff(arguments: argparse.Namespace) -> Report:
     log = ResultFile(arguments.output_dir / LOG)
     report = Report()
     for number, (found, contest) in enumerate(contests, start=1):
-        key = key_of(contest)
+        key = key_of(found, contest)
         measured = None if arguments.overwrite else log.get(key)
         if measured is None:
             name = f"{found.task}, {found.size}" + (f", length {contest.length}" if contest.length else "")
@@ -202,11 +202,12 @@ def make_contests(arguments: argparse.Namespace, found: FinishedTask) -> list[Co
     return [Contest(found.task, runs, length, *rest) for length in arguments.lengths or [None]]
 
 
-def key_of(contest: Contest) -> dict[str, Any]:
-    """Return what a measurement depends on."""
+def key_of(found: FinishedTask, contest: Contest) -> dict[str, Any]:
+    """Return what a measurement depends on, and the data that the results of the task are of."""
     runs = {family: run.digest for family, run in contest.runs.items()}
     fields = {entry.name: getattr(contest, entry.name) for entry in dataclasses.fields(contest)}
-    return {**fields, "runs": runs, "benchmark": "trade-off", "version": __version__, "torch": torch.__version__}
+    of = {"data": found.data, "size": found.size, "benchmark": "trade-off"}
+    return {**fields, **of, "runs": runs, "version": __version__, "torch": torch.__version__}
 
 
 def costs(found: FinishedTask, contest: Contest, rows: Sequence[Mapping[str, Any]], benchmark: str) -> list[Result]:

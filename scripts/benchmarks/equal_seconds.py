@@ -46,11 +46,17 @@ def updates_in(seconds: float, jobs: Sequence[Job], rounds: int, output_dir: Pat
             all others, and its seconds are scaled by what the others need now and needed then.
 
     Raises:
-        ValueError: a trial failed; its folder stays.
+        ValueError: a trial failed, and its folder stays; or no job is one that the file holds, so that nothing would
+            say how fast the machine is now.
     """
     path = output_dir / TIMINGS
     known: dict[str, list[float]] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     trials = {_kind(job, output_dir): job for job in jobs}
+    if known and not any(kind in known for kind in trials):
+        raise ValueError(
+            f"{path} holds updates of other models alone, timed at another time: name one of these, too "
+            f"({', '.join(sorted({kind.rpartition('-')[0] for kind in known}))}), or give another --output-dir."
+        )
     if any(kind not in known for kind in trials):
         now = _timed(trials, rounds, output_dir)
         shared = [statistics.median(known[kind]) / statistics.median(now[kind]) for kind in now if kind in known]

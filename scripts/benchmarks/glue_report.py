@@ -69,6 +69,7 @@ def describe(folder: Path, results: Sequence[Result], tasks: Sequence[str]) -> l
     measured = [result for result in results if result.kind == "measured"]
     if not measured:
         return []
+    results = name_baselines(results)
     found = [task for task in tasks if any(result.task == task for result in measured)]
     headers = {
         (task, label): f"{COLUMNS[task].name} {label}" for task in found for _, _, label in COLUMNS[task].metrics
@@ -99,6 +100,27 @@ def describe(folder: Path, results: Sequence[Result], tasks: Sequence[str]) -> l
         title=f"GLUE, {size}; means over seeds",
     )
     return parts
+
+
+def name_baselines(results: Sequence[Result]) -> list[Result]:
+    """Return the results with each baseline once, or once for each model where models read other parts of texts."""
+    values: dict[str, dict[Any, set[float | None]]] = {}
+    for result in results:
+        if result.kind == "baseline":
+            values.setdefault(result.model, {}).setdefault(_place(result), set()).add(result.value)
+    several = {name for name, of in values.items() if any(len(found) > 1 for found in of.values())}
+    named: dict[Any, Result] = {}
+    for number, result in enumerate(results):
+        if result.kind != "baseline" or result.model not in several:
+            named[(result.model, _place(result)) if result.kind == "baseline" else number] = result
+            continue
+        own = replace(result, model=f"{result.model} of what {result.get('read_by')} reads")
+        named[own.model, _place(result)] = own
+    return list(named.values())
+
+
+def _place(result: Result) -> tuple[Any, ...]:
+    return result.task, result.metric, result.seed, result.get("data")
 
 
 def per_cent(result: Result, metric: str) -> Result:

@@ -60,12 +60,16 @@ class Part:
 
 
 def best_factors(results: Iterable[Result], metric: str) -> dict[str, float]:
-    """Return model -> the factor of the rates of least loss, on the first seed that was trained."""
+    """Return model -> the factor of the rates of least loss, on the seed of the model that comes first in the results.
+
+    With that seed the rates are swept.
+    """
     losses: dict[str, dict[float, float]] = {}
     own = [r for r in results if r.metric == metric and r.value is not None and r.get("seconds") is None]
-    first = min((result.seed or 0 for result in own), default=0)
+    first: dict[str, int | None] = {}
     for result in own:
-        if result.seed == first and result.value is not None and result.get("budget") != "tokens":
+        swept = result.seed == first.setdefault(result.model, result.seed)
+        if swept and result.value is not None and result.get("budget") != "tokens":
             losses.setdefault(result.model, {})[float(result.setting["rate_factor"] or 0)] = result.value
     return {model: min(of, key=of.__getitem__) for model, of in losses.items()}
 

@@ -200,7 +200,7 @@ def training_texts(run: Run, contents: Mapping[str, str], folder: Path) -> Path:
         name: "/".join(Path(value).parts[-2:]) if name.endswith("_file") else value for name, value in data.items()
     }
     segments = run.model.get("config_overrides", {}).get("num_segments", 1)
-    made_of = [__version__, places, dict(contents), run.model["tokenizer"], segments]
+    made_of = ["once each", __version__, places, dict(contents), run.model["tokenizer"], segments]
     digest = hashlib.sha256(json.dumps(made_of, sort_keys=True).encode()).hexdigest()[:8]
     target = folder / f"{run.task}-texts-{digest}" / "train.parquet"
     if target.is_file():
@@ -214,7 +214,8 @@ def training_texts(run: Run, contents: Mapping[str, str], folder: Path) -> Path:
     )
     task = dataclasses.replace(task, num_segments=segments)
     encoded = task.encode(rows, build_tokenizer(run.model["tokenizer"]), data["max_length"], "train", keep_texts=True)
-    texts = [text for of_row in encoded[TEXTS_READ] for text in of_row]
+    # Once each: passages of pairs recur, and one that is held out must not be trained on.
+    texts = list(dict.fromkeys(text for of_row in encoded[TEXTS_READ] for text in of_row))
     with whole_files(target.parent, last=target.name) as aside:
         datasets.Dataset.from_dict({"text": texts}).to_parquet(str(aside / target.name))
     return target

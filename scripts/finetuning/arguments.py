@@ -111,7 +111,7 @@ class DataArguments:
     image_std: list[float] | None = field(default=None, metadata={"help": "What they are then divided by."})
     stride: int = field(default=128, metadata={"help": "Tokens that two windows of a long context share (SQuAD)."})
     max_train_samples: int | None = field(
-        default=None, metadata={"help": "Train on so many examples, drawn at random, the same in every run."}
+        default=None, metadata={"help": "Train on so many examples, drawn at random, the same in every run of a seed."}
     )
     max_eval_samples: int | None = field(
         default=None, metadata={"help": "Evaluate on so many examples of each split, drawn likewise."}

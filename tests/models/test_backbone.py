@@ -46,6 +46,16 @@ def test_positions_restart_with_each_packed_sequence(kind):
     assert_close(out, torch.cat([model(ids[:, :4])[0], model(ids[:, 4:])[0]], dim=1))
 
 
+def test_learned_positions_of_pads_after_a_full_sequence():
+    model = make(position_embedding_type="learned", max_position_embeddings=8)
+    ids = torch.randint(VOCAB, (2, 10))
+    mask = torch.tensor([[1] * 8 + [0] * 2, [1] * 10])
+    sequences = torch.tensor([[0] * 10, [0] * 4 + [1] * 6])
+    found = model(ids, mask, seq_idx=sequences, use_cache=False)[0]
+    assert_close(found[0, :8], model(ids[:1, :8])[0][0])
+    assert_close(found[1, 4:], model(ids[1:, 4:])[0][0])
+
+
 def test_learned_positions_end():
     model = make(position_embedding_type="learned")
     model(torch.zeros(1, 12, dtype=torch.long))

@@ -128,6 +128,15 @@ def test_a_vector_for_each_token(num_labels):
     assert_close(4 * part, out.loss)
     if num_labels == 1:
         assert_close(model(inputs_embeds=inputs, attention_mask=mask, labels=labels.squeeze(-1)).loss, out.loss)
+    # As the Trainer has them: pads and what is not to be learned are -100, and all others are counted.
+    labels[mask == 0] = -100
+    labels[1, 2] = -100
+    real = mask.bool()
+    real[1, 2] = False
+    expected = (out.logits[real] - labels[real]).square().mean()
+    items = (labels != -100).sum()
+    for given in ({"attention_mask": mask}, {"attention_mask": mask, "num_items_in_batch": items}):
+        assert_close(model(inputs_embeds=inputs, labels=labels, **given).loss, expected)
     with pytest.raises(ValueError, match=r"labels have shape \(2, 5, \d\), but the model returns \(2, 6, \d\)"):
         model(inputs_embeds=inputs, labels=labels[:, 1:])
 

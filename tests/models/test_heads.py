@@ -133,6 +133,10 @@ def test_answers_outside_the_sequence_are_ignored():
     torch.testing.assert_close(loss[0], loss[1])
     alone = model(ids[:1], start_positions=torch.tensor([3]), end_positions=torch.tensor([3])).loss
     torch.testing.assert_close(loss[0], alone)
+    none = model(ids, start_positions=torch.full((3,), -1), end_positions=torch.full((3,), -1)).loss
+    assert none == 0
+    none.backward()
+    assert all(p.grad is None or (p.grad == 0).all() for p in model.parameters())
 
 
 def test_an_empty_row_has_a_loss_without_logits():

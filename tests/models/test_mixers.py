@@ -7,6 +7,7 @@ from transformers import DynamicCache
 
 from hf_seqmix import FDTNNMixer, GatedLinearUnit, SKITNNMixer, SoftmaxAttention, TNNMixer
 from hf_seqmix.models.hybrid.attention import rotate
+from hf_seqmix.models.mixers import QueryKey
 from hf_seqmix.ops import toeplitz_matmul_dense
 from tests.tolerances import assert_close
 
@@ -126,3 +127,10 @@ def test_ski_mixers_say_what_is_wrong():
         SKITNNMixer(16, 64, interpolation="spline")
     with pytest.raises(ValueError, match="one value for each axis of a grid"):
         SKITNNMixer(16, 64, decay=[0.9, 0.9])
+
+
+def test_logits_of_attention_are_in_float32_under_autocast():
+    pair = QueryKey(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8), scale=0.5)
+    expected = pair.logits()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(pair.logits(), expected)

@@ -430,3 +430,24 @@ def test_trainer_and_pipeline(name, tmp_path, caplog):
     answers = [answer[0]["label"] for answer in classify(pictures[:6])]
     assert answers == ["left", "upper"] * 3
     assert not [record for record in caplog.records if "not supported" in record.message]
+
+
+def test_weights_of_integers_leave_pixels_as_they_are() -> None:
+    embedding = PatchEmbedding(3, (2, 2), 8)
+    pixels = torch.rand(1, 3, 4, 4)
+    expected = embedding(pixels)
+
+    class Quantized(nn.Module):
+        """A linear layer as quantizers make them: integers and a scale."""
+
+        def __init__(self, linear: nn.Linear) -> None:
+            super().__init__()
+            self.scale = linear.weight.abs().max() / 127
+            self.weight = nn.Parameter((linear.weight / self.scale).round().to(torch.int8), requires_grad=False)
+            self.bias = linear.bias
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            return nn.functional.linear(inputs, self.weight * self.scale, self.bias)
+
+    embedding.proj = Quantized(embedding.proj)
+    assert relative_error(embedding(pixels), expected) < 2e-2

@@ -51,6 +51,15 @@ def test_batch_norm_ignores_pads():
     torch.testing.assert_close(norm(x, mask)[mask], expected)
 
 
+def test_a_batch_without_real_tokens_leaves_the_averages():
+    norm = MaskedBatchNorm(3).train()
+    norm(torch.randn(2, 5, 3) + 4)
+    before = [norm.running_mean.clone(), norm.running_var.clone()]
+    norm(torch.randn(2, 5, 3), torch.zeros(2, 5, dtype=torch.bool))
+    norm(torch.randn(0, 5, 3))
+    assert torch.equal(norm.running_mean, before[0]) and torch.equal(norm.running_var, before[1])
+
+
 def test_batch_norm_equals_torch():
     ours, theirs = MaskedBatchNorm(3), torch.nn.BatchNorm1d(3)
     for _ in range(3):

@@ -143,20 +143,6 @@ class DistillableDecoder:
             operator.tail = None
         _configure(model, None, None)
 
-    def set_context_length(self, length: int) -> None:
-        """Prepare the model for sequences of up to `length` tokens: see `SeqMixPreTrainedModel.set_context_length`.
-
-        Raises:
-            ValueError: for a distilled model, whose modes are those of the kernels that change.
-        """
-        if any(operator.tail is not None for operator in _operators(self).values()):
-            raise ValueError(
-                "the context length of a distilled model cannot change: call undo_distillation() first, and "
-                "distill_decoder() afterwards."
-            )
-        library: Any = super()
-        library.set_context_length(length)
-
 
 def _operators(model: Any) -> dict[int, Any]:
     """Return the causal Toeplitz operators of a model whose modes its configuration can name, by their layer."""

@@ -37,6 +37,17 @@ class DistilledTail(nn.Module):
         self.poles.zero_()
         self.weights.zero_()
 
+    def check_context_length(self, length: int) -> None:
+        """Refuse another context length.
+
+        Raises:
+            ValueError: always, since the modes are those of the kernel that would change.
+        """
+        raise ValueError(
+            "the context length of a distilled model cannot change: call undo_distillation() first, and "
+            "distill_decoder() afterwards."
+        )
+
     def set(self, fit: ModalFit) -> None:
         """Take the modes of a fit."""
         device = self.poles.device

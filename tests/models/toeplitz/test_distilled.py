@@ -186,6 +186,9 @@ def test_what_cannot_be_distilled_is_refused():
     model.distill_decoder(order=2)
     with pytest.raises(ValueError, match="undo_distillation"):
         model.set_context_length(300)
+    with pytest.raises(ValueError, match="context length of a distilled model cannot change"):
+        model.base_model.set_context_length(300)
+    assert model.config.max_position_embeddings != 300
     with pytest.raises(ValueError, match="decoder_modes has 1 entries"):
         TNNConfig(num_hidden_layers=2, decoder_modes=[3])
 
