@@ -107,6 +107,9 @@ def tokens_seen(arguments: Arguments, trainer: ResumableTrainer, updates: int) -
     if arguments.data.streaming or arguments.run.state_segments or not hasattr(rows, "__len__"):
         return updates * most
     epoch = len(rows) * arguments.data.block_size
+    if arguments.training.dataloader_drop_last:  # the rows that fill no batch are left out
+        batch = arguments.training.train_batch_size * arguments.training.world_size
+        epoch = len(rows) // batch * batch * arguments.data.block_size
     whole, rest = divmod(updates, -(-epoch // most))
     return whole * epoch + min(epoch, rest * most)
 

@@ -42,6 +42,10 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     )
     parser.add_argument("--context-lengths", type=int, nargs="+", default=[256, 1024], help="to evaluate at")
     arguments, rest = parser.parse_known_args(argv)
+    told = argparse.ArgumentParser(add_help=False)
+    told.add_argument("--objective")
+    if (objective := told.parse_known_args(rest)[0].objective) not in (None, "causal"):
+        parser.error(f"--objective is {objective}, and a sample needs a causal model.")
     if Path(arguments.recipe).is_file():  # otherwise pretrain.py says what is wrong with the recipe
         try:
             objective = read_recipe(arguments.recipe).get("model", {}).get("objective", "causal")

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 import torch
-from transformers import HfArgumentParser
+from transformers import HfArgumentParser, Trainer, get_scheduler
 
 from .batch_averages import BATCH_NORM_BATCHES
 from .divergence import DivergenceWatch
+from .optimizers import MUON
 from .recipes import read_recipe, recipe_arguments, without_replaced
 from .resumable import LAST
 from .spelling import allowed_names
@@ -109,6 +110,7 @@ class Arguments(Generic[Model, Data, Own]):
         if training.max_steps == 0 or training.max_steps < -1:
             raise ValueError(f"--max-steps is {training.max_steps}; give at least 1.")
         run.watch()
+        self._check_schedule()
         if self.resume not in (None, LAST) and not Path(str(self.resume)).is_dir():
             raise ValueError(f"there is no checkpoint {self.resume} to --resume from. Check the spelling.")
         seconds = run.max_seconds
@@ -118,6 +120,19 @@ class Arguments(Generic[Model, Data, Own]):
             raise ValueError(f"--max-seconds is {seconds}; it must be positive and finite.")
         if training.max_steps > 0:
             raise ValueError("--max-seconds and --max-steps both say how long to train; give one of them.")
+
+    def _check_schedule(self) -> None:
+        """Make an optimizer and a schedule as the library would, which otherwise fail after the data are read."""
+        training, dummy = self.training, torch.optim.SGD([torch.zeros(1)], lr=1.0)
+        kwargs = training.lr_scheduler_kwargs
+        try:
+            if training.optim != MUON:
+                Trainer.get_optimizer_cls_and_kwargs(training)
+            get_scheduler(training.lr_scheduler_type, dummy, 0, 10, dict(kwargs) if isinstance(kwargs, dict) else None)
+        except (ImportError, TypeError, ValueError) as error:
+            chosen = f"--optim {getattr(training.optim, 'value', training.optim)} with --lr-scheduler-type "
+            chosen += getattr(training.lr_scheduler_type, "value", str(training.lr_scheduler_type))
+            raise ValueError(f"{chosen} cannot be used: {error}") from error
 
     @property
     def folder(self) -> Path:

@@ -14,6 +14,7 @@ import yaml
 from huggingface_hub.errors import StrictDataclassError
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
+from ..models.configuration import SeqMixConfig
 from .run import Run
 from .spelling import allowed_names
 
@@ -201,6 +202,10 @@ def parse_overrides(pairs: Iterable[str]) -> dict[str, Any]:
     return overrides
 
 
+_OF_THE_LIBRARY = {"architectures", "auto_map", "torch_dtype", "transformers_version"}
+"""What the library writes into files of configurations beside the fields."""
+
+
 def check_fields(model_type: str, fields: Collection[str]) -> set[str]:
     """Return the fields of a configuration.
 
@@ -229,7 +234,7 @@ def check_fields(model_type: str, fields: Collection[str]) -> set[str]:
 
 
 def config_from_overrides(
-    model_type: str, overrides: Mapping[str, Any], derived: Mapping[str, Any]
+    model_type: str, overrides: Mapping[str, Any], derived: Mapping[str, Any], kept: Mapping[str, Any] | None = None
 ) -> PreTrainedConfig:
     """Return a configuration of a model type.
 
@@ -237,14 +242,19 @@ def config_from_overrides(
         model_type: any that `AutoConfig` knows.
         overrides: its fields.
         derived: what else is known; used where the type has such a field and it is not overridden.
+        kept: values of a file, used where nothing else says so. A type of transformers reads old names there, too; one
+            of this package has no others than its fields.
 
     Raises:
-        ValueError: the model type or a field of `overrides` is unknown, or a value is refused.
+        ValueError: the model type, a field of `overrides` or, of this package, one of `kept` is unknown, or a value is
+            refused.
     """
     allowed = check_fields(model_type, overrides)
     known = {name: value for name, value in derived.items() if name in allowed}
+    if issubclass(CONFIG_MAPPING[model_type], SeqMixConfig):
+        check_fields(model_type, [name for name in kept or () if name not in _OF_THE_LIBRARY and name[0] != "_"])
     try:
-        return AutoConfig.for_model(model_type, **{**known, **overrides})
+        return AutoConfig.for_model(model_type, **{**(kept or {}), **known, **overrides})
     except StrictDataclassError as error:
         raise ValueError(f"the {model_type} configuration is refused: {error}") from error
 

@@ -1,5 +1,7 @@
 """A `Trainer` whose runs survive a kill at any moment."""
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -138,8 +140,10 @@ class ResumableTrainer(Trainer):
         control = state.stateful_callbacks.get("TrainerControl", {})
         control = control[-1] if isinstance(control, list) else control
         stopped = control.get("args", {}).get("should_training_stop", False) and state.global_step < state.max_steps
-        if not stopped and not 0 < self.args.max_steps <= state.global_step:
+        if not stopped and state.global_step < self._planned_updates():
             return False
+        if checkpoint == self._goes_back and self.args.process_index == 0:
+            set_aside_later(str(self.args.output_dir), checkpoint)
         self.state = state
         self.first_step = state.global_step
         self._load_from_checkpoint(checkpoint)
@@ -148,6 +152,16 @@ class ResumableTrainer(Trainer):
             self._load_best_model()
         self.losses.take_total(Path(checkpoint))
         return True
+
+    def _planned_updates(self) -> float:
+        """Return how many updates the arguments ask for, as the library counts them; endless where none can say."""
+        if self.args.max_steps > 0:
+            return self.args.max_steps
+        loader: Any = self.get_train_dataloader()
+        if not has_length(loader):
+            return math.inf
+        an_epoch = max(1, math.ceil(len(loader) / self.args.gradient_accumulation_steps))
+        return math.ceil(self.args.num_train_epochs * an_epoch)
 
     @property
     def mean_train_loss(self) -> float:
@@ -178,7 +192,9 @@ class ResumableTrainer(Trainer):
             if checkpoint == self._goes_back and self.args.process_index == 0:
                 set_aside_later(str(self.args.output_dir), checkpoint)
         self.divergence.begin(checkpoint)
+        seconds, begun = 0.0, None
         while True:
+            start = time.perf_counter()
             self.averages.forget()
             self._outdated = None
             self.resumed_from = Path(checkpoint) if isinstance(checkpoint, str) else None
@@ -186,9 +202,14 @@ class ResumableTrainer(Trainer):
                 output = super().train(checkpoint, *args, **kwargs)
                 self.divergence.require_finite_weights()
                 self.remove_outdated()
+                if begun is not None:  # seconds and updates of what was gone back from count, too
+                    output.metrics["train_runtime"] += seconds
+                    self.first_step = begun
                 return output
             except DivergenceError as error:
+                begun = self.first_step if begun is None else begun
                 checkpoint = self.divergence.go_back(error)
+                seconds += time.perf_counter() - start
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return the loss of a batch, as the library does, and show it to the watch before it is filtered."""

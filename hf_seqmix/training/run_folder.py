@@ -53,7 +53,7 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
         if overwrite and not resume:
             for checkpoint in saved_checkpoints(folder):
                 shutil.rmtree(checkpoint)
-            for name in ("results.json", *RECORDS):
+            for name in ("results.json", "tokenizer_config.json", *RECORDS):
                 (folder / name).unlink(missing_ok=True)
     except OSError as error:
         raise ValueError(

@@ -15,7 +15,7 @@ from .folder_lock import folders_released
 from .memory import keep_freed_memory
 from .optimizers import OptimizerError
 from .resumable import ResumableTrainer
-from .run_folder import explain_write_error, nothing_left
+from .run_folder import ARGUMENTS_FILE, explain_write_error, nothing_left
 from .same_run import changed_arguments, record_arguments
 
 __all__ = ["run_script"]
@@ -71,12 +71,12 @@ def _run(
         if trainer.is_world_process_zero():
             if line is not None:
                 logger.warning(line)
-            if checkpoint is None:
+            if checkpoint is None or not (arguments.folder / ARGUMENTS_FILE).is_file():
                 record_arguments(arguments.folder, arguments.to_json())
         if changed and trainer.is_world_process_zero():
             logger.warning(
-                f"The run is told otherwise than when it began: {'; '.join(changed)}. Rates and schedule stay those "
-                "of the checkpoint."
+                f"The run is told otherwise than when it began: {'; '.join(changed)}. Rates stay those of the "
+                "checkpoint; the schedule is the one that is given now."
             )
         if (seconds := arguments.run.max_seconds) is not None:
             # A resumed run goes on to where it was to end.

@@ -17,6 +17,9 @@ from .spelling import allowed_names
 
 __all__ = ["SeqMixTrainingArguments"]
 
+_BELOW = {"adam_beta1": 1.0, "adam_beta2": 1.0, "adam_epsilon": math.inf, "weight_decay": math.inf}
+"""Arguments of optimizers -> what they must be below; all are at least 0."""
+
 logger = logging.getLogger(__name__)
 
 _ADAMW = (OptimizerNames.ADAMW_TORCH, OptimizerNames.ADAMW_TORCH_FUSED)
@@ -64,6 +67,9 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
             LOWER_IS_BETTER
         ):
             self.greater_is_better = False
+        for name, most in _BELOW.items():
+            if not 0 <= (number := float(getattr(self, name))) < most:
+                raise ValueError(f"--{name.replace('_', '-')} is {number}; it must be at least 0 and below {most:g}.")
         super().__post_init__()
         for name in ("muon_learning_rate", "kernel_learning_rate"):
             if (rate := getattr(self, name)) is not None and not 0 < rate < math.inf:

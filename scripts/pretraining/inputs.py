@@ -1,6 +1,7 @@
 """What pretrain.py trains on: documents, their tokenizer, and blocks of tokens."""
 
 import logging
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
@@ -15,6 +16,7 @@ from hf_seqmix.data import (
     pack_for_training,
     total_bytes,
 )
+from hf_seqmix.training.resumable import LAST
 
 from .arguments import TOKENIZER, Arguments, DataArguments
 
@@ -51,7 +53,10 @@ def load_documents(data: DataArguments) -> tuple[Any, Any]:
 
 
 def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of the run: made and saved by the first process, read by the others and a resumed run."""
+    """Return the tokenizer of the run: made and saved by the first process, read by the others and a resumed run.
+
+    A run that goes on from a checkpoint in another folder has the tokenizer of that checkpoint.
+    """
     training = arguments.training
     saved = arguments.folder / "tokenizer_config.json"
     own = training.local_process_index == 0
@@ -61,7 +66,13 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
     texts = (row["text"] for row in documents)
     if arguments.data.streaming:
         texts = (row["text"] for row in documents.take(STREAMED_TOKENIZER_DOCUMENTS))
-    tokenizer = build_tokenizer(name, texts, mask_token=arguments.model.objective == "masked")
+    begun = [] if arguments.resume in (None, LAST) else [Path(arguments.resume), Path(arguments.resume).parent]
+    kept = [folder for folder in begun if (folder / saved.name).is_file()]
+    tokenizer: PreTrainedTokenizerBase
+    if kept:
+        tokenizer = AutoTokenizer.from_pretrained(kept[0])
+    else:
+        tokenizer = build_tokenizer(name, texts, mask_token=arguments.model.objective == "masked")
     with whole_files(arguments.folder, last=saved.name) as aside:
         tokenizer.save_pretrained(aside)
     return tokenizer

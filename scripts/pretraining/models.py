@@ -94,7 +94,7 @@ def _config_from_scratch(arguments: Arguments, tokenizer: PreTrainedTokenizerBas
     }
     if "max_position_embeddings" in values.keys() | overrides.keys():
         del derived["max_position_embeddings"]
-    config = config_from_overrides(str(model_type), overrides, {**values, **derived})
+    config = config_from_overrides(str(model_type), overrides, derived, kept=values)
     if model.objective == "causal" and hasattr(config, "is_decoder"):
         config.is_decoder = True  # encoders of transformers, such as BERT, see the future else
     return config

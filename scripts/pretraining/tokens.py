@@ -37,14 +37,26 @@ def load_blocks(arguments: Arguments) -> tuple[datasets.Dataset, datasets.Datase
 
 
 def _load(data: DataArguments) -> Any:
-    files = {"train": data.train_file} | ({"validation": data.validation_file} if data.validation_file else {})
-    if data.dataset is not None:
+    own = {"validation": data.validation_file} if data.validation_file else {}
+    if data.dataset is None:
+        return _load_files({"train": data.train_file, **own}, data.file_format)
+    path, _, config = data.dataset.partition(":")
+    try:
         if os.path.isfile(os.path.join(data.dataset, "dataset_dict.json")):
-            return datasets.load_from_disk(data.dataset)
-        path, _, config = data.dataset.partition(":")
-        return datasets.load_dataset(path, config or None)
+            splits: Any = datasets.load_from_disk(data.dataset)
+        else:
+            splits = datasets.load_dataset(path, config or None)
+    except (OSError, datasets.exceptions.DatasetNotFoundError) as error:
+        raise ValueError(
+            f"--dataset {data.dataset} is neither a folder here nor a data set that could be loaded from the Hub "
+            f"({error}). Check the spelling and the network."
+        ) from error
+    return {**splits, **_load_files(own, data.file_format)} if own else splits
+
+
+def _load_files(files: dict[str, list[str]], file_format: str | None) -> Any:
     kinds = {_FORMATS.get(os.path.splitext(path)[1].lower()) for paths in files.values() for path in paths}
-    kind = data.file_format or (kinds.pop() if len(kinds) == 1 else None)
+    kind = file_format or (kinds.pop() if len(kinds) == 1 else None)
     if kind not in _FORMATS.values():
         given = ", ".join(path for paths in files.values() for path in paths)
         raise ValueError(f"--tokenized rows are read from Parquet or JSON files of one kind; given {given}.")

@@ -20,5 +20,8 @@ def test_a_recipe_without_a_sample_is_refused_before_training(capsys: pytest.Cap
     with pytest.raises(SystemExit):
         quickstart.parse_arguments(["--recipe", str(masked)])
     assert f"the model of {masked} is masked, and a sample needs a causal one" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        quickstart.parse_arguments(["--objective", "masked"])
+    assert "--objective is masked, and a sample needs a causal model" in capsys.readouterr().err
     arguments, rest = quickstart.parse_arguments(["--recipe", str(RECIPES / "python-2m" / "ipa.yaml"), "--use-cpu"])
     assert arguments.context_lengths == [256, 1024] and rest == ["--use-cpu"]

@@ -1,9 +1,11 @@
 """Runs that diverge: where they end or go back to, what is kept, and what a resumed run knows."""
 
+import itertools
 import json
 import logging
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ import torch
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
-from hf_seqmix.training import fault_of
+from hf_seqmix.training import fault_of, resumable
 from hf_seqmix.training.divergence import DivergenceWatch
 from hf_seqmix.training.divergence_error import DivergenceError
 from hf_seqmix.training.resumable import LAST, ResumableTrainer
@@ -165,11 +167,15 @@ def test_back_off_goes_back_lowers_the_rate_and_keeps_the_order_of_data(
     assert losses(other) == losses(run)
 
 
-def test_back_off_to_the_start_is_a_run_with_the_lower_rate(tmp_path: Path) -> None:
+def test_back_off_to_the_start_is_a_run_with_the_lower_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stopping = [EarlyStoppingCallback(20)]
     options: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
     run = trainer(tmp_path / "a", DivergenceWatch("back-off"), stopping, at=(3,), limit=0.005, **options)
-    run.train()
+    ticks = itertools.count(0, 1000)
+    monkeypatch.setattr(resumable, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    output = run.train()
+    # What was gone back from counts, too: a thousand seconds by this clock.
+    assert 1000 < output.metrics["train_runtime"] < 2000 and run.first_step == 0
     assert [entry["back_to"] for entry in run.divergence.back_offs] == [0]
     lower = trainer(tmp_path / "b", DivergenceWatch("stop"), learning_rate=0.005, **options)
     lower.train()

@@ -292,6 +292,18 @@ def test_the_full_size_is_the_published_one(script):
     assert not other.labels["setting"]["published_settings"]
     short = corpora.make_job(parsed(script, "--full", "--max-steps", "100"), "tnn", 0, data, SHARED)
     assert not short.labels["setting"]["published_settings"] and short.updates == 100
+    for changed in (
+        ["--tokenizer", "byte"],
+        ["--context-length", "64"],
+        ["--config-overrides", "hidden_size=64"],
+        ["--training", "learning_rate=1"],
+    ):
+        other = corpora.make_job(parsed(script, "--full", *changed), "tnn", 0, data, SHARED)
+        assert not other.labels["setting"]["published_settings"], changed
+    free = corpora.make_job(parsed(script, "--full", "--training", "use_cpu=true"), "tnn", 0, data, SHARED)
+    assert free.labels["setting"]["published_settings"]
+    fast = corpora.make_job(parsed(script, "--fast", "--max-seconds", "5"), "tnn", 0, data, SHARED).run.training
+    assert fast["max_seconds"] == 5 and "max_steps" not in fast
     timed = corpora.make_job(parsed(script, "--full", "--max-seconds", "60"), "tnn", 0, data, SHARED)
     assert not timed.labels["setting"]["published_settings"] and timed.updates is None
     assert timed.run.training["max_seconds"] == 60 and "max_steps" not in timed.run.training

@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -11,7 +12,7 @@ import torch
 from transformers import ByT5Tokenizer
 
 from hf_seqmix import TNNConfig, TNNForMaskedLM, TNNForSequenceClassification
-from hf_seqmix.training.results import summarize
+from hf_seqmix.training.results import Result, summarize
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 WORDS = ("plain", "odd", "short", "long", "new", "old")
@@ -97,6 +98,27 @@ def test_a_classifier_of_other_labels_gets_a_new_head(script, trained, model, tm
     options = ["--tasks", "sst2", "--learning-rates", "1e-3", "--seeds", "0"]
     report = script.main(command(tmp_path / "regression", data, tmp_path / "out", *options))
     assert not report.failures and len(found(report, "accuracy")) == 1
+
+
+def test_baselines_of_what_models_read_are_told_apart(script) -> None:
+    report = importlib.import_module("benchmarks.glue_report")
+
+    def baseline(name: str, read_by: str, value: float) -> Result:
+        setting = {"data": "d", "read_by": read_by}
+        return Result("sst2", name, "accuracy", value, seed=0, kind="baseline", setting=setting)
+
+    rules = [baseline("majority class or mean", name, 0.5) for name in ("bytes", "words")]
+    bags = [baseline("bag of words", "bytes", 0.6), baseline("bag of words", "words", 0.7)]
+    model = Result("sst2", "bytes", "accuracy", 0.8, seed=0)
+    found = report.name_baselines([model, *rules, *bags])
+    assert [(r.model, r.value) for r in found] == [
+        ("bytes", 0.8),
+        ("majority class or mean", 0.5),
+        ("bag of words of what bytes reads", 0.6),
+        ("bag of words of what words reads", 0.7),
+    ]
+    alike = report.name_baselines([bags[0], replace(bags[0], setting={"data": "d", "read_by": "words"})])
+    assert [r.model for r in alike] == ["bag of words"]
 
 
 @pytest.mark.slow

@@ -314,6 +314,15 @@ def test_recall_needs_all_of_its_cases(parts: Any) -> None:
     assert not report._recall(results[1:3] + losses)
 
 
+def test_rates_are_those_of_the_seed_that_was_swept(parts: Any) -> None:
+    def result(model: str, seed: int, factor: float, loss: float) -> Result:
+        return Result("t", model, "loss", loss, seed=seed, setting={"rate_factor": factor})
+
+    swept = [result(model, 3, factor, 1 / factor) for model in ("a", "b") for factor in (1.0, 2.0)]
+    others = [result("a", 1, 2.0, 0.9)]  # that of b failed
+    assert parts["report"].best_factors([*swept, *others], "loss") == {"a": 2.0, "b": 2.0}
+
+
 def test_models_of_a_task_are_in_the_order_of_that_task(parts: Any, tmp_path: Path) -> None:
     results = []
     for task, shares in {"recall": {"tnn": 0.2, "ipa": 0.9}, "copy": {"tnn": 0.8, "ipa": 0.7}}.items():

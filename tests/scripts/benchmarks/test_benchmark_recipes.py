@@ -14,6 +14,7 @@ from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.data import build_tokenizer, load_corpus
 from hf_seqmix.training.results import Result
+from hf_seqmix.training.run import Run
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 RECIPE = """
@@ -65,6 +66,37 @@ def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.yaml"
     path.write_text(RECIPE)
     return path
+
+
+def test_the_rate_of_muon_is_swept_however_muon_is_given(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path
+) -> None:
+    script.main(command(recipe, tmp_path / "out", "--training", "optim=muon", "--max-seconds", "9"))
+    rates = [(job.run.training["learning_rate"], job.run.training["muon_learning_rate"]) for job in trained[:3]]
+    assert [muon / rates[1][1] for _, muon in rates] == [own / rates[1][0] for own, _ in rates] == [0.5, 1.0, 2.0]
+
+
+def test_a_refused_command_leaves_nothing_in_the_folder(
+    script: Any, trained: list[Any], recipe: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "out"
+    with pytest.raises(SystemExit):
+        script.main(command(recipe, output, "--training", "bogus=1", "--test-bytes", "100", "--max-seconds", "9"))
+    assert not (output / "scored.json").exists()
+    script.main(command(recipe, output, "--test-bytes", "200", "--max-seconds", "9"))
+    with pytest.raises(SystemExit):
+        script.main(command(recipe, output, "--test-bytes", "100", "--max-seconds", "9"))
+    script.main(command(recipe, output, "--test-bytes", "100", "--max-seconds", "9", "--overwrite"))
+
+
+def test_models_that_were_timed_apart_are_refused(tmp_path: Path) -> None:
+    module = importlib.import_module("benchmarks.equal_seconds")
+    (tmp_path / module.TIMINGS).write_text('{"a/b-12345678": [0.5]}', encoding="utf-8")
+    job = importlib.import_module("benchmarks.benchmark_jobs").Job(
+        "c/d", "pretrain.py", Run("t", model={}, data={}, training={}), {}, None
+    )
+    with pytest.raises(ValueError, match=r"updates of other models alone.*name one of these, too \(a/b\)"):
+        module.updates_in(1.0, [job], 1, tmp_path)
 
 
 def test_the_best_rate_is_trained_with_further_seeds(

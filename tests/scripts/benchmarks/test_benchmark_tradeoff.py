@@ -170,8 +170,11 @@ def test_another_run_is_measured_anew(script, models):
     keys = []
     for seed, length in ((0, 24), (1, 24), (0, 32)):
         runs = {"tnn": models.same_setting(make_run("tnn", seed, max_length=length))}
-        keys.append(script.key_of(models.Contest("listops", runs, None, 2, "cpu", 1, 1, 1.0)))
+        contest = models.Contest("listops", runs, None, 2, "cpu", 1, 1, 1.0)
+        found = script.FinishedTask("listops", "fast", "generated", [], {}, [])
+        keys.append(script.key_of(found, contest))
     assert keys[0] == keys[1] != keys[2]
+    assert script.key_of(replace(found, data="other files"), contest) != keys[2]
     json.dumps(keys)
 
 

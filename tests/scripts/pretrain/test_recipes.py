@@ -6,6 +6,7 @@ from types import ModuleType
 
 import pytest
 import torch
+from transformers import AutoConfig
 
 from hf_seqmix.training import parse_overrides
 from tests.scripts.pretrain.inputs import QUIET, SCRIPTS, SHORT, command
@@ -73,3 +74,17 @@ def test_a_config_file_is_a_start(pretrain: ModuleType, text: Path, tmp_path: Pa
     pretrain.main(second)
     first, second = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("first", "second"))
     assert {key for key in first if first[key] != second.get(key)} == {"decay"}
+
+
+def test_old_names_of_a_config_file_are_read_and_wrong_ones_refused(
+    pretrain: ModuleType, text: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    file.write_text(json.dumps({"model_type": "llama", "rope_theta": 5e5, **sizes}), encoding="utf-8")
+    options = [*SHORT, *QUIET, "--train-file", str(text), "--max-steps", "1", "--config-file", str(file)]
+    pretrain.main([*options, "--output-dir", str(tmp_path / "llama")])
+    assert AutoConfig.from_pretrained(tmp_path / "llama").rope_parameters["rope_theta"] == 5e5
+    file.write_text(json.dumps({"model_type": "tnn", "hiden_size": 3}), encoding="utf-8")
+    with pytest.raises(SystemExit, match="no field 'hiden_size'; did you mean hidden_size"):
+        pretrain.main([*options, "--output-dir", str(tmp_path / "tnn")])

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_seqmix.training import explain_write_error
 from tests.scripts.pretrain.inputs import SCRIPT, command, environment, losses
@@ -45,28 +45,60 @@ def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(
     assert part["evaluation"]["token_loss"] == pytest.approx(whole["evaluation"]["token_loss"], abs=1e-6)
 
 
-def test_resuming_a_finished_run_changes_nothing(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
-    arguments = command(text, tmp_path, "--max-steps", "2")
+@pytest.mark.parametrize("length", [["--max-steps", "2"], ["--num-train-epochs", "0.1"]], ids=["updates", "epochs"])
+def test_resuming_a_finished_run_changes_nothing(
+    pretrain: ModuleType, text: Path, tmp_path: Path, length: list[str]
+) -> None:
+    arguments = command(text, tmp_path, *length)
     first = pretrain.main(arguments)
     for name in ("results.json", "model.safetensors"):  # killed after the last checkpoint
         (tmp_path / name).unlink()
     again = pretrain.main([*arguments, "--resume"])
     assert losses(again) == losses(first)
-    assert again["num_updates"] == 2
+    assert again["num_updates"] == first["num_updates"] > 1
     assert again["evaluation"]["token_loss"] == first["evaluation"]["token_loss"]
     assert (tmp_path / "model.safetensors").exists()
 
 
+@pytest.mark.parametrize("length", [["--max-steps", "2"], ["--num-train-epochs", "0.1"]], ids=["updates", "epochs"])
 def test_a_finished_run_keeps_its_record(
-    pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, length: list[str]
 ) -> None:
-    first = pretrain.main(command(text, tmp_path, "--max-steps", "2"))
+    first = pretrain.main(command(text, tmp_path, *length))
     record = (tmp_path / "results.json").read_text(encoding="utf-8")
     other = ["--learning-rate", "0.5", "--global-batch-size", "2"]
-    again = pretrain.main(command(text, tmp_path, "--max-steps", "2", "--resume", *other))
+    again = pretrain.main(command(text, tmp_path, *length, "--resume", *other))
     assert again["train_seconds"] == first["train_seconds"] > 0
     assert (tmp_path / "results.json").read_text(encoding="utf-8") == record
     assert "learning_rate was" in caplog.text and "is 0.5" in caplog.text
+
+
+def test_a_run_that_goes_on_elsewhere_keeps_its_tokenizer_and_its_arguments(
+    pretrain: ModuleType, text: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.jsonl"
+    other.write_text("\n".join(json.dumps({"text": f"zebras {n} quack " * 20}) for n in range(10)), encoding="utf-8")
+    learned = ["--tokenizer", "bpe:268", "--save-steps", "2"]
+    pretrain.main(command(text, tmp_path / "first", "--max-steps", "4", *learned))
+    checkpoint = str(tmp_path / "first" / "checkpoint-2")
+    pretrain.main(command(other, tmp_path / "second", "--max-steps", "4", *learned, "--resume", checkpoint))
+    first, second = ((tmp_path / name / "tokenizer.json").read_text(encoding="utf-8") for name in ("first", "second"))
+    assert first == second
+    with pytest.raises(SystemExit, match="began with --optim"):
+        pretrain.main(command(other, tmp_path / "second", "--max-steps", "6", *learned, "--resume", "--optim", "muon"))
+
+
+def test_a_folder_that_is_written_over_keeps_no_tokenizer(
+    pretrain: ModuleType, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:268"))
+    inputs = sys.modules["pretraining.inputs"]
+    monkeypatch.setattr(inputs, "build_tokenizer", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(SystemExit):
+        pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:300", "--overwrite-output-dir"))
+    monkeypatch.undo()
+    pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:300", "--resume"))
+    assert AutoTokenizer.from_pretrained(tmp_path).vocab_size > 268
 
 
 def test_a_checkpoint_of_another_model_is_refused(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:

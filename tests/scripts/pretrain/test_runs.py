@@ -244,11 +244,15 @@ def test_a_trained_model_is_trained_further(pretrain: ModuleType, text: Path, tm
 
 def test_training_tokens_are_those_that_were_seen(pretrain: ModuleType) -> None:
     """Ten blocks of 32 in batches of 8: the second update of an epoch has two."""
-    training = SimpleNamespace(train_batch_size=8, world_size=1, gradient_accumulation_steps=1)
+    training = SimpleNamespace(
+        train_batch_size=8, world_size=1, gradient_accumulation_steps=1, dataloader_drop_last=False
+    )
     data, run = SimpleNamespace(block_size=32, streaming=False), SimpleNamespace(state_segments=0)
     arguments = SimpleNamespace(training=training, data=data, run=run)
     trainer = SimpleNamespace(train_dataset=range(10))
     seen = [pretrain.tokens_seen(arguments, trainer, updates) // 32 for updates in range(7)]
     assert seen == [0, 8, 10, 18, 20, 28, 30]
+    training.dataloader_drop_last = True  # the two are left out
+    assert [pretrain.tokens_seen(arguments, trainer, updates) // 32 for updates in range(4)] == [0, 8, 16, 24]
     data.streaming = True
     assert pretrain.tokens_seen(arguments, trainer, 6) == 6 * 8 * 32

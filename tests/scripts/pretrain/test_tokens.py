@@ -149,3 +149,26 @@ def test_rows_that_are_no_tokens_are_refused(
     files = [f"--{name}-file={tmp_path / name}.parquet" for name in ("train", "validation")]
     with pytest.raises(SystemExit, match=message):
         pretrain.main(command(tmp_path / "run", *files))
+
+
+def test_rows_of_validation_may_stand_in_a_file_beside_a_data_set(pretrain: Any, tmp_path: Path) -> None:
+    splits = rows()
+    datasets.DatasetDict({"train": splits["train"]}).save_to_disk(tmp_path / "rows")
+    splits["validation"].to_parquet(tmp_path / "own.parquet")
+    data = ["--dataset", str(tmp_path / "rows"), "--validation-file", str(tmp_path / "own.parquet")]
+    found = pretrain.main(command(tmp_path / "run", *data))
+    labels = splits["validation"].with_format("numpy")["labels"][:]
+    assert found["evaluation"]["num_tokens"] == (labels[:, 1:] != -100).sum()
+
+
+def test_rows_that_fill_no_batch_are_not_counted(pretrain: Any, tmp_path: Path) -> None:
+    rows().save_to_disk(tmp_path / "rows")
+    options = ["--dataset", str(tmp_path / "rows"), "--dataloader-drop-last", "true"]
+    options += ["--per-device-train-batch-size", "16", "--max-steps", "5"]
+    found = pretrain.main(command(tmp_path / "run", *options))
+    assert found["num_train_tokens"] == 5 * 16 * 12  # two whole batches of 40 rows a pass
+
+
+def test_a_data_set_that_is_not_there_is_said_in_a_line(pretrain: Any, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"--dataset no-such-rows is neither a folder here"):
+        pretrain.main(command(tmp_path / "run", "--dataset", "no-such-rows"))

@@ -55,6 +55,12 @@ from tests.scripts.pretrain.inputs import QUIET, SHORT, command
         (["--text-column", "body"], "its columns are text"),
         (["--recipe", "no-such.yaml"], "no recipe"),
         (["--optim", "moun"], "--optim moun is unknown; did you mean muon"),
+        (["--adam-beta1", "1.5"], r"--adam-beta1 is 1\.5; it must be at least 0 and below 1"),
+        (["--weight-decay", "-1"], r"--weight-decay is -1\.0; it must be at least 0"),
+        (
+            ["--lr-scheduler-type", "cosine_with_min_lr"],
+            "--lr-scheduler-type cosine_with_min_lr cannot be used: .*min_lr",
+        ),
     ],
 )
 def test_wrong_input_ends_with_a_message(
