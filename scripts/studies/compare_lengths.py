@@ -76,8 +76,9 @@ def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) 
         ]
         spread = f" ± {statistics.stdev(paired):.2f}" if len(paired) > 1 else ""
         mean = result["test_bits_per_byte"]["mean"]
-        gap = {name: found["mean"] for name, found in result.get("gap", {}).items()}
-        gap_sd = {name: found["sd"] for name, found in result.get("gap", {}).items()}
+        gap = result.get("gap", {})
+        gap_mean, gap_sd = ({name: found[key] for name, found in gap.items()} for key in ("mean", "sd"))
+        by_seed = {name: list(found["by_seed"].values()) for name, found in gap.items()}
         rows.append(
             {
                 "length": length,
@@ -90,11 +91,13 @@ def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) 
                 "percent": statistics.mean(paired) if paired else None,
                 "by_seed_percent": paired,
                 "difference": f"{statistics.mean(paired):+.2f}{spread}" if paired else None,
-                "recall_gap": gap.get("recall"),
+                "recall_gap": gap_mean.get("recall"),
                 "recall_gap_sd": gap_sd.get("recall"),
-                "other_gap": gap.get("others"),
+                "by_seed_recall_gap": by_seed.get("recall", []),
+                "other_gap": gap_mean.get("others"),
                 "other_gap_sd": gap_sd.get("others"),
-                "recalled_tokens": gap.get("tokens"),
+                "by_seed_other_gap": by_seed.get("others", []),
+                "recalled_tokens": gap_mean.get("tokens"),
                 "step_ms": times[result["model"]],
                 "time_ratio": times[result["model"]] / times[reference["model"]],
             }
@@ -193,7 +196,8 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     batch = f"{arguments.batch_tokens} tokens" if arguments.batch_tokens else f"{options.batch_size} sequences"
     title = f"{options.steps} updates of {batch}, {options.threads} CPU thread(s); "
     title += "differences from the first model are of runs of the same seed, mean and standard deviation"
-    kept = row_results(rows, "lm-causal", "model", inner={"by_seed_percent": ("seed",)}, setting=("length",))
+    inner = dict.fromkeys(("by_seed_percent", "by_seed_recall_gap", "by_seed_other_gap"), ("seed",))
+    kept = row_results(rows, "lm-causal", "model", inner=inner, setting=("length",))
     folder = write_report(shown, "lengths", [(title, rows, COLUMNS)], kept)
     plot(rows, folder / "lengths.png")
     return rows

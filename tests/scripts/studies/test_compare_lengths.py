@@ -39,6 +39,7 @@ def test_each_length_is_compared_and_timed(script: ModuleType, command: list[str
         assert first["percent"] == 0 and first["time_ratio"] == 1
         assert len(second["by_seed_percent"]) == second["num_seeds"] == 2
         assert second["step_ms"] > 0
+        assert len(second["by_seed_recall_gap"]) == len(second["by_seed_other_gap"]) == 2
         assert first["recall_gap"] == 0 and second["recall_gap"] != 0 and 0 < second["recalled_tokens"] < 1
         # The mean of the differences seed by seed is about the difference of the means.
         assert second["percent"] == pytest.approx(
