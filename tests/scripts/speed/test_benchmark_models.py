@@ -30,7 +30,7 @@ def script(scripts: dict[str, ModuleType]) -> ModuleType:
 
 
 FAST = ["--fast", "--together", "--lengths", "9"]
-LENGTHS = {"layers": 8, "paper": 12, "transformers": 10, "others": 3}
+LENGTHS = {"layers": 8, "paper": 14, "transformers": 10, "others": 3}
 
 
 @pytest.mark.slow
