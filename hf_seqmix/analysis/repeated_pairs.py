@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 
 from ..modules.evaluation import in_evaluation
 from .documents import refuse_other_tokenizer
+from .language_modeling import refuse_future
 from .text_blocks import TOKENS_PER_BATCH, batch_nll, text_blocks
 
 __all__ = [
@@ -137,6 +138,7 @@ def score_pairs(
     *,
     context_length: int,
     batch_size: int | None = None,
+    check_causality: bool = True,
     progress: bool = True,
 ) -> list[PairScore]:
     r"""Return the losses of a causal language model by class of token.
@@ -150,6 +152,7 @@ def score_pairs(
         counts: of the training text, by the same tokenizer.
         context_length: number of input tokens of a block.
         batch_size: blocks per forward; by default about 8192 tokens' worth.
+        check_causality: refuse a model whose predictions depend on later tokens first.
         progress: show a progress bar.
 
     Returns:
@@ -158,7 +161,7 @@ def score_pairs(
 
     Raises:
         ValueError: the context length or the batch size is not positive, no document has two tokens, an id is beyond
-            the vocabulary, the model cannot take that many tokens, or a loss is not finite.
+            the vocabulary, the model looks at later tokens or cannot take that many, or a loss is not finite.
     """
     if context_length < 1:
         raise ValueError(f"context_length must be positive; given {context_length}.")
@@ -169,9 +172,11 @@ def score_pairs(
         raise ValueError("there is no token to predict: no document has two tokens.")
     blocks = sorted(blocks, key=lambda block: block.start - block.end)
     longest = blocks[0].end - blocks[0].start
-    embeddings = getattr(model, "get_input_embeddings", lambda: None)()
-    if (vocabulary := getattr(embeddings, "num_embeddings", None)) is not None:
+    vocabulary = getattr(model.get_input_embeddings(), "num_embeddings", None)
+    if vocabulary is not None:
         refuse_other_tokenizer(max(int(ids.max()) for ids in documents if len(ids)), vocabulary)
+    if check_causality:
+        refuse_future(model, max(documents, key=len))
     batch_size = batch_size or max(1, TOKENS_PER_BATCH // longest)
     size = len(COUNT_EDGES) - 1, len(DISTANCE_EDGES) - 1
     nll, num_tokens = np.zeros(size), np.zeros(size, dtype=np.int64)
@@ -201,6 +206,7 @@ def recall_gap(scores: Sequence[PairScore], others: Sequence[PairScore]) -> Reca
     r"""Return by how much a model is behind another one, and what repeated pairs that are rare in training make of it.
 
     With $n_c$ tokens of class $c$ and mean losses $L_c$ and $L'_c$ the total is $\sum n_c (L_c - L'_c) / \sum n_c$.
+    The parts are the same sums over the classes that are recall (`PairScore.is_recall`), and over the others.
 
     Args:
         scores: of the model, as `score_pairs` returns them.

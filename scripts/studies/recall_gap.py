@@ -12,7 +12,7 @@ pair stood, and how often in training. All models need the same tokenizer. See h
 import argparse
 import logging
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,8 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from hf_seqmix.analysis.documents import find_prefix_token, refuse_other_tokenizer
+from hf_seqmix.analysis.documents import find_prefix_token, tokenize_documents
 from hf_seqmix.analysis.figures import draw_grid, legend_below, line
-from hf_seqmix.analysis.language_modeling import refuse_future
 from hf_seqmix.analysis.repeated_pairs import DISTANCE_EDGES, FREQUENT, PairCounts, PairScore, recall_gap, score_pairs
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import explain_model_error
@@ -108,29 +107,14 @@ def load_model(name: str, trust_remote_code: bool) -> Any:
         raise ValueError(explain_model_error(name, error)) from error
 
 
-def tokens_of(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], what: str) -> Iterator[np.ndarray]:
-    """Yield each text as ids after the token that begins documents."""
-    prefix = find_prefix_token(tokenizer)
-    for text in tqdm(texts, desc=f"reading the {what} text", unit="doc"):
-        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
-        if len(ids) > 0:
-            yield np.asarray([prefix, *ids], dtype=np.int64)
-
-
-def first_tokens(documents: Iterator[np.ndarray], limit: int) -> list[np.ndarray]:
-    """Return documents until they have so many tokens, the last one cut.
-
-    Raises:
-        ValueError: there is none.
-    """
+def first_tokens(documents: Sequence[np.ndarray], limit: int) -> list[np.ndarray]:
+    """Return documents until so many of their tokens are predicted, the last one cut."""
     kept: list[np.ndarray] = []
     for ids in documents:
-        kept.append(ids[: limit + 1])
-        limit -= len(kept[-1]) - 1
         if limit <= 0:
             break
-    if not kept:
-        raise ValueError("there is no text to score.")
+        kept.append(ids[: limit + 1])
+        limit -= len(kept[-1]) - 1
     return kept
 
 
@@ -212,16 +196,20 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     for split in ("train", arguments.split):
         if split not in corpus:
             raise ValueError(f"{arguments.dataset} has no split {split!r}; it has {', '.join(corpus)}.")
-    scored = tokens_of(tokenizer, corpus[arguments.split]["text"], arguments.split)
-    documents = first_tokens(scored, arguments.max_tokens)
-    counts = PairCounts.of(tokens_of(tokenizer, corpus["train"]["text"], "training"))
+    prefix = find_prefix_token(tokenizer)
+
+    def tokens_of(split: str) -> list[np.ndarray]:
+        texts = tqdm(corpus[split]["text"], desc=f"reading the split {split}", unit="doc")
+        return tokenize_documents(tokenizer, texts, prefix)[0]
+
+    documents, counts = (
+        first_tokens(tokens_of(arguments.split), arguments.max_tokens),
+        PairCounts.of(tokens_of("train")),
+    )
     device = arguments.device or (torch.accelerator.current_accelerator() or torch.device("cpu"))
     found: dict[int, dict[str, list[PairScore]]] = {length: {} for length in arguments.context_lengths}
     for checkpoint, name in names.items():
         model = load_model(checkpoint, arguments.trust_remote_code).to(device)
-        size = model.get_input_embeddings().num_embeddings
-        refuse_other_tokenizer(max(int(ids.max()) for ids in documents), size)
-        refuse_future(model, documents[0])
         for length, scores in found.items():
             logger.info(f"{name}, context of {length:,} tokens")
             scores[name] = score_pairs(
