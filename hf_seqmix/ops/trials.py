@@ -13,7 +13,7 @@ from .common.crossovers import forced
 from .common.dispatch import dispatch
 from .polynomial.running_mean import running_product
 from .polynomial.stages import linear_attention
-from .short_convolution.product import short_conv_dense
+from .short_convolution.product import short_conv, short_conv_dense
 from .ski.interpolation import InducingGrid
 from .ski.product import ski_matmul_dense, sparse_low_rank_matmul
 from .toeplitz.product import toeplitz_matmul, toeplitz_matmul_dense
@@ -92,6 +92,12 @@ def _problems(op: str, length: int, lengths: tuple[int, int]) -> Iterator[_Probl
                 [(2, 5, n), (5, 9), (5, 2 * grid.points(n) - 1)],
                 lambda x, taps, kernel, grid=grid: sparse_low_rank_matmul(x, taps, kernel, grid),
                 lambda x, taps, kernel, grid=grid: short_conv_dense(x, taps) + ski_matmul_dense(x, kernel, grid),
+            )
+        elif op == "short_conv":
+            yield _Problem(
+                [(2, 5, n), (5, 4)],
+                lambda x, taps: short_conv(x, taps, 3),
+                lambda x, taps: short_conv_dense(x, taps, 3),
             )
         else:
             yield _Problem(

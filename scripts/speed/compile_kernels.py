@@ -91,6 +91,14 @@ def compile_running_sums(dtype: torch.dtype) -> None:
     kernels.running_product(None, x, x, None, True, inner=scale, dtype=dtype)
 
 
+def compile_short_conv(dtype: torch.dtype, taps: int) -> None:
+    """Compile a short convolution and the gradient of its taps."""
+    x = torch.empty(8, 2048, 1024, dtype=dtype).transpose(1, 2)
+    kernels = kernel_module("short_convolution.kernels.streaming")
+    kernels.short_conv(x, torch.empty(1024, taps), taps - 1)
+    kernels.short_conv_weight_gradient(x, x, taps, taps - 1)
+
+
 def toeplitz_inputs(dtype: torch.dtype, length: int, causal: bool, batch: int) -> tuple[Tensor, Tensor]:
     """Return inputs whose values do not matter, but sizes do: tiles are chosen to fill a GPU."""
     return torch.empty(batch, 1024, length, dtype=dtype), torch.empty(1024, length if causal else 2 * length - 1)
@@ -117,6 +125,8 @@ CASES: dict[str, Callable[[torch.dtype], None]] = {
     "causal sum, width 64": lambda dtype: compile_causal_sum(dtype, 64, False),
     "causal sum, width 128, reverse": lambda dtype: compile_causal_sum(dtype, 128, True),
     "running sums": compile_running_sums,
+    "short convolution, 4 taps": lambda dtype: compile_short_conv(dtype, 4),
+    "short convolution, 16 taps": lambda dtype: compile_short_conv(dtype, 16),
 }
 """What is launched, by name."""
 

@@ -22,6 +22,10 @@ BOUNDS = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 2e-2}
 """Largest error of each dtype, relative to the norm of the exact result."""
 
 
+FEW_TAPS = 4
+"""Of a short convolution that stands by itself."""
+
+
 class Sizes(NamedTuple):
     """Sizes of a problem, its dtype and its device."""
 
@@ -46,6 +50,7 @@ _KERNELS: dict[str, Callable[[Sizes], list[tuple[int, ...]]]] = {
     "circular taps": lambda sizes: [(sizes.channels, 2 * sizes.length)],  # two-sided, in circular order
     "two-sided taps": lambda sizes: [(sizes.channels, 2 * sizes.length - 1)],
     "response": lambda sizes: [(2, sizes.channels, sizes.length + 1)],  # real and imaginary part
+    "few taps": lambda sizes: [(sizes.channels, FEW_TAPS)],
     "ski": lambda sizes: [(sizes.channels, sizes.taps), (sizes.channels, 2 * min(sizes.points, sizes.length) - 1)],
     "relative bias": lambda sizes: [(sizes.heads, sizes.length)],
 }
@@ -148,6 +153,15 @@ OPS: dict[str, Op] = {
             "attention": _attention(False),
         },
         "ski",
+    ),
+    "short_conv": Op(
+        "Causal short convolution",
+        {
+            "ours": Form(products.short_product, products.short_reference, "few taps", layout="channels last"),
+            "conv1d": Form(products.depthwise_product, products.short_reference, "few taps"),
+            "attention": _attention(True),
+        },
+        "short_conv",
     ),
     "linear_attention": Op(
         "Causal linear attention",

@@ -16,6 +16,7 @@ from hf_seqmix import toeplitz_matmul
 from hf_seqmix.ops import linear_attention, piecewise_column, piecewise_column_dense
 from hf_seqmix.ops import polynomial_product as package_product
 from hf_seqmix.ops.common.crossovers import implementation
+from hf_seqmix.ops.short_convolution.product import short_conv, short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
 from hf_seqmix.ops.toeplitz.hilbert import two_sided_taps
@@ -75,6 +76,24 @@ def response_product(x: Tensor, response: Tensor) -> Tensor:
     if implementation("response", x, x.shape[-1]) == "taps":
         return response_taps(x, response)
     return response_matmul(x, response)
+
+
+def short_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Compute the package's causal short convolution of x with taps (channels, m), the newest last."""
+    return short_conv(x, weight, weight.shape[1] - 1)
+
+
+def short_reference(x: Tensor, weight: Tensor) -> Tensor:
+    """Compute the same position by position and tap by tap."""
+    return short_conv_dense(x, weight, weight.shape[1] - 1)
+
+
+def depthwise_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Compute the same as users of torch write it, in float32 on a CPU, where bfloat16 may never return."""
+    taps = weight.shape[1]
+    dtype = torch.promote_types(x.dtype, torch.float32) if x.device.type == "cpu" else x.dtype
+    padded = nn.functional.pad(x.to(dtype), (taps - 1, 0))
+    return nn.functional.conv1d(padded, weight.to(dtype).unsqueeze(1), groups=len(weight)).to(x.dtype)
 
 
 def ski_product(x: Tensor, taps: Tensor, kernel: Tensor) -> Tensor:

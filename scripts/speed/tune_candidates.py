@@ -25,6 +25,7 @@ TUNED = {
     "response": "response",
     "ski": "ski",
     "causal_sum": "linear_attention",
+    "short_conv": "short_conv",
 }
 """Entry of `crossovers.IMPLEMENTATIONS` -> the operation of `op_candidates.OPS` by which it is timed."""
 

@@ -38,6 +38,7 @@ IMPLEMENTATIONS = {
     "response": ("transforms", "taps"),
     "ski": ("torch", "fused", "native"),
     "causal_sum": ("torch", "chunks"),
+    "short_conv": ("torch", "streaming"),
 }
 """Operation -> its implementations; the first serves every device, dtype and length. A user asks for "native"."""
 
@@ -46,6 +47,7 @@ KERNELS = {
     "monarch": "toeplitz.kernels.monarch",
     "fused": "ski.kernels.operator",
     "chunks": "polynomial.kernels.linear_attention",
+    "streaming": "short_convolution.kernels.streaming",
 }
 """Implementation in Triton -> its module below `ops`."""
 
@@ -78,6 +80,12 @@ _DEFAULT: Table = {
         "cpu": [(None, "torch")],
         "cuda half": [(None, "chunks")],
         "cuda single": [(None, "chunks")],
+        "cuda torch": [(None, "torch")],
+    },
+    "short_conv": {
+        "cpu": [(None, "torch")],
+        "cuda half": [(None, "streaming")],
+        "cuda single": [(None, "streaming")],
         "cuda torch": [(None, "torch")],
     },
 }

@@ -2,7 +2,7 @@
 
 Positions are last in shape, and channels last in memory, as a linear layer leaves its output. The depthwise
 convolution is then a streaming multiply-add over channels, fifty times faster on CPU than over contiguous positions.
-No library has a fast gradient of the taps, see `weight_gradient.py`.
+No library has a fast gradient of the taps, see `weight_gradient.py`. On GPUs Triton serves a few taps.
 """
 
 from typing import Any
@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..common.backend import kernel_module
+from ..common.crossovers import implementation
 from ..common.dispatch import ORDINARY, check_real, dispatch
 from ..common.invariance import is_batch_invariant
 from .weight_gradient import weight_gradient
@@ -94,6 +96,8 @@ def convolve(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
     back = taps // 2 if back is None else back
     if is_batch_invariant() or (weight.dtype == torch.float64 and taps <= _FEW_TAPS):
         return _sum_of_taps(x, weight, back)
+    if (kernels := _kernels(x, taps)) is not None:
+        return kernels.short_conv(x, weight, back)
     length, around = x.shape[2], max(back, taps - 1 - back)
     # In float32, autocast off: in bfloat16 on CPU the depthwise convolution of oneDNN 3.12 (torch 2.13) never returns.
     with torch.autocast(x.device.type, enabled=False):
@@ -104,6 +108,20 @@ def convolve(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
     if 2 * around != taps - 1:  # seen from one side more than from the other
         convolved = convolved[..., around - back : around - back + length]
     return convolved.to(x.dtype)
+
+
+def _kernels(x: Tensor, taps: int) -> Any:
+    """Return the module of Triton kernels that serves a call, or None; not in a graph."""
+    if dispatch(x)[0] != "eager" or implementation("short_conv", x, x.shape[2]) != "streaming":
+        return None
+    kernels = kernel_module("short_convolution.kernels.streaming")
+    return kernels if taps <= kernels.MOST_TAPS else None
+
+
+def _gradient_of_taps(g: Tensor, x: Tensor, taps: int, back: int) -> Tensor:
+    if not is_batch_invariant() and (kernels := _kernels(x, taps)) is not None:
+        return kernels.short_conv_weight_gradient(g, x, taps, back)
+    return weight_gradient(g, x, taps, back)
 
 
 def _sum_of_taps(x: Tensor, weight: Tensor, back: int) -> Tensor:
@@ -131,7 +149,7 @@ class _ShortConv(torch.autograd.Function):
         dx = short_conv(g, weight.flip(-1), taps - 1 - back) if ctx.needs_input_grad[0] else None
         dweight = None
         if ctx.needs_input_grad[1]:
-            gradient = _WeightGradient.apply if torch.is_grad_enabled() else weight_gradient
+            gradient = _WeightGradient.apply if torch.is_grad_enabled() else _gradient_of_taps
             dweight = gradient(g, x, taps, back)
         return dx, dweight, None
 
@@ -141,7 +159,7 @@ class _WeightGradient(torch.autograd.Function):
     def forward(ctx: Any, g: Tensor, x: Tensor, taps: int, back: int) -> Tensor:
         ctx.save_for_backward(g, x)
         ctx.reach = back, taps - 1 - back
-        return weight_gradient(g, x, taps, back)
+        return _gradient_of_taps(g, x, taps, back)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
