@@ -95,11 +95,13 @@ def training_costs(contest: Contest) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for name in contest.models:
         model = build(contest, name).train()
+        # As pretrain.py trains: a copy head computes no logits beside the loss.
+        options = {} if getattr(model, "copy_head", None) is None else {"skip_logits": True}
 
-        def update(model: Any = model) -> None:
+        def update(model: Any = model, options: Mapping[str, Any] = options) -> None:
             model.zero_grad()
             with torch.autocast(device.type, dtype=torch.bfloat16, enabled=contest.bf16):
-                loss = model(input_ids=ids, labels=ids).loss
+                loss = model(input_ids=ids, labels=ids, **options).loss
             loss.backward()
 
         def once(clock: Clock, update: Any = update) -> tuple[float, ...]:

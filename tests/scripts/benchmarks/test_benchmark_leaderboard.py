@@ -9,6 +9,7 @@ from typing import Any
 import datasets
 import pytest
 
+from hf_seqmix.models.language_modeling import SeqMixForCausalLM
 from hf_seqmix.training.results import Result
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
@@ -254,6 +255,19 @@ def test_costs_are_measured_and_kept(script: Any, tmp_path: Path) -> None:
     log = (tmp_path / "runs.jsonl").read_bytes()
     script.main(command(tmp_path, *options))
     assert (tmp_path / "runs.jsonl").read_bytes() == log
+
+
+def test_updates_that_are_timed_are_those_of_training(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_logits(*_: Any, **__: Any) -> None:
+        raise AssertionError("pretrain.py computes no logits beside a copy head's loss")
+
+    monkeypatch.setattr(SeqMixForCausalLM, "compute_logits", no_logits)
+    model = parts["models"].language_recipe("causal", "tnn_copy", 2048)["model"]
+    sizes = {"vocab_size": 2048, "length": 16, "tokens": 32, "rounds": 1, "seconds": 1.0}
+    contest = parts["costs"].Contest(
+        {"tnn_copy": model}, objective="causal", device="cpu", threads=1, bf16=False, **sizes
+    )
+    assert parts["costs"].training_costs(contest)["tnn_copy"]["tokens_per_second"] > 0
 
 
 def test_updates_of_other_tokens_are_measured_anew(
