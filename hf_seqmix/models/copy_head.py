@@ -9,7 +9,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 
 from ..cache import pairs_of
-from ..ops.common.copies import add_copies, log_sum
+from ..ops.common.copies import add_copies
+from ..ops.common.pointer import pointer_sums
 from ..ops.layout import TokenLayout, token_layout
 from ..ops.masking import padding_mask
 from .recent_tokens import RecentTokens, last_tokens, recent_tokens, sum_of_parts
@@ -214,27 +215,57 @@ class CopyHead(nn.Module):
             (batch, queries, vocabulary) log-probabilities, or (batch, queries) of the targets, in float32 at least.
             They are computed in blocks of queries, of which only the result stays in memory; a backward pass computes
             the rest again. A compiled graph takes all queries at once: scores (batch, queries, total) and several
-            tensors (batch, queries, vocabulary) are in memory together.
+            tensors (batch, queries, vocabulary) are in memory together. With targets, the queries must be those of the
+            last places.
         """
+        if self.state_proj is not None:
+            queries = queries + self.state_proj(hidden_states)
+        if targets is not None:
+            return self._of_targets(hidden_states, queries, keys, ids, lm_head, vocabulary, sequence_ids, targets)
         query_ids, key_ids = (None, None) if sequence_ids is None else sequence_ids
 
         def some(s: slice) -> Tensor:
             of_queries = None if query_ids is None else query_ids[:, s]
-            wanted = None if targets is None else targets[:, s]
-            return self._block(
-                hidden_states[:, s], queries[:, s], places[s], keys, ids, of_queries, key_ids, lm_head, wanted
-            )
+            return self._block(hidden_states[:, s], queries[:, s], places[s], keys, ids, of_queries, key_ids, lm_head)
 
-        number = hidden_states.shape[1]
-        if torch.compiler.is_compiling():
-            return some(slice(None))
-        block = max(1, _BYTES // (4 * max(hidden_states.shape[0], 1) * max(vocabulary, keys.shape[1])))
-        if block >= number:
-            return some(slice(None))
-        slices = [slice(start, start + block) for start in range(0, number, block)]
-        if torch.is_grad_enabled():
-            return torch.cat([checkpoint(some, s, use_reentrant=False) for s in slices], dim=1)
-        return torch.cat([some(s) for s in slices], dim=1)
+        return _in_blocks(some, hidden_states, max(vocabulary, keys.shape[1]))
+
+    def _of_targets(
+        self,
+        hidden_states: Tensor,
+        queries: Tensor,
+        keys: Tensor,
+        ids: Tensor,
+        lm_head: Callable[[Tensor], Tensor],
+        vocabulary: int,
+        sequence_ids: tuple[Tensor, Tensor] | None,
+        targets: Tensor,
+    ) -> Tensor:
+        """Compute log p of one token for each query, all of which stand at the last places."""
+        log_all, log_found = pointer_sums(queries, keys, ids, targets, sequence_ids)
+        some, found = log_all > float("-inf"), log_found > float("-inf")
+
+        def nll(s: slice) -> Tensor:
+            logits = lm_head(hidden_states[:, s])
+            wanted = targets[:, s]
+            # Classes last: a transposed tensor would be several times as slow.
+            logits = logits.to(torch.promote_types(logits.dtype, torch.float32)).flatten(0, 1)
+            return nn.functional.cross_entropy(logits, wanted.flatten(), reduction="none").view(wanted.shape)
+
+        log_model = -_in_blocks(nll, hidden_states, vocabulary)
+        log_stay, log_copy = self._gate(hidden_states, torch.where(some, log_all, 0)[..., None])[..., 0]
+        log_model = torch.where(some, log_stay, 0) + log_model
+        log_copied = log_copy + torch.where(found, log_found - log_all, 0)
+        return torch.where(found, torch.logaddexp(log_model, log_copied), log_model)
+
+    def _gate(self, hidden_states: Tensor, log_all: Tensor) -> Tensor:
+        """Return log(1 - g) and log g, (2, batch, queries, 1); `log_all` is what the scores add up to."""
+        gate = self.gate_proj(hidden_states).to(log_all.dtype) - 2
+        if self.score_gate is not None:
+            gate = gate + self.score_gate * log_all
+        # By a softmax of two: other runtimes take the logarithm of a rounded sigmoid, which is wrong where 1 - g is
+        # small.
+        return torch.log_softmax(torch.stack([torch.zeros_like(gate), gate]), dim=0)
 
     def _block(
         self,
@@ -246,12 +277,10 @@ class CopyHead(nn.Module):
         query_sequences: Tensor | None,
         key_sequences: Tensor | None,
         lm_head: Callable[[Tensor], Tensor],
-        targets: Tensor | None,
     ) -> Tensor:
         logits = lm_head(hidden_states)
         dtype = torch.promote_types(logits.dtype, torch.float32)
-        query = queries if self.state_proj is None else queries + self.state_proj(hidden_states)
-        query = query.to(dtype)
+        query = queries.to(dtype)
         # (batch, queries, total); autocast multiplies in half precision.
         scores = (query @ keys.to(dtype).transpose(1, 2) * query.shape[-1] ** -0.5).to(dtype)
         index = torch.arange(keys.shape[1], device=keys.device)
@@ -261,21 +290,31 @@ class CopyHead(nn.Module):
         some = seen.any(dim=-1, keepdim=True)
         scores = scores.masked_fill(~seen & some, float("-inf"))
         weights = torch.softmax(scores, dim=-1) * some
-        gate = self.gate_proj(hidden_states).to(dtype) - 2
-        if self.score_gate is not None:
-            gate = gate + self.score_gate * scores.logsumexp(dim=-1, keepdim=True)
-        # log(1 - g), and g shared out; no token is copied where there is none. By a softmax of two: other runtimes
-        # take the logarithm of a rounded sigmoid, which is wrong where 1 - g is small.
-        log_stay, log_copy = torch.log_softmax(torch.stack([torch.zeros_like(gate), gate]), dim=0)
-        log_stay = torch.where(some, log_stay, 0)
-        shares = log_copy.exp() * weights
-        if targets is None:
-            log_model = torch.log_softmax(logits, dim=-1, dtype=dtype) + log_stay
-            return add_copies(log_model, shares, ids.clamp(min=0))
-        copied = torch.where(ids.unsqueeze(1) == targets.unsqueeze(2), shares, 0).sum(dim=-1)
-        # Classes last: a transposed tensor would be several times as slow.
-        nll = nn.functional.cross_entropy(logits.to(dtype).flatten(0, 1), targets.flatten(), reduction="none")
-        return log_sum(log_stay.squeeze(-1) - nll.view(targets.shape), copied)
+        log_all = scores[..., :1] if self.score_gate is None else scores.logsumexp(dim=-1, keepdim=True)
+        log_stay, log_copy = self._gate(hidden_states, log_all)
+        # g is shared out; no token is copied where there is none.
+        log_model = torch.log_softmax(logits, dim=-1, dtype=dtype) + torch.where(some, log_stay, 0)
+        return add_copies(log_model, log_copy.exp() * weights, ids.clamp(min=0))
+
+
+def _in_blocks(some: Callable[[slice], Tensor], hidden_states: Tensor, numbers: int) -> Tensor:
+    """Return what a function makes of some queries for all of them, in blocks that a backward pass computes again.
+
+    Args:
+        some: queries -> (batch, queries, ...).
+        hidden_states: (batch, queries, channels).
+        numbers: in memory for each query.
+    """
+    batch, number = hidden_states.shape[:2]
+    if torch.compiler.is_compiling():
+        return some(slice(None))
+    block = max(1, _BYTES // (4 * max(batch, 1) * numbers))
+    if block >= number:
+        return some(slice(None))
+    slices = [slice(start, start + block) for start in range(0, number, block)]
+    if torch.is_grad_enabled():
+        return torch.cat([checkpoint(some, s, use_reentrant=False) for s in slices], dim=1)
+    return torch.cat([some(s) for s in slices], dim=1)
 
 
 def _embed(ids: Tensor, embed: nn.Module) -> Tensor:
