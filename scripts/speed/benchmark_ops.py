@@ -5,14 +5,16 @@ r"""Times every operation of the package, forward and backward, against plain to
         --lengths 512 1024 2048 4096 8192 16384 --output-dir runs/benchmark-ops-gpu
 
 Operations: toeplitz and toeplitz_bidirectional; response, a product with the frequency response of FD-TNN; ski, with
---points inducing points and --taps taps of the short convolution; linear_attention and the products of degree 2, 3 and
-4 in heads --head-width wide; column, IPA's column operation. Candidates:
+--points inducing points and --taps taps of the short convolution; short_conv, one of four taps by itself;
+linear_attention and the products of degree 2, 3 and 4 in heads --head-width wide; column, IPA's column operation.
+Candidates:
   ours       as the package computes it by the table of crossovers in force; x, the output and the upstream gradient of
              ski have channels contiguous in memory, as linear layers leave and take them
   rfft       torch.fft.rfft of the last dimension, differentiated by autograd, length 2n; in half precision with the
              casts that its users write
   strided    the same along dimension -2 of (batch, length, channels), as the original code does
   attention  scaled_dot_product_attention of the same total width, causal where the operation is
+  conv1d     the depthwise convolution of torch as its users write it
   taps, toeplitz, eager, fla  the package's product with taps, its bidirectional product, attention by its formula, and
              flash-linear-attention where it is installed (GPU only)
   and by name every other implementation of ours (see `hf_seqmix.ops.common.crossovers`) that runs on the device

@@ -11,6 +11,8 @@ forward and backward, in picoseconds an element:
 * tiles: 6 at length 128, 10 at 512, 31 at 2048; twice as much bidirectionally.
 * the two-level transform ("monarch"): 13 at 512, 15 at 2048, 50 at 16384. The same bidirectionally.
 * `torch.fft`: 118 to 164 as its users write it, 100 to 150 as this package does.
+
+The row of the short convolution was measured on an NVIDIA H200: 9.5 picoseconds an element at any length, torch 107.
 """
 
 import json
