@@ -10,6 +10,7 @@ from transformers import initialization as init
 
 from ..cache import pairs_of
 from ..ops.common.copies import add_copies
+from ..ops.common.dispatch import ORDINARY, dispatch
 from ..ops.common.pointer import pointer_sums
 from ..ops.layout import TokenLayout, token_layout
 from ..ops.masking import padding_mask
@@ -215,13 +216,13 @@ class CopyHead(nn.Module):
             (batch, queries, vocabulary) log-probabilities, or (batch, queries) of the targets, in float32 at least.
             They are computed in blocks of queries, of which only the result stays in memory; a backward pass computes
             the rest again. A compiled graph takes all queries at once: scores (batch, queries, total) and several
-            tensors (batch, queries, vocabulary) are in memory together. With targets, the queries must be those of the
-            last places.
+            tensors (batch, queries, vocabulary) are in memory together.
         """
         if self.state_proj is not None:
             queries = queries + self.state_proj(hidden_states)
         if targets is not None:
-            return self._of_targets(hidden_states, queries, keys, ids, lm_head, vocabulary, sequence_ids, targets)
+            sums = pointer_sums(queries, keys, ids, targets, places, sequence_ids)
+            return self._of_targets(hidden_states, *sums, lm_head, vocabulary, targets)
         query_ids, key_ids = (None, None) if sequence_ids is None else sequence_ids
 
         def some(s: slice) -> Tensor:
@@ -233,16 +234,13 @@ class CopyHead(nn.Module):
     def _of_targets(
         self,
         hidden_states: Tensor,
-        queries: Tensor,
-        keys: Tensor,
-        ids: Tensor,
+        log_all: Tensor,
+        log_found: Tensor,
         lm_head: Callable[[Tensor], Tensor],
         vocabulary: int,
-        sequence_ids: tuple[Tensor, Tensor] | None,
         targets: Tensor,
     ) -> Tensor:
-        """Compute log p of one token for each query, all of which stand at the last places."""
-        log_all, log_found = pointer_sums(queries, keys, ids, targets, sequence_ids)
+        """Compute log p of one token for each query, of the sums of scores over all places and those that hold it."""
         some, found = log_all > float("-inf"), log_found > float("-inf")
 
         def nll(s: slice) -> Tensor:
@@ -312,7 +310,8 @@ def _in_blocks(some: Callable[[slice], Tensor], hidden_states: Tensor, numbers: 
     if block >= number:
         return some(slice(None))
     slices = [slice(start, start + block) for start in range(0, number, block)]
-    if torch.is_grad_enabled():
+    # Transforms of torch.func take no checkpoints.
+    if torch.is_grad_enabled() and dispatch(hidden_states)[0] not in ORDINARY:
         return torch.cat([checkpoint(some, s, use_reentrant=False) for s in slices], dim=1)
     return torch.cat([some(s) for s in slices], dim=1)
 

@@ -48,7 +48,7 @@ def fault(
         name: one of its implementations.
         device: where to try it.
         dtype: of the data: float32, bfloat16 or float16.
-        length: of a Toeplitz product, whose tiles depend on the length.
+        length: of a Toeplitz product, whose tiles depend on the length; ignored for others.
         lengths: at which other operations are tried; a Toeplitz product is tried at the first of them, too.
     """
     generator = torch.Generator().manual_seed(0)
@@ -94,11 +94,12 @@ def _problems(op: str, length: int, lengths: tuple[int, int]) -> Iterator[_Probl
                 lambda x, taps, kernel, grid=grid: short_conv_dense(x, taps) + ski_matmul_dense(x, kernel, grid),
             )
         elif op == "short_conv":
-            yield _Problem(
-                [(2, 5, n), (5, 4)],
-                lambda x, taps: short_conv(x, taps, 3),
-                lambda x, taps: short_conv_dense(x, taps, 3),
-            )
+            for channels, number, back in ((5, 4, 3), (70, 5, 2)):
+                yield _Problem(
+                    [(2, channels, n), (channels, number)],
+                    lambda x, taps, back=back: short_conv(x, taps, back),
+                    lambda x, taps, back=back: short_conv_dense(x, taps, back),
+                )
         else:
             yield _Problem(
                 [(2, n, 2, 16)] * 3,

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import (
     PolyTransformerConfig,
@@ -64,6 +65,37 @@ def test_the_loss_without_logits_is_that_of_the_logits(monkeypatch, form, mixers
     assert gradients.keys() == gradients_alone.keys()
     for name, gradient in gradients.items():
         assert relative_error(gradient_of := gradients_alone[name], gradient) < 1e-4, (name, gradient_of)
+
+
+@pytest.mark.parametrize("cache_class", [DynamicCache, StaticCache])
+@pytest.mark.parametrize("form", FORMS[::2], ids=str)
+def test_the_loss_without_logits_after_earlier_tokens(form, cache_class):
+    """A preallocated cache has places after the last token, which no query sees."""
+    model, ids = make(["tnn"], **form), torch.randint(1, 9, (2, 9))
+    found = []
+    for skip in (False, True):
+        options = {} if cache_class is DynamicCache else {"max_cache_len": 14}
+        cache = cache_class(config=model.config, **options)
+        model(ids[:, :4], past_key_values=cache)
+        found.append(model(ids[:, 4:], labels=ids[:, 4:], past_key_values=cache, skip_logits=skip).loss)
+    assert_close(found[1].float(), found[0].float())
+
+
+def test_gradients_of_a_function_in_blocks(monkeypatch):
+    """Transforms of torch.func take no checkpoints."""
+    monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", 1)
+    model, ids = make(["tnn"]), torch.randint(1, 9, (2, 9))
+    parameters = dict(model.named_parameters())
+    for skip in (False, True):
+
+        def loss(values, skip=skip):
+            call = {"labels": ids, "skip_logits": skip, "use_cache": False}
+            return torch.func.functional_call(model, values, (ids,), call).loss
+
+        found = torch.func.grad(loss)(parameters)
+        model.zero_grad()
+        loss(parameters).backward()
+        assert relative_error(found["copy_head.q_proj.weight"], model.copy_head.q_proj.weight.grad) < 1e-4
 
 
 @pytest.mark.parametrize("items", [None, torch.tensor(40)])

@@ -4,10 +4,12 @@ import importlib
 import os
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensor
 
 __all__ = ["kernel_module", "native_serves", "triton_serves"]
 
@@ -50,6 +52,8 @@ def triton_serves(op: str, name: str, module: str, x: Tensor, length: int, wante
     """
     if x.dtype == torch.float64 or (x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") != "1"):
         return False
+    if isinstance(x, FakeTensor):  # holds no numbers
+        return False
     if kernel_module(module) is None:
         if wanted:
             raise RuntimeError(f"{op}={name!r} is forced, but needs the package triton: pip install triton.")
@@ -81,22 +85,30 @@ def native_serves(x: Tensor, wanted: bool) -> bool:
 
 
 def _agrees(op: str, name: str, device: torch.device, dtype: torch.dtype, length: int) -> bool:
-    """Try a kernel on a small problem, once for each device, dtype and power of two of the length."""
-    size = max(128, 1 << (length - 1).bit_length())
+    """Try a kernel on a small problem, once for each device and dtype; Toeplitz products for each power of two, too.
+
+    Their tiles depend on the length.
+    """
+    size = max(128, 1 << (length - 1).bit_length()) if op.startswith("toeplitz") else 0
     key = (op, name, device, dtype, size)
-    if key not in _tried:
-        if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-            return False  # a trial allocates and compares, which a graph cannot hold
-        try:
-            with _trying:
-                fault = kernel_module("trials").fault(op, name, device, dtype, size)
-        except Exception as error:  # whatever a compiler or driver raises: torch computes the same
-            fault = f"{type(error).__name__}: {error}"
-        if fault:
-            warnings.warn(
-                f"the Triton kernel {name!r} of {op!r} is not used on {device} in {dtype} at lengths to {size}, torch "
-                f"computes instead: {fault}",
-                stacklevel=2,
-            )
-        _tried[key] = not fault
+    if key in _tried:
+        return _tried[key]
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        return False  # a trial allocates and compares, which a graph cannot hold
+    with _trying:
+        if key not in _tried:
+            try:
+                # In a thread of its own: hooks of checkpoints, modes and transforms of the caller do not reach there.
+                with ThreadPoolExecutor(1) as thread:
+                    fault = thread.submit(kernel_module("trials").fault, op, name, device, dtype, size).result()
+            except Exception as error:  # whatever a compiler or driver raises: torch computes the same
+                fault = f"{type(error).__name__}: {error}"
+            if fault:
+                lengths = f" at lengths to {size}" if size else ""
+                warnings.warn(
+                    f"the Triton kernel {name!r} of {op!r} is not used on {device} in {dtype}{lengths}, torch "
+                    f"computes instead: {fault}",
+                    stacklevel=2,
+                )
+            _tried[key] = not fault
     return _tried[key]

@@ -12,7 +12,7 @@ from torch import Tensor
 from .dispatch import dispatch
 from .once import once, tie
 
-__all__ = ["add_copies", "log_sum"]
+__all__ = ["add_copies"]
 
 
 def add_copies(log_model: Tensor, shares: Tensor, ids: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ The rows of CPUs were measured (2 vCPU AMD EPYC, torch 2.13, one thread). So wer
 forward and backward, in picoseconds an element:
 
 * tiles: 6 at length 128, 10 at 512, 31 at 2048; twice as much bidirectionally.
-* the two-level transform ("monarch"): 13 at 512, 15 at 2048, 50 at 16384. The same bidirectionally.
+* the two-level transform ("monarch"): 13 at 512, 15 at 2048, 50 at 16384, the longest that a program holds (float32:
+  4096). The same bidirectionally.
 * `torch.fft`: 118 to 164 as its users write it, 100 to 150 as this package does.
 
 The row of the short convolution was measured on an NVIDIA H200: 9.5 picoseconds an element at any length, torch 107.
@@ -56,14 +57,14 @@ KERNELS = {
 _DEFAULT: Table = {
     "toeplitz_causal": {
         "cpu": [(None, "fft")],
-        "cuda half": [(764, "tiles"), (31676, "monarch"), (None, "fft")],
-        "cuda single": [(112, "tiles"), (7058, "monarch"), (None, "fft")],
+        "cuda half": [(764, "tiles"), (16384, "monarch"), (None, "fft")],
+        "cuda single": [(112, "tiles"), (4096, "monarch"), (None, "fft")],
         "cuda torch": [(None, "fft")],
     },
     "toeplitz_bidirectional": {
         "cpu": [(None, "fft")],
-        "cuda half": [(429, "tiles"), (None, "monarch")],
-        "cuda single": [(199, "tiles"), (None, "monarch")],
+        "cuda half": [(429, "tiles"), (16384, "monarch"), (None, "fft")],
+        "cuda single": [(199, "tiles"), (4096, "monarch"), (None, "fft")],
         "cuda torch": [(None, "fft")],
     },
     "response": {
@@ -188,9 +189,10 @@ def implementation(op: str, x: Tensor, length: int) -> str:
     """Return the name of the implementation that computes a call.
 
     The name is what `forced` says, else what the table says for the device, dtype and length. A Triton kernel is
-    chosen only where Triton is installed and a trial of the kernel gave the result of torch. The trial is made once a
-    process, on a small problem; if the kernel fails, a warning says so and torch computes. Operators call this
-    function when they run: a tracer cannot follow it.
+    chosen only where Triton is installed and a trial of the kernel gave the result of torch. The trial, on a small
+    problem, is made once for a device and dtype, and for each power of two of the length of Toeplitz products; if the
+    kernel fails, a warning says so and torch computes. Operators call this function when they run: a tracer cannot
+    follow it.
 
     Args:
         op: a key of `IMPLEMENTATIONS`.

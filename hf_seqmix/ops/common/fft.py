@@ -9,6 +9,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 __all__ = [
     "channel_blocks",
@@ -112,8 +113,14 @@ def step_sizes(fft_length: int) -> tuple[int, int]:
     return fft_length // columns, columns
 
 
+def _twiddles(rows: int, columns: int, like: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors for a tensor; what tells shapes alone is not kept for others."""
+    make = _made_twiddles.__wrapped__ if isinstance(like, FakeTensor) else _made_twiddles
+    return make(rows, columns, like.dtype.to_real(), like.device)
+
+
 @lru_cache(maxsize=64)
-def _twiddles(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
+def _made_twiddles(rows: int, columns: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return exp(-2 pi i k a / (rows columns)), (rows / 2 + 1, columns), with rows side by side, and its conjugate."""
     with torch.inference_mode(False):
         frequencies = torch.arange(rows // 2 + 1, dtype=torch.float64, device=device)
@@ -138,7 +145,7 @@ def stepped_spectrum(x: Tensor, scaled: bool = False) -> Tensor:
     first = torch.fft.rfft(x, dim=-2, norm=norm)
     if columns == 1:
         return first
-    return torch.fft.fft(first.mul_(_twiddles(rows, columns, x.dtype, x.device)[0]), dim=-1, norm=norm)
+    return torch.fft.fft(first.mul_(_twiddles(rows, columns, x)[0]), dim=-1, norm=norm)
 
 
 def stepped_inverse(spectra: Tensor, rows: int) -> Tensor:
@@ -153,7 +160,7 @@ def stepped_inverse(spectra: Tensor, rows: int) -> Tensor:
     """
     columns = spectra.shape[-1]
     if columns > 1:
-        twiddles = _twiddles(rows, columns, spectra.real.dtype, spectra.device)[1]
+        twiddles = _twiddles(rows, columns, spectra)[1]
         spectra = torch.fft.ifft(spectra, dim=-1, norm="forward").mul_(twiddles)
     return torch.fft.irfft(spectra, n=rows, dim=-2, norm="forward")
 

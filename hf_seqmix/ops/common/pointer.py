@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dispatch import dispatch
+from .dispatch import dispatch, without_autocast
 from .once import once
 
 __all__ = ["pointer_sums", "pointer_sums_dense"]
@@ -20,7 +20,12 @@ _DEVICE_SCORES = 2**25
 
 
 def pointer_sums(
-    queries: Tensor, keys: Tensor, ids: Tensor, targets: Tensor, sequence_ids: tuple[Tensor, Tensor] | None = None
+    queries: Tensor,
+    keys: Tensor,
+    ids: Tensor,
+    targets: Tensor,
+    places: Tensor,
+    sequence_ids: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Sum exponentials of scores over the places that a query sees, and over those of them with the wanted token.
 
@@ -28,14 +33,15 @@ def pointer_sums(
     log_all[b, l] = log sum_(j seen) exp(s[b, l, j])
     log_found[b, l] = log sum_(j seen, ids[b, j] = targets[b, l]) exp(s[b, l, j])
 
-    The queries are those of the last places; each sees the places up to its own that hold an id. Both sums are minus
-    infinity where there is no term.
+    A query sees the places up to its own that hold an id. Both sums are minus infinity where there is no term, and
+    log_found also where it lies so far below log_all that its part is no float32 (some 100; float64: 700).
 
     Args:
         queries: (batch, queries, rank).
-        keys: (batch, places, rank), at least as many as queries.
+        keys: (batch, places, rank). Places after the last query's are not read: a preallocated cache may have some.
         ids: (batch, places) long, -1 where a place holds nothing.
         targets: (batch, queries) long, at least 0.
+        places: (queries,) long, the places of the queries: consecutive numbers.
         sequence_ids: of the queries (batch, queries) and of the places (batch, places), where rows are packed.
 
     Returns:
@@ -43,20 +49,31 @@ def pointer_sums(
     """
     route, dtype = dispatch(queries, keys)
     if route != "eager":
-        return pointer_sums_dense(queries, keys, ids, targets, sequence_ids)
+        return pointer_sums_dense(queries, keys, ids, targets, places, sequence_ids)
     of_queries, of_places = (None, None) if sequence_ids is None else sequence_ids
+    number = queries.shape[1]
+    if 0 < number < keys.shape[1]:
+        used = int(places[-1]) + 1
+        keys, ids = keys[:, :used], ids[:, :used]
+        of_places = None if of_places is None else of_places[:, :used]
     log_all, log_found = _PointerSums.apply(queries.to(dtype), keys.to(dtype), ids, targets, of_queries, of_places)
     return log_all, log_found
 
 
 def pointer_sums_dense(
-    queries: Tensor, keys: Tensor, ids: Tensor, targets: Tensor, sequence_ids: tuple[Tensor, Tensor] | None = None
+    queries: Tensor,
+    keys: Tensor,
+    ids: Tensor,
+    targets: Tensor,
+    places: Tensor,
+    sequence_ids: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Compute `pointer_sums` from the matrix of all scores: the definition."""
     _, dtype = dispatch(queries, keys)
-    scores = queries.to(dtype) @ keys.to(dtype).mT * queries.shape[-1] ** -0.5
+    with without_autocast(queries.device.type):
+        scores = queries.to(dtype) @ keys.to(dtype).mT * queries.shape[-1] ** -0.5
     place = torch.arange(keys.shape[1], device=keys.device)
-    seen = (place <= place[keys.shape[1] - queries.shape[1] :].unsqueeze(1)) & (ids >= 0).unsqueeze(1)
+    seen = (place <= places.unsqueeze(1)) & (ids >= 0).unsqueeze(1)
     if sequence_ids is not None:
         seen = seen & (sequence_ids[0].unsqueeze(2) == sequence_ids[1].unsqueeze(1))
     return _log_sum(scores, seen), _log_sum(scores, seen & (ids.unsqueeze(1) == targets.unsqueeze(2)))
@@ -70,7 +87,7 @@ def _log_sum(scores: Tensor, counted: Tensor) -> Tensor:
 
 
 class _Blocks:
-    """Cuts a problem into blocks, and makes the scores of each."""
+    """Cuts a problem whose queries stand at the last places into blocks, and makes the scores of each."""
 
     def __init__(self, queries: Tensor, keys: Tensor, ids: Tensor, of_queries: Tensor | None, of_places: Any) -> None:
         self.queries, self.keys, self.ids = queries, keys, ids
@@ -133,8 +150,9 @@ class _PointerSums(torch.autograd.Function):
         queries, keys, ids, targets, of_queries, of_places, log_all, log_found = ctx.saved_tensors
         blocks = _Blocks(queries, keys, ids, of_queries, of_places)
         dqueries, dkeys = torch.zeros_like(queries), torch.zeros_like(keys)
-        # Where there is no term, all scores are minus infinity, or none is wanted.
-        log_all, log_found = (x.masked_fill(x == float("-inf"), 0).unsqueeze(-1) for x in (log_all, log_found))
+        # Without a term there is no gradient: the exponential of any score over the largest number is 0.
+        largest = torch.finfo(log_all.dtype).max
+        log_all, log_found = (x.masked_fill(x == float("-inf"), largest).unsqueeze(-1) for x in (log_all, log_found))
         with torch.autocast(queries.device.type, enabled=False):
             for rows, some, seen in blocks:
                 scores = blocks.scores(rows, some, seen)

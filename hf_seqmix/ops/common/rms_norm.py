@@ -26,7 +26,8 @@ def rms_normalize(x: Tensor, eps: float, weight: Tensor | None = None) -> Tensor
     """
     route, dtype = dispatch(x)
     if route == "eager" and not torch.is_grad_enabled():
-        # The same numbers in one call. The order of a mean may depend on how channels lie in memory.
+        # The same in one call, which rounds half precision once where there is a weight. The order of a mean may
+        # depend on how channels lie in memory.
         return cast(torch.rms_norm(x.contiguous(), x.shape[-1:], weight, eps), x.dtype)
     y = _RMSNormalize.apply(x, eps, dtype)[0] if route == "eager" else _formula(x, eps, route, dtype)
     return y if weight is None else y * weight

@@ -17,11 +17,13 @@ from ..common.dispatch import ORDINARY, check_real, dispatch
 from ..common.invariance import is_batch_invariant
 from .weight_gradient import weight_gradient
 
-__all__ = ["convolve", "short_conv", "short_conv_dense", "short_conv_step"]
+__all__ = ["convolve", "gradient_of_taps", "short_conv", "short_conv_dense", "short_conv_step"]
 
 # Taps up to which a compiled graph multiplies and adds, which a compiler fuses, and float64, for which no depthwise
 # convolution is fast.
 _FEW_TAPS = 8
+# Taps up to which Triton computes, where these are unrolled.
+_KERNEL_TAPS = 16
 
 
 def short_conv(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
@@ -40,7 +42,7 @@ def short_conv(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
         (batch, channels, length) in the dtype of `x`, channels contiguous.
 
     Raises:
-        ValueError: for an even number of taps without `back`, one out of range, or shapes that do not fit.
+        ValueError: for an even number of taps without `back`, one out of range, or shapes or devices that do not fit.
     """
     if x.ndim != 3 or weight.ndim != 2 or weight.shape[0] != x.shape[1]:
         raise ValueError(
@@ -48,6 +50,8 @@ def short_conv(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
             f"{tuple(x.shape)} and {tuple(weight.shape)}."
         )
     check_real(x=x, weight=weight)
+    if weight.device != x.device:
+        raise ValueError(f"x is on {x.device} but weight on {weight.device}: move them to one device.")
     taps = weight.shape[1]
     if back is None:
         if taps % 2 == 0:
@@ -112,13 +116,16 @@ def convolve(x: Tensor, weight: Tensor, back: int | None = None) -> Tensor:
 
 def _kernels(x: Tensor, taps: int) -> Any:
     """Return the module of Triton kernels that serves a call, or None; not in a graph."""
-    if dispatch(x)[0] != "eager" or implementation("short_conv", x, x.shape[2]) != "streaming":
+    if taps > _KERNEL_TAPS or dispatch(x)[0] != "eager":
         return None
-    kernels = kernel_module("short_convolution.kernels.streaming")
-    return kernels if taps <= kernels.MOST_TAPS else None
+    if implementation("short_conv", x, x.shape[2]) != "streaming":
+        return None
+    return kernel_module("short_convolution.kernels.streaming")
 
 
-def _gradient_of_taps(g: Tensor, x: Tensor, taps: int, back: int) -> Tensor:
+def gradient_of_taps(g: Tensor, x: Tensor, taps: int, back: int | None = None) -> Tensor:
+    """Compute `weight_gradient` by the implementation that suits."""
+    back = taps // 2 if back is None else back
     if not is_batch_invariant() and (kernels := _kernels(x, taps)) is not None:
         return kernels.short_conv_weight_gradient(g, x, taps, back)
     return weight_gradient(g, x, taps, back)
@@ -149,7 +156,7 @@ class _ShortConv(torch.autograd.Function):
         dx = short_conv(g, weight.flip(-1), taps - 1 - back) if ctx.needs_input_grad[0] else None
         dweight = None
         if ctx.needs_input_grad[1]:
-            gradient = _WeightGradient.apply if torch.is_grad_enabled() else _gradient_of_taps
+            gradient = _WeightGradient.apply if torch.is_grad_enabled() else gradient_of_taps
             dweight = gradient(g, x, taps, back)
         return dx, dweight, None
 
@@ -159,7 +166,7 @@ class _WeightGradient(torch.autograd.Function):
     def forward(ctx: Any, g: Tensor, x: Tensor, taps: int, back: int) -> Tensor:
         ctx.save_for_backward(g, x)
         ctx.reach = back, taps - 1 - back
-        return _gradient_of_taps(g, x, taps, back)
+        return gradient_of_taps(g, x, taps, back)
 
     @staticmethod
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:

@@ -18,8 +18,7 @@ from ..common.backend import kernel_module
 from ..common.crossovers import implementation
 from ..common.dispatch import compute_dtype
 from ..common.operator import define_operator, differentiable_operator
-from ..short_convolution.product import convolve, short_conv
-from ..short_convolution.weight_gradient import weight_gradient
+from ..short_convolution.product import convolve, gradient_of_taps, short_conv
 from ..toeplitz.derivatives import toeplitz_gradients, toeplitz_product
 from .interpolation import (
     InducingGrid,
@@ -86,7 +85,7 @@ class _TorchProduct(torch.autograd.Function):
         needs = ctx.needs_input_grad
         if torch.is_grad_enabled():
             return *_differentiable_gradients(g, (x, taps, kernel), ctx.grid, needs[:3]), None
-        dtaps = weight_gradient(g, x, taps.shape[1]) if needs[1] else None
+        dtaps = gradient_of_taps(g, x, taps.shape[1]) if needs[1] else None
         dx = dkernel = None
         if needs[0] or needs[2]:
             blocks = interpolation_blocks(x.shape[-1], ctx.grid, x.dtype, x.device)
@@ -268,5 +267,5 @@ def _fused_gradients(
         dinducing, dkernel = toeplitz_gradients(False, upstream, inducing, kernel.to(dtype), False)
         smooth = interpolate(dinducing, x.shape[-1], grid, "eager")
         dx = (convolve(g, taps.flip(-1).to(dtype)) + smooth).to(x.dtype)
-        dtaps, dkernel = weight_gradient(g, x, taps.shape[1]).to(taps.dtype), dkernel.to(kernel.dtype)
+        dtaps, dkernel = gradient_of_taps(g, x, taps.shape[1]).to(taps.dtype), dkernel.to(kernel.dtype)
     return _channels_last(dx), dtaps.contiguous(), dkernel.contiguous()

@@ -1,6 +1,6 @@
 """Structured kernel interpolation (SKI): T x = conv(x) + W A W^T x, a sparse part and a low-rank part.
 
-* conv is a short convolution of each channel (`../short_conv`).
+* conv is a short convolution of each channel (`../short_convolution`).
 * W holds the interpolation weights from few inducing points to the tokens (`interpolation.py`).
 * A[i, j] = k(h (i - j)) is a Toeplitz matrix over the inducing points at spacing h.
 

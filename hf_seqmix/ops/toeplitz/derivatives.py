@@ -27,7 +27,7 @@ def _implementation(x: Tensor, causal: bool) -> str:
     length = x.shape[-1]
     chosen = implementation("toeplitz_causal" if causal else "toeplitz_bidirectional", x, length)
     if chosen == "monarch" and not kernel_module("toeplitz.kernels.monarch").monarch_suits(length, x.dtype, x.device):
-        return "right_angle" if causal else "fft"  # a row is more than a program of this device holds
+        return "fft"  # a row is more than a program of this device holds
     return chosen
 
 

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from hf_seqmix.ops.common.fft import channel_blocks, fast_length, step_sizes, stepped_inverse, stepped_spectrum
 from tests.tolerances import assert_close
@@ -41,3 +42,10 @@ def test_a_product_in_two_steps_is_the_circular_one(length):
     ]
     exact = torch.fft.irfft((torch.fft.rfft(x) * torch.fft.rfft(kernel)).sum(dim=0), n=length)
     assert_close(stepped_inverse((spectra[0] * spectra[1]).sum(dim=0), rows).flatten(-2), exact)
+
+
+def test_tensors_without_numbers_leave_nothing_in_the_cache():
+    x = torch.randn(1, 128, 48)
+    with FakeTensorMode():
+        assert stepped_spectrum(torch.empty(1, 128, 48)).shape == (1, 65, 48)
+    assert torch.equal(stepped_spectrum(x), stepped_spectrum(x.clone()))

@@ -144,6 +144,8 @@ def test_bad_arguments_are_refused():
         short_conv(torch.randn(1, 2, 5), torch.randn(2, 4))
     with pytest.raises(ValueError, match="back is 4; with 4 taps it must be from 0 to 3"):
         short_conv(torch.randn(1, 2, 5), torch.randn(2, 4), 4)
+    with pytest.raises(ValueError, match=r"x is on cpu but weight on meta: move them to one device"):
+        short_conv(torch.randn(1, 2, 5), torch.randn(2, 3, device="meta"))
     with pytest.raises(ValueError, match=r"got \(1, 2, 5\) and \(3, 3\)"):
         short_conv(torch.randn(1, 2, 5), torch.randn(3, 3))
 

@@ -13,10 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-__all__ = ["MOST_TAPS", "short_conv", "short_conv_weight_gradient"]
-
-MOST_TAPS = 16
-"""More taps are not unrolled here."""
+__all__ = ["short_conv", "short_conv_weight_gradient"]
 
 POSITIONS = 32
 CHANNELS = 64
@@ -29,7 +26,7 @@ def short_conv(x: Tensor, weight: Tensor, back: int) -> Tensor:
 
     Args:
         x: (batch, channels, length) in bfloat16, float16 or float32, of any strides; channels best contiguous.
-        weight: (channels, m), at most `MOST_TAPS` taps; float32.
+        weight: (channels, m), few taps, which are unrolled; float32.
         back: how many positions before its own an output sees, 0 to m - 1.
 
     Returns:
@@ -63,7 +60,7 @@ def short_conv_weight_gradient(g: Tensor, x: Tensor, taps: int, back: int) -> Te
     Args:
         g: (batch, channels, length) in bfloat16, float16 or float32, of any strides; channels best contiguous.
         x: likewise.
-        taps: m, at most `MOST_TAPS`.
+        taps: m, few.
         back: see `short_conv`.
 
     Returns:
