@@ -18,7 +18,7 @@ from ..ops.toeplitz.online import OnlineConvolution
 from ..ops.toeplitz.online_kernel import OnlineKernel
 from .history import FEW_STEPS, HistoryLayer, HistoryStaticLayer
 from .modes import ModalDecoder
-from .recent_inputs import highest_floor
+from .recent_inputs import check_rows, highest_floor
 
 __all__ = ["CONVOLUTION", "ConvolutionLayer", "ConvolutionStaticLayer", "convolve_steps"]
 
@@ -144,7 +144,7 @@ class ConvolutionLayer(HistoryLayer):
         if self.state is None or self.state.dtype != x.dtype:
             self._begin(x.dtype, decoder)
         assert self.state is not None
-        self._check_rows(self.state.batch, key_states)
+        check_rows(self.state.batch, key_states)
         return self.state.step(x).unsqueeze(1), value_states
 
     def _begin(self, dtype: torch.dtype, decoder: Decoder) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._compat import DynamicLayer, StaticLayer
-from .recent_inputs import RecentInputs, highest_floor, last_real, stack_rows
+from .recent_inputs import RecentInputs, check_rows, highest_floor, last_real, stack_rows
 
 __all__ = ["HeldLayer", "HeldStaticLayer"]
 
@@ -44,6 +44,12 @@ class HeldLayer(DynamicLayer):
         """Keep all that the first call adds, as assisted decoding asks: there that is a prompt with candidates."""
         self.record_past = True
 
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Add the keys and values of this call, and return all."""
+        if self.is_initialized and self.keys is not None and self.get_seq_length() > 0:
+            check_rows(len(self.keys), key_states)
+        return super().update(key_states, value_states, *args, **kwargs)
+
     def push_inputs(self, name: str, inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
         """Add the inputs of this call, and return the last real ones before it, see `last_real`.
 
@@ -68,7 +74,7 @@ class HeldLayer(DynamicLayer):
         Raises:
             ValueError: if what that many steps brought is no longer held, and for a positive number.
         """
-        if tokens_to_remove < 0 and 0 < self.get_seq_length() <= -tokens_to_remove:
+        if tokens_to_remove < 0 and self.get_seq_length() <= -tokens_to_remove:
             self.reset()
             return
         self.check_crop(tokens_to_remove)

@@ -16,6 +16,7 @@ from .._compat import register_layer_type
 from ..ops.common.ordering import inverse_order
 from ..ops.layout import TokenLayout
 from .held import HeldLayer, HeldStaticLayer
+from .recent_inputs import check_rows
 
 __all__ = ["HISTORY", "HistoryLayer", "HistoryStaticLayer", "append_history", "cached_taps", "past_length"]
 
@@ -46,7 +47,7 @@ class HistoryLayer(HeldLayer):
                 self.keys = keys.clone()  # inputs read in inference mode may not be saved for derivatives
             return super().update(key_states, value_states)
         batch, _, held, channels = keys.shape
-        self._check_rows(batch, key_states)
+        check_rows(batch, key_states)
         total = held + key_states.shape[2]
         room = self.room
         if room is None or not self._in_room(keys) or room.shape[2] < total:
@@ -57,13 +58,6 @@ class HistoryLayer(HeldLayer):
         self.keys = room[:, :, :total].permute(1, 2, 0).unsqueeze(1)
         self.values = self.keys[..., :0]
         return self.keys, self.values
-
-    def _check_rows(self, batch: int, key_states: Tensor) -> None:
-        if len(key_states) != batch:
-            raise ValueError(
-                f"{len(key_states)} rows cannot continue a cache of {batch} rows: give as many rows, change those of "
-                "the cache (batch_select_indices, batch_repeat_interleave), or start from an empty cache."
-            )
 
     def _in_room(self, keys: Tensor) -> bool:
         """Return whether the history is where the last call put it, cropped or not, and may be written to."""

@@ -11,7 +11,16 @@ from torch.nn import functional as F
 
 from ..ops.common.ordering import inverse_order, places_first
 
-__all__ = ["RecentInputs", "highest_floor", "last_real", "stack_rows"]
+__all__ = ["RecentInputs", "check_rows", "highest_floor", "last_real", "stack_rows"]
+
+
+def check_rows(batch: int, new: Tensor) -> None:
+    """Refuse new tokens of another number of rows than a cache holds."""
+    if len(new) != batch:
+        raise ValueError(
+            f"{len(new)} rows cannot continue a cache of {batch} rows: give as many rows, change those of the cache "
+            "(batch_select_indices, batch_repeat_interleave), or start from an empty cache."
+        )
 
 
 def stack_rows(parts: Sequence[Tensor | None], rows: Sequence[int], fill: int = 0) -> Tensor | None:
@@ -116,6 +125,7 @@ class RecentInputs:
             if not keep_first:
                 keep = self.kept
         else:
+            check_rows(len(self.inputs), inputs)
             before = self._last(self.inputs.shape[1], count)
             self.inputs, self.real = torch.cat([self.inputs, inputs], dim=1), torch.cat([self.real, flags], dim=1)
         self.seen += inputs.shape[1]

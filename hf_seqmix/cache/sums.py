@@ -13,6 +13,7 @@ from torch import Tensor
 from .._compat import register_layer_type
 from ..ops.common.invariance import is_batch_invariant
 from .held import HeldLayer, HeldStaticLayer
+from .recent_inputs import check_rows
 
 __all__ = ["SUMS", "SumsLayer", "SumsStaticLayer", "append_sums", "read_sums"]
 
@@ -70,6 +71,8 @@ class SumsLayer(HeldLayer):
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None
         empty = self.get_seq_length() == 0
+        if not empty:
+            check_rows(len(self.keys), key_states)
         rows = key_states if empty else torch.cat([self.keys, key_states], dim=2)
         self.keys = rows
         held, new = rows.shape[2], key_states.shape[2]

@@ -170,6 +170,10 @@ def _check_columns(path: Path) -> None:
         names = pyarrow.parquet.read_schema(path).names
     except pyarrow.ArrowInvalid:  # not Parquet, as reading it says
         return
+    _refuse_twins(path, names)
+
+
+def _refuse_twins(path: Path, names: Sequence[str]) -> None:
     twins = sorted({name for name in names if names.count(name) > 1})
     if twins:
         raise ValueError(f"{path} has several columns named {', '.join(map(repr, twins))}; rename all but one.")
@@ -194,7 +198,9 @@ def first_rows(
 
 
 def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
-    """Refuse a table whose first row has more fields than there are names: pandas moves all columns then.
+    """Refuse a table whose first row has more or fewer fields than there are names, or two columns of one name.
+
+    pandas moves all columns where there are more, and fills what is not there.
 
     Args:
         path: of a table of text.
@@ -202,11 +208,20 @@ def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
         **form: as `first_rows` takes it.
 
     Raises:
-        ValueError: the row is longer.
+        ValueError: the row is longer or shorter, there is none, or two columns have one name.
     """
     rows = first_rows(path, 2, **form)
     expected = names if names is not None else len(rows[0]) if rows else 0
+    if names is None:
+        _refuse_twins(path, rows[0] if rows else [])
+        if len(rows) < 2:
+            raise ValueError(f"{path} has no rows below its header.")
     row = rows[0] if names is not None and rows else rows[1] if len(rows) > 1 else []
+    if len(row) < expected:
+        raise ValueError(
+            f"rows of {path} have {len(row)} fields and {expected} columns: give a field for each, in the delimiter "
+            "that the ending says, and close all quotes."
+        )
     if len(row) > expected:
         raise ValueError(
             f"rows of {path} have more fields than the {expected} columns: put fields that contain the delimiter in "

@@ -81,7 +81,8 @@ def pack_for_evaluation(
 
     A causal model says nothing about the first token of a block. Blocks of a causal model therefore overlap by one
     token: each block begins with the last token of the previous block, as context only, and the first block begins
-    with the end-of-text token. The sum of the losses over all blocks is then the code length of the whole text. The
+    with the end-of-text token; a tokenizer without one (nor a token that separates or begins texts) leaves the first
+    token out. The sum of the losses over all blocks is then the code length of the whole text. The
     code length divided by [`total_bytes`] gives bits per byte, for a tokenizer that keeps all of a text: one that
     lowers its case or has unknown tokens codes another text. The end-of-text tokens between documents are predicted
     too and have no bytes, so the figure is, if anything, too high.
@@ -92,7 +93,7 @@ def pack_for_evaluation(
         the mask, and the padding is a document of its own.
 
     Raises:
-        ValueError: as in [`pack_for_training`], but a single token of text is enough.
+        ValueError: as in [`pack_for_training`], but one token of text is enough, two without an end-of-text token.
     """
     tokens = _tokenize(documents, tokenizer, with_bytes=True, num_proc=num_proc)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else _separator(tokenizer)
@@ -106,7 +107,9 @@ def pack_for_evaluation(
     )
     blocks = _map_blocks(tokens, pack, block_size, with_bytes=True)
     if next(iter(blocks), None) is None:
-        raise ValueError("the evaluation text has no token to predict. Give more text.")
+        raise ValueError(
+            "the evaluation text has no token to predict. Give more text, or a tokenizer with an end-of-text token."
+        )
     return blocks
 
 

@@ -169,9 +169,11 @@ def _pretrained(name: str) -> PreTrainedTokenizerBase:
             return (RobertaTokenizer if "<s>" in vocabulary else GPT2Tokenizer).from_pretrained(str(folder))
     try:
         return AutoTokenizer.from_pretrained(str(folder) if folder.is_dir() else name)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # tokenizers raise bare ones, and files of another form a KeyError or TypeError
         known = folder.is_dir() and not any(folder.glob("tokenizer*"))
-        reason = "it has no tokenizer.json." if known else str(error).splitlines()[0]  # the rest is links
+        reason = (
+            "it has no tokenizer.json." if known else (str(error) or repr(error)).splitlines()[0]
+        )  # the rest is links
         raise ValueError(
             f"{name!r} gave no tokenizer: {reason} Allowed are 'byte', 'listops', 'bpe:SIZE' such as 'bpe:4096', a"
             " folder with tokenizer.json or with vocab.json and merges.txt, and the name of a pretrained tokenizer."

@@ -14,8 +14,10 @@ from transformers.generation.continuous_batching import RequestState, RequestSta
 from .._compat import attends
 from ..cache import join_rows, keep_rows
 
-__all__ = ["RequestBatch", "fields_of_a_search"]
+__all__ = ["CHILD", "RequestBatch", "fields_of_a_search", "names_of_children"]
 
+CHILD = "__child#"
+"""Before the number of a further sequence of a request (`num_return_sequences`), in its name."""
 
 _OF_A_SEARCH: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1} | dict.fromkeys(
     (
@@ -32,6 +34,11 @@ _OF_A_SEARCH: dict[str, Any] = {"num_beams": 1, "num_return_sequences": 1} | dic
 )
 """Fields of a generation configuration that say how `generate` runs, which a request of a batch cannot have -> the
 value that says nothing."""
+
+
+def names_of_children(state: RequestState) -> list[str]:
+    """Return the names of the further sequences of a request."""
+    return [f"{state.request_id}{CHILD}{number}" for number in range(state.num_children)]
 
 
 def fields_of_a_search(fields: Mapping[str, Any]) -> list[str]:
@@ -102,7 +109,7 @@ class RequestBatch:
         touched = []
         for state in states:
             state.status = RequestStatus.PREFILLING
-            family = [state, *(state.fork(f"{state.request_id}__child#{i}") for i in range(state.num_children))]
+            family = [state, *(state.fork(name) for name in names_of_children(state))]
             touched += family
             try:
                 rows = [self._make_row(each) for each in family]
@@ -171,6 +178,11 @@ class RequestBatch:
             unknown = config.update(**state.logit_processor_kwargs)
             if unknown:
                 raise ValueError(f"unknown logit_processor_kwargs {sorted(unknown)}: give fields of GenerationConfig.")
+        if state.max_new_tokens is not None and state.max_new_tokens < 1:
+            raise ValueError(
+                f"the prompt has {len(prompt)} tokens, which leaves {state.max_new_tokens} to generate: give a "
+                "shorter prompt, or a larger max_new_tokens or max_length."
+            )
         processors = self.model._get_logits_processor(
             self._as_generate_fills(config, state),
             input_ids_seq_length=len(prompt),

@@ -11,7 +11,7 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import RequestState, RequestStatus
 from transformers.utils import logging
 
-from .batch import RequestBatch, fields_of_a_search
+from .batch import CHILD, RequestBatch, fields_of_a_search, names_of_children
 from .results import ResultQueue
 
 __all__ = ["RowBatchingManager"]
@@ -185,7 +185,13 @@ class RowBatchingManager:
             streaming=streaming,
             logit_processor_kwargs=logit_processor_kwargs,
         )
-        self._incoming.put(state, timeout=10)
+        children = names_of_children(state)
+        self._results.expect([request_id, *children])
+        try:
+            self._incoming.put(state, timeout=10)
+        except queue.Full:
+            self._results.forget([request_id, *children])
+            raise
         self._wake.set()
         return request_id
 
@@ -215,16 +221,16 @@ class RowBatchingManager:
                 yield result
 
     def request_id_iter(self, request_id: str) -> Iterator[Any]:
-        """Yield the results of one request until its last, or until it is cancelled."""
-        with self._results.following(request_id) as cancelled:
-            while self.is_running() or self._results.may_have(request_id):
-                result = self.get_result(request_id, timeout=0.1)
-                if result is not None:
-                    yield result
-                    if result.status >= RequestStatus.FINISHED:
-                        return
-                elif cancelled.is_set():
+        """Yield the results of one request until its last; at once where it was cancelled, has ended or is unknown."""
+        while self.is_running() or self._results.may_have(request_id):
+            may_come = self._results.may_come(request_id)  # before the look: the last result comes before the end
+            result = self.get_result(request_id, timeout=0.1)
+            if result is not None:
+                yield result
+                if result.status >= RequestStatus.FINISHED:
                     return
+            elif not may_come:
+                return
 
     def register_result_handler(self, request_id: str, callback: Callable[[Any], None]) -> None:
         """Have the running event loop call `callback` with each result of a request, instead of queueing it."""
@@ -267,8 +273,9 @@ class RowBatchingManager:
         if cancelled:
             self._waiting = [state for state in self._waiting if state.request_id not in cancelled]
             # Further sequences of a request (`num_return_sequences`) are its children.
-            running = (state.request_id for state in self.batch.states)
-            self.batch.leave(cancelled | {name for name in running if name.partition("__child#")[0] in cancelled})
+            known = {*(state.request_id for state in self.batch.states), *self._results.expected()}
+            cancelled |= {name for name in known if name.partition(CHILD)[0] in cancelled}
+            self.batch.leave(cancelled)
             self._results.forget(cancelled)
 
     def _advance(self) -> None:

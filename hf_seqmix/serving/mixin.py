@@ -4,10 +4,13 @@ from typing import Any
 
 import torch
 from transformers import ContinuousBatchingConfig, ContinuousMixin, GenerationConfig
+from transformers.utils import logging
 
 from .manager import RowBatchingManager
 
 __all__ = ["RowBatchingMixin"]
+
+logger = logging.get_logger(__name__)
 
 
 class RowBatchingMixin(ContinuousMixin):
@@ -23,7 +26,7 @@ class RowBatchingMixin(ContinuousMixin):
         continuous_batching_config: ContinuousBatchingConfig | None = None,
         workload_hints: Any = None,
     ) -> Any:
-        """Return a `RowBatchingManager`, or the one that was kept for the next session.
+        """Return a `RowBatchingManager`, or the one that was kept for the next session, with its own configurations.
 
         Args:
             generation_config: how tokens are chosen; the model's own by default.
@@ -32,6 +35,11 @@ class RowBatchingMixin(ContinuousMixin):
         """
         kept = getattr(self, "_cached_continuous_batching_manager", None)
         if kept is not None:
+            if generation_config not in (None, kept.generation_config):
+                logger.warning(
+                    "the manager that was kept for this session has the configuration it was made with: call "
+                    "destroy_cached_continuous_batching_manager() for one with that given here."
+                )
             return kept
         return RowBatchingManager(self, generation_config or self.generation_config, continuous_batching_config)
 

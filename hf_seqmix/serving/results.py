@@ -3,8 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from transformers.generation.continuous_batching import RequestState, RequestStatus
@@ -24,7 +23,7 @@ class ResultQueue:
     def __init__(self) -> None:
         self._results: list[Any] = []
         self._handlers: dict[str, tuple[Callable[[Any], None], asyncio.AbstractEventLoop]] = {}
-        self._followers: list[tuple[str, threading.Event]] = []
+        self._open: set[str] = set()
         self._ready = threading.Condition()
 
     def deliver(self, states: Sequence[RequestState]) -> None:
@@ -34,6 +33,8 @@ class ResultQueue:
             if not (ended or state.streaming):
                 continue
             with self._ready:
+                if ended:
+                    self._open.discard(state.request_id)
                 handler = self._handlers.get(state.request_id)
                 if handler is None:
                     self._results.append(state.to_generation_output())
@@ -78,24 +79,25 @@ class ResultQueue:
                 self._handlers[request_id] = handler
 
     def forget(self, request_ids: Collection[str]) -> None:
-        """Drop the handlers of requests that will have no result, and tell those who follow them."""
+        """Drop the handlers of requests that will have no further result."""
         with self._ready:
             self._handlers = {name: entry for name, entry in self._handlers.items() if name not in request_ids}
-            for name, forgotten in self._followers:
-                if name in request_ids:
-                    forgotten.set()
+            self._open.difference_update(request_ids)
 
-    @contextmanager
-    def following(self, request_id: str) -> Iterator[threading.Event]:
-        """Yield what is set where the request will have no further result."""
-        follower = (request_id, threading.Event())
+    def expect(self, request_ids: Collection[str]) -> None:
+        """Note requests that will have results."""
         with self._ready:
-            self._followers.append(follower)
-        try:
-            yield follower[1]
-        finally:
-            with self._ready:
-                self._followers.remove(follower)
+            self._open.update(request_ids)
+
+    def expected(self) -> list[str]:
+        """Return the requests that have not ended."""
+        with self._ready:
+            return list(self._open)
+
+    def may_come(self, request_id: str) -> bool:
+        """Return whether a request is one that has not ended."""
+        with self._ready:
+            return request_id in self._open
 
 
 def _hand_over(handler: tuple[Callable[[Any], None], asyncio.AbstractEventLoop], result: Any) -> bool:

@@ -33,7 +33,7 @@ def blocks(tokenizer: Any, text: str, length: int) -> Dataset:
     Raises:
         ValueError: the text has fewer tokens than one row.
     """
-    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     rows = [ids[start : start + length] for start in range(0, len(ids) - length + 1, length)]
     if not rows:
         raise ValueError(f"the text has {len(ids)} tokens; give a text of at least {length}, or a smaller --length.")
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     tokenizer = AutoTokenizer.from_pretrained(arguments.checkpoint)
     base = AutoModelForCausalLM.from_pretrained(arguments.checkpoint, dtype=torch.float32)
     length = arguments.length or base.config.max_position_embeddings
-    rows = blocks(tokenizer, Path(arguments.train_file).read_text(encoding="utf-8"), length)
+    rows = blocks(tokenizer, Path(arguments.train_file).read_text(encoding="utf-8-sig"), length)
     targets = arguments.target_modules
     config = LoraConfig(
         r=arguments.rank,

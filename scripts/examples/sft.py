@@ -74,7 +74,7 @@ def load_examples(train_file: str | None) -> Dataset:
         except DatasetGenerationError as error:
             reason = str(error.__cause__ or error).strip().partition("\n")[0].rstrip(".")
             raise ValueError(f"{train_file} could not be read as JSON lines: {reason}.") from error
-        if not {"messages", "prompt", "text"} & set(examples.column_names):
+        if not any(form <= set(examples.column_names) for form in ({"messages"}, {"text"}, {"prompt", "completion"})):
             raise ValueError(
                 f"{train_file} has the fields {', '.join(examples.column_names)}; give messages, text, or prompt and "
                 "completion."

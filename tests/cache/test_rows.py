@@ -226,3 +226,34 @@ def test_a_history_takes_gradients():
         keys, _ = layer.update(part, part[..., :0])
     keys.square().sum().backward()
     assert torch.equal(x.grad, 2 * x.detach())
+
+
+@pytest.mark.parametrize("make", [of_all_layers, convolved, with_pairs], ids=lambda make: make.__name__)
+def test_other_numbers_of_rows_are_refused(make):
+    model = make().eval()
+    cache = DynamicCache(config=model.config)
+    for _ in range(2):
+        model(torch.randint(1, VOCAB, (2, 3)), past_key_values=cache)
+    with pytest.raises(ValueError, match="3 rows cannot continue a cache of 2 rows: give as many rows"):
+        model(torch.randint(1, VOCAB, (3, 1)), past_key_values=cache)
+
+
+@pytest.mark.parametrize("mixer", ["ipa", "poly_transformer", "short_conv"])
+def test_each_layer_refuses_other_numbers_of_rows(mixer):
+    own = {"ipa": {"num_centers": 4}, "poly_transformer": {"num_attention_heads": 2}, "short_conv": {"taps": 3}}
+    config = SeqMixHybridConfig(**SMALL, mixer_types=[mixer], mixer_configs={mixer: own[mixer]})
+    model = SeqMixHybridForCausalLM(config).eval()
+    cache = DynamicCache(config=model.config)
+    model(torch.randint(1, VOCAB, (2, 3)), past_key_values=cache)
+    with pytest.raises(ValueError, match="1 rows cannot continue a cache of 2 rows: give as many rows"):
+        model(torch.randint(1, VOCAB, (1, 1)), past_key_values=cache)
+
+
+@pytest.mark.parametrize("make", [of_all_layers, convolved, with_pairs], ids=lambda make: make.__name__)
+def test_a_crop_of_an_empty_cache_does_nothing(make):
+    model = make()
+    cache = DynamicCache(config=model.config)
+    cache.crop(-3)
+    assert cache.get_seq_length() == 0
+    model(torch.randint(1, VOCAB, (2, 3)), past_key_values=cache)
+    assert cache.get_seq_length() == 3

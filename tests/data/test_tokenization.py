@@ -112,6 +112,13 @@ def test_a_pretrained_folder(bpe, tmp_path: Path) -> None:
     assert build_tokenizer(str(tmp_path)).get_vocab() == bpe.get_vocab()
 
 
+@pytest.mark.parametrize("content", ['{"a": 1}', "", "[]", '{"model": 3}'])
+def test_a_damaged_folder(tmp_path: Path, content: str) -> None:
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(ValueError, match=r"gave no tokenizer: .*\S.* Allowed are 'byte'"):
+        build_tokenizer(str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [

@@ -366,3 +366,43 @@ def test_a_manager_is_kept_for_the_next_session(small):
     assert [o.generated_tokens for o in outputs.values()] == [alone(small, [3, 4], 5)]
     small.destroy_cached_continuous_batching_manager()
     assert small.init_continuous_batching() is not kept and not kept.is_running()
+
+
+def test_reading_a_request_ends_where_nothing_will_come(small):
+    manager = small.init_continuous_batching(GREEDY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(manager.batch, "step", lambda: [])  # nothing ever ends
+        manager.start()
+        name = manager.add_request([1, 2], max_new_tokens=30)
+        reading = manager.request_id_iter(name)
+        manager.cancel_request(name)
+        while manager.batch.states or manager._results.may_come(name):
+            time.sleep(0.01)
+        assert list(reading) == list(manager.request_id_iter(name)) == list(manager.request_id_iter("unknown")) == []
+        manager.stop(hard_stop=True)
+
+
+def test_a_request_that_was_read_to_its_end_is_not_waited_for(small):
+    with small.continuous_batching_context_manager(GREEDY) as manager:
+        name = manager.add_request([1, 2])
+        assert len(list(manager.request_id_iter(name))) == 1
+        assert list(manager.request_id_iter(name)) == []
+
+
+def test_a_prompt_that_leaves_no_room_fails_alone(small):
+    config = GenerationConfig(do_sample=False, eos_token_id=-1, max_length=4)
+    with small.continuous_batching_context_manager(config) as manager:
+        long, short = collect(manager, [manager.add_request([1, 2, 3, 4, 5]), manager.add_request([1, 2])])
+    assert "the prompt has 5 tokens, which leaves 0 to generate: give a shorter prompt" in long.error
+    assert short.error is None and len(short.generated_tokens) == 2
+
+
+def test_a_manager_that_was_kept_says_that_its_configuration_stays(small, caplog):
+    kept = small.init_continuous_batching(GREEDY)
+    kept.stop(keep_for_next_session=True)
+    try:
+        assert small.init_continuous_batching() is small.init_continuous_batching(GREEDY) is kept and not caplog.text
+        assert small.init_continuous_batching(GenerationConfig(max_new_tokens=2)) is kept
+        assert "call destroy_cached_continuous_batching_manager() for one with that given here" in caplog.text
+    finally:
+        small.destroy_cached_continuous_batching_manager()

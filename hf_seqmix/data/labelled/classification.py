@@ -93,11 +93,11 @@ class Classification:
         return {"problem_type": self.problem_type, **label_fields(self.label_names)}
 
     def has_labels(self, split: datasets.Dataset) -> bool:
-        """Return whether the split can be scored: hidden labels are a missing column, empty, or -1."""
+        """Return whether the split can be scored: hidden labels are no column, empty, or -1 that is no label."""
         if any(column not in split.column_names for column in self.label_columns):
             return False
-        first = split[self.label_columns[0]]
-        return not all(label is None or label == "" or label == -1 for label in first)
+        hidden = [None, ""] if "-1" in self.label_names else [None, "", -1]
+        return any(label not in hidden for label in split[self.label_columns[0]])
 
     def add_labels(self, encoded: datasets.Dataset, split: datasets.Dataset, name: str) -> datasets.Dataset:
         """Return the encoded split with a column `labels`, if `split` has labels."""

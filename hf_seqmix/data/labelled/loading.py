@@ -197,21 +197,36 @@ def _holds_articles(feature: Any) -> bool:
 
 
 def _flatten_squad(split: datasets.Dataset) -> datasets.Dataset:
-    """Turn rows of the files of SQuAD (one an article, or one in all) into rows of one question each."""
+    """Turn rows of the files of SQuAD (one an article, or one in all) into rows of one question each.
+
+    Files to predict for have no answers, and no column of that name then.
+
+    Raises:
+        ValueError: a question has no `id` or no text, or only some have answers.
+    """
     articles = [article for row in split for article in row.get("data", [row])]
-    rows = [
-        {
-            "id": question["id"],
-            "title": article.get("title", ""),
-            "context": paragraph["context"],
-            "question": question["question"],
-            "answers": {
-                "text": [answer["text"] for answer in question["answers"]],
-                "answer_start": [answer["answer_start"] for answer in question["answers"]],
-            },
-        }
-        for article in articles
-        for paragraph in article["paragraphs"]
-        for question in paragraph["qas"]
-    ]
+    rows = []
+    for article in articles:
+        for paragraph in article["paragraphs"]:
+            for question in paragraph["qas"]:
+                missing = [field for field in ("id", "question") if question.get(field) is None]
+                if missing:
+                    raise ValueError(f"a question has no {' and no '.join(missing)}: {question!r}.")
+                row = {
+                    "id": question["id"],
+                    "title": article.get("title", ""),
+                    "context": paragraph["context"],
+                    "question": question["question"],
+                }
+                if question.get("answers") is not None:
+                    row["answers"] = {
+                        part: [answer[part] for answer in question["answers"]] for part in ("text", "answer_start")
+                    }
+                rows.append(row)
+    without = [row["id"] for row in rows if "answers" not in row]
+    if 0 < len(without) < len(rows):
+        raise ValueError(
+            f"{len(without)} of {len(rows)} questions have no answers, the first is {without[0]!r}: an empty list "
+            "stands for a question without an answer."
+        )
     return datasets.Dataset.from_list(rows)

@@ -60,8 +60,8 @@ class QuestionAnswering:
         return {}
 
     def has_labels(self, split: datasets.Dataset) -> bool:
-        """Return whether the split can be scored."""
-        return "answers" in split.column_names
+        """Return whether the split can be scored: hidden answers are a missing column, or None in all rows."""
+        return "answers" in split.column_names and any(answers is not None for answers in split["answers"])
 
     def texts(self, split: datasets.Dataset) -> Iterator[str]:
         """Yield all texts of the split, to learn a vocabulary from."""
@@ -109,6 +109,7 @@ class QuestionAnswering:
     def references(self, split: datasets.Dataset, name: str) -> list[list[str]]:
         """Return the accepted answers of each question; none where there is no answer."""
         require_columns(split, self.columns, name)
+        require_values(split, self.columns[2:], name, "answers")
         return [list(answers["text"]) for answers in split["answers"]]
 
     def predictions(
@@ -189,6 +190,9 @@ def _encode_questions(
 
 def _check_answer(answers: dict[str, list[Any]], context: str, place: str) -> None:
     """Raise a `ValueError` if the first answer is not where it is said to be, case and kinds of spaces aside."""
+    texts, starts = (answers.get(part) for part in ("text", "answer_start"))
+    if texts is None or starts is None or len(texts) != len(starts):
+        raise ValueError(f"{place}: answers {answers!r} must have as many answer_start as text.")
     if not answers["text"]:
         return
     text, start = answers["text"][0], answers["answer_start"][0]
@@ -216,7 +220,9 @@ def _with_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[Ids, l
     Where the tokenizer does not give offsets, a token has the characters of its whole word.
     """
     if tokenizer.is_fast:
-        encoding = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        encoding = tokenizer(
+            text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
+        )
         return encoding["input_ids"], [tuple(pair) for pair in encoding["offset_mapping"]]
     [ids] = tokenize(tokenizer, [text])
     pieces = list(re.finditer(r"\w+|\W", text))

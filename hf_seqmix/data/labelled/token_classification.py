@@ -55,8 +55,11 @@ class TokenClassification:
         return label_fields(self.label_names)
 
     def has_labels(self, split: datasets.Dataset) -> bool:
-        """Return whether the split can be scored."""
-        return self.label_column in split.column_names
+        """Return whether the split can be scored: hidden labels are a missing column, or None or -1 in all rows."""
+        if self.label_column not in split.column_names:
+            return False
+        hidden = (None,) if "-1" in self.label_names else (None, -1)
+        return any(label not in hidden for row in split[self.label_column] for label in row or ())
 
     def texts(self, split: datasets.Dataset) -> Iterator[str]:
         """Yield all texts of the split, to learn a vocabulary from."""
@@ -115,6 +118,7 @@ class TokenClassification:
 
     def _ids(self, split: datasets.Dataset, name: str) -> list[Ids]:
         require_columns(split, [self.words_column, self.label_column], name)
+        require_values(split, [self.words_column, self.label_column], name, "list")
         inner = getattr(split.features[self.label_column], "feature", None)
         ids = {label: index for index, label in enumerate(self.label_names)}
         result = []

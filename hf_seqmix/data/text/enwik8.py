@@ -26,7 +26,7 @@ def load_enwik8(
         ValueError: there is no such file, a size is not positive, the file leaves nothing for the test, or the file is
             not UTF-8.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     if not path.is_file():
         raise ValueError(f"there is no file {path}. Give the uncompressed enwik8, or the head of it.")
     if min(train_bytes, validation_bytes) < 1:

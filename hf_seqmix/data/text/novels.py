@@ -26,7 +26,7 @@ def load_novels(folder: str | Path) -> datasets.DatasetDict:
         ValueError: there are fewer than three books, or a book is empty, not UTF-8, or has only one of the two lines
             of Project Gutenberg.
     """
-    folder = Path(folder)
+    folder = Path(folder).expanduser()
     paths = sorted(folder.glob("*.txt"))
     if len(paths) < 3:
         raise ValueError(

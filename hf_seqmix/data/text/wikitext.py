@@ -6,7 +6,7 @@ from pathlib import Path
 
 import datasets
 
-from ..local_files import is_local
+from ..local_files import check_file, is_local
 from .corpora import load_from_hub
 
 __all__ = ["load_wikitext", "wikitext_articles"]
@@ -27,9 +27,9 @@ def load_wikitext(source: str | Path) -> datasets.DatasetDict:
             such as `"Salesforce/wikitext:wikitext-103-raw-v1"`, whose rows are lines.
 
     Raises:
-        ValueError: the files are missing or hold no article, or the Hub cannot be reached.
+        ValueError: the files are missing, are not UTF-8 or hold no article, or the Hub cannot be reached.
     """
-    folder = Path(source)
+    folder = Path(source).expanduser()
     if folder.is_dir():
         texts = {"train": _read(folder, "train"), "validation": _read(folder, "valid"), "test": _read(folder, "test")}
     else:
@@ -63,7 +63,8 @@ def _read(folder: Path, split: str) -> str:
             f"{folder} has {len(found)} files wiki.{split}.*; WikiText has one, such as wiki.{split}.tokens or"
             f" wiki.{split}.raw."
         )
-    return found[0].read_text(encoding="utf-8")
+    check_file(found[0], binary=False)
+    return found[0].read_text(encoding="utf-8-sig")
 
 
 def _of_hub(source: str) -> dict[str, str]:

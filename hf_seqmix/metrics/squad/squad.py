@@ -13,7 +13,8 @@ class Squad(base.BaseMetric):
 
     Exact match is the share of predicted answers that equal a true one, after lower-casing and removing punctuation,
     articles and extra spaces. F1 is the mean over questions of the best harmonic mean of precision and recall of the
-    answer's words. A question without an answer is answered right by the empty string and by nothing else.
+    answer's words. A question without an answer is answered right by what is empty
+    once articles and punctuation are removed, and by nothing else.
 
     Args:
         predictions (list of str): one answer per question, empty for "there is no answer".

@@ -140,3 +140,39 @@ def test_a_column_may_be_called_paragraphs(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"paragraphs": ["x", "y"], "text": "a", "label": 0}\n')
     assert set(load_labelled({"train": path})["train"].column_names) == {"paragraphs", "text", "label"}
+
+
+def squad(*questions):
+    paragraphs = [{"context": "Paris is in France.", "qas": list(questions)}]
+    return json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]})
+
+
+def test_squad_files_to_predict_for(load):
+    rows = load("squad.json", squad({"id": "1", "question": "Where?"}, {"id": "2", "question": "Who?"}))
+    assert rows["id"][:] == ["1", "2"] and "answers" not in rows.column_names
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"id": "2", "question": "Who?"}, "1 of 2 questions have no answers, the first is '2'"),
+        ({"question": "Who?", "answers": []}, "a question has no id: "),
+    ],
+)
+def test_squad_files_with_gaps(load, second, message):
+    with pytest.raises(ValueError, match=message):
+        load("squad.json", squad({"id": "1", "question": "Where?", "answers": []}, second))
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ("text,label,label\na,0,1\n", {}, "several columns named 'label'"),
+        ("text,label\nb\n", {}, "rows of .* have 1 fields and 2 columns: give a field for each"),
+        ("x,1\n", {"header": False, "columns": ["a", "b", "c"]}, "have 2 fields and 3 columns"),
+        ("text,label\n", {}, "has no rows below its header"),
+    ],
+)
+def test_tables_whose_columns_do_not_fit(load, content, options, message):
+    with pytest.raises(ValueError, match=message):
+        load("a.csv", content, **options)

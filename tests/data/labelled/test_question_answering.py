@@ -147,3 +147,27 @@ def test_answers_of_another_form_are_refused(answers):
     train = Dataset.from_list([{"question": "q", "context": "x", "answers": answers}])
     with pytest.raises(ValueError, match="'answers' must hold, in each row, lists of text and of answer_start"):
         QuestionAnswering.from_data(train)
+
+
+def test_hidden_and_partly_hidden_answers(tokenizers):
+    task = QuestionAnswering(stride=15)
+    hidden = DATA.remove_columns("answers").add_column("answers", [None] * len(DATA))
+    assert not task.has_labels(hidden) and task.has_labels(DATA)
+    some = Dataset.from_dict({**EXAMPLES, "answers": [*EXAMPLES["answers"][:2], None]})
+    with pytest.raises(ValueError, match="1 rows of the validation data have no answers in column 'answers'"):
+        task.references(some, "validation")
+
+
+def test_answers_without_a_place_each(tokenizers):
+    wrong = {"text": ["Paris"], "answer_start": []}
+    data = Dataset.from_dict({**EXAMPLES, "answers": [*EXAMPLES["answers"][:1], wrong, EXAMPLES["answers"][2]]})
+    with pytest.raises(ValueError, match=r"row 1 of the training data .*as many answer_start as text"):
+        QuestionAnswering(stride=15).encode(data, tokenizers["bytes"], 200, "training")
+
+
+def test_special_tokens_spelled_out_in_a_context_are_text(tokenizers):
+    data = Dataset.from_dict(
+        {"question": ["a?"], "context": ["a [SEP] b"], "answers": [{"text": ["b"], "answer_start": [8]}]}
+    )
+    (ids,) = QuestionAnswering(stride=5).encode(data, tokenizers["bert"], 60, "training")["input_ids"]
+    assert ids.count(3) == 2  # those between and after the parts

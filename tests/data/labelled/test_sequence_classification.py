@@ -246,3 +246,8 @@ def test_special_tokens_that_a_text_spells_out_are_text():
     ids = task.encode(train, tokenizer, 32, "train")[0]["input_ids"]
     assert len(ids) == len("a</s>b<pad>c") + 1 and tokenizer.pad_token_id not in ids
     assert tokenizer.decode(ids[:-1]) == "a</s>b<pad>c"
+
+
+def test_minus_one_is_a_label_where_the_training_data_has_it():
+    task = SequenceClassification.from_data(table([-1, 1, 1]), ["text"], ["label"])
+    assert task.has_labels(table([-1, -1, -1])) and not task.has_labels(table([None, None, None]))

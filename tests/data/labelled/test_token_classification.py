@@ -93,3 +93,18 @@ def test_missing_words_and_labels_are_no_text_and_no_class(words, tags, message)
     with pytest.raises(ValueError, match=message):
         task = TokenClassification.from_data(train, "words", "tags")
         task.encode(train, build_tokenizer("byte"), 32, "train")
+
+
+@pytest.mark.parametrize("tags", [[None, None], [[-1], [-1, -1]], [None, [None, None]]])
+def test_hidden_labels(tokenizers, tags):
+    task = TokenClassification.from_data(table(), "tokens", "tags")
+    hidden = Dataset.from_dict({"tokens": [["a"], ["b", "c"]], "tags": tags})
+    assert not task.has_labels(hidden) and task.has_labels(table())
+    task.encode(hidden, tokenizers["bytes"], 40, "test")
+
+
+def test_labels_that_are_partly_missing():
+    task = TokenClassification.from_data(table(), "tokens", "tags")
+    some = Dataset.from_dict({"tokens": [["a"], ["b"]], "tags": [[TAGS[0][0]], None]})
+    with pytest.raises(ValueError, match="1 rows of the validation data have no list in column 'tags'"):
+        task.references(some, "validation")

@@ -235,7 +235,7 @@ def test_holding_out_nothing_or_everything_is_refused(texts: list[str], fraction
     [
         ("a.json", b'{"text": "a"}\n{"text": 3'),
         ("a.jsonl", b"hello"),
-        ("a.csv", b'text,b\n"a\nb,c\n'),
+        ("a.csv", b'text,b\na,"b\nc,d\n'),
         ("a.parquet", b"text"),
     ],
 )

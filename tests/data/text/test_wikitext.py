@@ -44,3 +44,12 @@ def test_rows_of_the_hub_give_the_text_of_the_files(monkeypatch):
 def test_a_folder_that_is_missing_is_no_name_of_the_hub(tmp_path):
     with pytest.raises(ValueError, match=r"there is no folder .*wiki"):
         load_wikitext(tmp_path / "wiki")
+
+
+def test_files_that_are_not_utf8_are_named(tmp_path):
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"wiki.{split}.raw").write_text("\ufeff" + FIRST, encoding="utf-8")
+    assert list(load_wikitext(tmp_path)["train"]["text"]) == [FIRST]
+    (tmp_path / "wiki.valid.raw").write_bytes(FIRST.encode() + b"\xe9")
+    with pytest.raises(ValueError, match=r"wiki\.valid\.raw is not UTF-8: .* at byte"):
+        load_wikitext(tmp_path)
