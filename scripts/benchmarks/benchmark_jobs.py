@@ -115,8 +115,9 @@ def make_run(task: str, *recipes: Mapping[str, Mapping[str, Any]], arguments: ar
 def contents_of(run: Run) -> dict[str, str | None]:
     """Return digests of the files and folders of this machine that a run names."""
     found: dict[str, str | None] = {}
-    for name in ("dataset", "train_file", "validation_file"):
-        paths = run.data.get(name) or []
+    named = {name: run.data.get(name) for name in ("dataset", "train_file", "validation_file")}
+    for name, given in {**named, "config_file": run.model.get("config_file")}.items():
+        paths = given or []
         for path in map(Path, [paths] if isinstance(paths, str) else paths):
             files = sorted(path.iterdir()) if path.is_dir() else [path]
             found |= {f"{name} {file.name}": file_digest(file) for file in files if file.is_file()}

@@ -23,7 +23,7 @@ from .benchmark_results import Report, keep_test_bytes, write_report
 from .benchmark_training import check_jobs, train_all, training_arguments
 from .equal_seconds import timings_table, updates_in
 from .recipes_report import CHOSEN_BY, LONGER, PLAIN, best_factor, describe
-from .recipes_variants import check_variants, parse_variants, refuse_fixed, sections_of, training_names
+from .recipes_variants import check_variants, parse_variants, refuse_fixed, refuse_hidden, sections_of, training_names
 
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
@@ -109,6 +109,7 @@ def run_recipes(arguments: argparse.Namespace) -> Report:
     if arguments.test_bytes is not None and arguments.test_bytes < 0:
         raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
     refuse_fixed(arguments, "give rates in the recipe or in a --variant, and the length with --max-seconds")
+    refuse_hidden(arguments, variants)
     models = {path.stem: read_recipe(path) for path in arguments.recipes}
     if len(models) < len(arguments.recipes):
         raise ValueError("two recipes have one name, by which results tell models apart: rename one.")
@@ -219,7 +220,8 @@ def make_job(
     every = 1 / arguments.evaluations
     # The script itself evaluates at the end.
     strategy = "steps" if arguments.evaluations > 1 else "no"
-    length: dict[str, Any] = {"eval_strategy": strategy, "eval_steps": every, "save_steps": every}
+    # A share of the run is below 1: 1 would be every update.
+    length: dict[str, Any] = {"eval_strategy": strategy, "eval_steps": every, "save_steps": min(every, 0.5)}
     if updates is None:
         length["max_seconds"] = seconds
     else:
@@ -238,7 +240,7 @@ def make_job(
     }
     name = f"{case_name(model, variant)}/factor-{factor:g}/seed-{seed}"
     probe = functools.partial(score_test, max_bytes=test_bytes_of(arguments))
-    return Job(name, "pretrain.py", run, labels, contents=contents_of(run), probe=probe)
+    return Job(name, "pretrain.py", run, labels, updates, contents=contents_of(run), probe=probe)
 
 
 def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:

@@ -155,6 +155,8 @@ def _check(arguments: argparse.Namespace) -> None:
     for option, value in positive.items():
         if value is not None and value < 1:
             raise ValueError(f"{option} must be positive; given {value}.")
+    if arguments.seconds is not None and arguments.seconds <= 0:
+        raise ValueError(f"--seconds must be positive; given {arguments.seconds:g}.")
     if min(arguments.lengths or [2]) < 2:
         raise ValueError(f"--lengths must be at least 2; given {min(arguments.lengths)}.")
 
@@ -169,6 +171,9 @@ def read_tasks(paths: Sequence[Path], families: Sequence[str] | None = None) -> 
     results = [result for result in read_results(paths) if result.task in NUM_LABELS]
     accuracies = [r for r in select(results, metric="accuracy", kind="measured") if r.run is not None]
     if families is not None:
+        known = sorted({result.model for result in accuracies})
+        if unknown := [name for name in families if accuracies and name not in known]:
+            raise ValueError(f"--families names {', '.join(unknown)}; the files have {', '.join(known)}.")
         accuracies = [result for result in accuracies if result.model in families]
     if not accuracies:
         raise ValueError(
@@ -248,7 +253,7 @@ def join(found: FinishedTask, measured: Sequence[Result], reference: str) -> lis
     for result in select(measured, metric="ms"):
         if result.value is not None:
             derived = {"updates_per_second": 1e3 / result.value}
-            reference_ms = base[result.get("length")]
+            reference_ms = base.get(result.get("length"))
             if reference_ms is not None:
                 derived["times_as_fast"] = reference_ms / result.value
             results += [dataclasses.replace(result, metric=name, value=value) for name, value in derived.items()]

@@ -65,7 +65,7 @@ def language_job(
         "warmup_steps": recipe["training"]["warmup_steps"],
         "eval_strategy": "steps" if arguments.evaluations > 1 else "no",
         "eval_steps": every,
-        "save_steps": every,
+        "save_steps": min(every, 0.5),  # a share of the run; 1 would be every update
     }
     data = given | ({"max_eval_blocks": 4} if arguments.size == "fast" else {})
     task = LANGUAGE[arguments.objective]

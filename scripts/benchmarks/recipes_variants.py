@@ -35,6 +35,20 @@ def parse_variants(given: Sequence[Sequence[str]]) -> dict[str, dict[str, Any]]:
     return variants
 
 
+def refuse_hidden(arguments: argparse.Namespace, variants: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse what the command line says for every run where the benchmark or a variant says it, too: it would win.
+
+    Raises:
+        ValueError: there is such a field.
+    """
+    for option, given in (("--training", arguments.training), ("--config-overrides", arguments.config_overrides)):
+        fields = parse_overrides(given or [])
+        for name, own in {"the benchmark itself": dict.fromkeys(OWN), **variants}.items():
+            if both := [field for field in own if field in fields]:
+                who = name if name not in variants else f"the variant {name}"
+                raise ValueError(f"{option} says {', '.join(both)} for every run, and {who} says it: leave one out.")
+
+
 def refuse_fixed(arguments: argparse.Namespace, instead: str) -> None:
     """Refuse rates and lengths in `--training` of a benchmark that sweeps the former and gives the latter.
 

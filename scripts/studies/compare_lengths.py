@@ -194,7 +194,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     given_tokens = [option for name, option in EQUAL_TOKENS.items() if getattr(arguments, name) is not None]
     shown = argparse.Namespace(**vars(arguments) | {n: v for n, v in filled.items() if n not in given_tokens})
     batch = f"{arguments.batch_tokens} tokens" if arguments.batch_tokens else f"{options.batch_size} sequences"
-    title = f"{options.steps} updates of {batch}, {options.threads} CPU thread(s); "
+    title = f"{options.steps} updates of {batch}, {options.threads} CPU thread(s), step times by AdamW in float32; "
     title += "differences from the first model are of runs of the same seed, mean and standard deviation"
     inner = dict.fromkeys(("by_seed_percent", "by_seed_recall_gap", "by_seed_other_gap"), ("seed",))
     kept = row_results(rows, "lm-causal", "model", inner=inner, setting=("length",))

@@ -116,4 +116,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"with muon, hidden matrices have {MUON_FACTOR} times the learning rate",
     )
     parser.add_argument("--bf16", nargs="?", const=True, default=False, choices=[True, "auto"], help="see pretrain.py")
-    parser.add_argument("--time-budget", type=float, help="minutes; no run begins that would end later")
+    parser.add_argument(
+        "--time-budget",
+        type=float,
+        help="minutes, of each length where there are several; no run begins that would end later",
+    )

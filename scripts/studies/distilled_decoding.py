@@ -10,6 +10,7 @@ Writes tables, results, and a plot of singular values, orders and perplexities.
 """
 
 import argparse
+import itertools
 import logging
 import sys
 import time
@@ -218,7 +219,7 @@ def plot(
     """Draw a row a checkpoint: singular values, orders over tolerances, changes of perplexity over tolerances."""
     with draw_grid(path, 15, 3.4 * len(values), len(values), 3) as (figure, panels):
         for (name, by_taps), (left, middle, right) in zip(values.items(), panels, strict=True):
-            dashes = dict(zip(by_taps, ("-", "--", ":", "-."), strict=False))
+            dashes = dict(zip(by_taps, itertools.cycle(("-", "--", ":", "-.")), strict=False))
             for taps, by_layer in by_taps.items():
                 for layer, sigma in by_layer.items():
                     label, style = f"layer {layer}, {taps} exact taps", line(layer) | {"linestyle": dashes[taps]}

@@ -110,7 +110,7 @@ class SeqMixHybridConfig(SeqMixConfig):
             self.num_hidden_layers = 7 if self.mixer_types is None else len(self.mixer_types)
         if self.mixer_types is None:
             self.mixer_types = ["attention"]
-        if self.mixer_types and self.num_hidden_layers % len(self.mixer_types) == 0:
+        if self.mixer_types and self.num_hidden_layers > 0 and self.num_hidden_layers % len(self.mixer_types) == 0:
             self.mixer_types = self.mixer_types * (self.num_hidden_layers // len(self.mixer_types))
         # A file says what a later version may take for something else.
         self.mixer_configs = _with_fields_added_later(

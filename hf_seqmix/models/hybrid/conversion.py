@@ -106,7 +106,12 @@ def replace_mixers(
     config = hybrid.config
     assert isinstance(config, SeqMixHybridConfig)
     before = config.layer_mixers
-    if unknown := [place for place in replacements if place not in {*before, *range(len(before))}]:
+    if not isinstance(replacements, Mapping) or not all(isinstance(name, str) for name in replacements.values()):
+        raise ValueError(
+            f"replacements is {replacements!r}; it must map a mixer, or the number of a layer, to the name of a mixer."
+        )
+    places = {*before, *range(len(before))}
+    if unknown := [place for place in replacements if isinstance(place, bool) or place not in places]:
         raise ValueError(
             f"replacements names {', '.join(map(repr, unknown))}, but the layers are {', '.join(before)}: name a "
             f"mixer among them, or a layer from 0 to {len(before) - 1}."

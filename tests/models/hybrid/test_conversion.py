@@ -235,6 +235,9 @@ def test_mixers_of_a_family_can_be_replaced():
         ({}, "every layer would stay as it is"),
         ({"tnn": "mamba"}, "mixer_types names 'mamba'"),
         ({"tnn": "ski_tnn"}, "a SKI-TNN is bidirectional"),
+        (["tnn"], r"replacements is \['tnn'\]; it must map a mixer, or the number of a layer, to the name of a mixer"),
+        ({0: None}, r"replacements is {0: None}; it must map"),
+        ({True: "tnn"}, "names True, but the layers are tnn, attention"),
     ],
 )
 def test_replacements_that_make_no_sense(replacements, message):

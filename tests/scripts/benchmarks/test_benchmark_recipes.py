@@ -341,6 +341,7 @@ def test_evaluations_of_a_training_can_be_fewer(
     script.main(command(recipe, tmp_path / "out", "--max-seconds", "9", "--evaluations", str(evaluations)))
     for job in trained:
         assert (job.run.training["eval_strategy"], job.run.training["eval_steps"]) == (strategy, 1 / evaluations)
+        assert job.run.training["save_steps"] == min(1 / evaluations, 0.5)  # 1 would be every update
 
 
 @pytest.mark.parametrize(
@@ -357,6 +358,15 @@ def test_evaluations_of_a_training_can_be_fewer(
         (["--max-seconds", "-1"], "--max-seconds must be positive"),
         (["--training", "learning_rate=1e-3"], "--training says learning_rate, which would be the same"),
         (["--training", "use_cpu=true", "max_steps=5"], "--training says max_steps"),
+        (["--training", "save_steps=5"], "--training says save_steps for every run, and the benchmark itself says it"),
+        (
+            ["--variant", "a", "weight_decay=0.3", "--training", "weight_decay=0.1"],
+            "--training says weight_decay for every run, and the variant a says it: leave one out",
+        ),
+        (
+            ["--variant", "a", "decay=0.5", "--config-overrides", "decay=0.9"],
+            "--config-overrides says decay for every run, and the variant a says it",
+        ),
         (["--training", "use_cpus=true"], r"unknown key 'use_cpus'; did you mean use_cpu\?"),
         (["--training", "weight_decay=much"], "invalid float value: 'much'"),
         (["--config-overrides", "hiden_size=3"], r"no field 'hiden_size'; did you mean hidden_size\?"),
