@@ -111,7 +111,8 @@ def iter_language_model_scores(
 
     with in_evaluation(model):
         if check_causality:
-            refuse_future(model, max(documents, key=len))
+            # No more tokens than are scored at once: a model may have learned positions for these alone.
+            refuse_future(model, max(documents, key=len), max(1, min(8, max(context_lengths) // 2)))
         for length in context_lengths:
             yield _score(model, documents, length, stride or length, batch_size, sizes, progress)
 

@@ -176,7 +176,7 @@ def score_pairs(
     if vocabulary is not None:
         refuse_other_tokenizer(max(int(ids.max()) for ids in documents if len(ids)), vocabulary)
     if check_causality:
-        refuse_future(model, max(documents, key=len))
+        refuse_future(model, max(documents, key=len), max(1, min(8, longest // 2)))
     batch_size = batch_size or max(1, TOKENS_PER_BATCH // longest)
     size = len(COUNT_EDGES) - 1, len(DISTANCE_EDGES) - 1
     nll, num_tokens = np.zeros(size), np.zeros(size, dtype=np.int64)

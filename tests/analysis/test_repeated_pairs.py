@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers import ByT5Tokenizer, OPTConfig, OPTForCausalLM
 from transformers.modeling_outputs import CausalLMOutput
 
 from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM
+from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.repeated_pairs import Bounds, PairCounts, PairScore, pair_distances, recall_gap, score_pairs
 
 VOCABULARY = 7
@@ -138,3 +140,18 @@ def test_bad_input_is_refused() -> None:
         score_pairs(PolyTransformerForCausalLM(config), [np.asarray([1, 4])], counts, context_length=4)
     with pytest.raises(ValueError, match="no document has two tokens"):
         score_pairs(copier(), [np.asarray([1])], counts, context_length=4)
+
+
+def test_a_model_with_few_learned_positions_is_scored() -> None:
+    """The check for causality reads no more tokens than are scored at once."""
+    config = OPTConfig(
+        vocab_size=9, hidden_size=8, word_embed_proj_dim=8, ffn_dim=8, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=5,
+    )  # fmt: skip
+    model, ids = OPTForCausalLM(config), np.arange(12) % 9
+    scores = score_pairs(model, [ids], PairCounts.of([ids]), context_length=5, progress=False)
+    assert sum(score.num_tokens for score in scores) == 11
+    text, lengths = "a text of some letters", [5]
+    config.vocab_size = len(ByT5Tokenizer())
+    score = evaluate_language_model(OPTForCausalLM(config), ByT5Tokenizer(), [text], context_lengths=lengths)
+    assert score[0].nll > 0
