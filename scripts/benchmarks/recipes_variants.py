@@ -43,9 +43,9 @@ def refuse_hidden(arguments: argparse.Namespace, variants: Mapping[str, Mapping[
     """
     for option, given in (("--training", arguments.training), ("--config-overrides", arguments.config_overrides)):
         fields = parse_overrides(given or [])
-        for name, own in {"the benchmark itself": dict.fromkeys(OWN), **variants}.items():
-            if both := [field for field in own if field in fields]:
-                who = name if name not in variants else f"the variant {name}"
+        own = {"the benchmark itself": OWN, **{f"the variant {name}": [*said] for name, said in variants.items()}}
+        for who, said in own.items():
+            if both := [field for field in said if field in fields]:
                 raise ValueError(f"{option} says {', '.join(both)} for every run, and {who} says it: leave one out.")
 
 

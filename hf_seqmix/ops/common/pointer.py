@@ -4,6 +4,7 @@ Training with a copy head asks nothing else. Softmax, shares and their gradients
 places); here blocks of queries meet the places up to their own, and a backward pass computes the scores again.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -89,12 +90,14 @@ def _log_sum(scores: Tensor, counted: Tensor) -> Tensor:
 class _Blocks:
     """Cuts a problem whose queries stand at the last places into blocks, and makes the scores of each."""
 
-    def __init__(self, queries: Tensor, keys: Tensor, ids: Tensor, of_queries: Tensor | None, of_places: Any) -> None:
+    def __init__(
+        self, queries: Tensor, keys: Tensor, ids: Tensor, of_queries: Tensor | None, of_places: Tensor | None
+    ) -> None:
         self.queries, self.keys, self.ids = queries, keys, ids
         self.of_queries, self.of_places = of_queries, of_places
         self.scale = queries.shape[-1] ** -0.5
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[tuple[slice, slice, slice]]:
         """Yield rows, queries and places of each block: slices."""
         batch, number, _ = self.queries.shape
         places = self.keys.shape[1]
@@ -110,7 +113,7 @@ class _Blocks:
         """Return scores (rows, queries, places), minus infinity where a place is not seen."""
         scores = self.queries[rows, some] * self.scale @ self.keys[rows, seen].mT
         hidden = (self.ids[rows, seen] < 0).unsqueeze(1)
-        if self.of_queries is not None:
+        if self.of_queries is not None and self.of_places is not None:
             hidden = hidden | (self.of_queries[rows, some].unsqueeze(2) != self.of_places[rows, seen].unsqueeze(1))
         scores.masked_fill_(hidden, float("-inf"))
         # The last queries of a block end with the last places: the corner is a triangle.
@@ -159,7 +162,7 @@ class _PointerSums(torch.autograd.Function):
                 wanted = ids[rows, seen].unsqueeze(1) == targets[rows, some].unsqueeze(2)
                 found = (scores - log_found[rows, some]).masked_fill_(~wanted, float("-inf")).exp_()
                 gradient = scores.sub_(log_all[rows, some]).exp_().mul_(of_all[rows, some].unsqueeze(-1))
-                gradient.addcmul_(found, of_found[rows, some].unsqueeze(-1), value=1.0).mul_(blocks.scale)
+                gradient.addcmul_(found, of_found[rows, some].unsqueeze(-1)).mul_(blocks.scale)
                 dqueries[rows, some] = gradient @ keys[rows, seen]
                 dkeys[rows, seen] += gradient.mT @ queries[rows, some]
         return dqueries, dkeys, None, None, None, None
