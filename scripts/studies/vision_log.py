@@ -53,17 +53,22 @@ class Log:
             self._images = read_images(self.arguments, SeqMixImageProcessor(size=size))
         return self._images
 
-    def keep(self, run: Run, model: PreTrainedModel, scores: dict[str, float], images: Images, **setting: Any) -> None:
-        """Measure a model and write the results of its run.
+    def check(self, model: PreTrainedModel, images: Images) -> None:
+        """Measure a model with one image, before a training whose figures could not be measured.
 
         Raises:
-            ValueError: there are fewer images than were asked for.
+            ValueError: there are fewer images than were asked for, or no such layer, head or source.
         """
         if len(images.pixel_values) < self.measurement.images:
             raise ValueError(
                 f"--images is {self.measurement.images}, but only {len(images.pixel_values)} held-out images are "
                 "read: give fewer, or more --test-rows."
             )
+        for _ in measure(model.eval(), images.pixel_values, dataclasses.replace(self.measurement, images=1)):
+            pass
+
+    def keep(self, run: Run, model: PreTrainedModel, scores: dict[str, float], images: Images, **setting: Any) -> None:
+        """Measure a model and write the results of its run."""
         found: list[dict[str, Any]] = [
             {"metric": name, "value": value, "setting": {}} for name, value in scores.items()
         ]

@@ -149,6 +149,7 @@ def run_train(arguments: argparse.Namespace) -> Rows:
                 if log.read(run) is None:
                     splits = log.images()
                     model = shape.build(kind, size, splits["train"], seed)
+                    log.check(model, splits["test"])
                     train(model, splits["train"], training, seed)
                     scores = {"parameters": float(model.num_parameters())}
                     for split, images in splits.items():
@@ -189,6 +190,7 @@ def run_measure(arguments: argparse.Namespace) -> Rows:
             if model.main_input_name != "pixel_values":
                 raise ValueError(f"{name} is a {type(model).__name__}, which reads no images: give a model of images.")
             images = read_images(arguments, processor_of(name, model.config), ["test"])["test"]
+            log.check(model, images)
             log.keep(run, model, {"parameters": float(model.num_parameters())}, images)
         found = log.read(run)
         assert found is not None

@@ -128,7 +128,8 @@ def test_sizes_are_trained_fitted_and_kept(script, files, tmp_path, capsys, monk
     assert again[2]["sigma_1"] == pytest.approx(saved["vit", 0, 1], rel=1e-5)
 
 
-def test_wrong_input_is_refused(script, files, tmp_path):
+def test_wrong_input_is_refused_before_anything_is_trained(script, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(script, "train", None)
     run = ["--output-dir", str(tmp_path)]
     with pytest.raises(SystemExit, match="--sizes, --steps, --batch-size and --hidden-size must be at least 1"):
         script.main(["train", "--sizes", "0", *files, *run])
@@ -143,6 +144,10 @@ def test_wrong_input_is_refused(script, files, tmp_path):
         script.main(["measure", "--model", "a/best", "b/best", *files, *run])
     with pytest.raises(SystemExit, match=r"--images is 1000, but only .* held-out images are read"):
         script.main(["train", "--images", "1000", "--sizes", "1", "--steps", "1", *files, *run])
+    for option, message in (("--layers", "layer is 9, but the model has"), ("--head", "head is 9")):
+        for kind in ("attention", "vit"):
+            with pytest.raises(SystemExit, match=message):
+                script.main(["train", "--models", kind, "--sizes", "1", *files, *FEW, *SHAPE, option, "9", *run])
     with pytest.raises(SystemExit, match="which reads no images: give a model of images"):
         script.main(["measure", "--model", str(PATH.parents[2] / "model_cards" / "tnn-listops"), *files, *run])
 
