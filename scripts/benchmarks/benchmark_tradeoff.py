@@ -136,7 +136,12 @@ def run_tradeoff(arguments: argparse.Namespace) -> Report:
         report.results += join(found, measured, arguments.reference)
     if report.results:
         report.results += [baseline for found in tasks for baseline in found.baselines]
-    parts = [part for found in tasks for part in describe(arguments.output_dir, found, report.results)]
+    parts = []
+    for found in tasks:
+        alike = [other for other in tasks if (other.task, other.size) == (found.task, found.size)]
+        number = "" if found is alike[0] else f"-{alike.index(found) + 1}"  # another data set of one task
+        stem = f"{found.task}-{found.size}{number}"
+        parts += describe(arguments.output_dir, found, report.results, stem)
     if parts:
         parts.append(
             f"Accuracies are of the runs; time and memory of an update were measured side by side on "
@@ -262,13 +267,19 @@ def join(found: FinishedTask, measured: Sequence[Result], reference: str) -> lis
     return results
 
 
-def describe(folder: Path, found: FinishedTask, results: Sequence[Result]) -> list[str]:
-    """Return the table of a task, and plot accuracy over speed, and with several lengths costs over the length."""
+def describe(folder: Path, found: FinishedTask, results: Sequence[Result], stem: str) -> list[str]:
+    """Return the table of a task, and plot accuracy over speed, and with several lengths costs over the length.
+
+    Args:
+        folder: of the plots.
+        found: the task.
+        results: of all tasks.
+        stem: of the plots' names.
+    """
     own = [r for r in results if (r.task, r.size) == (found.task, found.size) and r.get("data") in (found.data, None)]
     if not own:
         return []
     rows = {"model": "family", "length": "length", "batch_size": "batch"}
-    stem = f"{found.task}-{found.size}"
     measured = [result for result in own if result.kind == "measured"]
     done = [r for r in select(measured, metric="updates_per_second") if r.value]
     lengths = list(dict.fromkeys(result.get("length") for result in done))

@@ -108,6 +108,20 @@ def test_accuracy_speed_and_memory_side_by_side(run, models, tmp_path, capsys, m
     assert run(*words).results == report.results
 
 
+def test_data_sets_of_one_task_have_plots_of_their_own(run, models, tmp_path):
+    files = []
+    for data, accuracy in (("generated", 0.4), ("of the archive", 0.5)):
+        results = results_of(models, [("tnn", 0, accuracy)])
+        results = [replace(result, setting={"data": data}) for result in results]
+        files.append(tmp_path / f"{len(files)}.jsonl")
+        write_results(files[-1], results)
+    run("--results", *files, "--fast", "--output-dir", tmp_path / "out")
+    plots = [tmp_path / "out" / name for name in ("listops-fast.png", "listops-fast-2.png")]
+    assert all(plot.stat().st_size > 5_000 for plot in plots)
+    text = (tmp_path / "out" / "results.md").read_text()
+    assert "listops, fast: generated" in text and "listops, fast: of the archive" in text
+
+
 def test_a_profiler_that_loses_its_record_is_a_failure_in_a_line(run, models, tmp_path, monkeypatch):
     def lost(contest):
         raise RuntimeError("the profiler lost the record of allocations 5 times")
