@@ -83,9 +83,8 @@ def files_of_splits(
                 name = split or (words[file] if named else "train")
                 if name is None:
                     raise ValueError(
-                        f"{file} does not say which split it belongs to, as other files of {path} do. Put one of the"
-                        " words"
-                        " train, validation or test in its name, or name the files of each split."
+                        f"{file} does not say which split it belongs to, as other files of {path} do. Put one of the "
+                        "words train, validation or test in its name, or name the files of each split."
                     )
                 files.setdefault(name, []).append(file)
     return {split: files[split] for split in SPLITS if split in files}
@@ -124,9 +123,8 @@ def format_of(path: Path) -> str:
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
         raise ValueError(
-            f"{path} ends in {path.suffix!r}, which does not say what it holds; known are {', '.join(FORMATS)}."
-            " Rename it or"
-            f" give the format, one of {', '.join(sorted(set(FORMATS.values())))}."
+            f"{path} ends in {path.suffix!r}, which does not say what it holds; known are {', '.join(FORMATS)}. "
+            f"Rename it or give the format, one of {', '.join(sorted(set(FORMATS.values())))}."
         )
     return kind
 

@@ -52,10 +52,10 @@ def add_report(benchmarks: Any) -> None:
         allow_abbrev=False,
         help="shows what benchmarks found as tables, in a file or a card",
         description="Reads results.jsonl of benchmarks, the seeds of several files together, and prints a table for "
-        "each task and data. --into writes the tables between the two lines "
-        f"{BEGIN!r} and {END!r} of a file, which stays as it is elsewhere. --card puts entries into the results of a "
-        "card.yaml, in place of the entries of the same task and data; scripts/publishing/model_card.py renders the "
-        "card. A card is of one model: choose with --models, and with --seeds the run that is kept.",
+        f"each task and data. --into writes the tables between the two lines {BEGIN!r} and {END!r} of a file, which "
+        "stays as it is elsewhere. --card puts entries into the results of a card.yaml, in place of the entries of "
+        "the same task and data; scripts/publishing/model_card.py renders the card. A card is of one model: choose "
+        "with --models, and with --seeds the run that is kept.",
     )
     parser.add_argument("results", type=Path, nargs="+", help="results.jsonl of benchmarks")
     parser.add_argument("--into", type=Path, metavar="FILE", help="the file between whose two markers the tables go")

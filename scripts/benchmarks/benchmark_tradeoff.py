@@ -144,10 +144,9 @@ def run_tradeoff(arguments: argparse.Namespace) -> Report:
         parts += describe(arguments.output_dir, found, report.results, stem)
     if parts:
         parts.append(
-            f"Accuracies are of the runs; time and memory of an update were measured side by side on "
-            f"{arguments.device} "
-            f"({arguments.threads} CPU threads), on inputs without padding; times as fast as {arguments.reference}. "
-            "Memory is that of all tensors, weights and optimizer included."
+            "Accuracies are of the runs; time and memory of an update were measured side by side on "
+            f"{arguments.device} ({arguments.threads} CPU threads), on inputs without padding; times as fast as "
+            f"{arguments.reference}. Memory is that of all tensors, weights and optimizer included."
         )
         if arguments.fast:
             parts.append("One round of small batches: these times show that it works, and nothing else.")

@@ -252,20 +252,16 @@ def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> s
         [
             f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual, static"
             " norms, no activation.",
-            f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning"
-            " rate of least"
-            f" geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher or"
-            " no lower rate"
-            " was tried. Matrices are parameters of projections over width^2. Updates to 0.1: median over seeds,"
-            " - if fewer"
-            " than half came so far. The separation rank is exact, of generic weights; the lower bound follows"
-            " from it.",
+            f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning rate "
+            f"of least geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher "
+            "or no lower rate was tried. Matrices are parameters of projections over width^2. Updates to 0.1: median "
+            "over seeds, - if fewer than half came so far. The separation rank is exact, of generic weights; the "
+            "lower bound follows from it.",
             "",
             markdown_table(cells, columns),
             "",
-            "Equal sizes: mean over seeds with the 95 % interval of paired differences; errors above 1 count as"
-            " 1, below"
-            f" {FLOOR:g} as that. Fractional degrees are equal within 8 %.",
+            "Equal sizes: mean over seeds with the 95 % interval of paired differences; errors above 1 count as 1, "
+            f"below {FLOOR:g} as that. Fractional degrees are equal within 8 %.",
             "",
             markdown_table(pairs, pair_columns) if pairs else "No two nets of equal size yet.",
             "",

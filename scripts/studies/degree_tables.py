@@ -142,9 +142,8 @@ def _markdown(report: Mapping[str, Any]) -> str:
     mixture = mixture_score({2: 2, 3: 5})
     return "\n".join(
         [
-            "Separation rank between the first and the second half of the inputs, of coordinate 0, with random"
-            " integer weights"
-            f" modulo 2147483629.{note}",
+            "Separation rank between the first and the second half of the inputs, of coordinate 0, with random "
+            f"integer weights modulo 2147483629.{note}",
             "",
             "Fully connected nets, x -> prod_k W_k x. Formula: the largest rank of a homogeneous polynomial of"
             " that degree.",
@@ -161,9 +160,9 @@ def _markdown(report: Mapping[str, Any]) -> str:
                 },
             ),
             "",
-            f"Attention form, {BUDGET} projection matrices (an output matrix a layer is not counted), one head,"
-            " causal, read at"
-            " the last token: degree 2 in 6 layers, 3 in 4, 4 in 3. Means divide sums over the past by their length.",
+            f"Attention form, {BUDGET} projection matrices (an output matrix a layer is not counted), one head, "
+            "causal, read at the last token: degree 2 in 6 layers, 3 in 4, 4 in 3. Means divide sums over the past "
+            "by their length.",
             "",
             markdown_table(
                 report["attention"],
@@ -178,17 +177,15 @@ def _markdown(report: Mapping[str, Any]) -> str:
                 },
             ),
             "",
-            "Degree of most log-degree a parameter, for layers of d + c matrices: the real one, the whole one,"
-            " and how much"
-            " more the real one would have.",
+            "Degree of most log-degree a parameter, for layers of d + c matrices: the real one, the whole one, and "
+            "how much more the real one would have.",
             "",
             markdown_table(
                 report["best_degrees"],
                 {"overhead": "c", "real": "real degree:.3f", "whole": "whole degree", "headroom": "ratio:.4f"},
             ),
             "",
-            f"Mixing 2 layers of degree 2 with 5 of degree 3: {mixture:.4f} a matrix, below {math.log(3) / 3:.4f}"
-            " of degree 3"
-            " alone, as every mixture is.",
+            f"Mixing 2 layers of degree 2 with 5 of degree 3: {mixture:.4f} a matrix, below {math.log(3) / 3:.4f} of "
+            "degree 3 alone, as every mixture is.",
         ]
     )

@@ -160,8 +160,8 @@ def run_piecewise_linear(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     low, high = arguments.range
     if not low < high or arguments.seeds < 1 or arguments.cells < 2:
         raise ValueError(
-            f"--range is {low} to {high} and --seeds {arguments.seeds}, --cells "
-            f"{arguments.cells}; the range must rise, with one seed and two cells at least."
+            f"--range is {low} to {high} and --seeds {arguments.seeds}, --cells {arguments.cells}; the range must "
+            "rise, with one seed and two cells at least."
         )
     results = {
         (name, seed): linearity(normalized_encoder(name, seed=seed), low, high, arguments.cells)

@@ -369,12 +369,10 @@ class Worker:
                 def act(shards: int = shards, workers: int = workers) -> dict[str, Any]:
                     run = self.folder / "runs" / f"stream-{shards}-{workers}"
                     command = (
-                        "--model-type tnn --config-overrides hidden_size=8 num_hidden_layers=1 --streaming"
-                        " --sample-by line "
-                        f"--tokenizer byte --block-size 16 --max-steps 4 --use-cpu --per-device-train-batch-size 2 "
-                        f"--shuffle-buffer-size 4 --dataloader-num-workers {workers} --dataset"
-                        f" {self.folder}/text-{shards} "
-                        f"--output-dir {run}"
+                        "--model-type tnn --config-overrides hidden_size=8 num_hidden_layers=1 --streaming "
+                        "--sample-by line --tokenizer byte --block-size 16 --max-steps 4 --use-cpu "
+                        f"--per-device-train-batch-size 2 --shuffle-buffer-size 4 --dataloader-num-workers {workers} "
+                        f"--dataset {self.folder}/text-{shards} --output-dir {run}"
                     )
                     trainer = pretrain.prepare(pretrain.parse_arguments(command.split()))
                     loader = iter(trainer.get_train_dataloader())

@@ -100,9 +100,8 @@ def test_fsdp_wraps_the_blocks_of_every_family(model_type: str, monkeypatch: pyt
 def test_the_script_starts_with_it(tmp_path: Path, name: str, more: list[str], processes: int) -> None:
     (tmp_path / "text.txt").write_text("".join(f"line {i} of a text\n" for i in range(200)))
     script = (
-        "--model-type tnn --config-overrides hidden_size=16 num_hidden_layers=1 --tokenizer byte --block-size 32"
-        " --use-cpu "
-        f"--train-file {tmp_path}/text.txt --max-steps 2 --output-dir {tmp_path}/run --disable-tqdm true"
+        "--model-type tnn --config-overrides hidden_size=16 num_hidden_layers=1 --tokenizer byte --block-size 32 "
+        f"--use-cpu --train-file {tmp_path}/text.txt --max-steps 2 --output-dir {tmp_path}/run --disable-tqdm true"
     )
     launch = [sys.executable, "-m", "accelerate.commands.launch"]
     launch += ["--config_file", str(SCRIPTS / "accelerate" / f"{name}.yaml"), *more, str(SCRIPTS / "pretrain.py")]

@@ -178,13 +178,10 @@ def test_the_harness_reads_an_exported_folder_by_its_own_command(tmp_path):
 
     export(tiny_model("fd_tnn"), tiny_tokenizer(), tmp_path / "repository")
     code = (
-        "import sys; sys.modules['hf_seqmix'] = None\n"
-        "from lm_eval.__main__ import cli_evaluate\n"
-        "sys.argv = ['lm_eval', '--model', 'hf', '--model_args',"
-        f" 'pretrained={tmp_path / 'repository'},trust_remote_code=True',"
-        f" '--include_path', '{EXAMPLES / 'lm_eval_task'}', '--tasks', 'python_choice', '--device', 'cpu',"
-        f" '--output_path', '{tmp_path / 'results'}']\n"
-        "cli_evaluate()\n"
+        "import sys; sys.modules['hf_seqmix'] = None\nfrom lm_eval.__main__ import cli_evaluate\nsys.argv = "
+        f"['lm_eval', '--model', 'hf', '--model_args', 'pretrained={tmp_path / 'repository'},trust_remote_code=True', "
+        f"'--include_path', '{EXAMPLES / 'lm_eval_task'}', '--tasks', 'python_choice', '--device', 'cpu', "
+        f"'--output_path', '{tmp_path / 'results'}']\ncli_evaluate()\n"
     )
     environment = {**os.environ, "HF_MODULES_CACHE": str(tmp_path / "modules")}
     command = [sys.executable, "-c", code]

@@ -25,8 +25,8 @@ def require_columns(split: datasets.Dataset, columns: Iterable[str], name: str) 
     missing = [column for column in columns if column not in split.column_names]
     if missing:
         raise ValueError(
-            f"the {name} data has no column {', '.join(map(repr, missing))}; it has"
-            f" {', '.join(map(repr, split.column_names))}."
+            f"the {name} data has no column {', '.join(map(repr, missing))}; it has "
+            f"{', '.join(map(repr, split.column_names))}."
         )
 
 

@@ -229,8 +229,7 @@ def _with_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[Ids, l
     tokens = tokenize(tokenizer, [piece.group() for piece in pieces]) if pieces else []
     if [token for piece in tokens for token in piece] != ids:
         raise ValueError(
-            f"{type(tokenizer).__name__} does not say which characters its tokens stand for: use a fast tokenizer or"
-            " a "
-            "tokenizer of bytes for question answering."
+            f"{type(tokenizer).__name__} does not say which characters its tokens stand for: use a fast tokenizer or "
+            "a tokenizer of bytes for question answering."
         )
     return ids, [piece.span() for piece, own in zip(pieces, tokens, strict=True) for _ in own]

@@ -208,9 +208,8 @@ def _without_repeats(trees: Iterator[tuple[str, int]], total: int) -> Iterator[t
             in_vain += 1
             if in_vain > 1_000_000:
                 raise ValueError(
-                    f"{total} different rows are asked for, and after {len(seen)} a million draws gave no other;"
-                    " allow "
-                    "more lengths, depths or arguments."
+                    f"{total} different rows are asked for, and after {len(seen)} a million draws gave no other; "
+                    "allow more lengths, depths or arguments."
                 )
             continue
         in_vain = 0

@@ -161,9 +161,8 @@ def _deal_documents(
     for split, part in parts.items():
         if len(part) < 2:
             raise ValueError(
-                f"{len(groups)} documents have two passages or more, which leaves {len(part)} for the split"
-                f" {split!r}; give"
-                " more documents, shorter passages, or split_by='passage'."
+                f"{len(groups)} documents have two passages or more, which leaves {len(part)} for the split "
+                f"{split!r}; give more documents, shorter passages, or split_by='passage'."
             )
     return parts
 
@@ -186,10 +185,9 @@ def _draw(
     quotas = _spread(half, np.array([len(group) * (len(group) - 1) // 2 for group in groups], dtype=np.int64), rng)
     if quotas.sum() < half or 2 * quotas.max() > half:
         raise ValueError(
-            f"the documents of the split {split!r} have {[len(group) for group in groups[:10]]} ... passages: too"
-            " few, or too"
-            f" unequal, for {half} pairs of one document of which no document has more than half. Give more or longer"
-            " documents, shorter passages or fewer rows."
+            f"the documents of the split {split!r} have {[len(group) for group in groups[:10]]} ... passages: too "
+            f"few, or too unequal, for {half} pairs of one document of which no document has more than half. Give "
+            "more or longer documents, shorter passages or fewer rows."
         )
     firsts, seconds = list[Passage](), list[Passage]()
     for group, quota in zip(groups, quotas, strict=True):
@@ -203,9 +201,8 @@ def _draw(
     others = _recombine(firsts, seconds, rng)
     if others is None:
         raise ValueError(
-            f"the {half} pairs of one document of the split {split!r} could not be combined anew without any pair"
-            " twice;"
-            " give more documents, or fewer rows."
+            f"the {half} pairs of one document of the split {split!r} could not be combined anew without any pair "
+            "twice; give more documents, or fewer rows."
         )
     rows = [(first, second, 1) for first, second in zip(firsts, seconds, strict=True)]
     rows += [(first, seconds[other], 0) for first, other in zip(firsts, others, strict=True)]

@@ -297,10 +297,9 @@ def pathfinder_scenes(
         begun, done = begun + begin, done + len(walks.margin)
         if begun > _FRUITLESS * done:
             raise ValueError(
-                f"pictures of {settings.image_size} pixels have no room for two contours of {settings.contour_length}"
-                f" paddles of length {settings.paddle_length} ({done - 1} of {begun - 3} tries); give larger"
-                " pictures, or"
-                " fewer or shorter paddles."
+                f"pictures of {settings.image_size} pixels have no room for two contours of {settings.contour_length} "
+                f"paddles of length {settings.paddle_length} ({done - 1} of {begun - 3} tries); give larger pictures, "
+                "or fewer or shorter paddles."
             )
         chosen = labels[len(scenes) : len(scenes) + len(walks.margin)]
         walks.keep(np.arange(len(chosen)))

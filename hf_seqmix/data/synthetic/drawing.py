@@ -38,9 +38,8 @@ def unique_splits(
     total = sum(num_rows.values())
     if 2 * total > choices:
         raise ValueError(
-            f"{total} different rows are asked for, but there are only {choices} to draw from; give at least twice as"
-            " many"
-            " choices (a larger vocabulary, longer rows) or fewer rows."
+            f"{total} different rows are asked for, but there are only {choices} to draw from; give at least twice as "
+            "many choices (a larger vocabulary, longer rows) or fewer rows."
         )
     rng = np.random.default_rng(seed)
     width, seen = 0, set[bytes]()

@@ -73,9 +73,8 @@ def flat_spectrum(rank: int) -> tuple[float, ...]:
     """Return the spectrum of a task whose `rank` singular values are equal: squares over their sum."""
     if rank > MOST_VALUES:
         raise ValueError(
-            f"the separation rank of this task is {rank:,}; make it smaller, so that there are at most"
-            f" {MOST_VALUES:,} "
-            "singular values to list."
+            f"the separation rank of this task is {rank:,}; make it smaller, so that there are at most "
+            f"{MOST_VALUES:,} singular values to list."
         )
     return (1 / rank,) * rank
 

@@ -87,9 +87,8 @@ def hold_out(split: datasets.Dataset, fraction: float = 0.05) -> datasets.Datase
     train, held_out = ([text for text in side if text.strip()] for side in (train, held_out))
     if not train or not held_out:
         raise ValueError(
-            f"holding out {fraction} of {len(texts)} documents leaves no text on one side. Give a larger corpus,"
-            " another"
-            " fraction, or a validation file of its own."
+            f"holding out {fraction} of {len(texts)} documents leaves no text on one side. Give a larger corpus, "
+            "another fraction, or a validation file of its own."
         )
     return datasets.DatasetDict(
         {
@@ -149,9 +148,8 @@ def load_from_hub(name: str, streaming: bool) -> Corpus:
         return datasets.load_dataset(path, config or None, streaming=streaming)
     except (OSError, datasets.exceptions.DatasetNotFoundError) as error:
         raise ValueError(
-            f"{name!r} is neither a file or folder here nor a data set that could be loaded from the Hub ({error})."
-            " Check"
-            f" the spelling and the network, or use a local file or one of {', '.join(map(repr, EMBEDDED))}."
+            f"{name!r} is neither a file or folder here nor a data set that could be loaded from the Hub ({error}). "
+            f"Check the spelling and the network, or use a local file or one of {', '.join(map(repr, EMBEDDED))}."
         ) from error
 
 
@@ -195,9 +193,8 @@ def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:
         columns = list(next(iter(split), {}))
     if text_column not in columns:
         raise ValueError(
-            f"the {name} split of {source} has no column {text_column!r}; its columns are"
-            f" {', '.join(columns) or 'none'}."
-            " Name the one that holds the text."
+            f"the {name} split of {source} has no column {text_column!r}; its columns are "
+            f"{', '.join(columns) or 'none'}. Name the one that holds the text."
         )
     split = split.select_columns([text_column])
     if text_column != "text":

@@ -30,9 +30,8 @@ def load_novels(folder: str | Path) -> datasets.DatasetDict:
     paths = sorted(folder.glob("*.txt"))
     if len(paths) < 3:
         raise ValueError(
-            f"{folder} has {len(paths)} files *.txt; give at least three books, since one is held out for validation"
-            " and one"
-            " for the test."
+            f"{folder} has {len(paths)} files *.txt; give at least three books, since one is held out for validation "
+            "and one for the test."
         )
     books = [_read(path) for path in paths]
     count = max(1, len(books) // HELD_OUT)

@@ -36,9 +36,9 @@ def python_stdlib() -> DatasetDict:
     empty = [name for name, texts in splits.items() if not texts]
     if empty:
         raise ValueError(
-            f"the corpus 'embedded:python-stdlib' has no files for {', '.join(empty)}: there are too few .py sources"
-            " under"
-            f" {root}. Use a Python that was installed with its standard library unpacked, or name text files instead."
+            f"the corpus 'embedded:python-stdlib' has no files for {', '.join(empty)}: there are too few .py sources "
+            f"under {root}. Use a Python that was installed with its standard library unpacked, or name text files "
+            "instead."
         )
     return DatasetDict({name: Dataset.from_dict({"text": texts}) for name, texts in splits.items()})
 

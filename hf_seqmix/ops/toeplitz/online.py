@@ -289,8 +289,9 @@ class OnlineConvolution:
         tokens = inputs.shape[1]
         if self._limit is not None or tokens > self._clock:
             raise ValueError(
-                f"rows of {tokens} tokens cannot join {self._clock} positions"
-                f"{'' if self._limit is None else ' after a prompt that is forgotten'}: load all rows together."
+                f"rows of {tokens} tokens cannot join {self._clock} "
+                f"positions{'' if self._limit is None else ' after a prompt that is forgotten'}: load all rows "
+                "together."
             )
         with torch.no_grad(), torch.inference_mode(False):
             # Only what is held of other rows counts.
