@@ -27,7 +27,14 @@ from typing import Any
 import datasets
 from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
 from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
-from finetuning.models import check_model, load_image_processor, load_model, load_tokenizer, longest_input
+from finetuning.models import (
+    check_model,
+    load_image_processor,
+    load_model,
+    load_tokenizer,
+    longest_input,
+    with_classes_of_head,
+)
 from finetuning.scoring import Task, baselines, default_metrics, results_table
 from transformers import (
     DataCollatorForTokenClassification,
@@ -176,6 +183,8 @@ def prepare(arguments: Arguments) -> Run:
         examples = load_examples(arguments)
         # A few examples need not show every label, nor what is left of a training file.
         task = make_task(data, examples["train"])
+        if not isinstance(task, QuestionAnswering):
+            task = with_classes_of_head(arguments, task)
         examples = limit_examples(data, hold_out(arguments, examples))
         metrics = data.metrics or default_metrics(task)
         for name in metrics:

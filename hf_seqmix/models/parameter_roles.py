@@ -43,7 +43,7 @@ def hidden_matrices(model: nn.Module) -> set[str]:
         found = f"names {', '.join(sorted(kinds))}" if kinds else "names none"
         raise ValueError(
             f"{type(model).__name__} has no hidden matrices: they are linear layers inside the blocks of "
-            f"_no_split_modules, which {found}."
+            f"_no_split_modules, which {found}. Take another optimizer, such as --optim adamw_torch_fused."
         )
     return names & dict(model.named_parameters()).keys()
 

@@ -19,8 +19,8 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 __all__ = ["training_clock", "updates_of", "updates_within"]
 
-WARM_UP, TIMED = 5, 20
-"""Updates of a trial: those that allocate and plan, and those that count."""
+WARM_UP, TIMED, FEW = 5, 20, 3
+"""Updates of a trial: those that allocate and plan, those that count, and how few may count once the time is over."""
 
 STEADY, MOST = 0.8, 8
 """On an accelerator a trial goes on while its median falls below this share of the one before, so many times at most.
@@ -53,30 +53,33 @@ class _Marks(TrainerCallback):
         if torch.accelerator.is_available():
             torch.accelerator.synchronize()
         self.marks.append(self.clock())
-        if len(self.marks) == WARM_UP + TIMED * (len(self.medians) + 1):
-            each = [after - before for before, after in itertools.pairwise(self.marks[-TIMED - 1 :])]
-            self.medians.append(statistics.median(each))
-            # All processes end with the first.
-            answer = [not torch.accelerator.is_available() or self._is_enough()]
+        timed = len(self.marks) - WARM_UP - TIMED * len(self.medians)
+        on_cpu = not torch.accelerator.is_available()
+        if timed == TIMED or (on_cpu and timed >= FEW):
+            each = [after - before for before, after in itertools.pairwise(self.marks[-timed - 1 :])]
+            # All processes end with the first, which may find the seconds over where another does not.
+            answer = [self._is_enough(statistics.median(each), on_cpu and timed == TIMED)]
             broadcast_object_list(answer)
+            if answer[0] or timed == TIMED:
+                self.medians.append(statistics.median(each))
             control.should_training_stop |= answer[0]
 
-    def _is_enough(self) -> bool:
-        if self.marks[-1] - self.marks[0] >= self.seconds:
+    def _is_enough(self, median: float, on_cpu: bool) -> bool:
+        if on_cpu or self.marks[-1] - self.marks[0] >= self.seconds:
             return True  # enough of a trial, whatever the next updates take
-        return len(self.medians) > 1 and self.medians[-1] >= STEADY * self.medians[-2]
+        return bool(self.medians) and median >= STEADY * self.medians[-1]
 
 
 def updates_within(trainer: Trainer, seconds: float) -> int:
     """Return how many updates a `Trainer` makes in so many seconds; at least 1.
 
-    A copy of the model is trained for 25 updates, and the median of their seconds counts, the loading of data with
-    them, but neither evaluations nor checkpoints. A trainer with `trial_parts()`, shares of the run whose updates cost
-    alike, has a trial of each. On an accelerator a trial goes on until updates get no faster, for at most 165 updates
-    or about `seconds`. The number is a prediction: the run itself takes a little more or less. Weights, random numbers
-    and data of the run are as if there had been no trial, and the memory of the trial is free again. The updates of a
-    trial have a schedule of their own: that their losses diverge says nothing of the run. All processes get the number
-    of the first.
+    A copy of the model is trained for 25 updates, or for 8 and more that take `seconds`. The median of their seconds
+    counts, the loading of data with them, but neither evaluations nor checkpoints. A trainer with `trial_parts()`,
+    shares of the run whose updates cost alike, has a trial of each. On an accelerator a trial goes on until updates
+    get no faster, for at most 165 updates or about `seconds`. The number is a prediction: the run itself takes a
+    little more or less. Weights, random numbers and data of the run are as if there had been no trial, and the memory
+    of the trial is free again. The updates of a trial have a schedule of their own: that their losses diverge says
+    nothing of the run. All processes get the number of the first.
 
     Args:
         trainer: before its training.

@@ -111,6 +111,11 @@ class DivergenceWatch(TrainerCallback):
         shared = [self.back_offs]
         broadcast_object_list(shared)
         self.back_offs = shared[0]
+        if self.back_offs and self.trainer.is_world_process_zero():
+            logger.warning(
+                f"The learning rates are {self.scale:g} times those given, after {len(self.back_offs)} back-offs of "
+                "the run that is resumed; --overwrite-output-dir begins anew without them."
+            )
         sharded = self.trainer.is_fsdp_enabled or self.trainer.is_deepspeed_enabled
         if self.on_divergence == "back-off" and checkpoint is None and not sharded:
             weights = {name: value.to("cpu", copy=True) for name, value in self.trainer.model.state_dict().items()}

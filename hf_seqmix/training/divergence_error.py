@@ -50,9 +50,15 @@ def advice(
         rates += f"; of hidden matrices --muon-learning-rate, given: {args.muon_learning_rate:g}"
     by_itself = " --on-divergence back-off lowers the rate by itself." if stops else ""
     found = f"The last good checkpoint is {good}." if good else "No checkpoint precedes the trouble."
+    lower = (
+        " With --resume a run keeps the rates of its checkpoint: to lower them, train on by --model with the "
+        "checkpoint and another --output-dir, or anew with --overwrite-output-dir."
+        if good
+        else ""
+    )
     others = f" Later ones were renamed to {', '.join(path.name for path in aside)}." if aside else ""
     return (
         f"{error}.{tried} Lower --learning-rate ({rates}), warm up for longer (--warmup-steps, given: "
         f"{args.warmup_steps}), clip gradients (--max-grad-norm, given: {args.max_grad_norm:g}), or choose another "
-        f"norm_type.{by_itself} {found}{others}"
+        f"norm_type.{by_itself} {found}{others}{lower}"
     )

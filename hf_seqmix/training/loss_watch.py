@@ -27,11 +27,12 @@ class LossWatch:
     after a bump or a change of data, is waited for.
 
     The ceiling is 1.5 times the level. The level is the loss of a model that has learned nothing: that of a uniform
-    guess (log of the vocabulary or of the classes) once the smoothed loss has been below, or else the first smoothed
-    loss. So a classifier whose loss is near zero must not merely leave zero but do worse than a guess. Where the loss
-    of a guess is unknown, as in regression, the ceiling is 10 times the first smoothed loss. Both are far above the
-    best smoothed loss. A run that falls back to a plateau below its level, such as that of frequencies of tokens, is
-    not noticed.
+    guess (log of the vocabulary or of the classes). Before the smoothed loss has been below that of a guess, the level
+    is that of the very first update, if that is higher. So a classifier whose loss is near zero must not merely leave
+    zero but do worse than a guess. Where the loss of a guess is unknown, as in regression, the ceiling is 10 times the
+    first smoothed loss, since the loss of a single batch may be small by chance: an explosion within the first 10
+    updates is not noticed then. Nor is a run that falls back to a plateau below its level, such as that of frequencies
+    of tokens.
 
     Args:
         uninformed: loss of a uniform guess, nats; None where unknown.
@@ -60,9 +61,11 @@ class LossWatch:
         """Take the finite loss of an update; return what is wrong, or None."""
         self.step = step
         self.recent.append(loss)
+        if self.start == math.inf and self.uninformed is not None:
+            self.start = max(loss, self.uninformed)
         losses = list(self.recent)
         if len(losses) < HALF:
-            self.calm = step
+            self.calm = step if loss <= self.ceiling else self.calm
             return None
         smoothed = statistics.median(losses[-HALF:])
         if self.start == math.inf:

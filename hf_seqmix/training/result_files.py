@@ -201,7 +201,10 @@ def _read_line(line: bytes, where: str) -> tuple[Mapping[str, Any], list[Result]
     try:
         entry = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"{where} is not JSON; results are JSON lines that this package wrote.") from error
+        raise ValueError(
+            f"{where} is not JSON; results are JSON lines that this package wrote. Delete the line, and its results "
+            "are measured again, or name another file or folder."
+        ) from error
     kinds = {"key": Mapping, "shared": Mapping, "results": list}
     found = checked(entry, kinds, set(kinds), where)
     results = []

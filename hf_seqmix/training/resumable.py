@@ -95,6 +95,15 @@ class ResumableTrainer(Trainer):
             return [name for name, _ in model.named_parameters()]
         return super().get_decay_parameter_names(model)
 
+    def check_optimizer(self) -> None:
+        """Make the optimizer and let it go, so that what refuses the model does so before anything is trained.
+
+        Raises:
+            OptimizerError: the model has no parameters of a kind that the arguments name.
+        """
+        self.create_optimizer()
+        self.optimizer = None
+
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:

@@ -80,9 +80,11 @@ def corpus_metrics(num_bytes: int | None = None) -> Callable[[EvalPrediction], d
         nll, right, num_tokens = np.asarray(prediction.predictions, dtype=np.float64).sum(axis=0).tolist()
         if not num_tokens:
             raise ValueError("no token is predicted, all labels are -100: give a longer text, or mask more of it.")
+        with np.errstate(over="ignore"):  # infinite for a model that has exploded
+            perplexity = float(np.exp(nll / num_tokens))
         metrics = {
             "token_loss": nll / num_tokens,
-            "perplexity": float(np.exp(nll / num_tokens)),
+            "perplexity": perplexity,
             "token_accuracy": right / num_tokens,
             "num_tokens": int(num_tokens),
         }

@@ -63,6 +63,7 @@ def _run(
         try:
             with nothing_left(arguments.folder, mine=arguments.training.process_index == 0):
                 prepared, trainer = prepare(arguments)
+                trainer.check_optimizer()
                 checkpoint, line = trainer.find_checkpoint(arguments.resume)
                 began = None if checkpoint is None else Path(checkpoint).parent
                 changed = [] if began is None else changed_arguments(began, arguments.to_json())

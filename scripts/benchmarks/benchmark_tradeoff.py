@@ -139,8 +139,8 @@ def run_tradeoff(arguments: argparse.Namespace) -> Report:
     parts = []
     for found in tasks:
         alike = [other for other in tasks if (other.task, other.size) == (found.task, found.size)]
-        number = "" if found is alike[0] else f"-{alike.index(found) + 1}"  # another data set of one task
-        stem = f"{found.task}-{found.size}{number}"
+        suffix = "" if found is alike[0] else f"-{alike.index(found) + 1}"  # another data set of one task
+        stem = f"{found.task}-{found.size}{suffix}"
         parts += describe(arguments.output_dir, found, report.results, stem)
     if parts:
         parts.append(

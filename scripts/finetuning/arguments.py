@@ -48,9 +48,7 @@ class ModelArguments:
     random_init: bool = field(
         default=False, metadata={"help": "Take only the configuration and start from random weights, to compare with."}
     )
-    new_head: bool = field(
-        default=False, metadata={"help": "Draw weights anew whose shapes do not fit: a classifier of other labels."}
-    )
+    new_head: bool = field(default=False, metadata={"help": "Draw the head of a classifier anew, for other labels."})
     trust_remote_code: bool = field(default=False, metadata={"help": "Run code that comes with the checkpoint."})
 
     @property

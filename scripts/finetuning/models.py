@@ -1,8 +1,9 @@
 """What finetune.py trains: a checkpoint with a new head, or a model from scratch, and what prepares its inputs."""
 
+import dataclasses
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -22,6 +23,7 @@ from transformers import (
 
 from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
+from hf_seqmix.data.labelled import Classification, TokenClassification
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
 from hf_seqmix.models.loading import WrongShapesError
@@ -42,7 +44,16 @@ AUTO_CLASSES = {
     "image-classification": AutoModelForImageClassification,
 }
 
+HEADS = {
+    "sequence-classification": "ForSequenceClassification",
+    "token-classification": "ForTokenClassification",
+    "image-classification": "ForImageClassification",
+}
+"""How the names of models end whose heads have classes."""
+
 DEFAULT_MAX_LENGTH = 512
+
+ClassTask = TypeVar("ClassTask", bound=Classification | TokenClassification)
 
 logger = logging.getLogger("finetune")
 
@@ -56,6 +67,43 @@ def check_model(arguments: Arguments) -> None:
     model = arguments.model
     if model.model is not None and not model.random_init and (fault := fault_of_model(model.model)):
         raise ValueError(f"--model {model.model}: {fault}")
+
+
+def with_classes_of_head(arguments: Arguments, task: ClassTask) -> ClassTask:
+    """Return the task with its classes in the order in which the head of the checkpoint has them.
+
+    The labels of a data set may be sorted, or declared in another order, and the rows of a head are not moved.
+
+    Raises:
+        ValueError: the head has as many classes, of other names.
+    """
+    model = arguments.model
+    if model.model is None or model.random_init or model.new_head or not task.label_names:
+        return task
+    config = AutoConfig.from_pretrained(model.model, trust_remote_code=model.trust_remote_code)
+    known = tuple(str(name) for _, name in sorted(config.id2label.items()))
+    named = known != tuple(f"LABEL_{index}" for index in range(len(known)))
+    if (
+        not _has_head(arguments, config)
+        or not named
+        or len(known) != len(task.label_names)
+        or known == task.label_names
+    ):
+        return task  # heads of another size are refused as they are loaded
+    if set(known) != set(task.label_names):
+        raise ValueError(
+            f"the head of {model.model} tells {', '.join(known)} apart, and the data has the labels "
+            f"{', '.join(task.label_names)}. Draw a head for these by --new-head, or name the labels as the head does."
+        )
+    if isinstance(task, Classification) and len(task.label_columns) > 1:  # a column a label
+        return dataclasses.replace(task, label_names=known, label_columns=known)
+    return dataclasses.replace(task, label_names=known)
+
+
+def _has_head(arguments: Arguments, config: PreTrainedConfig) -> bool:
+    """Return whether the checkpoint of a configuration has a head of classes, of the kind that the task needs."""
+    head = HEADS.get(arguments.data.task)
+    return head is not None and any(name.endswith(head) for name in config.architectures or ())
 
 
 def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedTokenizerBase:
@@ -142,6 +190,13 @@ def load_model(
                 # Weights are trained in float32, whatever they were saved in; --bf16 computes in less.
                 fields = {**task_fields, "ignore_mismatched_sizes": arguments.model.new_head}
                 model = auto.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust, **fields)
+                names = task_fields.get("id2label", {})
+                known = AutoConfig.from_pretrained(name, trust_remote_code=trust).id2label
+                # A head of as many classes fits, whatever these are.
+                if arguments.model.new_head and len(known) == len(names) and {*known.values()} != {*names.values()}:
+                    drawn = auto.from_config(model.config, dtype=torch.float32, trust_remote_code=trust)
+                    drawn.base_model.load_state_dict(model.base_model.state_dict())
+                    model = drawn
         except WrongShapesError as error:
             raise ValueError(f"{name}: {error}\n--new-head draws a head of other labels anew.") from error
         except (OSError, ValueError, SafetensorError) as error:

@@ -242,7 +242,9 @@ def test_an_explosion_is_met_although_every_number_is_finite(tmp_path: Path) -> 
                 optimizer.param_groups[0]["lr"] = 3e3
 
     run = trainer(tmp_path, DivergenceWatch(), [Jump()], **options)
-    with pytest.raises(DivergenceError, match=r"the training loss has been about .*checkpoint-20\. Later ones were"):
+    with pytest.raises(
+        DivergenceError, match=r"the training loss has been about .*checkpoint-20\. Later ones were.*keeps the rates"
+    ):
         run.train()
     assert 24 + 20 <= run.state.global_step < 60
 

@@ -64,6 +64,8 @@ EXPLODED = {
     "plateau above the start": (noisy([*falling(8.4, 3.0, 100), *[20.0] * 60], 1.0), VOCABULARY),
     "below a wild start": (noisy([*falling(30.0, 4.0, 100), *[15.0] * 60], 1.0), VOCABULARY),
     "from the first updates on": ([2.3 + update**2 for update in range(60)], math.log(10)),
+    "within the first updates": (noisy([6.0, 50.0, *[600.0] * 60], 0.2), math.log(384)),
+    "to a wild plateau that falls a little": (noisy([6.0, *falling(300.0, 200.0, 80)], 0.0), math.log(384)),
     "classes": (noisy([*falling(2.3, 0.01, 100), *[9.0] * 60], 2.0), math.log(10)),
     "regression": ([*falling(1.0, 0.01, 100), *[50.0] * 60], None),
 }

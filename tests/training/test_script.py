@@ -1,9 +1,13 @@
 """How a training script runs: what it gives, and how it ends where a user can mend something."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
 
+from hf_seqmix.training.optimizers import RoleOptimizers
+from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.script import run_script
 from tests.training.sample_arguments import parse
 
@@ -12,6 +16,9 @@ def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: P
     arguments = parse("--output-dir", str(tmp_path))
 
     class Trainer:
+        def check_optimizer(self):
+            pass
+
         def find_checkpoint(self, wish):
             return "checkpoint", "Continuing"
 
@@ -39,3 +46,21 @@ def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: P
     assert stopped.value.code == 130 and "--resume continues" in caplog.messages[-1]
     with pytest.raises(RuntimeError, match="a defect"):
         run(finish=fail(RuntimeError("a defect")))
+
+
+def test_an_optimizer_that_refuses_the_model_leaves_no_folder(tmp_path: Path) -> None:
+    """The command is given again without the optimizer, and its folder must be empty then."""
+    arguments = parse("--output-dir", str(tmp_path / "out"), "--optim", "muon")
+    config = GPT2Config(vocab_size=8, n_positions=8, n_embd=8, n_layer=1, n_head=1)
+
+    def prepare(_: Any) -> tuple[None, ResumableTrainer]:
+        arguments.folder.mkdir()
+        (arguments.folder / "tokenizer.json").write_text("{}")
+        trainer = ResumableTrainer(model=GPT2LMHeadModel(config), args=arguments.training)
+        trainer.optimizer_cls_and_kwargs = (RoleOptimizers, {"decays": lambda _: [], "adamw": {}, "weight_decay": 0.0})
+        trainer.optimizer_cls_and_kwargs[1]["muon"] = {}
+        return None, trainer
+
+    with pytest.raises(SystemExit, match=r"no hidden matrices.*Take another optimizer"):
+        run_script("train.py", lambda: arguments, prepare, lambda *_: {})
+    assert not arguments.folder.exists()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ...ops.common.dispatch import compute_dtype
 from ..toeplitz.channel_decays import log_decays
 from ..toeplitz.encoder import RelativePositionEncoder
 
@@ -98,7 +99,8 @@ class ToeplitzKernel(nn.Module):
         bound = self.encoder.bound(device) if self.slowest_decay < 1 else None
         if bound is None:
             return limit
-        total = self(NEAR, device).double().abs().sum(dim=1)
+        taps = self(NEAR, device)
+        total = taps.to(compute_dtype(taps.dtype)).abs().sum(dim=1)
         rates = (torch.zeros_like(total).unsqueeze(1) + self._log_decays(total)).squeeze(1)
         seen = total * (torch.finfo(dtype).eps * -rates.expm1())
         counts = bound > 0

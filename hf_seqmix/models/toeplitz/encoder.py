@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from ...modules.norms import SeqMixLayerNorm, SimpleRMSNorm
+from ...ops.common.dispatch import compute_dtype
 from ...ops.common.layout import transposed
 from ..checks import check_choice
 from .configuration import RPE_NORM_TYPES
@@ -113,7 +114,9 @@ class RelativePositionEncoder(nn.Module):
         units = torch.eye(width, dtype=self.dtype, device=device)
         probes = torch.cat([torch.zeros_like(units[:1]), units])
         with torch.autocast(units.device.type, enabled=False):
-            put_out, normed = self.out_proj(probes).double(), self.out_norm(LARGE * probes).double()
+            # In float32 for halves; float64 is not on every device.
+            both = self.out_proj(probes), self.out_norm(LARGE * probes)
+            put_out, normed = (values.to(compute_dtype(values.dtype)) for values in both)
         # What the norm makes of a large multiple of a unit vector, there.
         spread = math.sqrt(width if isinstance(self.out_norm, SimpleRMSNorm) else max(1, width - 1))
         gain = (normed[1:] - normed[0]).diagonal().abs().max() / spread

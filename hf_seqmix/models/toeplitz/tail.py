@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from ...ops.toeplitz.distillation import ModalFit
 from ...ops.toeplitz.modal import ModalKernel
@@ -34,8 +35,8 @@ class DistilledTail(nn.Module):
 
     def init_weights(self, config: Any) -> None:
         """Set the modes to zero, which is no tail: what a checkpoint lacks."""
-        self.poles.zero_()
-        self.weights.zero_()
+        init.zeros_(self.poles)
+        init.zeros_(self.weights)
 
     def check_context_length(self, length: int) -> None:
         """Refuse another context length.

@@ -167,7 +167,8 @@ def lags_that_matter(taps: Tensor, resolution: float | None = None) -> int:
         A number from 1 to the number of taps.
     """
     resolution = torch.finfo(compute_dtype(taps.dtype)).eps if resolution is None else resolution
-    weights = taps.detach().abs()
+    taps = taps.detach()
+    weights = (taps.cpu() if taps.device.type == "mps" else taps).abs()  # MPS has no float64
     weights = F.pad(weights, (0, -weights.shape[1] % RUN)).unflatten(1, (-1, RUN))  # (channels, runs, RUN)
     rest = weights.sum(dim=2, dtype=torch.float64)
     rest = F.pad(rest.flip(1).cumsum(dim=1).flip(1), (0, 1))  # from each run on

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 
+import datasets
 import pytest
 import torch
 from transformers import (
@@ -77,6 +78,31 @@ def test_a_classifier_gets_a_head_for_other_labels(finetune, tmp_path):
         finetune(three, model=tmp_path / "out", validation=three, output="other")
     results = finetune(three, "--new-head", model=tmp_path / "out", validation=three, output="other")
     assert results["num_labels"] == 3 and results["num_updates"] == 2
+
+
+def test_classes_keep_their_rows_of_a_head(finetune, tmp_path):
+    """The labels of the second data set are declared in another order, or are others."""
+    names = ["pos", "neg", "meh"]
+    rows = {"text": TEXTS[:6], "label": [names[place % 3] for place in range(6)]}
+    declared = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=names)})
+    datasets.Dataset.from_dict(rows).cast(declared).to_parquet(tmp_path / "declared.parquet")
+    files = [
+        word for split in ("train", "validation") for word in (f"--{split}-file", str(tmp_path / "declared.parquet"))
+    ]
+    first = finetune(rows, *files, "--learning-rate", "1e-2", validation=rows, steps=40)
+    assert first["validation"]["accuracy"] == 1
+    still = ["--learning-rate", "0"]
+    again = finetune(rows, *still, model=tmp_path / "out", validation=rows, output="again")
+    assert again["validation"]["accuracy"] == 1
+    assert AutoModelForSequenceClassification.from_pretrained(tmp_path / "again").config.id2label[0] == "pos"
+
+    others = {"text": rows["text"], "label": [f"x{name}" for name in rows["label"]]}
+    with pytest.raises(SystemExit, match=r"tells pos, neg, meh apart.*xmeh, xneg, xpos\. Draw a head.*--new-head"):
+        finetune(others, *still, model=tmp_path / "out", validation=others, output="others")
+    finetune(others, *still, "--new-head", model=tmp_path / "out", validation=others, output="others")
+    before, after = (weights(tmp_path / folder) for folder in ("out", "others"))
+    changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+    assert changed and not any(name.startswith("model.") for name in changed)
 
 
 def test_folder_is_not_overwritten_by_accident(finetune, tmp_path):
