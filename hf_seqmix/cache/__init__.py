@@ -2,7 +2,7 @@
 
 from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer, convolve_steps
 from .detaching import can_detach, detach_cache
-from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, past_length
+from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, check_room, past_length
 from .inputs import INPUTS, InputsLayer, InputsStaticLayer, count_steps
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 from .modes import MODES, ModesLayer, ModesStaticLayer
@@ -35,6 +35,7 @@ __all__ = [
     "append_sums",
     "cached_taps",
     "can_detach",
+    "check_room",
     "convolve_steps",
     "count_steps",
     "detach_cache",

@@ -124,6 +124,27 @@ def past_length(past_key_values: Any, layer_idx: int = 0) -> int | Tensor:
     return length.clone() if isinstance(length, Tensor) else length
 
 
+def check_room(past_key_values: Any, past: int | Tensor, length: int, copies: bool = False) -> None:
+    """Refuse more tokens than a preallocated cache has room for.
+
+    Args:
+        past_key_values: a cache of the library.
+        past: positions that the cache holds, an int or () long.
+        length: new tokens.
+        copies: whether the model keeps all tokens beside what its layers keep, for a copy head.
+
+    Raises:
+        ValueError: a layer that keeps all tokens is full.
+    """
+    for layer in past_key_values.layers:
+        keeps = copies or (getattr(layer, "keeps_tokens", True) and not getattr(layer, "is_sliding", False))
+        if layer.is_compileable and keeps and (total := int(past) + length) > layer.max_cache_len:
+            raise ValueError(
+                f"the cache has room for {layer.max_cache_len} tokens, and would hold {total}: build it with "
+                f"StaticCache(config=model.config, max_cache_len=...) for the prompt and all new tokens."
+            )
+
+
 def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
     """Add this call's inputs to a layer's history, keeping each row's real tokens together at its end.
 

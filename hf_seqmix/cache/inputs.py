@@ -29,6 +29,7 @@ class InputsStaticLayer(HistoryStaticLayer):
     """The same for compiled decoding."""
 
     _layer_type = INPUTS
+    keeps_tokens = False
 
 
 register_layer_type(InputsLayer, InputsStaticLayer)

@@ -134,6 +134,7 @@ class SumsStaticLayer(HeldStaticLayer):
 
     _layer_type = SUMS
     carries = True
+    keeps_tokens = False
     supports_early_init = False  # the size of the sums is not known before the first call
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:

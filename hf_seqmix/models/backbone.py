@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import logging
 
 from .._compat import attends, capture_outputs
-from ..cache import past_length
+from ..cache import check_room, past_length
 from ..modules.norms import build_norm
 from ..modules.patch_embedding import PatchEmbedding
 from ..modules.positions import PositionEmbedding, sinusoids
@@ -142,6 +142,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
             raise ValueError(f"inputs must be (batch, length), got shape {tuple(inputs_embeds.shape[:-1])}.")
         batch, length, _ = inputs_embeds.shape
         past = past_length(past_key_values)
+        if past_key_values is not None and not torch.compiler.is_compiling():
+            check_room(past_key_values, past, length, self.config.copy_head)
 
         masks = attention_mask if isinstance(attention_mask, dict) else None
         padding = padding_mask(attention_mask, batch, length, past)
@@ -154,10 +156,9 @@ class SeqMixModel(SeqMixPreTrainedModel):
             past_length=past,
             # Prepared masks come from `generate`, which packs nothing but gives left pads the position 0.
             position_ids=position_ids if masks is None else None,
-            cu_seq_lens_q=kwargs.get("cu_seq_lens_q"),
-            seq_idx=kwargs.get("seq_idx"),
             grid_size=grid_size,
             has_cache=past_key_values is not None,
+            **{name: value for name, value in kwargs.items() if name.startswith(("cu_seq", "seq_idx"))},
         )
         if use_cache and past_key_values is None and not self.training and self.config.is_causal:
             past_key_values = None if layout.sequence_ids is not None else DynamicCache(config=self.config)

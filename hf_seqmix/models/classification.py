@@ -131,6 +131,14 @@ class SeqMixForTokenClassification(SeqMixHead):
     Continuous inputs are given as `inputs_embeds`.
     """
 
+    def _check_config(self, config: SeqMixConfig) -> None:
+        super()._check_config(config)
+        if config.problem_type == "multi_label_classification":
+            raise ValueError(
+                f"problem_type is 'multi_label_classification', but {type(self).__name__} gives one class a token: "
+                "leave it out, or use 'single_label_classification' or 'regression'."
+            )
+
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
         assert config.classifier_dropout is not None

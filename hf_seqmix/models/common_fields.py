@@ -54,6 +54,8 @@ def check_common_fields(config: Any) -> None:
     check_choice("classifier_pooling", config.classifier_pooling, ("mean", "last", "first"))
     check_choice("classifier_head", config.classifier_head, ("linear", "mlp"))
     check_choice("num_segments", config.num_segments, (1, 2))
+    kinds = ("regression", "single_label_classification", "multi_label_classification")
+    check_choice("problem_type", config.problem_type, (None, *kinds))
     if config.zero_init_outputs and not config.use_residual:
         raise ValueError(
             "zero_init_outputs is True, but use_residual is False: every block would put out zeros, and learn "

@@ -23,8 +23,15 @@ from .common.dispatch import dispatch
 from .common.invariance import is_batch_invariant
 from .common.ordering import inverse_order, places_first
 from .common.running_max import running_max
-from .masking import real_tokens
-from .packing import group_by_length, mix_groups, packed_sequence_ids, refuse_restarts, row_of_each_sequence
+from .masking import all_are_real, real_tokens
+from .packing import (
+    group_by_length,
+    mix_groups,
+    packed_sequence_ids,
+    refuse_other_names,
+    refuse_restarts,
+    row_of_each_sequence,
+)
 from .rows import RowOperation, packed_plan
 
 __all__ = ["TokenLayout", "token_layout"]
@@ -170,7 +177,7 @@ def token_layout(
     seq_idx: Tensor | None = None,
     grid_size: tuple[int, int] | None = None,
     has_cache: bool = False,
-    **_: Any,
+    **others: Any,
 ) -> TokenLayout:
     """Work out where the real tokens of each sequence lie.
 
@@ -179,8 +186,8 @@ def token_layout(
     packed row, too.
 
     Args:
-        attention_mask: (batch, length) or (batch, past + length), nonzero at real tokens; None when all are real; a
-            `TokenLayout` is returned as it is.
+        attention_mask: (batch, length) or (batch, past + length), 1 at real tokens and 0 at pads; None when all are
+            real; a `TokenLayout` is returned as it is.
         batch: rows of this call.
         length: tokens of a row in this call.
         past_length: number of positions in the cache.
@@ -190,11 +197,13 @@ def token_layout(
         grid_size: (height, width) of the grid that the tokens of an image form.
         has_cache: whether the tokens are to join a cache, even an empty one. Rows of a traced call are then not
             packed: the graph stops where `position_ids` restart.
-        **_: other keyword arguments of a model's forward, ignored.
+        **others: other keyword arguments of a model's forward, ignored.
 
     Raises:
-        ValueError: for shapes that do not fit, and for packed rows together with a cache that holds tokens.
+        ValueError: for shapes that do not fit, for a mask of other numbers than 0 and 1, for packed rows together with
+            a cache that holds tokens, and for boundaries by another name.
     """
+    refuse_other_names(cu_seq_lens_q, others)
     if isinstance(attention_mask, TokenLayout):
         return attention_mask
     if grid_size is not None:
@@ -221,7 +230,7 @@ def token_layout(
         )
     tracing = torch.compiler.is_compiling()
     key_mask = None if attention_mask is None else real_tokens(attention_mask, batch, length, past_length)
-    if key_mask is not None and not tracing and bool(key_mask.all()):
+    if attention_mask is not None and not tracing and all_are_real(attention_mask):
         key_mask = None
     mask = None if key_mask is None else key_mask[:, key_mask.shape[1] - length :]
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["padding_mask", "real_positions", "real_tokens"]
+__all__ = ["all_are_real", "padding_mask", "real_positions", "real_tokens"]
 
 
 def real_tokens(attention_mask: Tensor, batch: int, length: int, past_length: int | Tensor) -> Tensor:
@@ -35,6 +35,26 @@ def real_tokens(attention_mask: Tensor, batch: int, length: int, past_length: in
             f"{f' after {cached} cached ones' if cached else ''} it must be {allowed}, nonzero at real tokens."
         )
     return attention_mask != 0
+
+
+def all_are_real(attention_mask: Tensor) -> bool:
+    """Return whether a mask calls all tokens real.
+
+    Raises:
+        ValueError: for a number other than 0 and 1. An additive mask has -inf at pads, and numbers of documents would
+            be taken for real tokens of one sequence.
+    """
+    if attention_mask.dtype == torch.bool:
+        return bool(attention_mask.all())
+    ones = attention_mask == 1
+    whole, known = torch.stack([ones.all(), (ones | (attention_mask == 0)).all()]).tolist()  # one wait
+    if not known:
+        low, high = attention_mask.min().item(), attention_mask.max().item()
+        raise ValueError(
+            f"attention_mask has numbers from {low:g} to {high:g}; it must be 1 at real tokens and 0 at pads. For "
+            "several documents in a row give seq_idx, cu_seq_lens_q or position_ids that restart."
+        )
+    return bool(whole)
 
 
 def real_positions(

@@ -1,6 +1,6 @@
 """Packed rows: which sequence each token belongs to, and how sequences are laid out to be mixed alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -16,6 +16,24 @@ __all__ = [
     "row_of_each_sequence",
     "sequence_positions",
 ]
+
+
+def refuse_other_names(cu_seq_lens_q: Tensor | None, others: Mapping[str, Any]) -> None:
+    """Refuse boundaries of packed sequences that would be ignored, since they have another name.
+
+    Args:
+        cu_seq_lens_q: the boundaries that are read.
+        others: further keyword arguments of a model's forward.
+
+    Raises:
+        ValueError: `cu_seqlens` is given (the name in flash-linear-attention and mamba-ssm), or `cu_seq_lens_k` alone.
+    """
+    for name in ("cu_seqlens", "cu_seq_lens_k"):
+        if others.get(name) is not None and (name == "cu_seqlens" or cu_seq_lens_q is None):
+            raise ValueError(
+                f"{name} was given, which is not read: give the boundaries of packed sequences as cu_seq_lens_q, or "
+                "seq_idx, or position_ids that restart."
+            )
 
 
 def packed_sequence_ids(

@@ -21,3 +21,9 @@ def test_ids_beyond_the_vocabulary_are_refused() -> None:
     refuse_other_tokenizer(largest=9, vocabulary=10)
     with pytest.raises(ValueError, match=r"the id 10, and the model's vocabulary has 10 entries: use the tokenizer"):
         refuse_other_tokenizer(largest=10, vocabulary=10)
+
+
+def test_a_prefix_that_is_also_the_unknown_token_is_no_unknown_text() -> None:
+    tokenizer = ByT5Tokenizer(unk_token="</s>")  # as GPT-2's three are one
+    _, sizes = tokenize_documents(tokenizer, ["ab", "c"], prefix=tokenizer.eos_token_id)
+    assert tokenizer.unk_token_id == tokenizer.eos_token_id and sizes["num_unknown"] == 0

@@ -17,6 +17,8 @@ def test_tnn_keeps_its_first_taps(is_causal):
     assert (result.length, result.longer) == (11, 30)
     torch.testing.assert_close(result.first, result.before)
     energy, largest = result.beyond()
+    trained = result.before.square().sum(dim=1) / result.after.square().sum(dim=1)
+    torch.testing.assert_close(energy, 1 - trained)
     assert (energy > 0).all() and (energy < 1).all()
     assert largest.max() < 0.9**10 * 100
 

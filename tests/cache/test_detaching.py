@@ -1,5 +1,6 @@
 """Segments of a text that continue each other's caches in training, against one call on the whole text."""
 
+import copy
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -241,3 +242,15 @@ def test_a_layer_of_another_kind_is_refused() -> None:
     cache.layers.append(Other())
     with pytest.raises(ValueError, match=r"layer 2 of the cache is Other, .*DynamicCache\(config=model.config\)"):
         detach_cache(cache)
+
+
+def test_steps_after_a_border_are_of_the_weights_of_then(model: PreTrainedModel) -> None:
+    ids, cache = text()[0], DynamicCache(config=model.config)
+    with torch.no_grad():
+        for part in (ids[:, :-2], ids[:, -2:-1]):
+            model(part, past_key_values=cache)
+        detach_cache(cache)
+        perturb(model, 0.01)
+        fresh = copy.deepcopy(cache)  # which has no kernel of steps
+        actual, expected = (model(ids[:, -1:], past_key_values=each).logits for each in (cache, fresh))
+    assert relative_error(actual, expected) < MODEL_TOLERANCE[torch.float64]

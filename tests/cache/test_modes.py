@@ -166,3 +166,15 @@ def test_a_layer_without_a_state_is_a_history():
     cache.reset()
     assert cache.get_seq_length() == 0
     assert_close(feed(cache, decoder, x[:, :5]), exact[:, :5])
+
+
+def test_a_short_row_that_stays_alone_has_no_state_of_its_pads():
+    decoder, x, exact = problem()
+    caches = [DynamicCache(config=CONFIG), DynamicCache(config=CONFIG)]
+    for row, length in enumerate((300, 40)):
+        feed(caches[row], decoder, x[row : row + 1, :length])
+    joined = join_rows(caches)
+    keep_rows(joined, torch.tensor([1]), unused=260)
+    assert joined.layers[0].state is None
+    joined.crop(-38)  # as far as a row that was never joined
+    assert_close(feed(joined, decoder, x[1:, 2:9]), exact[1:, 2:9])

@@ -107,3 +107,9 @@ def test_batches_of_another_library_are_refused(tokenizer) -> None:
     """The library would draw their masks from a stream of its own, whatever the seed."""
     with pytest.raises(ValueError, match="return_tensors is 'np'; masks are drawn by PyTorch, so it must be 'pt'"):
         ReproducibleMaskingCollator(tokenizer=tokenizer, return_tensors="np")
+
+
+def test_evaluation_blocks_have_other_masks_by_another_seed(tokenizer) -> None:
+    packed = datasets.Dataset.from_list(blocks(4))
+    first, other = (list(mask_blocks(packed, tokenizer, mlm_probability=0.5, seed=seed)) for seed in (0, 1))
+    assert all(one["labels"] != two["labels"] for one, two in zip(first, other, strict=True))

@@ -4,11 +4,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import evaluate
 import numpy as np
 import pytest
+import torch
+from transformers import ByT5Tokenizer
 
 import hf_seqmix.metrics
+from hf_seqmix import TNNConfig, TNNForSequenceClassification
 from hf_seqmix.metrics import list_metrics, load_metric
 
 FOLDER = Path(hf_seqmix.metrics.__file__).parent
@@ -236,3 +240,19 @@ def test_probabilities_are_not_taken_for_labels(name):
 def test_values_that_make_no_sense_raise(name, values, message):
     with pytest.raises(ValueError, match=message):
         load_metric(name).compute(**values)
+
+
+def test_the_library_s_evaluator_takes_models_and_metrics():
+    config = TNNConfig(vocab_size=384, hidden_size=8, num_hidden_layers=1, num_labels=2, is_causal=False)
+    model, texts = TNNForSequenceClassification(config).eval(), ["one", "two", "three"]
+    with torch.no_grad():
+        right = [model(**ByT5Tokenizer()(text, return_tensors="pt")).logits.argmax().item() for text in texts]
+    data = datasets.Dataset.from_dict({"text": texts, "label": [right[0], right[1], 1 - right[2]]})
+    found = evaluate.evaluator("text-classification").compute(
+        model_or_pipeline=model,
+        data=data,
+        tokenizer=ByT5Tokenizer(),
+        metric=load_metric("accuracy"),
+        label_mapping={"LABEL_0": 0, "LABEL_1": 1},
+    )
+    assert found["accuracy"] == pytest.approx(2 / 3)

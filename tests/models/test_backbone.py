@@ -1,12 +1,22 @@
 """The backbone: positions, and how embeddings are drawn."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import AutoModelForCausalLM, DynamicCache, StaticCache
 
-from hf_seqmix import IPAConfig, IPAModel, TNNConfig, TNNForCausalLM, TNNModel
+from hf_seqmix import (
+    IPAConfig,
+    IPAModel,
+    PolyTransformerConfig,
+    SeqMixHybridConfig,
+    TNNConfig,
+    TNNForCausalLM,
+    TNNMixer,
+    TNNModel,
+)
 from hf_seqmix.modules.norms import calibrate_static_norms
 from tests.models.suite import PADS, perturb
 from tests.tolerances import assert_close
@@ -146,3 +156,49 @@ def test_a_cache_that_checkpointing_excludes_is_refused_aloud(caplog):
     with pytest.raises(ValueError, match=r"past_key_values is given, but .* gradient checkpointing"):
         model(ids, past_key_values=DynamicCache(config=model.config))
     assert model.eval()(ids, past_key_values=DynamicCache(config=model.config)).past_key_values is not None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"cu_seqlens": torch.tensor([0, 3, 6])}, "cu_seqlens was given, which is not read.*cu_seq_lens_q"),
+        ({"cu_seq_lens_k": torch.tensor([0, 3, 6])}, "cu_seq_lens_k was given, which is not read"),
+        ({"attention_mask": torch.tensor([[1, 1, 1, 2, 2, 2]])}, "numbers from 1 to 2.*several documents.*seq_idx"),
+        ({"attention_mask": torch.tensor([[0.0] * 4 + [-torch.inf] * 2])}, "numbers from -inf to 0.*0 at pads"),
+        ({"attention_mask": torch.full((1, 6), torch.nan)}, "it must be 1 at real tokens"),
+    ],
+)
+def test_what_would_be_read_as_something_else_is_refused(wrong, message):
+    """Names of other libraries, numbers of documents, masks that are added to scores."""
+    model, ids = make(), torch.randint(VOCAB, (1, 6))
+    with pytest.raises(ValueError, match=message):
+        model(ids, **wrong)
+    both = {"cu_seq_lens_q": torch.tensor([0, 3, 6]), "cu_seq_lens_k": torch.tensor([0, 3, 6])}
+    assert_close(model(ids, **both)[0][:, 3:], model(ids[:, 3:])[0])
+    with pytest.raises(ValueError, match="cu_seqlens was given"):
+        TNNMixer(hidden_size=16)(torch.randn(1, 6, 16), cu_seqlens=torch.tensor([0, 3, 6]))
+
+
+SMALL = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1}
+CONVOLUTION = {"mixer_types": ["short_conv"], "mixer_configs": {"short_conv": {"taps": 3}}}
+
+
+@pytest.mark.parametrize(
+    ("config", "keeps"),
+    [
+        (TNNConfig(**SMALL), True),
+        (IPAConfig(**SMALL), True),
+        (PolyTransformerConfig(**SMALL), False),
+        (PolyTransformerConfig(**SMALL, copy_head=True), True),
+        (SeqMixHybridConfig(**SMALL, **CONVOLUTION), False),
+    ],
+)
+def test_a_preallocated_cache_that_is_full_is_refused(config, keeps):
+    """What keeps numbers of constant size takes any number of tokens."""
+    model, ids = AutoModelForCausalLM.from_config(config).eval(), torch.randint(1, VOCAB, (1, 6))
+    cache = StaticCache(config=config, max_cache_len=8)
+    with nullcontext() if not keeps else pytest.raises(ValueError, match="room for 8 tokens, and would hold 9: build"):
+        model.generate(ids, past_key_values=cache, max_new_tokens=9, do_sample=False)
+    model.generate(
+        ids, past_key_values=StaticCache(config=config, max_cache_len=15), max_new_tokens=9, do_sample=False
+    )

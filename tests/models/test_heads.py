@@ -143,3 +143,28 @@ def test_an_empty_row_has_a_loss_without_logits():
     model = TNNForCausalLM(config(is_causal=True, copy_head=True))
     ids = torch.empty(2, 0, dtype=torch.long)
     assert model(ids, labels=ids, skip_logits=True, num_items_in_batch=1).loss == 0
+
+
+@pytest.mark.parametrize("label", [-1, 3])
+@pytest.mark.parametrize(
+    "kind", ["CausalLM", "copying", "without logits", "SequenceClassification", "TokenClassification"]
+)
+def test_labels_that_are_no_class_are_named(kind, label):
+    fields = {"vocab_size": 3, "num_labels": 3, "hidden_size": 8, "num_hidden_layers": 1}
+    config = TNNConfig(**fields, copy_head=kind == "copying")
+    heads = {"SequenceClassification": Classifier, "TokenClassification": TNNForTokenClassification}
+    model = heads.get(kind, TNNForCausalLM)(config)
+    labels = torch.tensor([0, label] if kind == "SequenceClassification" else [[0, 0, -100], [0, 0, label]])
+    more = {"skip_logits": True} if kind in ("copying", "without logits") else {}
+    low, high = sorted((0, label))
+    with pytest.raises(ValueError, match=f"labels run from {low} to {high}; allowed are 0 to 2, and -100"):
+        model(torch.zeros(2, 3, dtype=torch.long), labels=labels, **more)
+
+
+def test_problem_types_are_checked():
+    with pytest.raises(ValueError, match="problem_type is 'foo'; it must be one of"):
+        TNNConfig(problem_type="foo")
+    with pytest.raises(
+        ValueError, match="'multi_label_classification', but TNNForTokenClassification gives one class"
+    ):
+        TNNForTokenClassification(TNNConfig(problem_type="multi_label_classification"))

@@ -194,3 +194,9 @@ def test_left_pads_of_a_first_chunk_need_no_realignment():
 def test_what_does_not_fit_is_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
         token_layout(kwargs.pop("attention_mask", None), 2, 5, **kwargs)
+
+
+def test_a_sequence_may_be_one_token():
+    layout = token_layout(None, 1, 4, position_ids=torch.tensor([[0, 0, 1, 0]]))
+    assert layout.sequence_ids is not None
+    assert layout.sequence_ids.tolist() == [[0, 1, 1, 2]]

@@ -11,6 +11,8 @@ def test_real_positions():
     assert real_positions(mask, 2, 4, 0, mask.device).tolist() == [[0, 0, 0, 1], [0, 0, 1, 2]]
     assert real_positions(mask, 2, 2, 2, mask.device).tolist() == [[0, 1], [1, 2]]
     assert real_positions(None, 2, 3, 5, mask.device).tolist() == [[5, 6, 7]]
+    # A mask of the new tokens alone: all that the cache holds count as real.
+    assert real_positions(mask, 2, 4, 5, mask.device).tolist() == [[4, 4, 5, 6], [5, 5, 6, 7]]
 
 
 def test_sequence_positions():

@@ -190,3 +190,10 @@ def test_too_little_text_is_refused_before_training(tmp_path: Path) -> None:
         trainer(tmp_path, per_device_train_batch_size=16)
     with pytest.raises(ValueError, match="--torch-compile makes graphs"):
         trainer(tmp_path, torch_compile=True)
+
+
+def test_the_order_of_streams_is_that_of_the_seed_of_the_data(tmp_path: Path) -> None:
+    first, same, other = (
+        list(trainer(tmp_path, seed=seed, data_seed=of_data).segments) for seed, of_data in ((1, 5), (2, 5), (1, 6))
+    )
+    assert first == same != other

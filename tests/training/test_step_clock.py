@@ -16,6 +16,7 @@ def test_median_of_the_updates_alone() -> None:
         time.sleep(0.05)  # an evaluation
     measured = clock.measured()
     assert 1 / 0.045 < measured["steps_per_second"] <= 1 / 0.02
+    assert 0 <= measured["seconds_per_update"] < 0.045  # by either clock
 
 
 def test_memory_is_of_the_process_and_grows_with_it() -> None:

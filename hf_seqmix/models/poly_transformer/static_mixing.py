@@ -30,7 +30,8 @@ def build_static_operator(
 class LearnedTaps(nn.Module):
     """Learned taps k(t) of Toeplitz matrices, zero at lags beyond max_positions - 1.
 
-    Drawn from N(0, 1 / ((|t| + 1) (1 + ln max_positions))), so that outputs keep the size of inputs at any length.
+    Drawn from N(0, 1 / ((|t| + 1) (1 + s ln max_positions))), s = 1 if causal, else 2, so that outputs keep
+    the size of inputs at any length.
 
     Args:
         matrices: number of kernels.

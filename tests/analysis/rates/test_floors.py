@@ -109,3 +109,10 @@ def test_wrong_arguments():
         exact_floors(NearestPoint())
     with pytest.raises(ValueError, match="rows is 10; it must be at least 34"):
         sampled_floors(TABLE_2, 10)
+
+
+def test_standard_errors_fall_with_the_root_of_the_rows():
+    few, many = (sampled_floors(LinearTarget.from_kernel("exponential", 4), rows) for rows in (200, 3200))
+    for name, floor in few.items():
+        if floor.standard_error > 1e-12:
+            assert floor.standard_error == pytest.approx(4 * many[name].standard_error, rel=0.5)

@@ -46,6 +46,7 @@ def test_windows_cover_the_context_and_overlap(tokenizers):
     spans = [(row["offsets"][0][0], row["offsets"][-1][1]) for row in windows]
     assert spans[0][0] == 0 and spans[-1][1] == len(CONTEXT)
     assert all(after > start for (_, after), (start, _) in itertools.pairwise(spans))
+    assert all(after < end for (_, after), (_, end) in itertools.pairwise(spans))  # each reads something new
     for row in windows:
         context = row["input_ids"][row["first_token"] : row["first_token"] + len(row["offsets"])]
         assert tokenizers["bytes"].decode(context) in CONTEXT
@@ -171,3 +172,13 @@ def test_special_tokens_spelled_out_in_a_context_are_text(tokenizers):
     )
     (ids,) = QuestionAnswering(stride=5).encode(data, tokenizers["bert"], 60, "training")["input_ids"]
     assert ids.count(3) == 2  # those between and after the parts
+
+
+def test_the_longest_answer_has_as_many_tokens_as_are_allowed(tokenizers):
+    task = QuestionAnswering(stride=15, max_answer_length=2)
+    encoded = task.encode(DATA, tokenizers["bpe"], 200, "training")
+    starts, ends = np.zeros((len(encoded), 200)), np.zeros((len(encoded), 200))
+    first, offsets = encoded["first_token"][0], encoded["offsets"][0]
+    starts[0, first], ends[0, first + 1], ends[0, first + 2] = 5.0, 1.0, 5.0
+    answer = task.predictions((starts, ends), encoded, DATA, can_be_empty=False)[0]
+    assert answer == CONTEXT[: offsets[1][1]].strip() != CONTEXT[: offsets[2][1]].strip()

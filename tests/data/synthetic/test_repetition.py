@@ -85,3 +85,8 @@ def test_the_seed_decides():
 def test_bad_sizes_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
         rare_word_repetition(**{"num_rows": SIZES, **FIELDS, **fields})
+
+
+def test_both_bounds_of_the_distance_are_reached():
+    rows = arrays(rare_word_repetition(SIZES, **FIELDS, max_distance=6)["test"])
+    assert set(rows["distance"]) == {4, 5, 6}

@@ -346,3 +346,11 @@ def test_gates_in_a_hybrid():
     assert torch.equal(model.generate(ids, max_new_tokens=8), expected)
     with pytest.raises(ValueError, match="forget_gate is True, but is_causal is False"):
         SeqMixHybridConfig(**fields, mixer_configs={"poly_transformer": own}, is_causal=False)
+
+
+@pytest.mark.parametrize("use_residual", [True, False])
+def test_branches_begin_smaller_only_where_they_are_added_up(use_residual):
+    fields = {"vocab_size": VOCAB, "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 8}
+    model = PolyTransformerModel(PolyTransformerConfig(**fields, use_residual=use_residual))
+    weight = model.layers[0].mixer.o_proj.weight
+    assert weight.std().item() * weight.shape[1] ** 0.5 == pytest.approx(0.25 if use_residual else 1.0, rel=0.1)

@@ -64,3 +64,9 @@ def test_packed_sequences_of_as_many_tokens_as_positions(mixing, is_causal):
     x = torch.randn(1, 74, 6, dtype=torch.float64)
     alone = torch.cat([operator(part, TokenLayout()) for part in x.split([37, 2, 35], dim=1)], dim=1)
     assert_close(operator(x, token_layout(None, 1, 74, seq_idx=numbers)), alone)
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_learned_taps_begin_with_squares_that_sum_to_about_one(is_causal):
+    operator = build_static_operator("toeplitz", 1024, 1, 64, is_causal, 0)
+    assert 0.85 < operator.kernel.taps.square().sum(dim=1).mean() < 1.05

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from hf_seqmix.models.auto import AUTO_CLASSES
@@ -99,6 +99,22 @@ class SavingTests(SuiteBase):
         save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
         for name, value in type(model).from_pretrained(tmp_path).state_dict().items():
             assert value.isfinite().all(), name
+
+    def test_weights_that_a_checkpoint_has_are_not_drawn_with_those_that_it_lacks(self, tmp_path, is_causal):
+        """One tensor of each module with several is gone, the first or the second."""
+        model = self.make("Model", is_causal, torch.float32)
+        model.save_pretrained(tmp_path)
+        saved = load_file(tmp_path / "model.safetensors")
+        modules: dict[str, list[str]] = {}
+        for name in saved:
+            modules.setdefault(name.rpartition(".")[0], []).append(name)
+        for place in (0, 1):
+            lost = {names[place] for names in modules.values() if len(names) > 1}
+            kept = {name: value for name, value in saved.items() if name not in lost}
+            save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+            loaded = type(model).from_pretrained(tmp_path).state_dict()
+            for name, value in kept.items():
+                assert torch.equal(loaded[name], value), name
 
     def test_device_map(self, tmp_path, is_causal):
         pytest.importorskip("accelerate")

@@ -204,3 +204,12 @@ def test_a_call_that_wants_derivatives_has_those_of_the_kernel(distilled):
         assert (one is None) == (other is None)
         if one is not None:
             assert_same(one, other)
+
+
+def test_the_report_measures_decoding_whatever_the_mode_of_the_model():
+    model = TNNForCausalLM(TNNConfig(**{**SIZES, "hidden_dropout": 0.5}, num_hidden_layers=2, decay=0.95))
+    report, ids = model.eval().distill_decoder(tolerance=1e-2, exact_taps=TAPS), torch.randint(1, VOCAB, (2, 90))
+    expected = report.measure(ids)
+    model.train()
+    assert report.measure(ids) == expected
+    assert model.training and model.model.layers[0].mixer.training

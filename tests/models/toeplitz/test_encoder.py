@@ -95,3 +95,13 @@ def test_the_bound_is_that_of_layers_as_they_are_called(name, change):
     with torch.no_grad():
         largest = encoder(torch.linspace(-1e4, 1e4, 2001)).abs().amax(dim=1)
     assert (largest <= encoder.bound()).all()
+
+
+def test_the_bound_of_a_layer_norm_follows_the_formula():
+    encoder = RelativePositionEncoder(5, 8, 2, norm_type="layer").double()
+    with torch.no_grad():
+        encoder.out_norm.weight.normal_()
+        encoder.out_norm.bias.normal_()
+    norm, out = encoder.out_norm, encoder.out_proj
+    length = norm.weight.abs().max() * 8**0.5 + norm.bias.norm()
+    torch.testing.assert_close(encoder.bound(), out.weight.norm(dim=1) * length + out.bias.abs(), rtol=1e-6, atol=0)
