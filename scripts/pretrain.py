@@ -143,7 +143,7 @@ def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) 
 
 
 def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: str | None = None) -> dict[str, Any]:
-    """Train from the start or from a checkpoint, evaluates, and writes the output folder."""
+    """Train from the start or from a checkpoint, evaluate, and write the output folder."""
     folder = arguments.folder
     seconds = 0.0
     finished = checkpoint is not None and trainer.restore_finished(checkpoint)

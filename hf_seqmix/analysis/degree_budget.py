@@ -59,9 +59,8 @@ def budget_table(
     """Return what each degree gets from a budget in matrices, in matrices alone and with the overhead.
 
     Returns:
-        A row for each accounting and degree: `accounting`, `degree`, `depth`, `log_degree`, `score` = ln d / (d + c),
-            whose
-        largest value the accounting predicts to be best; and `needs`, why there is no exact depth, or None.
+        A row for each accounting and degree: `accounting`, `degree`, `depth`, `log_degree`; `score` = ln d / (d + c),
+        whose largest value the accounting predicts to be best; and `needs`, why there is no exact depth, or None.
     """
     rows: list[dict[str, float | int | str | None]] = []
     for cost in dict.fromkeys((0.0, float(overhead))):

@@ -99,11 +99,11 @@ def extrapolate(
 ) -> list[Extrapolation]:
     """Make an operator's kernel longer, in every way that its family has.
 
-    TNN evaluates its encoder at more lags: the first taps are the same. FD-TNN either keeps its grid, where taps
-        beyond it
-    are zero, or samples its response on a finer one (the paper's way), where the first taps move by what was aliased.
-    SKI-TNN meets more inducing points at the same spacing, where W A W^T is the same but for the mean over more
-    places, or spreads the points it has; either way the inverse time warp maps greater lags into the trained interval.
+    TNN evaluates its encoder at more lags: the first taps are the same. FD-TNN has two ways. It keeps its grid, and
+    taps beyond the grid are zero; or it samples its response on a finer grid (the paper's way), and the first taps
+    move by what was aliased. SKI-TNN has two ways, too. It meets more inducing points at the same spacing, where
+    W A W^T changes only by the mean over more places; or it spreads the points that it has. Either way the inverse
+    time warp maps greater lags into the trained interval.
 
     Args:
         operator: the operator; it is not changed.

@@ -153,10 +153,9 @@ def decay_row(
 
     Returns:
         at_64, at_256, at_1024: |k(t)| / max |k|. reach: the first lag from which |k| stays below 1e-6 of its maximum.
-        tail_ratio, tail_error: agreement with `ResponseTail` for 256 <= |t| <= 1024 (`tail_agreement`),
-            tail_error_worst
-        the largest of all; tail_error_ends_only the error when kinks inside are left out. None where nothing is
-        predicted: a smooth periodic response.
+        tail_ratio, tail_error: agreement with `ResponseTail` for 256 <= |t| <= 1024 (`tail_agreement`).
+        tail_error_worst: the largest of all. tail_error_ends_only: the error when kinks inside are left out. None
+        where nothing is predicted: a smooth periodic response.
 
     Raises:
         ValueError: `fft_length` is below 16384, or there is no encoder.

@@ -106,10 +106,9 @@ def linearity(
     """Measure second differences and chords of one output of a ReLU encoder, away from its kinks.
 
     Without normalization the encoder is a composition of affine maps and ReLUs, hence piecewise linear: second
-        differences
-    vanish unless a kink lies between their points. Moreno, Mei, Walters 2023 (arXiv 2305.09028), proposition 1, claim
-    the same with layer normalization. But a norm divides by the root of a quadratic in x, so between kinks the
-    function is algebraic and bends.
+    differences vanish unless a kink lies between their points. Moreno, Mei, Walters 2023 (arXiv 2305.09028),
+    proposition 1, claim the same with layer normalization. But a norm divides by the root of a quadratic in x, so
+    between kinks the function is algebraic and bends.
 
     Args:
         encoder: in float64, with ReLU.

@@ -226,9 +226,8 @@ def uniform_rank_bounds(matrix: Tensor, eps: float) -> tuple[int, int]:
 
     Lower: an error of eps everywhere is a mean square of at most eps^2, so the rank is at least
     min{R: sum_{k > R} sigma_k^2 <= eps^2}. Upper: the first truncated singular value decomposition whose largest error
-    is at most eps. The lower bound is also one for the function itself; the upper one says nothing beyond the sample.
-    Between
-    them may lie much: the identity matrix has a rank of O(log n / eps^2) in this metric.
+    is at most eps. The lower bound is also one for the function itself. The upper bound says nothing beyond
+    the sample. Much may lie between the two: the identity matrix has a rank of O(log n / eps^2) in this metric.
 
     Args:
         matrix: (rows, columns).

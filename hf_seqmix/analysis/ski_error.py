@@ -106,9 +106,8 @@ def ski_error(
     for degree N, psi(i) the product of the distances to the N + 1 points that token i uses, L a bound of the kernel's
     (N + 1)-th derivative and s_i singular values. `bound` is that. A may be singular: F A^+ B then leaves singular
     values of A below `rtol` times the largest out, and the theorem's steps still hold with the smallest one kept in
-    place of s_r
-    and the part of A that is left out added: `kept_bound`, ours, has |W|^2 s_left in the sum. Otherwise both are the
-        same.
+    place of s_r and the part of A that is left out added: `kept_bound`, ours, has |W|^2 s_left in the sum. Otherwise
+    both are the same.
 
     Args:
         kernel: k.

@@ -186,6 +186,7 @@ class HeldLayer(DynamicLayer):
         self._map(lambda x: x.detach())
 
     def _reset(self) -> None:
+        # Not the library's: older releases zero the tensors and keep their length.
         for name in self.held:
             setattr(self, name, None)
         self.floor = 0

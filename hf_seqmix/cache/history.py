@@ -82,10 +82,8 @@ class HistoryLayer(HeldLayer):
 
     def _reset(self) -> None:
         """Forget the history and the taps, whose weights may have changed since."""
-        # Not the library's: older releases zero the history and keep its length.
-        self.keys = self.values = self.taps = self.room = None
-        self.floor = 0
-        self.is_initialized = False
+        super()._reset()
+        self.taps = self.room = None
 
 
 class HistoryStaticLayer(HeldStaticLayer):

@@ -20,7 +20,7 @@ MIXER_CONFIGS: dict[str, "type[SeqMixConfig]"] = {}
 
 @strict
 class SeqMixConfig(CodeReferences):
-    """Fields that every family of the zoo has.
+    """Fields that every model family of the package has.
 
     The defaults, but for the vocabulary, are those of the published causal Toeplitz language model. A family adds the
     fields of its mixer, its `check_architecture`, and says by `cache_layer_type` what its layers keep for generation.
@@ -28,7 +28,8 @@ class SeqMixConfig(CodeReferences):
     Args:
         vocab_size: number of token embeddings.
         hidden_size: channels of the residual stream.
-        num_hidden_layers: number of blocks, each a mixer and a gated linear unit.
+        num_hidden_layers: number of layers, each a mixer and, in most families, a feed-forward. A family may run fewer
+            blocks than layers in turn, see `num_blocks`.
         intermediate_size: width of the feed-forward; by default `hidden_size` times the family's `intermediate_ratio`.
         max_position_embeddings: length the model is meant for; only learned positions are limited by it in every
             family.

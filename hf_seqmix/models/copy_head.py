@@ -29,20 +29,20 @@ class CopyHead(nn.Module):
     alpha_l = softmax_j(s_{l,j}), s_{l,j} = q_l . k_j / sqrt(r), g = sigmoid(u . h_l - 2)
     q_l = sum_{m < n} A_m e(w_{l-m}), k_j = sum_{m < n} A'_m e(w_{j-m})
 
-    This is a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier token, and
-    e where a sequence has fewer than n. With `with_state`, the model asks for what it expects, and copies more where
-    more matches:
+    This is a pointer over tokens, whose scores need no learned induction. g is 0 where there is no earlier token. e is
+    0 for tokens before the start of a sequence. With `with_state`, the model asks for what it expects, and copies more
+    where more matches:
 
     q_l = sum_{m < n} A_m e(w_{l-m}) + B h_l, k_j = sum_{m < n} A'_m e(w_{j-m}) + B' e(w_{j+1})
     g = sigmoid(u . h_l - 2 + c log sum_j exp(s_{l,j})), c = 0 at first
 
-    Source: pointers into the input are those of Vinyals, Fortunato, Jaitly 2015 (arXiv
-    1506.03134), the gated mixture with a vocabulary that of See, Liu, Manning 2017 (arXiv 1704.04368); scores that
-    decide how much is copied those of Merity et al. 2016 (arXiv 1609.07843), where c is 1. Departure: keys are made of
-    embeddings of tokens instead of hidden states, and what is copied is the token after the one pointed at. None of
-    the papers of the mixers has such a head.
+    Sources: pointers into the input, Vinyals, Fortunato, Jaitly 2015 (arXiv 1506.03134); the gated mixture with a
+    vocabulary, See, Liu, Manning 2017 (arXiv 1704.04368); scores that decide how much is copied, Merity et al. 2016
+    (arXiv 1609.07843), where c is 1. Departures: keys are made of embeddings of tokens instead of hidden states, and
+    what is copied is the token after the one pointed at. None of the papers of the mixers has such a head.
 
-    A cache keeps, for each token, the key of the place before it and its own id; so j < l is "tokens up to l".
+    A cache keeps, for each token, the key of the place before the token and two ids (see `keys`). So j < l is "tokens
+    up to l".
 
     Args:
         channels: of embeddings and hidden states.
@@ -89,7 +89,7 @@ class CopyHead(nn.Module):
 
         Args:
             hidden_states: (batch, length, channels).
-            kept: which positions, an index of the second dimension.
+            kept: positions to predict at, a slice or (kept,) long.
             past: how many positions the cache held before this call.
             embed: maps ids to embeddings.
             lm_head: maps hidden states to logits.

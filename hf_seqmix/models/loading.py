@@ -65,6 +65,12 @@ class CheckedLoading(PreTrainedModel):
             )
         tied = getattr(model, "all_tied_weights_keys", None) or {}
         missing = {name for name in loading_info.missing_keys if name not in tied}
+        if modes := sorted(name for name in missing if name.rpartition(".")[0].endswith(".tail")):
+            raise ValueError(
+                "decoder_modes says that the model was distilled, but the file lacks the modes, "
+                f"{modes[0]} among them: decoding would be wrong. Save the distilled model again, or set "
+                "decoder_modes and decoder_taps to None in config.json and call distill_decoder()."
+            )
         sizes = {name: tensor.nbytes for name, tensor in model.state_dict().items()}
         drawn = sum(sizes.get(name, 0) for name in missing)
         loaded = sum(size for name, size in sizes.items() if name not in missing)

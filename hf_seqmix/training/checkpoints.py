@@ -48,7 +48,7 @@ def open_checkpoint_folder(checkpoint: str | Path) -> None:
 
 
 def seal_checkpoint(checkpoint: str | Path, *, num_processes: int = 1) -> None:
-    """End a checkpoint: writes its manifest, with the size and the SHA-256 of every file, after they are on the disk.
+    """End a checkpoint: write its manifest, with size and SHA-256 of every file, once the files are on the disk.
 
     Args:
         checkpoint: the folder; every process must have written its files.

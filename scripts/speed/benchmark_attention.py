@@ -13,8 +13,7 @@ Parts:
               tokens; the mean over 128 tokens is given too, in which the cache twice sums up its oldest rows
 
 Every product and its gradients are checked against the dense definition in float64 first; nothing is timed if a result
-is wrong. Times are
-medians over rounds in which every candidate runs once, in an order that rotates. Writes
+is wrong. Times are medians over rounds in which every candidate runs once, in an order that rotates. Writes
 benchmark_attention.jsonl, tables and a plot.
 """
 

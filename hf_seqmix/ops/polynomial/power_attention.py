@@ -60,8 +60,7 @@ def power_attention(
 
     The past is in two sums, each multiplied by the gates that follow: S_t = f_t S_(t-1) + phi(k_t) v_t^T, with phi the
     symmetric power of `symmetric_power`, C(width + p - 1, p) numbers; and n_t = f_t n_(t-1) + r_t. S is kept without
-    the weights of phi, which come in when S is read. Three forms of the
-    same:
+    the weights of phi, which come in when S is read. Three forms of the same:
 
     * "parallel": the matrix of all weights times the values, O(n^2).
     * "chunked": that within chunks of positions, and the sums for those before: O(n).

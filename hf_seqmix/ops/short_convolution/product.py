@@ -81,7 +81,7 @@ def short_conv_dense(x: Tensor, weight: Tensor, back: int | None = None) -> Tens
 def short_conv_step(window: Tensor, weight: Tensor) -> Tensor:
     """Compute the one output of a causal `short_conv` that sees a whole window, as a sum of m products.
 
-    y[b, c] = sum_q w[c, q] x[b, c, q].
+    y[b, c] = sum_q weight[c, q] window[b, q, c].
 
     Args:
         window: (batch, m, channels), the last m inputs.

@@ -20,9 +20,12 @@ def toeplitz_matmul(x: Tensor, kernel: Tensor, causal: bool = True) -> Tensor:
 
     y[b, c, i] = sum_j k[c, i - j] x[b, c, j], over 0 <= j <= i when causal and over all j otherwise.
 
-    The transform runs in float32 (float64 for float64 `x`) whatever autocast says, at a fast length of at least 2n -
-    1. Backward keeps `x` and `kernel` and nothing else. In float32 the rounding error of an output is relative to the
-    largest values of the whole row, later values included. A NaN or infinity anywhere in a row reaches all of the row.
+    Computed in float32 (float64 for float64 `x`) whatever autocast says, in general by transforms of a fast length of
+    at least 2n - 1. On GPUs, Triton kernels may serve half-precision `x`. These kernels multiply in half precision and
+    sum in float32, with an error of up to about 1e-3 of the norms (`kernels/monarch.py`, `kernels/tiles.py`). Backward
+    keeps `x` and `kernel` and nothing else. The rounding error of a transform is relative to the largest values of the
+    whole row, later values included. A NaN or infinity anywhere in a row may reach all of the row.
+
     Source: Qin et al. 2023 (arXiv 2305.04749), section 3.2.
 
     Args:
@@ -99,7 +102,7 @@ def toeplitz_matmul_dense(x: Tensor, kernel: Tensor, causal: bool = True) -> Ten
 def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = None) -> Tensor:
     """Compute one output of a causal product from the history of inputs: one step of decoding, O(n).
 
-    y[b, c] = sum_(j <= p) k[c, p - j] x[b, j, c], accumulated in the dtype of the kernel.
+    y[b, c] = sum_(j <= p) kernel[c, p - j] history[b, j, c], accumulated in the dtype of the kernel.
 
     Args:
         history: (batch, length, channels).

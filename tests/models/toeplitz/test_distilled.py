@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from hf_seqmix import (
@@ -213,3 +214,14 @@ def test_the_report_measures_decoding_whatever_the_mode_of_the_model():
     model.train()
     assert report.measure(ids) == expected
     assert model.training and model.model.layers[0].mixer.training
+
+
+def test_a_file_without_the_modes_is_refused(tmp_path):
+    """Modes of zero would decode something else without a word."""
+    model = TNNForCausalLM(TNNConfig(**SIZES, num_hidden_layers=1, decay=0.95)).eval()
+    model.distill_decoder(tolerance=1e-2, exact_taps=TAPS)
+    model.save_pretrained(tmp_path)
+    kept = {name: value for name, value in load_file(tmp_path / "model.safetensors").items() if ".tail." not in name}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"the file lacks the modes, .*tail\.poles among them"):
+        TNNForCausalLM.from_pretrained(tmp_path)
