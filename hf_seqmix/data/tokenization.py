@@ -15,6 +15,7 @@ from transformers import (
     RobertaTokenizer,
 )
 
+from .byte_tokenizer import byte_tokenizer
 from .lra.listops_tokenizer import listops_tokenizer
 
 __all__ = ["build_tokenizer", "count_bytes", "covered_text", "token_bytes", "train_bpe"]
@@ -27,7 +28,7 @@ SMALLEST_BPE = 256 + 2  # every byte, the end of a text, padding
 
 
 def build_tokenizer(
-    spec: str | Path, texts: Iterable[str] | None = None, *, mask_token: bool = False
+    spec: str | Path, texts: Iterable[str] | None = None, *, mask_token: bool = False, ends_texts: bool = True
 ) -> PreTrainedTokenizerBase:
     """Return the tokenizer that `spec` names.
 
@@ -38,6 +39,8 @@ def build_tokenizer(
             `merges.txt` is read as the byte-level BPE of GPT-2 or RoBERTa, by the special tokens of its vocabulary.
         texts: what a BPE is trained on; not used otherwise.
         mask_token: add a mask token, for masked language models, unless the tokenizer has a mask token.
+        ends_texts: whether `"byte"` ends each text that it encodes, as `ByT5Tokenizer` does. A causal model would take
+            a prompt for a finished text: False gives the same ids without the end (see [`byte_tokenizer`]).
 
     Raises:
         ValueError: the specification is none of these, a BPE has nothing to be trained on, or the folder or Hub name
@@ -48,7 +51,7 @@ def build_tokenizer(
     if kind == "bpe":
         tokenizer = train_bpe(texts or (), _vocab_size(argument))
     elif spec == "byte":
-        tokenizer = ByT5Tokenizer()
+        tokenizer = ByT5Tokenizer() if ends_texts else byte_tokenizer()
     elif spec == "listops":
         tokenizer = listops_tokenizer()
     else:

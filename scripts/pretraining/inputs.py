@@ -72,7 +72,8 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
     if kept:
         tokenizer = AutoTokenizer.from_pretrained(kept[0])
     else:
-        tokenizer = build_tokenizer(name, texts, mask_token=arguments.model.objective == "masked")
+        masked = arguments.model.objective == "masked"
+        tokenizer = build_tokenizer(name, texts, mask_token=masked, ends_texts=masked)
     with whole_files(arguments.folder, last=saved.name) as aside:
         tokenizer.save_pretrained(aside)
     return tokenizer
