@@ -46,7 +46,7 @@ from transformers import (
 
 from hf_seqmix._files import write_json
 from hf_seqmix.analysis.plots import plot_loss
-from hf_seqmix.data.labelled import (
+from hf_seqmix.data.labeled import (
     TEXTS_READ,
     ImageClassification,
     ImageCollator,
@@ -55,7 +55,7 @@ from hf_seqmix.data.labelled import (
     SequenceClassification,
     TokenClassification,
     load_glue,
-    load_labelled,
+    load_labeled,
 )
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
@@ -84,11 +84,11 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
         data.label_column = data.label_column or [glue.label_column]
         data.metrics = data.metrics or list(glue.metrics)
     elif data.dataset is not None:
-        examples = load_labelled(data.dataset, cache_dir=data.cache_dir)
+        examples = load_labeled(data.dataset, cache_dir=data.cache_dir)
     else:
         files = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
         given = {split: file for split, file in files.items() if file is not None}
-        examples = load_labelled(given, header=not data.no_header, cache_dir=data.cache_dir)
+        examples = load_labeled(given, header=not data.no_header, cache_dir=data.cache_dir)
     if "train" not in examples:
         raise ValueError(f"there is no training split; there is {', '.join(examples)}.")
     if data.validation_from_train:

@@ -1,6 +1,6 @@
 """Data for sequence models as `datasets` objects, tokenizers and packing (needs the extra `train`).
 
-`text` has corpora, `lra` the Long Range Arena, `synthetic` tasks that test one ability each, and `labelled` labeled
+`text` has corpora, `lra` the Long Range Arena, `synthetic` tasks that test one ability each, and `labeled` labeled
 examples as model inputs. Here are tokenizers, packing into blocks, masking, and the baselines of text: n-grams and
 compressors. The public names of `text`, `lra` and `synthetic` are names of this package, too.
 """

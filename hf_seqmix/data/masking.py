@@ -9,7 +9,7 @@ import datasets
 import torch
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase, default_data_collator
 
-from .labelled.special_tokens import SpecialTokens
+from .labeled.special_tokens import SpecialTokens
 from .rewriting import pair_with_rewriting
 
 __all__ = ["ReproducibleMaskingCollator", "mask_blocks"]

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import datasets
 import torch
 
-from .labelled.special_tokens import SpecialTokens
+from .labeled.special_tokens import SpecialTokens
 
 __all__ = ["pair_with_rewriting", "rewritten_pairs"]
 

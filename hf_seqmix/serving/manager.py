@@ -28,7 +28,7 @@ class RowBatchingManager:
     Stands where the library has its `ContinuousBatchingManager`, whose paged cache refuses layers that do not attend,
     and has its methods: `init_continuous_batching`, `continuous_batching_context_manager` and `generate_batch` of a
     model lead here. Results are the library's `GenerationOutput`: one when a request has finished or failed, and with
-    `streaming` one for each token. A cancelled request has no result.
+    `streaming` one for each token. A canceled request has no result.
 
     Args:
         model: causal language model of the package.
@@ -63,7 +63,7 @@ class RowBatchingManager:
         self._most_rows = config.max_requests_per_batch or _MOST_ROWS
         self._most_tokens = config.max_batch_tokens or _MOST_TOKENS
         self._incoming: queue.Queue[RequestState] = queue.Queue(config.max_queue_size)
-        self._cancelled: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._canceled: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._waiting: list[RequestState] = []
         self._results = ResultQueue()
         self._number = 0
@@ -174,7 +174,7 @@ class RowBatchingManager:
             max_new_tokens = max(0, config.max_length - len(prompt))
         eos_token_id = config.eos_token_id if eos_token_id is None else eos_token_id
         if max_new_tokens is None and eos_token_id is None:
-            logger.warning_once("a request has neither max_new_tokens nor eos_token_id: it ends when it is cancelled.")
+            logger.warning_once("a request has neither max_new_tokens nor eos_token_id: it ends when it is canceled.")
         state = RequestState(
             request_id=request_id,
             initial_tokens=prompt,
@@ -201,7 +201,7 @@ class RowBatchingManager:
 
     def cancel_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; there is no result."""
-        self._cancelled.put(request_id)
+        self._canceled.put(request_id)
         self._wake.set()
 
     def get_result(self, request_id: str | None = None, timeout: float | None = None) -> Any:
@@ -221,7 +221,7 @@ class RowBatchingManager:
                 yield result
 
     def request_id_iter(self, request_id: str) -> Iterator[Any]:
-        """Yield the results of one request until its last; at once where it was cancelled, has ended or is unknown."""
+        """Yield the results of one request until its last; at once where it was canceled, has ended or is unknown."""
         while self.is_running() or self._results.may_have(request_id):
             may_come = self._results.may_come(request_id)  # before the look: the last result comes before the end
             result = self.get_result(request_id, timeout=0.1)
@@ -267,16 +267,16 @@ class RowBatchingManager:
         self._fail_all(error)
 
     def _sort_requests(self) -> None:
-        """Take new requests from their queue, and cancelled ones from wherever they are."""
-        cancelled = set(_drain(self._cancelled))  # first: whatever was cancelled has been added before
+        """Take new requests from their queue, and canceled ones from wherever they are."""
+        canceled = set(_drain(self._canceled))  # first: whatever was canceled has been added before
         self._waiting += _drain(self._incoming)
-        if cancelled:
-            self._waiting = [state for state in self._waiting if state.request_id not in cancelled]
+        if canceled:
+            self._waiting = [state for state in self._waiting if state.request_id not in canceled]
             # Further sequences of a request (`num_return_sequences`) are its children.
             known = {*(state.request_id for state in self.batch.states), *self._results.expected()}
-            cancelled |= {name for name in known if name.partition(CHILD)[0] in cancelled}
-            self.batch.leave(cancelled)
-            self._results.forget(cancelled)
+            canceled |= {name for name in known if name.partition(CHILD)[0] in canceled}
+            self.batch.leave(canceled)
+            self._results.forget(canceled)
 
     def _advance(self) -> None:
         """Let waiting requests join as far as there is room, and take a step."""

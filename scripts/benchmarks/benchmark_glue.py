@@ -12,7 +12,7 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from hf_seqmix.data.labelled import GLUE_TASKS, load_glue
+from hf_seqmix.data.labeled import GLUE_TASKS, load_glue
 from hf_seqmix.training import explain_model_error, parse_overrides
 from hf_seqmix.training.command import refuse_twice
 from hf_seqmix.training.environment import fingerprint

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-from hf_seqmix.data.labelled import load_labelled
+from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.training import merge_recipes, read_recipe
 
 from . import lra_pretraining
@@ -231,7 +231,7 @@ def probe_operators(folder: Path, fields: Mapping[str, Any], use_cpu: bool) -> d
         use_cpu: whether an accelerator is left alone.
     """
     model = AutoModelForSequenceClassification.from_pretrained(folder)
-    rows = load_labelled({split: fields[f"{split}_file"] for split in ("train", "test")})
+    rows = load_labeled({split: fields[f"{split}_file"] for split in ("train", "test")})
     splits = dict(zip(PLACES, (rows, one_operator(ONE_OPERATOR, OPERATOR_SEED)), strict=True))
     device = torch.device("cpu" if use_cpu else default_device())
     return {"operators": score_operators(model, AutoTokenizer.from_pretrained(folder), splits, device)}

@@ -42,7 +42,7 @@ COLUMNS = {
 }
 
 NOTE = (
-    "In per cent, on the published development sets, scored once; means and standard deviations (±) over seeds. The "
+    "In percent, on the published development sets, scored once; means and standard deviations (±) over seeds. The "
     "average is over tasks, each the mean of its metrics; a correlation that is not defined counts as 0."
 )
 RUNS = {
@@ -96,7 +96,7 @@ def describe(folder: Path, results: Sequence[Result], tasks: Sequence[str]) -> l
         folder / "scores.png",
         x="task",
         y="score",
-        labels={"score": "score on the development set, per cent"},
+        labels={"score": "score on the development set, percent"},
         title=f"GLUE, {size}; means over seeds",
     )
     return parts
@@ -124,7 +124,7 @@ def _place(result: Result) -> tuple[Any, ...]:
 
 
 def per_cent(result: Result, metric: str) -> Result:
-    """Return the result as the table shows it: in per cent, the task in the name of the metric."""
+    """Return the result as the table shows it: in percent, the task in the name of the metric."""
     value = None if result.value is None else 100 * result.value
     return replace(result, task="GLUE", size="", metric=metric, value=value, setting={})
 

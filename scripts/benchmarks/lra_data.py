@@ -16,7 +16,7 @@ from hf_seqmix import __version__
 from hf_seqmix._files import whole_files
 from hf_seqmix.analysis.plots import plot_pathfinder_examples
 from hf_seqmix.data import listops, load_documents, pathfinder, same_document_pairs
-from hf_seqmix.data.labelled import load_labelled
+from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.training.environment import file_digest
 
 from .listops_operators import accuracy_of_outermost
@@ -78,14 +78,14 @@ def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Map
 def _listops(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _released(task, folder)
-        baselines = {"outermost operator": accuracy_of_outermost(load_labelled(files))}
+        baselines = {"outermost operator": accuracy_of_outermost(load_labeled(files))}
         return TaskData(_files(files), "the benchmark's files", baselines, _contents(files))
     options = dict(settings)
     rows = options.pop("rows")
     files = _generated(output_dir, task, settings, lambda: listops(rows, seed=0, **options))
     low, high = options.get("min_length", 500), options.get("max_length", 2000)
     source = f"generated, seed 0, lengths {low + 1} to {high - 1}, {rows['train']:,} rows to train on"
-    return TaskData(_files(files), source, {"outermost operator": accuracy_of_outermost(load_labelled(files))})
+    return TaskData(_files(files), source, {"outermost operator": accuracy_of_outermost(load_labeled(files))})
 
 
 def _text(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
@@ -155,7 +155,7 @@ def _pathfinder(task: str, folder: Path | None, output_dir: Path, settings: Mapp
 def _from_hub(task: str, name: str) -> TaskData:
     """Fetch the data once, before any run needs it, so that a machine without a network says so in a line."""
     try:
-        load_labelled(HUB[task])
+        load_labeled(HUB[task])
     except ValueError as error:
         raise ValueError(f"{error} Where there is no network, give --data {task}=FOLDER.") from error
     return TaskData({"dataset": HUB[task]}, f"{name}, from the Hub")

@@ -26,7 +26,7 @@ from transformers import (
 from hf_seqmix import __version__
 from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer, listops_values
-from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification, load_labelled
+from hf_seqmix.data.labeled import TEXTS_READ, SequenceClassification, load_labeled
 from hf_seqmix.training.run import Run
 
 from .benchmark_jobs import REPLACED, Job
@@ -206,7 +206,7 @@ def training_texts(run: Run, contents: Mapping[str, str], folder: Path) -> Path:
     if target.is_file():
         return target
     source = data.get("dataset") or {"train": data["train_file"]}
-    rows = load_labelled(source, header=not data.get("no_header", False))["train"]
+    rows = load_labeled(source, header=not data.get("no_header", False))["train"]
     limit = data.get("max_train_samples")
     rows = rows if limit is None else rows.shuffle(seed=0).take(limit)
     task = SequenceClassification.from_data(

@@ -21,7 +21,7 @@ PUBLISHED: dict[str, dict[str, float]] = {
     # Tay et al. 2021 (arXiv 2011.04006), table 1, the Transformer
     "attention": {"text": 64.27, "listops": 36.37, "retrieval": 57.46, "pathfinder": 71.40, "image": 42.44},
 }
-"""Accuracies in per cent, of the benchmark's own data at its full size."""
+"""Accuracies in percent, of the benchmark's own data at its full size."""
 
 SOURCES = dict.fromkeys(TOEPLITZ, "Moreno, Mei, Walters 2023, table 2") | {"attention": "Tay et al. 2021, table 1"}
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from hf_seqmix.data.labelled import GLUE_TASKS
+from hf_seqmix.data.labeled import GLUE_TASKS
 from hf_seqmix.training import arguments, check_fields, parse_overrides
 
 # What on the command line makes other keys of a recipe meaningless: the same said otherwise, or laid out for another

@@ -11,7 +11,7 @@ import datasets
 import numpy as np
 from transformers import EvalPrediction, PreTrainedModel
 
-from hf_seqmix.data.labelled import QuestionAnswering, SequenceClassification, TokenClassification
+from hf_seqmix.data.labeled import QuestionAnswering, SequenceClassification, TokenClassification
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.training.resumable import ResumableTrainer
 

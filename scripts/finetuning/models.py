@@ -23,7 +23,7 @@ from transformers import (
 
 from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
-from hf_seqmix.data.labelled import Classification, TokenClassification
+from hf_seqmix.data.labeled import Classification, TokenClassification
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
 from hf_seqmix.models.loading import WrongShapesError

@@ -7,7 +7,7 @@ import datasets
 import numpy as np
 
 from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent, word_overlap
-from hf_seqmix.data.labelled import (
+from hf_seqmix.data.labeled import (
     Classification,
     ImageClassification,
     QuestionAnswering,

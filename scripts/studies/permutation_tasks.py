@@ -25,7 +25,7 @@ from transformers import (
 from vision_training import Images, Training, processor_of, read_images, score, training_arguments
 
 from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
-from hf_seqmix.data.labelled import load_labelled
+from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.training.environment import file_digest, portable_path
 
 __all__ = ["ImageTask", "Task", "TranslationTask"]
@@ -178,7 +178,7 @@ class TranslationTask(Task):
         if any(files.values()) and not all(files.values()):
             raise ValueError("give both --train-file and --test-file, or neither for the data set of the Hub.")
         try:
-            tables = load_labelled(files if all(files.values()) else self.arguments.dataset)
+            tables = load_labeled(files if all(files.values()) else self.arguments.dataset)
         except ValueError as error:
             raise ValueError(f"{error} Where there is no network, give --train-file and --test-file.") from error
         pairs = {}

@@ -25,7 +25,7 @@ from transformers import (
 )
 
 import hf_seqmix  # noqa: F401 - registers its families with the Auto classes
-from hf_seqmix.data.labelled import ImageClassification, ImageCollator, load_labelled
+from hf_seqmix.data.labeled import ImageClassification, ImageCollator, load_labeled
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
 
 __all__ = [
@@ -237,7 +237,7 @@ def read_images(
     if min(rows.values()) < 1:
         raise ValueError("--train-rows and --test-rows must be at least 1.")
     try:
-        tables = load_labelled(files if all(files.values()) else arguments.dataset)
+        tables = load_labeled(files if all(files.values()) else arguments.dataset)
     except ValueError as error:
         hint = "" if all(files.values()) else f" Where there is no network, give {options}."
         raise ValueError(f"{error}{hint}") from error

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from hf_seqmix.data import load_corpus
-from hf_seqmix.data.labelled import load_labelled
+from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.data.local_files import check_file, files_of_splits, format_of, is_local
 
 
@@ -68,6 +68,6 @@ def test_rows_that_are_longer_than_their_header_are_refused(tmp_path):
             load_corpus(path, streaming=streaming)
     path.write_text("text,label\nGood, really good,pos\nBad, awful,neg\n")
     with pytest.raises(ValueError, match=r"long\.csv have more fields than the 2 columns"):
-        load_labelled({"train": path})
+        load_labeled({"train": path})
     path.write_text("\na,b\nc,d\n")
-    assert load_labelled({"train": path}, header=False)["train"].column_names == ["0", "1"]
+    assert load_labeled({"train": path}, header=False)["train"].column_names == ["0", "1"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hf_seqmix.data import ReproducibleMaskingCollator, build_tokenizer, rewritten_pairs
-from hf_seqmix.data.labelled.special_tokens import SpecialTokens
+from hf_seqmix.data.labeled.special_tokens import SpecialTokens
 from hf_seqmix.data.rewriting import pair_with_rewriting
 
 SPECIAL = SpecialTokens(before=(1,), between=(2, 2), after=(3,))

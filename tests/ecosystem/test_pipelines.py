@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForQuestionAnswering, Pipeline, pipeline
 
 from hf_seqmix import SeqMixImageProcessor
-from hf_seqmix.data.labelled import QuestionAnswering
+from hf_seqmix.data.labeled import QuestionAnswering
 from tests.ecosystem.tiny import CAUSAL, EVERY, tiny_model, tiny_tokenizer
 from tests.markers import needs_no_torchvision
 

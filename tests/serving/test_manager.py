@@ -276,7 +276,7 @@ def test_scores_that_are_not_finite_are_not_drawn_from(small, value):
     assert good.generated_tokens == alone(small, [3, 4], 5)
 
 
-def test_cancelled_and_stopped_requests(small):
+def test_canceled_and_stopped_requests(small):
     long = {"max_new_tokens": 30}
     manager = small.init_continuous_batching(GREEDY)
     with pytest.MonkeyPatch.context() as patch:
@@ -294,7 +294,7 @@ def test_cancelled_and_stopped_requests(small):
     assert manager.add_request([1]) is None and manager.get_result() is None
 
 
-def test_what_is_cancelled_before_it_is_seen_never_runs_and_ends_its_reader(small):
+def test_what_is_canceled_before_it_is_seen_never_runs_and_ends_its_reader(small):
     manager = small.init_continuous_batching(GREEDY)
     with pytest.MonkeyPatch.context() as patch:
         drain = manager_module._drain
@@ -321,7 +321,7 @@ def test_what_is_cancelled_before_it_is_seen_never_runs_and_ends_its_reader(smal
         manager.stop(hard_stop=True)
 
 
-def test_a_cancelled_request_takes_its_further_sequences_with_it(small):
+def test_a_canceled_request_takes_its_further_sequences_with_it(small):
     config = GenerationConfig(do_sample=True, eos_token_id=-1, max_new_tokens=30, num_return_sequences=3)
     manager = small.init_continuous_batching(config)
     with pytest.MonkeyPatch.context() as patch:

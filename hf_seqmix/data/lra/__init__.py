@@ -1,6 +1,6 @@
 """Tasks of the Long Range Arena (Tay et al. 2021, arXiv 2011.04006): ListOps, Retrieval, Pathfinder and Path-X.
 
-Text and Image are ordinary data sets, which `hf_seqmix.data.labelled` loads. `same_document_pairs` is a substitute for
+Text and Image are ordinary data sets, which `hf_seqmix.data.labeled` loads. `same_document_pairs` is a substitute for
 Retrieval where its files are not at hand. The functions `listops` and `pathfinder` draw rows; no module has their
 names.
 """

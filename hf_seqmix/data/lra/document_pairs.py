@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..labelled.loading import load_labelled
+from ..labeled.loading import load_labeled
 
 __all__ = ["load_document_pairs"]
 
@@ -51,7 +51,7 @@ def load_document_pairs(
             broken escapes.
     """
     files = source if isinstance(source, Mapping) else {s: Path(source) / name for s, name in RELEASED.items()}
-    tables = load_labelled(files, header=False, columns=COLUMNS, cache_dir=cache_dir)
+    tables = load_labeled(files, header=False, columns=COLUMNS, cache_dir=cache_dir)
     return datasets.DatasetDict({split: _pairs(rows, str(files[split]), decode) for split, rows in tables.items()})
 
 

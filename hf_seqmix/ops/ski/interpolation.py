@@ -74,7 +74,7 @@ class InducingGrid(NamedTuple):
 
     def points(self, length: int) -> int:
         """Return how many points the tokens 0 to length - 1 meet, for a length of at least 1."""
-        # Rounded up by adding, not by negating twice: other runtimes divide negative numbers towards zero.
+        # Rounded up by adding, not by negating twice: other runtimes divide negative numbers toward zero.
         cells = ((length - 1) * (self.num_points - 1) + self.max_length - 2) // (self.max_length - 1)
         return cells + 1 if self.degree == 1 else torch.sym_max(cells + 2, 4)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from hf_seqmix.data import PathfinderSettings, pathfinder
-from hf_seqmix.data.labelled import ImageClassification, load_labelled
+from hf_seqmix.data.labeled import ImageClassification, load_labeled
 
 
 def files(rows: datasets.Dataset) -> list[bytes]:
@@ -67,7 +67,7 @@ def test_processes_draw_the_same_pictures(splits: datasets.DatasetDict) -> None:
 
 def test_a_table_of_the_rows_poses_the_task(splits: datasets.DatasetDict, tmp_path: Path) -> None:
     splits["train"].to_parquet(tmp_path / "train.parquet")
-    read = load_labelled({"train": str(tmp_path / "train.parquet")}, cache_dir=str(tmp_path))["train"]
+    read = load_labeled({"train": str(tmp_path / "train.parquet")}, cache_dir=str(tmp_path))["train"]
     task = ImageClassification.from_data(read, "image", ["label"])
     encoded = task.encode(read, "train")
     assert encoded["labels"] == splits["train"]["label"]

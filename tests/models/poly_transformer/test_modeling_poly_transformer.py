@@ -302,7 +302,7 @@ def test_the_penalty_counts_once_in_an_accumulated_batch(suffix):
     torch.testing.assert_close(accumulated, whole)
 
 
-def test_a_soft_degree_moves_towards_its_target():
+def test_a_soft_degree_moves_toward_its_target():
     model = soft("ForCausalLM", True).train()
     optimizer = torch.optim.SGD([layer.mixer.degree_logits for layer in model.model.layers], lr=1.0)
     for _ in range(30):

@@ -368,6 +368,6 @@ def test_without_a_network_the_folder_is_asked_for(
     def offline(*_: Any) -> None:
         raise ValueError("the data set could not be loaded: offline.")
 
-    monkeypatch.setattr(scripts.lra_data, "load_labelled", offline)
+    monkeypatch.setattr(scripts.lra_data, "load_labeled", offline)
     with pytest.raises(SystemExit, match=r"could not be loaded: offline\. .* give --data text=FOLDER"):
         scripts.run_benchmarks.main(["lra", "--task", "text", "--output-dir", str(tmp_path)])

@@ -19,7 +19,7 @@ from transformers import (
 
 from hf_seqmix import TNNConfig
 from hf_seqmix.data import build_tokenizer, evaluate_listops
-from hf_seqmix.data.labelled import TokenClassification
+from hf_seqmix.data.labeled import TokenClassification
 
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 NAMES = ("run_benchmarks", "benchmark_lra", "benchmark_jobs", "benchmark_training", "lra_data", "lra_pretraining")

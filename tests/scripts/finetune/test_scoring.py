@@ -4,7 +4,7 @@ import datasets
 import pytest
 from finetuning.scoring import score
 
-from hf_seqmix.data.labelled import TokenClassification
+from hf_seqmix.data.labeled import TokenClassification
 
 
 def token_task(tags):

@@ -11,7 +11,7 @@ falls apart into columns, a turn of every element, and rows:
     X[q1, q2] = sum_j2 b[q1, j2] F2[j2, q2],        F2[j2, q2] = exp(-2 pi i j2 q2 / N2).
 
 The quarter, which makes the product linear rather than circular, costs nothing, and the first of the matrix products
-is of real data. Spectra stay in the order [q1, q2]; the inverse goes backwards, so nothing is ever reordered.
+is of real data. Spectra stay in the order [q1, q2]; the inverse goes backward, so nothing is ever reordered.
 
 Factors of all matrix products are float16, sums float32. For float32 data a number is a pair of them, v = high + low /
 2048, 22 bits, and a product three products (the fourth lies below the rounding): half the work of three products in

@@ -4,7 +4,7 @@ import torch
 from PIL import Image
 
 from hf_seqmix import SKITNNConfig
-from hf_seqmix.data.labelled import ImageCollator, SegmentCollator
+from hf_seqmix.data.labeled import ImageCollator, SegmentCollator
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
 
 
@@ -18,8 +18,8 @@ def test_segments_are_padded_together(tokenizers):
     assert batch["input_ids"].tolist() == [[[5, 6, 0], [7, 0, 0]], [[8, 0, 0], [9, 10, 11]]]
     assert batch["attention_mask"].sum(dim=-1).tolist() == [[2, 1], [1, 3]]
     assert batch["labels"].tolist() == [1, 0] and batch["labels"].dtype == torch.int64
-    unlabelled = SegmentCollator(tokenizer)([{name: row[name] for name in row if name != "labels"} for row in rows])
-    assert set(unlabelled) == {"input_ids", "attention_mask"}
+    unlabeled = SegmentCollator(tokenizer)([{name: row[name] for name in row if name != "labels"} for row in rows])
+    assert set(unlabeled) == {"input_ids", "attention_mask"}
     with pytest.raises(ValueError, match=r"these have \[1, 2\]"):
         SegmentCollator(tokenizer)([rows[0], {"input_ids": [[8]], "attention_mask": [[1]]}])
 

@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 from transformers.tokenization_python import PreTrainedTokenizer
 
-from hf_seqmix.data.labelled import QuestionAnswering
+from hf_seqmix.data.labeled import QuestionAnswering
 
 CONTEXT = "The café is in Paris, France. to be or not to be, that is where it is."
 EXAMPLES = {

@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 from PIL import Image
 
-from hf_seqmix.data.labelled import ImageClassification
+from hf_seqmix.data.labeled import ImageClassification
 
 
 def picture(level, size=(5, 3)):

@@ -3,7 +3,7 @@ import json
 import datasets
 import pytest
 
-from hf_seqmix.data.labelled import GLUE_TASKS, load_glue, load_labelled
+from hf_seqmix.data.labeled import GLUE_TASKS, load_glue, load_labeled
 
 
 @pytest.fixture
@@ -11,7 +11,7 @@ def load(tmp_path):
     def run(name, content, **options):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
-        return load_labelled({"train": path}, cache_dir=tmp_path / "cache", **options)["train"]
+        return load_labeled({"train": path}, cache_dir=tmp_path / "cache", **options)["train"]
 
     return run
 
@@ -87,9 +87,9 @@ def test_files_that_cannot_be_read(load, name, content, message):
 
 def test_missing_file_and_unknown_hub_name(tmp_path):
     with pytest.raises(ValueError, match=r"there is no file .*nowhere\.csv"):
-        load_labelled({"train": tmp_path / "nowhere.csv"})
+        load_labeled({"train": tmp_path / "nowhere.csv"})
     with pytest.raises(ValueError, match="could not be loaded"):
-        load_labelled("nobody/nothing", cache_dir=tmp_path)
+        load_labeled("nobody/nothing", cache_dir=tmp_path)
 
 
 GLUE_FILES = {
@@ -139,7 +139,7 @@ def test_columns_of_text_are_no_nested_questions(load, columns):
 def test_a_column_may_be_called_paragraphs(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"paragraphs": ["x", "y"], "text": "a", "label": 0}\n')
-    assert set(load_labelled({"train": path})["train"].column_names) == {"paragraphs", "text", "label"}
+    assert set(load_labeled({"train": path})["train"].column_names) == {"paragraphs", "text", "label"}
 
 
 def squad(*questions):

@@ -11,7 +11,7 @@ import datasets
 
 from ..local_files import check_fields, check_file, first_rows
 
-__all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labelled"]
+__all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labeled"]
 
 FORMATS = {".csv": "csv", ".tsv": "tsv", ".json": "json", ".jsonl": "json", ".parquet": "parquet"}
 
@@ -73,7 +73,7 @@ GLUE_TASKS = {
 }
 
 
-def load_labelled(
+def load_labeled(
     source: str | Mapping[str, str | Path],
     *,
     header: bool = True,
@@ -120,7 +120,7 @@ def load_glue(
         task: a key of `GLUE_TASKS`.
         folder: holds the files that the benchmark distributes, directly or in the usual folder of the task; None for
             the Hub.
-        cache_dir: as for [`load_labelled`].
+        cache_dir: as for [`load_labeled`].
 
     Raises:
         ValueError: there is no such task, or its data cannot be read.
@@ -129,7 +129,7 @@ def load_glue(
         raise ValueError(f"there is no GLUE task {task!r}; allowed are {', '.join(GLUE_TASKS)}.")
     entry = GLUE_TASKS[task]
     if folder is None:
-        loaded = load_labelled(f"nyu-mll/glue:{task}", cache_dir=cache_dir)
+        loaded = load_labeled(f"nyu-mll/glue:{task}", cache_dir=cache_dir)
         splits = {"train": loaded["train"], "validation": loaded[entry.hub_validation]}
         if entry.hub_mismatched is not None:
             splits["validation_mismatched"] = loaded[entry.hub_mismatched]
@@ -147,7 +147,7 @@ def load_glue(
     files = {"train": folder / "train.tsv", "validation": folder / entry.validation}
     if entry.mismatched is not None:
         files["validation_mismatched"] = folder / entry.mismatched
-    splits = load_labelled(files, header=entry.columns is None, columns=entry.columns, cache_dir=cache_dir)
+    splits = load_labeled(files, header=entry.columns is None, columns=entry.columns, cache_dir=cache_dir)
     return splits, entry
 
 

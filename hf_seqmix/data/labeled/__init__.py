@@ -9,7 +9,7 @@ form.
 from .classification import Classification
 from .collation import ImageCollator, SegmentCollator
 from .image_classification import ImageClassification
-from .loading import GLUE_TASKS, GlueTask, load_glue, load_labelled
+from .loading import GLUE_TASKS, GlueTask, load_glue, load_labeled
 from .question_answering import QuestionAnswering
 from .sequence_classification import TEXTS_READ, SequenceClassification
 from .token_classification import TokenClassification
@@ -26,5 +26,5 @@ __all__ = [
     "SequenceClassification",
     "TokenClassification",
     "load_glue",
-    "load_labelled",
+    "load_labeled",
 ]

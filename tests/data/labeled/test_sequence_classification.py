@@ -7,7 +7,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_seqmix import TNNConfig
 from hf_seqmix.data import build_tokenizer
-from hf_seqmix.data.labelled import TEXTS_READ, SequenceClassification
+from hf_seqmix.data.labeled import TEXTS_READ, SequenceClassification
 
 TEXTS = ["good", "bad", "so so"]
 

@@ -3,7 +3,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_seqmix.data import build_tokenizer
-from hf_seqmix.data.labelled import TokenClassification
+from hf_seqmix.data.labeled import TokenClassification
 
 WORDS = [["The", "café", "in", "Paris"], ["not"], []]
 TAGS = [["O", "O", "O", "LOC"], ["O"], []]

@@ -96,7 +96,7 @@ class QuestionAnswering:
                 special=SpecialTokens.of(tokenizer),
                 max_length=max_length,
                 stride=self.stride,
-                labelled=self.has_labels(split),
+                labeled=self.has_labels(split),
                 name=name,
             ),
             batched=True,
@@ -150,7 +150,7 @@ def _encode_questions(
     special: SpecialTokens,
     max_length: int,
     stride: int,
-    labelled: bool,
+    labeled: bool,
     name: str,
 ) -> dict[str, list[Any]]:
     rows = []
@@ -167,7 +167,7 @@ def _encode_questions(
                 f"{stride}; give a larger max_length or a smaller stride."
             )
         answer = None
-        if labelled:
+        if labeled:
             _check_answer(
                 batch["answers"][row], context, f"row {index} of the {name} data ({batch['question'][row]!r})"
             )

@@ -1,6 +1,6 @@
 import pytest
 
-from hf_seqmix.data.labelled.special_tokens import SpecialTokens, tokenize
+from hf_seqmix.data.labeled.special_tokens import SpecialTokens, tokenize
 
 FIRST, SECOND = "where is the café?", "in paris"
 
