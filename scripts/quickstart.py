@@ -56,7 +56,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     return arguments, rest
 
 
-def yardsticks(train: list[str], held_out: list[str]) -> dict[str, float]:
+def baselines(train: list[str], held_out: list[str]) -> dict[str, float]:
     """Bits per byte of models that need no training to speak of, on the same split."""
     return {
         "unigram": ByteNGram(1).fit(train).bits_per_byte(held_out),
@@ -83,7 +83,7 @@ def sample(model: Any, tokenizer: Any) -> str:
 
 
 @torch.no_grad()
-def comes_back_equal(model: Any, folder: Path, text: str) -> float:
+def reload_difference(model: Any, folder: Path, text: str) -> float:
     """Load the saved folder through the Auto classes; return the largest difference of the logits (0 is bit-equal)."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     loaded = AutoModelForCausalLM.from_pretrained(folder).eval()
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     corpus = load_corpus(CORPUS)
     train, held_out = list(corpus["train"]["text"]), list(corpus["test"]["text"])
     scores = evaluate_language_model(model, tokenizer, held_out, context_lengths=arguments.context_lengths)
-    references = yardsticks(train, held_out)
+    references = baselines(train, held_out)
     rows = [{"what": name, "bits": value} for name, value in references.items()]
     for score in scores:
         rows.append(
@@ -135,7 +135,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     resaved = folder / "resaved"
     model.save_pretrained(resaved)
     tokenizer.save_pretrained(resaved)
-    difference = comes_back_equal(model, resaved, held_out[0])
+    difference = reload_difference(model, resaved, held_out[0])
     print(f"   largest difference of the logits: {difference:g}")
 
     best = min(score.bits_per_byte for score in scores)
@@ -143,7 +143,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     seconds = time.perf_counter() - begin
     results = {
         "bits_per_byte": {score.context_length: score.bits_per_byte for score in scores},
-        "yardsticks": references,
+        "baselines": references,
         "num_parameters": trained["num_parameters"],
         "train_seconds": trained["train_seconds"],
         "total_seconds": seconds,

@@ -17,7 +17,7 @@ from ..ops.layout import TokenLayout
 from ..ops.toeplitz.online import OnlineConvolution
 from ..ops.toeplitz.online_kernel import OnlineKernel
 from .history import FEW_STEPS, HistoryLayer, HistoryStaticLayer
-from .modes import ModalDecoder
+from .modes import ModalKernelSource
 from .recent_inputs import check_rows, highest_floor
 
 __all__ = ["CONVOLUTION", "ConvolutionLayer", "ConvolutionStaticLayer", "convolve_steps"]
@@ -34,7 +34,7 @@ PAST_END = 4
 and takes fewer launches a step (counted: 81 instead of 95 by a TNN of four layers)."""
 
 
-class Decoder(Protocol):
+class KernelSource(Protocol):
     """What makes the kernel of a layer."""
 
     def decoder_kernel(self, dtype: torch.dtype, device: torch.device, known: Tensor | None = None) -> OnlineKernel:
@@ -137,7 +137,7 @@ class ConvolutionLayer(HistoryLayer):
             All inputs and empty values; or, with a `decoder`, the outputs of the new positions, (batch, 1, new,
             channels), and empty values.
         """
-        decoder: Decoder | None = kwargs.get("decoder")
+        decoder: KernelSource | None = kwargs.get("decoder")
         if decoder is None:
             return super().update(key_states, value_states)
         x = key_states[:, 0]
@@ -147,7 +147,7 @@ class ConvolutionLayer(HistoryLayer):
         check_rows(self.state.batch, key_states)
         return self.state.step(x).unsqueeze(1), value_states
 
-    def _begin(self, dtype: torch.dtype, decoder: Decoder) -> None:
+    def _begin(self, dtype: torch.dtype, decoder: KernelSource) -> None:
         """Make the state of the history."""
         history = self.keys
         assert history is not None
@@ -272,7 +272,7 @@ register_layer_type(ConvolutionLayer, ConvolutionStaticLayer)
 
 
 def convolve_steps(
-    past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout, decoder: Decoder | ModalDecoder
+    past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout, decoder: KernelSource | ModalKernelSource
 ) -> Tensor | None:
     """Add this call's inputs to a layer, and return the outputs at their positions, where the layer makes these.
 

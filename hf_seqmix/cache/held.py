@@ -32,8 +32,8 @@ class HeldLayer(DynamicLayer):
     record_past: bool = True
     """Whether the first call, too, can be taken back as far as it goes."""
     floor: int | Tensor = 0
-    """Positions to which a crop may lead back, unless it leads to none: what the earlier ones brought is not held, or
-    stands elsewhere in some row. () long where a mask decides."""
+    """First position to which a crop may lead back; a crop to no tokens is always possible. What earlier positions
+    brought is no longer held, or stands elsewhere in some row. () long where a mask decides."""
     crop_advice: ClassVar[str] = "crop less"
 
     def __init__(self, **kwargs: Any) -> None:
@@ -45,7 +45,7 @@ class HeldLayer(DynamicLayer):
         self.record_past = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Add the keys and values of this call, and return all."""
+        """Add keys (batch, heads, new, width) and values (batch, heads, new, values); return all held, old first."""
         if self.is_initialized and self.keys is not None and self.get_seq_length() > 0:
             check_rows(len(self.keys), key_states)
         return super().update(key_states, value_states, *args, **kwargs)
@@ -83,7 +83,14 @@ class HeldLayer(DynamicLayer):
             companion.crop(tokens_to_remove)
 
     def check_crop(self, tokens_to_remove: int) -> None:
-        """Refuse what the layer or one of its companions cannot take back."""
+        """Refuse what the layer, or something attached to it, cannot take back.
+
+        Args:
+            tokens_to_remove: minus the number of steps.
+
+        Raises:
+            ValueError: if what that many steps brought is no longer held.
+        """
         for companion in self.companions.values():
             companion.check_crop(tokens_to_remove)
         if tokens_to_remove >= 0:
@@ -112,7 +119,7 @@ class HeldLayer(DynamicLayer):
             companion.forget_first(count)
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the rows of the batch for beam search."""
+        """Reorder the rows of the batch by `beam_idx`, (batch,) long, for beam search."""
         self.batch_select_indices(beam_idx)
 
     def batch_repeat_interleave(self, repeats: int) -> None:

@@ -38,7 +38,7 @@ class HistoryLayer(HeldLayer):
     step of decoding reads, lie side by side, and places for further tokens follow."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Add new inputs after those held, and return all, with empty values."""
+        """Add inputs, (batch, 1, new, channels); return all inputs, and values of width 0."""
         keys = self.keys
         by_copying = torch.is_grad_enabled() or torch.compiler.is_compiling()
         if by_copying or keys is None or not keys.numel() or keys.dtype != key_states.dtype:
@@ -114,7 +114,7 @@ register_layer_type(HistoryLayer, HistoryStaticLayer)
 
 
 def past_length(past_key_values: Any, layer_idx: int = 0) -> int | Tensor:
-    """Return how many positions a cache holds before this call: an int, or a tensor for a preallocated cache."""
+    """Return how many positions a cache holds before this call: an int, or () long for a preallocated cache."""
     if past_key_values is None:
         return 0
     length = past_key_values.get_seq_length(layer_idx)

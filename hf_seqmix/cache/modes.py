@@ -25,7 +25,7 @@ MODES = "seqmix_modes"
 """The name by which a config's `layer_types` asks for such a layer."""
 
 
-class ModalDecoder(Protocol):
+class ModalKernelSource(Protocol):
     """What makes the kernel of a layer."""
 
     @property
@@ -57,7 +57,7 @@ class ModesLayer(HistoryLayer):
     kernel: ModalKernel | None = None
     _flipped: Tensor | None = None  # (channels, 1, taps), of which the last belongs to the newest input
 
-    def decodes(self, count: int, layout: TokenLayout, decoder: ModalDecoder) -> bool:
+    def decodes(self, count: int, layout: TokenLayout, decoder: ModalKernelSource) -> bool:
         """Return whether `update` mixes new tokens itself: any number of tokens, wherever pads are.
 
         Where a graph is traced, derivatives are wanted, which modes do not have of the kernel, or the order of sums is
@@ -85,7 +85,7 @@ class ModesLayer(HistoryLayer):
         Raises:
             ValueError: without a `decoder`, where inputs have left the window.
         """
-        decoder: ModalDecoder | None = kwargs.get("decoder")
+        decoder: ModalKernelSource | None = kwargs.get("decoder")
         if decoder is None:
             if self.state is not None:
                 raise ValueError(

@@ -15,7 +15,7 @@ __all__ = ["RecentInputs", "check_rows", "highest_floor", "last_real", "stack_ro
 
 
 def check_rows(batch: int, new: Tensor) -> None:
-    """Refuse new tokens of another number of rows than a cache holds."""
+    """Raise a ValueError unless new tokens, (rows, ...), have as many rows as the cache, `batch`."""
     if len(new) != batch:
         raise ValueError(
             f"{len(new)} rows cannot continue a cache of {batch} rows: give as many rows, change those of the cache "

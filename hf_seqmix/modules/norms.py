@@ -197,7 +197,16 @@ NORM_TYPES = ("simple_rms", "layer", "batch", "static", "none")
 
 
 def build_norm(norm_type: str, channels: int, eps: float) -> nn.Module:
-    """Build the norm that a config names, one of `NORM_TYPES`."""
+    """Build the norm that a configuration names.
+
+    Args:
+        norm_type: one of `NORM_TYPES`.
+        channels: of the input.
+        eps: of norms that divide.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
     if norm_type == "simple_rms":
         return SimpleRMSNorm(eps)
     if norm_type == "layer":

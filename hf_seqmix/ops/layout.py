@@ -87,6 +87,9 @@ class TokenLayout(NamedTuple):
         """Return how many positions of this call, from the first, `history_places` may move: () long.
 
         They end with the last pad of any row. The real tokens after that pad stay where they stand.
+
+        Raises:
+            ValueError: for a layout without a mask.
         """
         if self.mask is None:
             raise ValueError("a layout without a mask has nothing to realign.")
@@ -111,6 +114,9 @@ class TokenLayout(NamedTuple):
 
         Returns:
             (batch, length, channels); pad positions are undefined.
+
+        Raises:
+            TypeError: for packed rows in a graph and an operation that is no `RowOperation`.
         """
         if is_batch_invariant() and not (self.mask is None and self.sequence_ids is None):
             return self._mix_alone(operation, values, *given)
@@ -155,6 +161,9 @@ class TokenLayout(NamedTuple):
 
         Returns:
             (batch, total_length) long, the place that each position moves to; unused positions stay.
+
+        Raises:
+            ValueError: for a layout without a mask.
         """
         if self.mask is None:
             raise ValueError("a layout without a mask has nothing to realign.")

@@ -44,9 +44,23 @@ def packed_sequence_ids(
     cu_seq_lens_q: Tensor | None,
     seq_idx: Tensor | None,
 ) -> Tensor | None:
-    """Number the packed sequences of each row, (batch, length), or return None where no row holds more than one.
+    """Number the packed sequences of each row, or return None where no row holds more than one.
 
     A traced call does not look at positions, and numbers the sequences whether or not there are several.
+
+    Args:
+        mask: (batch, length) bool, True at real tokens; None when all are.
+        batch: rows.
+        length: tokens of a row.
+        position_ids: (batch or 1, length); a sequence begins where a position does not rise.
+        cu_seq_lens_q: (sequences + 1,), boundaries in the rows laid end to end; counts before all else.
+        seq_idx: (batch, length), numbers of the sequences; counts before `position_ids`.
+
+    Returns:
+        (batch, length) long.
+
+    Raises:
+        ValueError: for shapes that do not fit, and boundaries that do not rise from 0 to the number of tokens.
     """
     if cu_seq_lens_q is not None:
         return _ids_from_boundaries(cu_seq_lens_q, batch, length)

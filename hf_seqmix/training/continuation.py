@@ -23,7 +23,7 @@ def newest_checkpoint(arguments: TrainingArguments) -> tuple[str | None, str]:
     return str(checkpoint), f"Continuing from {checkpoint}{faults}{_other_processes(checkpoint, arguments)}"
 
 
-def given_checkpoint(wish: str, arguments: TrainingArguments) -> tuple[str, str]:
+def given_checkpoint(resume_from: str, arguments: TrainingArguments) -> tuple[str, str]:
     """Return a given checkpoint, which must be whole, and a line for the user.
 
     `ResumableTrainer.train` sets aside the later ones of the run.
@@ -32,13 +32,13 @@ def given_checkpoint(wish: str, arguments: TrainingArguments) -> tuple[str, str]
         ValueError: the checkpoint is not whole.
     """
     folder = str(arguments.output_dir)
-    if (fault := fault_of(wish)) is not None:
+    if (fault := fault_of(resume_from)) is not None:
         other = last_complete_checkpoint(folder)
         advice = f"The newest whole one of this run is {other}" if other else "This run has no whole one"
-        raise ValueError(f"the checkpoint {wish} cannot be continued from: {fault}. {advice}.")
-    later = later_checkpoints(folder, wish)
+        raise ValueError(f"the checkpoint {resume_from} cannot be continued from: {fault}. {advice}.")
+    later = later_checkpoints(folder, resume_from)
     names = f"; later ones are renamed: {', '.join(path.name for path in later)}" if later else ""
-    return wish, f"Continuing from {wish}{names}{_other_processes(Path(wish), arguments)}"
+    return resume_from, f"Continuing from {resume_from}{names}{_other_processes(Path(resume_from), arguments)}"
 
 
 def _other_processes(checkpoint: Path, arguments: TrainingArguments) -> str:

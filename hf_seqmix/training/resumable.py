@@ -110,11 +110,11 @@ class ResumableTrainer(Trainer):
         """Return the schedule, laid out for `schedule_steps`."""
         return super().create_scheduler(self.schedule_steps or num_training_steps, optimizer)
 
-    def find_checkpoint(self, wish: str | None) -> tuple[str | None, str | None]:
+    def find_checkpoint(self, resume_from: str | None) -> tuple[str | None, str | None]:
         """Return what to continue from, for all processes as the first one sees the folder.
 
         Args:
-            wish: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's
+            resume_from: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's
                 folder. When training goes on from there, later ones of the run are set aside.
 
         Returns:
@@ -123,13 +123,13 @@ class ResumableTrainer(Trainer):
         Raises:
             ValueError: no checkpoint is whole, or the one asked for is not, or it is of another model.
         """
-        if wish is None:
+        if resume_from is None:
             return None, None
         self.divergence.recall()
         answer: list[Any] = [None, None, None]
         if self.args.process_index == 0:
             try:
-                answer[:2] = newest_checkpoint(self.args) if wish == LAST else given_checkpoint(wish, self.args)
+                answer[:2] = newest_checkpoint(self.args) if resume_from == LAST else given_checkpoint(resume_from, self.args)
                 refuse_other_model(answer[0], getattr(self.accelerator.unwrap_model(self.model), "config", None))
             except (ValueError, OSError) as error:
                 answer[2] = str(error)
@@ -137,7 +137,7 @@ class ResumableTrainer(Trainer):
         checkpoint, line, refusal = answer
         if refusal is not None:
             raise ValueError(refusal)
-        self._goes_back = checkpoint if wish != LAST else None
+        self._goes_back = checkpoint if resume_from != LAST else None
         return checkpoint, line
 
     def restore_finished(self, checkpoint: str) -> bool:

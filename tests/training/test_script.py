@@ -19,7 +19,7 @@ def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: P
         def check_optimizer(self):
             pass
 
-        def find_checkpoint(self, wish):
+        def find_checkpoint(self, resume_from):
             return "checkpoint", "Continuing"
 
         def is_world_process_zero(self):

@@ -67,7 +67,14 @@ class FrequencyKernel(nn.Module):
         self.set_context_length(max_length)
 
     def set_context_length(self, length: int) -> None:
-        """Sample the same response on the grid of another M: more taps, each near what it was."""
+        """Sample the same response on a grid of another M: more taps, each near what it was.
+
+        Args:
+            length: M, at least 1.
+
+        Raises:
+            ValueError: for a length below 1.
+        """
         if length < 1:
             raise ValueError(f"the context length is {length}; it must be at least 1.")
         self.max_length = length

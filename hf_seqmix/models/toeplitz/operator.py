@@ -153,7 +153,11 @@ class ToeplitzOperator(nn.Module):
         return self.tail is not None and not self.training
 
     def modal_kernel(self, dtype: torch.dtype, device: torch.device) -> ModalKernel:
-        """Return the distilled kernel for inputs of a dtype on a device."""
+        """Return the distilled kernel for inputs of a dtype on a device.
+
+        Raises:
+            ValueError: where the model is no longer distilled.
+        """
         if self.tail is None:
             raise ValueError(
                 "the cache was filled by a distilled model, which this is no more: start from an empty one."

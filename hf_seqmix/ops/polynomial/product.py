@@ -68,8 +68,8 @@ def polynomial_product(
     reading of it.
 
     Args:
-        factors: d tensors (batch, length, heads, width), zero at pads. Of those of `row_factors`, which are in `held`
-            where that is given, only the dtype then counts.
+        factors: d tensors (batch, length, heads, width), zero at pads. Where `held` is given, the factors that
+            `row_factors` names are read from it, and of these here only the dtype counts.
         degree_form: "cumsum", "gate" (even d from 4 on), or "soft" (four factors).
         real: (batch, length), 1 at real tokens and 0 at pads; None when all are real.
         causal: whether a token sees no later ones.
@@ -78,6 +78,13 @@ def polynomial_product(
         recent: rows of further tokens before these, that `sums` does not count; None for none.
         held: `recent` with the rows of these tokens, for a caller who has them side by side; instead of `recent`.
         weights: (3,), w_2, w_3 and w_4 of "soft".
+
+    Returns:
+        `Product`: `y` (batch, length, heads, width) in float32 (float64), and `rows`, what each stage adds up.
+
+    Raises:
+        ValueError: for fewer than two factors, an unknown form of the degree, "soft" without four factors and weights,
+            and shapes that do not fit.
     """
     stages = _Stages(factors, real, causal, form, sums, recent, held)
     return Product(compose(stages, factors, degree_form, weights), stages.rows)

@@ -135,8 +135,7 @@ class OnlineConvolution:
         if self._place == self.kernel.block:
             self._next_block()
         self._mark = (self._clock, self._sums.clone())
-        outputs = [self._step(column) for column in x.split(1, dim=1)]
-        return torch.cat(outputs, dim=1) if outputs else x.clone()
+        return torch.cat([self._step(column) for column in x.split(1, dim=1)], dim=1)
 
     def _step(self, x: Tensor) -> Tensor:
         block, place = self.kernel.block, self._place
