@@ -272,7 +272,11 @@ register_layer_type(ConvolutionLayer, ConvolutionStaticLayer)
 
 
 def convolve_steps(
-    past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout, decoder: KernelSource | ModalKernelSource
+    past_key_values: Any,
+    layer_idx: int,
+    values: Tensor,
+    layout: TokenLayout,
+    decoder: KernelSource | ModalKernelSource,
 ) -> Tensor | None:
     """Add this call's inputs to a layer, and return the outputs at their positions, where the layer makes these.
 

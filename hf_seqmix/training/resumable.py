@@ -114,8 +114,8 @@ class ResumableTrainer(Trainer):
         """Return what to continue from, for all processes as the first one sees the folder.
 
         Args:
-            resume_from: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a checkpoint's
-                folder. When training goes on from there, later ones of the run are set aside.
+            resume_from: None for nothing, `LAST` for the newest whole checkpoint of the output folder, or a
+                checkpoint's folder. When training goes on from there, later ones of the run are set aside.
 
         Returns:
             The checkpoint, or None to start anew; a line that tells the user.
@@ -129,7 +129,9 @@ class ResumableTrainer(Trainer):
         answer: list[Any] = [None, None, None]
         if self.args.process_index == 0:
             try:
-                answer[:2] = newest_checkpoint(self.args) if resume_from == LAST else given_checkpoint(resume_from, self.args)
+                answer[:2] = (
+                    newest_checkpoint(self.args) if resume_from == LAST else given_checkpoint(resume_from, self.args)
+                )
                 refuse_other_model(answer[0], getattr(self.accelerator.unwrap_model(self.model), "config", None))
             except (ValueError, OSError) as error:
                 answer[2] = str(error)

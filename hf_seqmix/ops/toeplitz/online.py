@@ -53,16 +53,13 @@ class OnlineConvolution:
         self.kernel, self.dtype, self._piece = kernel, dtype, piece
         self._clear(batch)
 
-    def _clear(self, batch: int, limit: int | None = None) -> None:
+    def _clear(self, batch: int) -> None:
         block, channels = self.kernel.block, self.kernel.channels
         shape = (batch, channels, block)
         self._history = BlockHistory(shape, self.kernel.near[0].device, self.dtype, self.kernel.blocks_held)
-        self._far = self.kernel.far_part(self._history, self._piece, limit)
+        self._far = self.kernel.far_part(self._history, self._piece)
         self._recent = allocate((block, batch, channels), self.kernel.near[0], self.dtype)
         self._sums = allocate((2 * block, batch, channels), self.kernel.near[0]).zero_()
-        self._tail: Tensor | None = None  # (blocks, batch, channels, block), what a forgotten prompt adds to outputs
-        self._forgotten = 0  # positions of that prompt
-        self._limit = limit  # positions that can follow it
         self._block = self._place = 0  # the next input is at this place of this block
         self._pieces: list[Any] = []  # work of the far part during this block
         self._done = 0  # how many of these pieces are computed
@@ -83,17 +80,12 @@ class OnlineConvolution:
     @property
     def position(self) -> int:
         """Number of positions so far."""
-        return self._forgotten + self._clock
-
-    @property
-    def _clock(self) -> int:
         return self._block * self.kernel.block + self._place
 
     @property
     def memory(self) -> int:
         """Bytes of the state, without those of the kernel, which states share."""
-        tail = [] if self._tail is None else [self._tail]
-        tensors = (self._recent, self._sums, *self._history.segments, *tail)
+        tensors = (self._recent, self._sums, *self._history.segments)
         return self._far.memory + sum(tensor.nbytes for tensor in tensors)
 
     def step(self, x: Tensor) -> Tensor:
@@ -106,8 +98,7 @@ class OnlineConvolution:
             (batch, tokens, channels), in the dtype of the state.
 
         Raises:
-            ValueError: for a wrong shape or dtype, for inputs that want derivatives, and for more tokens than
-                `prefill` was told.
+            ValueError: for a wrong shape or dtype, and for inputs that want derivatives.
         """
         if torch.is_grad_enabled():
             if x.requires_grad:
@@ -120,21 +111,16 @@ class OnlineConvolution:
                 f"x is {x.dtype} of shape {tuple(x.shape)}, but ({self._sums.shape[1]}, tokens, "
                 f"{self.kernel.channels}) of {self.dtype} is needed."
             )
-        if self._limit is not None and self._clock + tokens > self._limit:
-            raise ValueError(
-                f"{self._clock + tokens} tokens follow the prompt, but prefill was told {self._limit}: tell it more, "
-                "or nothing, which keeps the prompt."
-            )
         if tokens == 0:
             return x.clone()
         if tokens == 1:
             return self._step(x)
-        if tokens > 2 * self.kernel.block and self._limit is None:
+        if tokens > 2 * self.kernel.block:
             return self.prefill(x)
         # Those who guess several tokens take some back.
         if self._place == self.kernel.block:
             self._next_block()
-        self._mark = (self._clock, self._sums.clone())
+        self._mark = (self.position, self._sums.clone())
         return torch.cat([self._step(column) for column in x.split(1, dim=1)], dim=1)
 
     def _step(self, x: Tensor) -> Tensor:
@@ -160,54 +146,25 @@ class OnlineConvolution:
             self._far.compute(piece)
         self._done = max(due, self._done)
 
-    def prefill(self, x: Tensor, tokens_to_come: int | None = None) -> Tensor:
+    def prefill(self, x: Tensor) -> Tensor:
         """Add many inputs and return the outputs at their positions, O(n log n).
 
         Args:
             x: (batch, tokens, channels), zeros at pads; may follow earlier inputs.
-            tokens_to_come: how many tokens follow at most, if they are known. Then `x`, which must be the first
-                inputs, is forgotten, and the state takes memory for these tokens alone. None keeps the inputs.
 
         Returns:
             (batch, tokens, channels), in the dtype of the state.
-
-        Raises:
-            ValueError: for `tokens_to_come` after earlier inputs, and for inputs after a forgotten prompt.
         """
-        before = self._clock
-        if self._limit is not None or (tokens_to_come is not None and before):
-            raise ValueError(
-                "a prompt that is to be forgotten must be the whole of what comes before the steps: give all inputs "
-                "at once, or leave tokens_to_come out."
-            )
-        batch, tokens, channels = x.shape
         with torch.no_grad():
-            if tokens_to_come is None:
-                first = self._history.oldest
-                inputs = torch.cat([self.inputs(), x], dim=1) if before else x
-                length = inputs.shape[1]
-                y = toeplitz_matmul(inputs.transpose(1, 2), self.kernel.first(length)).transpose(1, 2)
-                self._load(inputs, first)
-                return y[:, length - tokens :]
-            block = self.kernel.block
-            blocks = -(-tokens_to_come // block)
-            padded = F.pad(x.to(self.kernel.dtype), (0, 0, 0, blocks * block))
-            y = toeplitz_matmul(padded.transpose(1, 2), self.kernel.first(padded.shape[1]))
-            self._clear(batch, tokens_to_come)
-            self._tail = allocate((blocks, batch, channels, block), y)
-            self._tail.copy_(y[..., tokens:].unflatten(-1, (blocks, block)).permute(2, 0, 1, 3))
-            self._forgotten = tokens
-            self._refresh()
-            return y[..., :tokens].transpose(1, 2).to(self.dtype)
+            first = self._history.oldest
+            inputs = torch.cat([self.inputs(), x], dim=1) if self.position else x
+            length = inputs.shape[1]
+            y = toeplitz_matmul(inputs.transpose(1, 2), self.kernel.first(length)).transpose(1, 2)
+            self._load(inputs, first)
+            return y[:, length - x.shape[1] :]
 
     def inputs(self) -> Tensor:
-        """Return the inputs that later outputs depend on, (batch, held, channels): all, or some more than the taps.
-
-        Raises:
-            ValueError: if the prompt is forgotten.
-        """
-        if self._limit is not None:
-            raise ValueError("the prompt is forgotten: leave tokens_to_come of prefill out to keep it.")
+        """Return the inputs that later outputs depend on, (batch, held, channels): all, or some more than the taps."""
         blocks = [self._history.at(index) for index in range(self._history.oldest, self._block)]
         recent = self._recent[: self._place].transpose(0, 1)
         return torch.cat([*(part.transpose(1, 2) for part in blocks), recent], dim=1)
@@ -242,21 +199,20 @@ class OnlineConvolution:
         Raises:
             ValueError: if inputs before that position, which are needed, are no longer held.
         """
-        clock = length - self._forgotten
-        block = max(0, clock - 1) // self.kernel.block
-        if not 0 <= clock <= self._clock or max(0, self._far.oldest(block)) < self._history.oldest:
+        block = max(0, length - 1) // self.kernel.block
+        if not 0 <= length <= self.position or max(0, self._far.oldest(block)) < self._history.oldest:
             raise ValueError(
-                f"{self.position} positions cannot be cropped to {length}: the prompt of {self._forgotten} positions "
-                f"and what is older than {self._history.oldest * self.kernel.block} are forgotten."
+                f"{self.position} positions cannot be cropped to {length}: what is older than "
+                f"{self._history.oldest * self.kernel.block} is forgotten."
             )
-        before, self._place = self._block, clock - block * self.kernel.block
+        before, self._place = self._block, length - block * self.kernel.block
         with torch.no_grad():
             if block != before:
                 self._recent.copy_(self._history.at(block).permute(2, 0, 1))
                 self._block = block
                 self._far.crop(block, before)
                 self._plan()
-            if self._mark is None or not block * self.kernel.block <= self._mark[0] <= clock or block != before:
+            if self._mark is None or not block * self.kernel.block <= self._mark[0] <= length or block != before:
                 self._mark = None
                 self._refresh()
                 return
@@ -272,7 +228,6 @@ class OnlineConvolution:
         with torch.no_grad(), torch.inference_mode(False):
             rows = rows.clone()
             self._recent, self._sums = (tensor.index_select(1, rows) for tensor in (self._recent, self._sums))
-            self._tail = None if self._tail is None else self._tail.index_select(1, rows)
             self._history.reorder(rows)
             self._far.reorder(rows)
         self._view()
@@ -283,19 +238,15 @@ class OnlineConvolution:
         The time depends on the number of rows that are added, but what is held is copied.
 
         Raises:
-            ValueError: for more tokens than there are positions, and after a forgotten prompt.
+            ValueError: for more tokens than there are positions.
         """
         tokens = inputs.shape[1]
-        if self._limit is not None or tokens > self._clock:
-            raise ValueError(
-                f"rows of {tokens} tokens cannot join {self._clock} "
-                f"positions{'' if self._limit is None else ' after a prompt that is forgotten'}: load all rows "
-                "together."
-            )
+        if tokens > self.position:
+            raise ValueError(f"rows of {tokens} tokens cannot join {self.position} positions: load all rows together.")
         with torch.no_grad(), torch.inference_mode(False):
             # Only what is held of other rows counts.
             first = self._history.oldest
-            inputs = F.pad(inputs.clone(), (0, 0, self._clock - tokens, 0))[:, first * self.kernel.block :]
+            inputs = F.pad(inputs.clone(), (0, 0, self.position - tokens, 0))[:, first * self.kernel.block :]
             other = OnlineConvolution(self.kernel, len(inputs), self.dtype, self._piece)
             other._load(inputs.to(self.dtype), first, self._far)
             self._mark = None
@@ -318,7 +269,6 @@ class OnlineConvolution:
         with torch.no_grad(), torch.inference_mode(False):
             self._recent = self._recent.to(device, non_blocking=non_blocking)
             self._sums = self._sums.to(device, non_blocking=non_blocking)
-            self._tail = None if self._tail is None else self._tail.to(device, non_blocking=non_blocking)
             self._history.to(device, non_blocking)
             self._far.to(device, non_blocking)
         self._view()
@@ -350,11 +300,8 @@ class OnlineConvolution:
         self._plan()
 
     def _far_outputs(self) -> Tensor | None:
-        """Return what far inputs and a forgotten prompt add to the outputs of this block, (block, batch, channels)."""
+        """Return what far inputs add to the outputs of this block, (block, batch, channels)."""
         far = self._far.outputs(self._block)
-        if self._tail is not None:
-            tail = self._tail[self._block]
-            far = tail if far is None else tail + far
         return None if far is None else far.permute(2, 0, 1)
 
     def _plan(self) -> None:

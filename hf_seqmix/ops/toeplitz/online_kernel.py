@@ -96,15 +96,14 @@ class OnlineKernel:
         # Those that the largest spans read, and one span more, so that what follows can be cropped.
         return 1 << ((self.segments(levels - 1) + 3) * self.blocks(levels - 1) - 1).bit_length()
 
-    def far_part(self, history: BlockHistory, piece: int, limit: int | None) -> FarPart:
+    def far_part(self, history: BlockHistory, piece: int) -> FarPart:
         """Return what makes the far part of a new state: see `online_far.py`.
 
         Args:
             history: of the state.
             piece: samples in a piece of work.
-            limit: positions that follow at most; None if not known.
         """
-        return Tiles(self, history, piece, limit)
+        return Tiles(self, history, piece)
 
     @property
     def memory(self) -> int:

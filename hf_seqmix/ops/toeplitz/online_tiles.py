@@ -50,11 +50,10 @@ class Tiles:
         kernel: `OnlineKernel`, which makes this object; its spectra are multiplied.
         history: inputs, which the convolution writes.
         piece: samples that are transformed in a piece, unless one channel of all rows has more.
-        limit: positions that follow at most; None if not known.
     """
 
-    def __init__(self, kernel: Any, history: BlockHistory, piece: int, limit: int | None) -> None:
-        self._kernel, self._history, self._samples, self._limit = kernel, history, piece, limit
+    def __init__(self, kernel: Any, history: BlockHistory, piece: int) -> None:
+        self._kernel, self._history, self._samples = kernel, history, piece
         self._levels: list[Spans] = []
         self._sums: Tensor | None = None  # (2, block, batch, channels), outputs of even and of odd blocks
         self._add_levels(1)  # here, since the step that begins a block has other work
@@ -127,7 +126,7 @@ class Tiles:
 
     def alike(self, history: BlockHistory) -> "Tiles":
         """Return an empty far part that does the same pieces for other rows."""
-        other = Tiles(self._kernel, history, self._samples, self._limit)
+        other = Tiles(self._kernel, history, self._samples)
         other._levels = [level.alike(history.shape[0]) for level in self._levels]
         return other
 
@@ -149,23 +148,20 @@ class Tiles:
         while most is None or len(self._levels) < most:
             level = len(self._levels)
             blocks = self._kernel.blocks(level)
-            if block < blocks or (self._limit is not None and 2 * blocks * self._kernel.block >= self._limit):
+            if block < blocks:
                 break
             self._levels.append(Spans(self._kernel, level, self._history.shape, self._samples))
 
     def _share(self, level: Spans, start: int, stop: int) -> list[tuple[int, int, int, int]]:
         """Return the pieces that are computed from block `start` up to `stop`, both of the span before the outputs."""
         span = start // level.blocks + 1
-        if span < 2 or self._beyond(level, span):
+        if span < 2:
             return []
         first = (span - 1) * level.blocks
         # Levels take turns: (sqrt(5) - 1) / 2 spreads multiples over the circle.
         turn = int((level.number * 0.618034) % 1 * level.blocks)
         begin, end = ((level.parts * (block - first) + turn) // level.blocks for block in (start, stop))
         return [(level.number, span, part, stage) for part in range(begin, end) for stage in range(Spans.STAGES)]
-
-    def _beyond(self, level: Spans, span: int) -> bool:
-        return self._limit is not None and span * level.blocks * self._kernel.block >= self._limit
 
     def _rebuild(self, block: int, before: int | None) -> None:
         self._sums = None  # those of before a crop, which may have other rows than those that join
@@ -174,7 +170,7 @@ class Tiles:
             span = block // level.blocks
             if before is not None and before // level.blocks == span:
                 continue
-            if span >= 2 and not self._beyond(level, span):
+            if span >= 2:
                 inputs = range(level.first(span), span - 1)
                 missing = [index for index in inputs if before is None or not level.holds(index)]
                 for part in range(level.parts):

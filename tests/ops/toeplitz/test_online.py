@@ -58,24 +58,6 @@ def test_pieces_of_a_tile_are_ready_in_time(piece):
     assert_close(run(OnlineConvolution(kernel, 2, x.dtype, piece), x, 13), exact)
 
 
-@pytest.mark.parametrize("taps", [None, 40])
-def test_a_prompt_that_is_not_needed_again_is_forgotten(taps):
-    x, kernel, exact = problem(taps)
-    long, short = (OnlineConvolution(kernel, 2, x.dtype) for _ in range(2))
-    outputs = [short.prefill(x[:, :-20], tokens_to_come=20), short.step(x[:, -20:-10])]
-    short.crop(LENGTH - 15)
-    outputs = [*outputs[:1], outputs[1][:, :5], *(short.step(x[:, t : t + 1]) for t in range(LENGTH - 15, LENGTH))]
-    assert_close(torch.cat(outputs, dim=1), exact)
-    long.prefill(x[:, :-20])
-    assert taps or 4 * short.memory < long.memory
-    with pytest.raises(ValueError, match="tell it more"):
-        short.step(x[:, :1])
-    with pytest.raises(ValueError, match="prompt is forgotten"):
-        short.inputs()
-    with pytest.raises(ValueError, match="cannot be cropped"):
-        short.crop(LENGTH - 21)
-
-
 @pytest.mark.parametrize("taps", [None, 33, 300])
 @pytest.mark.parametrize("seed", range(3))
 def test_crop_and_extend_again_at_random_points(taps, seed):
@@ -196,8 +178,6 @@ def test_wrong_inputs_are_named():
     with pytest.raises(ValueError, match="make the kernel for that dtype"):
         OnlineConvolution(kernel, 2, torch.float32)
     state.step(x[:, :1].detach())
-    with pytest.raises(ValueError, match="leave tokens_to_come out"):
-        state.prefill(x[:, :1], tokens_to_come=3)
 
 
 def test_rows_join_after_a_crop():
