@@ -8,6 +8,8 @@ import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from ..data.byte_tokenizer import byte_ids, reads_bytes
+
 __all__ = [
     "find_prefix_token",
     "positions_explained",
@@ -47,10 +49,13 @@ def tokenize_documents(
         ValueError: `texts` is one string, or holds no text.
     """
     refuse_one_string(texts)
-    documents = []
+    documents, of_bytes = [], reads_bytes(tokenizer)
     sizes = {"num_tokens": 0, "num_bytes": 0, "num_words": 0, "num_documents": 0, "num_unknown": 0}
     for text in texts:
-        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+        if of_bytes:
+            ids = byte_ids(text)
+        else:
+            ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
         if len(ids) == 0:
             continue
         documents.append(np.asarray([prefix, *ids], dtype=np.int64))

@@ -134,13 +134,18 @@ def check_room(past_key_values: Any, past: int | Tensor, length: int, copies: bo
     Raises:
         ValueError: a layer that keeps all tokens is full.
     """
-    for layer in past_key_values.layers:
-        keeps = copies or (getattr(layer, "keeps_tokens", True) and not getattr(layer, "is_sliding", False))
-        if layer.is_compileable and keeps and (total := int(past) + length) > layer.max_cache_len:
-            raise ValueError(
-                f"the cache has room for {layer.max_cache_len} tokens, and would hold {total}: build it with "
-                f"StaticCache(config=model.config, max_cache_len=...) for the prompt and all new tokens."
-            )
+    limits = [
+        layer.max_cache_len
+        for layer in past_key_values.layers
+        if layer.is_compileable
+        and (copies or (getattr(layer, "keeps_tokens", True) and not getattr(layer, "is_sliding", False)))
+    ]
+    # The length is read from the device, once and only where a layer may be full.
+    if limits and (total := int(past) + length) > min(limits):
+        raise ValueError(
+            f"the cache has room for {min(limits)} tokens, and would hold {total}: build it with "
+            "StaticCache(config=model.config, max_cache_len=...) for the prompt and all new tokens."
+        )
 
 
 def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:

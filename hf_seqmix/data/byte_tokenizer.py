@@ -1,9 +1,12 @@
 """A tokenizer of UTF-8 bytes that adds nothing to a text, so that a prompt can be continued."""
 
+import numpy as np
 import tokenizers
-from transformers import ByT5Tokenizer, PreTrainedTokenizerFast
+from transformers import ByT5Tokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-__all__ = ["byte_tokenizer"]
+__all__ = ["byte_ids", "byte_tokenizer", "reads_bytes"]
+
+_FIRST = 3  # the id of byte 0, after padding, end and unknown
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -27,6 +30,22 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
         extra_special_tokens=[pattern.convert_ids_to_tokens(place) for place in range(len(vocabulary), len(pattern))],
         clean_up_tokenization_spaces=False,
     )
+
+
+def reads_bytes(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Return whether the ids of a tokenizer are those of `byte_tokenizer`, also if it was loaded from a folder."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast) or tokenizer.vocab_size != _FIRST + 256:
+        return False
+    return bool(tokenizer.convert_tokens_to_ids(_characters()) == list(range(_FIRST, _FIRST + 256)))
+
+
+def byte_ids(text: str) -> list[int]:
+    """Return the ids of a text by `byte_tokenizer`, special tokens read as text.
+
+    The tokenizer itself needs some 300 bytes of memory for each byte of a text, which long documents do not have.
+    """
+    ids: list[int] = (np.frombuffer(text.encode("utf-8"), np.uint8) + np.int64(_FIRST)).tolist()
+    return ids
 
 
 def _characters() -> list[str]:

@@ -7,6 +7,7 @@ import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from .byte_tokenizer import byte_ids, reads_bytes
 from .tokenization import token_bytes
 from .versioned import of_this_version
 
@@ -137,6 +138,13 @@ def _separator(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, separator: int | None, with_bytes: bool) -> Batch:
     """Return the token ids of each text, the separator first, and how many bytes each token stands for."""
+    prefix = [] if separator is None else [separator]
+    if reads_bytes(tokenizer):
+        rows = [byte_ids(text) for text in texts]
+        batch: Batch = {"input_ids": [prefix + ids for ids in rows]}
+        if with_bytes:
+            batch["num_bytes"] = [[0] * len(prefix) + [1] * len(ids) for ids in rows]
+        return batch
     with_offsets = with_bytes and tokenizer.is_fast
     encoded = tokenizer(
         texts,
@@ -147,8 +155,7 @@ def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, separator: int
         return_offsets_mapping=with_offsets,
         verbose=False,
     )
-    prefix = [] if separator is None else [separator]
-    batch: Batch = {"input_ids": [prefix + ids for ids in encoded["input_ids"]]}
+    batch = {"input_ids": [prefix + ids for ids in encoded["input_ids"]]}
     if with_bytes:
         offsets = encoded["offset_mapping"] if with_offsets else [None] * len(texts)
         batch["num_bytes"] = [

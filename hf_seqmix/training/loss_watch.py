@@ -27,12 +27,13 @@ class LossWatch:
     after a bump or a change of data, is waited for.
 
     The ceiling is 1.5 times the level. The level is the loss of a model that has learned nothing: that of a uniform
-    guess (log of the vocabulary or of the classes). Before the smoothed loss has been below that of a guess, the level
-    is that of the very first update, if that is higher. So a classifier whose loss is near zero must not merely leave
-    zero but do worse than a guess. Where the loss of a guess is unknown, as in regression, the ceiling is 10 times the
-    first smoothed loss, since the loss of a single batch may be small by chance: an explosion within the first 10
-    updates is not noticed then. Nor is a run that falls back to a plateau below its level, such as that of frequencies
-    of tokens.
+    guess (log of the vocabulary or of the classes) once the smoothed loss has been below, or else the highest of that,
+    of the first loss and of the first smoothed loss. So a classifier whose loss is near zero must not merely leave
+    zero but do worse than a guess. A first smoothed loss of more than 10 times the first loss and that of a guess is
+    an explosion of the first updates, and no level; less may be chance, since the first loss is that of one batch.
+    Where the loss of a guess is unknown, as in regression, the ceiling is 10 times the first smoothed loss, and an
+    explosion within the first 10 updates is not noticed. Nor is a run that falls back to a plateau below its level,
+    such as that of frequencies of tokens.
 
     Args:
         uninformed: loss of a uniform guess, nats; None where unknown.
@@ -41,7 +42,7 @@ class LossWatch:
     def __init__(self, uninformed: float | None = None) -> None:
         self.uninformed = uninformed
         self.recent: deque[float] = deque(maxlen=2 * HALF)
-        self.start = self.best = math.inf
+        self.first = self.start = self.best = math.inf
         self.step = self.calm = 0
         """The last update, and the last whose smoothed loss was below the ceiling."""
 
@@ -50,6 +51,8 @@ class LossWatch:
         """What the smoothed loss must stay below; infinite before it has a start."""
         if self.uninformed is None:
             return UNKNOWN_FACTOR * self.start
+        if self.start == math.inf:
+            return UNKNOWN_FACTOR * max(self.first, self.uninformed)
         return FACTOR * (self.uninformed if self.best < self.uninformed else self.start)
 
     @property
@@ -61,15 +64,16 @@ class LossWatch:
         """Take the finite loss of an update; return what is wrong, or None."""
         self.step = step
         self.recent.append(loss)
-        if self.start == math.inf and self.uninformed is not None:
-            self.start = max(loss, self.uninformed)
+        self.first = loss if self.first == math.inf else self.first
         losses = list(self.recent)
         if len(losses) < HALF:
             self.calm = step if loss <= self.ceiling else self.calm
             return None
         smoothed = statistics.median(losses[-HALF:])
         if self.start == math.inf:
-            self.start = smoothed
+            exploded = self.uninformed is not None and smoothed > self.ceiling
+            level = max(self.first, self.uninformed or 0.0)
+            self.start = level if exploded else smoothed if self.uninformed is None else max(level, smoothed)
         self.best = min(self.best, smoothed)
         if smoothed <= self.ceiling:
             self.calm = step
@@ -99,6 +103,7 @@ class LossWatch:
         known = self.start < math.inf
         return {
             "recent": list(self.recent),
+            "first": self.first if self.first < math.inf else None,
             "start": self.start if known else None,
             "best": self.best if known else None,
             "step": self.step,
@@ -108,6 +113,8 @@ class LossWatch:
     def load(self, state: dict[str, Any]) -> None:
         """Go on from a state."""
         self.recent = deque(state["recent"], maxlen=2 * HALF)
+        first = state.get("first")  # which earlier versions did not write
+        self.first = math.inf if first is None else first
         self.start = math.inf if state["start"] is None else state["start"]
         self.best = math.inf if state["best"] is None else state["best"]
         self.step, self.calm = state["step"], state["calm"]

@@ -90,6 +90,12 @@ def with_classes_of_head(arguments: Arguments, task: ClassTask) -> ClassTask:
         or known == task.label_names
     ):
         return task  # heads of another size are refused as they are loaded
+    if task.label_names == tuple(map(str, range(len(known)))):
+        logger.warning(
+            f"The labels of the data are numbers: {', '.join(f'{row} is {name}' for row, name in enumerate(known))}, "
+            f"as the head of {model.model} has them."
+        )
+        return task
     if set(known) != set(task.label_names):
         raise ValueError(
             f"the head of {model.model} tells {', '.join(known)} apart, and the data has the labels "
@@ -190,10 +196,9 @@ def load_model(
                 # Weights are trained in float32, whatever they were saved in; --bf16 computes in less.
                 fields = {**task_fields, "ignore_mismatched_sizes": arguments.model.new_head}
                 model = auto.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust, **fields)
-                names = task_fields.get("id2label", {})
-                known = AutoConfig.from_pretrained(name, trust_remote_code=trust).id2label
-                # A head of as many classes fits, whatever these are.
-                if arguments.model.new_head and len(known) == len(names) and {*known.values()} != {*names.values()}:
+                before = AutoConfig.from_pretrained(name, trust_remote_code=trust)
+                same = len(before.id2label) == len(task_fields.get("id2label", {}))
+                if arguments.model.new_head and same and _has_head(arguments, before):  # which fits, and was loaded
                     drawn = auto.from_config(model.config, dtype=torch.float32, trust_remote_code=trust)
                     drawn.base_model.load_state_dict(model.base_model.state_dict())
                     model = drawn

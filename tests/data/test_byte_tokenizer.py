@@ -1,10 +1,11 @@
 """The tokenizer of bytes for causal models: ByT5's ids, and nothing added."""
 
+import datasets
 import pytest
 from transformers import AutoTokenizer, ByT5Tokenizer
 
-from hf_seqmix.data import build_tokenizer
-from hf_seqmix.data.byte_tokenizer import byte_tokenizer
+from hf_seqmix.data import build_tokenizer, pack_for_evaluation, total_bytes, train_bpe
+from hf_seqmix.data.byte_tokenizer import byte_ids, byte_tokenizer, reads_bytes
 
 TEXTS = [
     "",
@@ -41,3 +42,21 @@ def test_a_specification_says_whether_texts_are_ended():
     assert build_tokenizer("byte", ends_texts=False)("a").input_ids == [100]
     masked = build_tokenizer("byte", ends_texts=False, mask_token=True)
     assert masked.mask_token_id == 384
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_ids_without_the_tokenizer_are_the_same(text, tmp_path):
+    """Special tokens that a text spells out are text there, as in packing."""
+    mine = byte_tokenizer()
+    assert byte_ids(text) == mine(text, split_special_tokens=True).input_ids
+    mine.save_pretrained(tmp_path)
+    assert reads_bytes(mine) and reads_bytes(AutoTokenizer.from_pretrained(tmp_path))
+    assert not reads_bytes(ByT5Tokenizer()) and not reads_bytes(train_bpe(["a b"], 259))
+
+
+def test_each_token_of_a_packed_text_is_a_byte():
+    """Blocks end within characters, too."""
+    documents, mine = datasets.Dataset.from_dict({"text": ["é😀ab" * 9]}), byte_tokenizer()
+    blocks = pack_for_evaluation(documents, mine, 8, causal=True)
+    assert blocks[0]["num_bytes"] == blocks[1]["num_bytes"] == 7
+    assert total_bytes(blocks) == len(documents[0]["text"].encode())

@@ -49,6 +49,9 @@ CALM = {
     "fine-tuned further": (noisy([*[0.01] * 50, *[0.2] * 100], 0.01), math.log(2)),
     "regression near zero": (noisy([*falling(1.0, 0.001, 100), *[0.5] * 60], 0.1), None),
     "falls from high": ([*falling(8.4, 3.0, 60), *falling(5000.0, 3.0, 200)], VOCABULARY),
+    "an easy first batch": ([0.70, *[1.3] * 30, *[0.65] * 60], math.log(2)),
+    "a first batch without mistakes": (noisy([0.02, *[1.7] * 60, *falling(1.7, 0.3, 60)], 0.6), math.log(2)),
+    "a bump at first": ([5.9, *[9.2] * 40, *falling(9.2, 5.0, 60)], math.log(384)),
     "short": ([2.3, 9e9] * 9, math.log(10)),
 }
 

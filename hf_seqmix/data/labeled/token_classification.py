@@ -52,7 +52,7 @@ class TokenClassification:
 
     def config_fields(self) -> dict[str, Any]:
         """Return the fields that the configuration of the model needs."""
-        return label_fields(self.label_names)
+        return {"problem_type": "single_label_classification", **label_fields(self.label_names)}
 
     def has_labels(self, split: datasets.Dataset) -> bool:
         """Return whether the split can be scored: hidden labels are a missing column, or None or -1 in all rows."""

@@ -103,6 +103,13 @@ def test_classes_keep_their_rows_of_a_head(finetune, tmp_path):
     before, after = (weights(tmp_path / folder) for folder in ("out", "others"))
     changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
     assert changed and not any(name.startswith("model.") for name in changed)
+    finetune(rows, *still, "--new-head", model=tmp_path / "out", validation=rows, output="same")
+    assert not torch.equal(
+        weights(tmp_path / "same")["classifier.out_proj.weight"], before["classifier.out_proj.weight"]
+    )
+    numbers = {"text": rows["text"], "label": [names.index(name) for name in rows["label"]]}
+    by_number = finetune(numbers, *still, model=tmp_path / "out", validation=numbers, output="numbers")
+    assert by_number["validation"]["accuracy"] == 1
 
 
 def test_folder_is_not_overwritten_by_accident(finetune, tmp_path):
