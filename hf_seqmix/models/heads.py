@@ -23,11 +23,14 @@ library_loss = vars(PreTrainedModel)["loss_function"].fget
 def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callable[..., Tensor]:
     """Return a loss that says which labels are allowed where torch says that an index is out of bounds.
 
-    On accelerators torch ends the process.
+    Labels on accelerators are not looked at: there torch ends the process.
 
     Args:
-        loss_function: takes `labels` by name.
+        loss_function: takes `labels` or `shift_labels`, of any shape, by name; gives a loss, ().
         num_classes: how many classes there are.
+
+    Raises:
+        ValueError: by the function returned, for labels below 0, other than -100, or of `num_classes` and more.
     """
 
     def compute(*args: Any, **kwargs: Any) -> Tensor:

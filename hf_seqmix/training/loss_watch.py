@@ -71,9 +71,11 @@ class LossWatch:
             return None
         smoothed = statistics.median(losses[-HALF:])
         if self.start == math.inf:
-            exploded = self.uninformed is not None and smoothed > self.ceiling
-            level = max(self.first, self.uninformed or 0.0)
-            self.start = level if exploded else smoothed if self.uninformed is None else max(level, smoothed)
+            if self.uninformed is None:
+                self.start = smoothed
+            else:
+                level = max(self.first, self.uninformed)
+                self.start = level if smoothed > self.ceiling else max(level, smoothed)
         self.best = min(self.best, smoothed)
         if smoothed <= self.ceiling:
             self.calm = step

@@ -90,13 +90,11 @@ def with_classes_of_head(arguments: Arguments, task: ClassTask) -> ClassTask:
         or known == task.label_names
     ):
         return task  # heads of another size are refused as they are loaded
-    if task.label_names == tuple(map(str, range(len(known)))):
-        logger.warning(
-            f"The labels of the data are numbers: {', '.join(f'{row} is {name}' for row, name in enumerate(known))}, "
-            f"as the head of {model.model} has them."
-        )
-        return task
     if set(known) != set(task.label_names):
+        if task.label_names == tuple(map(str, range(len(known)))):
+            rows = ", ".join(f"{row} is {name}" for row, name in enumerate(known))
+            logger.warning(f"The labels of the data are numbers: {rows}, as the head of {model.model} has them.")
+            return task
         raise ValueError(
             f"the head of {model.model} tells {', '.join(known)} apart, and the data has the labels "
             f"{', '.join(task.label_names)}. Draw a head for these by --new-head, or name the labels as the head does."

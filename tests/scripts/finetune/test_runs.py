@@ -107,6 +107,15 @@ def test_classes_keep_their_rows_of_a_head(finetune, tmp_path):
     assert not torch.equal(
         weights(tmp_path / "same")["classifier.out_proj.weight"], before["classifier.out_proj.weight"]
     )
+    swapped = {"text": rows["text"], "label": [{"pos": 2, "neg": 0, "meh": 1}[name] for name in rows["label"]]}
+    declared = datasets.Features(
+        {"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["1", "0", "2"])}
+    )
+    table = {"text": rows["text"], "label": [["1", "0", "2"].index(str(label)) for label in swapped["label"]]}
+    datasets.Dataset.from_dict(table, features=declared).to_parquet(tmp_path / "declared.parquet")
+    finetune(swapped, *files, "--learning-rate", "1e-2", validation=swapped, steps=40, output="numbered")
+    found = finetune(swapped, *still, model=tmp_path / "numbered", validation=swapped, output="numbered-again")
+    assert found["validation"]["accuracy"] == 1  # numbers that are names of the head, in its order
     numbers = {"text": rows["text"], "label": [names.index(name) for name in rows["label"]]}
     by_number = finetune(numbers, *still, model=tmp_path / "out", validation=numbers, output="numbers")
     assert by_number["validation"]["accuracy"] == 1
