@@ -114,9 +114,18 @@ register_layer_type(HistoryLayer, HistoryStaticLayer)
 
 
 def past_length(past_key_values: Any, layer_idx: int = 0) -> int | Tensor:
-    """Return how many positions a cache holds before this call: an int, or () long for a preallocated cache."""
+    """Return how many positions a cache holds before this call: an int, or () long for a preallocated cache.
+
+    Raises:
+        TypeError: for a tuple of tensors, as old versions of the library had caches.
+    """
     if past_key_values is None:
         return 0
+    if isinstance(past_key_values, (tuple, list)):
+        raise TypeError(
+            f"past_key_values is a {type(past_key_values).__name__}; it must be a cache of the library, such as "
+            "DynamicCache(config=model.config), or what an earlier call returned as past_key_values."
+        )
     length = past_key_values.get_seq_length(layer_idx)
     # The tensor counter is updated in place: keep the value it has now.
     return length.clone() if isinstance(length, Tensor) else length

@@ -9,7 +9,7 @@ from transformers import DynamicCache
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import logging
 
-from .._compat import attends, capture_outputs
+from .._compat import capture_outputs
 from ..cache import check_room, past_length
 from ..modules.norms import build_norm
 from ..modules.patch_embedding import PatchEmbedding
@@ -19,6 +19,7 @@ from ..ops.masking import padding_mask, real_positions
 from ..ops.packing import sequence_positions
 from .block import SeqMixBlock
 from .configuration import SeqMixConfig
+from .inputs import check_image_alone, check_mask_covers_cache, check_tokens, embed_known
 from .mixers import WeighingMixer
 from .ngram_embedding import NGramEmbedding
 from .pretrained import SeqMixPreTrainedModel
@@ -109,6 +110,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
             layer whose mixer weighs tokens (attention and IPA), (batch, heads or centers, length, keys).
 
         Raises:
+            TypeError: for ids or embeddings of another type of number, and a cache that is a tuple.
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache given to a
                 bidirectional model or under gradient checkpointing, images given to a model of text, or text to a
                 model of images; and for `output_attentions` where no mixer weighs tokens.
@@ -128,18 +130,16 @@ class SeqMixModel(SeqMixPreTrainedModel):
             use_cache = self.config.use_cache
         grid_size = None
         if pixel_values is not None or self.embed_patches is not None:
-            self._check_image_alone(input_ids, attention_mask, position_ids, past_key_values, inputs_embeds)
+            text = input_ids, attention_mask, position_ids, past_key_values, inputs_embeds
+            check_image_alone(self.embed_patches is not None, *text)
             inputs_embeds, grid_size = self._embed_image(pixel_values)
             use_cache = False
-        if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give exactly one of input_ids and inputs_embeds.")
+        check_tokens(input_ids, inputs_embeds, self.config.hidden_size)
         if past_key_values is not None and not self.config.is_causal:
             raise ValueError("past_key_values is given, but the model is bidirectional (is_causal=False).")
         if inputs_embeds is None:
             assert input_ids is not None
-            inputs_embeds = self._embed_tokens(input_ids)
-        if inputs_embeds.ndim != 3:
-            raise ValueError(f"inputs must be (batch, length), got shape {tuple(inputs_embeds.shape[:-1])}.")
+            inputs_embeds = embed_known(self.embed_tokens, input_ids)
         batch, length, _ = inputs_embeds.shape
         past = past_length(past_key_values)
         if past_key_values is not None and not torch.compiler.is_compiling():
@@ -148,7 +148,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
         masks = attention_mask if isinstance(attention_mask, dict) else None
         padding = padding_mask(attention_mask, batch, length, past)
         if masks is None and padding is not None and position_ids is None:
-            self._check_mask_covers_cache(padding, length, past)
+            counted = self.config.position_embedding_type, self.layer_types
+            check_mask_covers_cache(padding, length, past, *counted)
         layout = token_layout(
             padding,
             batch,
@@ -225,18 +226,6 @@ class SeqMixModel(SeqMixPreTrainedModel):
             )
         return {"output_attentions": True}
 
-    def _check_image_alone(self, *text: Any) -> None:
-        if self.embed_patches is None:
-            raise ValueError(
-                "pixel_values are given, but this is a model of text: set image_size in the configuration for one of "
-                "images."
-            )
-        if any(given is not None for given in text):
-            raise ValueError(
-                "this is a model of images (image_size is set): give pixel_values and nothing else. Images have no "
-                "pads, so no attention_mask either."
-            )
-
     def _embed_image(self, pixel_values: Tensor | None) -> tuple[Tensor, tuple[int, int]]:
         """Return (batch, patches, hidden_size), and (height, width) of the grid that the patches form."""
         image = self.config.image_shape
@@ -252,40 +241,17 @@ class SeqMixModel(SeqMixPreTrainedModel):
             )
         return self.embed_patches(pixel_values), grid_size
 
-    def _embed_tokens(self, input_ids: Tensor) -> Tensor:
-        """Embed (batch, length) ids; for ids outside the vocabulary, say on a CPU what the embedding does not."""
-        if torch.compiler.is_compiling():
-            return self.embed_tokens(input_ids)
-        try:
-            return self.embed_tokens(input_ids)
-        except IndexError as error:
-            low, high = (int(end) for end in torch.aminmax(input_ids))
-            size = self.embed_tokens.weight.shape[0]  # adapters wrap the module
-            raise ValueError(
-                f"input_ids run from {low} to {high}, but the vocabulary has ids 0 to {size - 1}: is this "
-                "the tokenizer that belongs to the model, or were embeddings to be resized (resize_token_embeddings)?"
-            ) from error
-
-    def _check_mask_covers_cache(self, mask: Tensor, length: int, past: int | Tensor) -> None:
-        """Refuse a mask of the new tokens alone where the answer depends on how many cached tokens are pads."""
-        counts = self.config.position_embedding_type != "none" or any(map(attends, self.layer_types))
-        if not counts or torch.compiler.is_compiling() or mask.ndim != 2 or mask.shape[1] != length:
-            return
-        if int(past) > 0:
-            raise ValueError(
-                f"attention_mask covers the {length} new tokens only, but positions are counted over {int(past)} "
-                f"cached ones, too: give a mask of {int(past) + length} columns."
-            )
-
     def _add_positions(self, hidden_states: Tensor, position_ids: Tensor) -> Tensor:
         if self.embed_positions is not None:
             limit = self.config.max_position_embeddings
-            if not torch.compiler.is_compiling() and position_ids.numel() and int(position_ids.max()) >= limit:
-                raise ValueError(
-                    f"position {int(position_ids.max())} was asked for, but position_embedding_type='learned' has "
-                    f"positions 0 to {limit - 1} (max_position_embeddings): shorten the input, or use 'none' or "
-                    "'sinusoidal'."
-                )
+            if not torch.compiler.is_compiling() and position_ids.numel():
+                low, high = torch.stack(torch.aminmax(position_ids)).tolist()  # one wait
+                if low < 0 or high >= limit:
+                    raise ValueError(
+                        f"position {low if low < 0 else high} was asked for, but position_embedding_type='learned' "
+                        f"has positions 0 to {limit - 1} (max_position_embeddings): shorten the input, or use 'none' "
+                        "or 'sinusoidal'."
+                    )
             return hidden_states + self.embed_positions(position_ids)
         if self.config.position_embedding_type == "sinusoidal":
             return hidden_states + sinusoids(position_ids, hidden_states.shape[-1]).to(hidden_states.dtype)

@@ -71,17 +71,9 @@ def test_learned_positions_end():
     model(torch.zeros(1, 12, dtype=torch.long))
     with pytest.raises(ValueError, match=r"position 12 was asked for.*positions 0 to 11"):
         model(torch.zeros(1, 13, dtype=torch.long))
+    with pytest.raises(ValueError, match="position -1 was asked for"):
+        model(torch.zeros(1, 2, dtype=torch.long), position_ids=torch.tensor([[-1, 0]]))
     make(position_embedding_type="sinusoidal")(torch.zeros(1, 40, dtype=torch.long))
-
-
-@pytest.mark.parametrize("kind", ["learned", "sinusoidal"])
-def test_a_mask_that_hides_cached_pads_is_refused(kind):
-    model = make(position_embedding_type=kind)
-    cache = DynamicCache(config=model.config)
-    ids = torch.randint(VOCAB, (2, 9))
-    model(ids, torch.tensor(PADS["left"]), past_key_values=cache, use_cache=True)
-    with pytest.raises(ValueError, match="give a mask of 11 columns"):
-        model(ids[:, :2], torch.ones(2, 2), past_key_values=cache, use_cache=True)
 
 
 def test_scaled_embeddings_have_unit_variance_and_positions_do_not():
