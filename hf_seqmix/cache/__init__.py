@@ -6,7 +6,7 @@ from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, 
 from .inputs import INPUTS, InputsLayer, InputsStaticLayer, count_steps
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 from .modes import MODES, ModesLayer, ModesStaticLayer
-from .pairs import Pairs, StaticPairs, pairs_of
+from .pairs import Pairs, StaticPairs, check_read, pairs_of
 from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
@@ -35,6 +35,7 @@ __all__ = [
     "append_sums",
     "cached_taps",
     "can_detach",
+    "check_read",
     "check_room",
     "convolve_steps",
     "count_steps",

@@ -14,7 +14,14 @@ from torch.nn import functional as F
 from .._compat import DynamicLayer, StaticLayer
 from .recent_inputs import RecentInputs, check_rows, highest_floor, last_real, stack_rows
 
-__all__ = ["HeldLayer", "HeldStaticLayer"]
+__all__ = ["HeldLayer", "HeldStaticLayer", "bring_back"]
+
+
+def bring_back(past_key_values: Any, layer: Any) -> None:
+    """Bring back what a layer of an offloaded cache holds, before a read; the library does so in `update` alone."""
+    if getattr(past_key_values, "offloading", False) and layer.is_initialized:
+        torch.cuda.default_stream(layer.device).wait_stream(past_key_values.prefetch_stream)
+        layer.prefetch()
 
 
 class HeldLayer(DynamicLayer):

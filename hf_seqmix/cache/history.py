@@ -131,18 +131,25 @@ def past_length(past_key_values: Any, layer_idx: int = 0) -> int | Tensor:
     return length.clone() if isinstance(length, Tensor) else length
 
 
-def check_room(past_key_values: Any, past: int | Tensor, length: int, copies: bool = False) -> None:
-    """Refuse more tokens than a preallocated cache has room for.
+def check_room(past_key_values: Any, past: int | Tensor, batch: int, length: int, copies: bool = False) -> None:
+    """Refuse more tokens than a preallocated cache has room for, and another number of rows.
 
     Args:
         past_key_values: a cache of the library.
         past: positions that the cache holds, an int or () long.
+        batch: rows of this call.
         length: new tokens.
         copies: whether the model keeps all tokens beside what its layers keep, for a copy head.
 
     Raises:
-        ValueError: a layer that keeps all tokens is full.
+        ValueError: a layer that keeps all tokens is full, or what a layer allocated has other rows.
     """
+    for layer in past_key_values.layers:
+        if layer.is_compileable and (rows := _allocated_rows(layer)) not in (None, batch):
+            raise ValueError(
+                f"the cache was allocated for {rows} rows, and this call has {batch}: give as many rows, or build a "
+                "new StaticCache, since reset() keeps the rows."
+            )
     limits = [
         layer.max_cache_len
         for layer in past_key_values.layers
@@ -155,6 +162,23 @@ def check_room(past_key_values: Any, past: int | Tensor, length: int, copies: bo
             f"the cache has room for {min(limits)} tokens, and would hold {total}: build it with "
             "StaticCache(config=model.config, max_cache_len=...) for the prompt and all new tokens."
         )
+
+
+def _knowing_its_floor(layer: Any) -> Any:
+    """Return a layer that refuses a crop which would be wrong; one of a cache without a configuration does not."""
+    if layer.is_compileable or hasattr(layer, "check_crop"):
+        return layer
+    own = HistoryLayer()
+    vars(own).update(vars(layer))
+    return own
+
+
+def _allocated_rows(layer: Any) -> int | None:
+    """Return the rows of what a preallocated layer holds; None where nothing is allocated, or anew for each batch."""
+    pairs = getattr(layer, "companions", {}).get("pairs")
+    own = layer.keys if getattr(layer, "keeps_tokens", True) else None
+    tensors = [own, None if pairs is None else pairs.keys, *getattr(layer, "before", {}).values()]
+    return next((len(tensor) for tensor in tensors if isinstance(tensor, Tensor)), None)
 
 
 def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
@@ -191,7 +215,7 @@ def append_history(past_key_values: Any, layer_idx: int, values: Tensor, layout:
         return history[:, 0], positions
     places = layout.history_places(past, history.shape[2])  # (batch, total)
     order = inverse_order(places)
-    layer = past_key_values.layers[layer_idx]
+    layer = layers[layer_idx] = _knowing_its_floor(layers[layer_idx])
     if layer.is_compileable and torch.is_grad_enabled():
         history = history.clone()  # `gather` keeps what it reads, which is written to below
     history = history[:, 0].gather(1, order.unsqueeze(-1).expand(-1, -1, history.shape[-1])).unsqueeze(1)

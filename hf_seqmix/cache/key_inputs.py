@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .._compat import register_layer_type
-from .held import HeldLayer, HeldStaticLayer
+from .held import HeldLayer, HeldStaticLayer, bring_back
 
 __all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer", "previous_inputs"]
 
@@ -68,5 +68,6 @@ def previous_inputs(
             "(short_conv_taps, token_shift) and n-grams (ngram_sizes) need the last ones: build the cache with "
             "DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
+    bring_back(past_key_values, layer)
     before: Tensor = push(name, inputs, real, count)
     return before

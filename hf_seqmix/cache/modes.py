@@ -61,10 +61,10 @@ class ModesLayer(HistoryLayer):
         """Return whether `update` mixes new tokens itself: any number of tokens, wherever pads are.
 
         Where a graph is traced, derivatives are wanted, which modes do not have of the kernel, or the order of sums is
-        fixed, a layer without a state goes on as a history.
+        fixed, a layer without a state goes on as a history; one with a state does not go on in training.
         """
         if self.state is not None:
-            return True
+            return decoder.has_modes
         if torch.is_grad_enabled() or torch.compiler.is_compiling() or is_batch_invariant():
             return False
         return decoder.has_modes

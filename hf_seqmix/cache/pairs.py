@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from .._compat import StaticLayer
-from .held import HeldLayer
+from .held import HeldLayer, bring_back
 
-__all__ = ["Pairs", "StaticPairs", "pairs_of"]
+__all__ = ["Pairs", "StaticPairs", "check_read", "pairs_of"]
 
 
 class Pairs(HeldLayer):
@@ -49,7 +49,26 @@ def pairs_of(past_key_values: Any) -> Pairs | StaticPairs:
             f"the first layer of the cache is {type(layer).__name__}, which keeps no tokens, but the copy head needs "
             "them: build the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
+    bring_back(past_key_values, layer)
     if "pairs" not in companions:
         companions["pairs"] = StaticPairs(layer.max_cache_len) if layer.is_compileable else Pairs()
     pairs: Pairs | StaticPairs = companions["pairs"]
     return pairs
+
+
+def check_read(pairs: Pairs | StaticPairs, past: int | Tensor) -> None:
+    """Refuse a cache that the backbone filled alone: places of its tokens would be taken for those of others.
+
+    Args:
+        pairs: of the cache, before a call.
+        past: positions that the cache holds before the call.
+
+    Raises:
+        ValueError: the copy head has not read all tokens that the cache holds.
+    """
+    known = int(pairs.get_seq_length()) if pairs.is_initialized else 0
+    if known != int(past):
+        raise ValueError(
+            f"the cache holds {int(past)} tokens, of which the copy head has read {known}: fill the cache by the "
+            "language model, not by its backbone (model.model), or start from an empty cache."
+        )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._compat import register_layer_type
 from ..ops.common.invariance import is_batch_invariant
-from .held import HeldLayer, HeldStaticLayer
+from .held import HeldLayer, HeldStaticLayer, bring_back
 from .recent_inputs import check_rows
 
 __all__ = ["SUMS", "SumsLayer", "SumsStaticLayer", "append_sums", "read_sums"]
@@ -159,7 +159,8 @@ class SumsStaticLayer(HeldStaticLayer):
         others = held is not None and not torch.compiler.is_compiling() and len(held) != len(sums)
         if held is not None and others and int(self.cumulative_length) > 0:
             raise ValueError(
-                f"{len(sums)} rows cannot continue a cache of {len(held)} rows: give as many rows, or reset the cache."
+                f"{len(sums)} rows cannot continue a cache of {len(held)} rows: give as many rows, or build a new "
+                "cache."
             )
         if held is None or held.shape != sums.shape or held.dtype != sums.dtype:
             self.lazy_initialization(sums, sums)
@@ -203,6 +204,7 @@ def read_sums(past_key_values: Any, layer_idx: int) -> tuple[Tensor | None, Tens
             f"layer {layer_idx} of the cache is {type(layer).__name__}, but this mixer keeps running sums: build the "
             "cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
+    bring_back(past_key_values, layer)
     return layer.sums, None if layer.keys is None else layer.keys[:, 0]
 
 

@@ -143,7 +143,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
         batch, length, _ = inputs_embeds.shape
         past = past_length(past_key_values)
         if past_key_values is not None and not torch.compiler.is_compiling():
-            check_room(past_key_values, past, length, self.config.copy_head)
+            check_room(past_key_values, past, batch, length, self.config.copy_head)
 
         masks = attention_mask if isinstance(attention_mask, dict) else None
         padding = padding_mask(attention_mask, batch, length, past)

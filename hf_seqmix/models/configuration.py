@@ -280,6 +280,13 @@ class SeqMixConfig(CodeReferences):
         """Channels that a preallocated cache keeps for each token."""
         return self.hidden_size
 
+    @property
+    def position_limit(self) -> int | None:
+        """Tokens that the model has learned positions or taps for; None where a sequence may have any number."""
+        mixings = [getattr(self.mixer_config(name), "mixing", None) for name in set(self.layer_mixers)]
+        limited = self.position_embedding_type == "learned" or "triangular" in mixings
+        return self.max_position_embeddings if limited else None
+
     def check_architecture(self) -> None:
         """Check ranges and combinations of fields; a family extends it.
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 
-from ..cache import pairs_of
+from ..cache import check_read, pairs_of
 from ..ops.common.copies import add_copies
 from ..ops.common.dispatch import ORDINARY, dispatch
 from ..ops.common.pointer import pointer_sums
@@ -106,7 +106,7 @@ class CopyHead(nn.Module):
             (batch, kept, vocabulary) log-probabilities, or (batch, kept) of the targets.
 
         Raises:
-            ValueError: without `input_ids`.
+            ValueError: without `input_ids`, and for a cache with tokens that the head has not read.
         """
         if input_ids is None:
             raise ValueError(
@@ -126,6 +126,8 @@ class CopyHead(nn.Module):
             has_cache=past_key_values is not None,
         )
         pairs = None if past_key_values is None else pairs_of(past_key_values)
+        if pairs is not None and not torch.compiler.is_compiling():
+            check_read(pairs, past)
         recent = self.recent(input_ids, layout, pairs)
         embeddings = _embed(recent.ids, embed)
         keys, ids = self.keys(recent, embeddings, layout, pairs)

@@ -7,12 +7,16 @@ from torch import Tensor
 from transformers.generation.candidate_generator import (
     AssistedCandidateGenerator,
     AssistedCandidateGeneratorDifferentTokenizers,
+    PromptLookupCandidateGenerator,
 )
+from transformers.utils import logging
 
 from .._compat import attends
 from ..ops.masking import real_positions
 
 __all__ = ["PromptHandling"]
+
+logger = logging.get_logger(__name__)
 
 
 class PromptHandling:
@@ -65,6 +69,13 @@ class PromptHandling:
         self, input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
     ) -> Any:
         mask, cache = model_kwargs.get("attention_mask"), model_kwargs.get("past_key_values")
+        if generation_config.prefill_chunk_size is not None and model_kwargs.get("inputs_embeds") is not None:
+            logger.warning_once("prefill_chunk_size has no effect on inputs_embeds, which are read at once.")
+            generation_config.prefill_chunk_size = None
+        # The library drops a mask of ones, and keeps its length.
+        columns = getattr(generation_config, "_mask_length", -1) if mask is None else mask.shape[1]
+        if cache is not None and columns == input_ids.shape[1]:
+            _check_goes_on(columns, cache)
         if mask is not None and cache is not None:
             self._check_order(mask, cache)
         # Only where needed: a mask of a later turn has the order of the text, and layers that attend keep it, too.
@@ -87,6 +98,17 @@ class PromptHandling:
     def _get_candidate_generator(self, *args: Any, **given: Any) -> Any:
         library: Any = super()
         generator = library._get_candidate_generator(*args, **given)
+        model: Any = self
+        if isinstance(generator, PromptLookupCandidateGenerator) and model.config.position_limit is not None:
+            # The library's candidates may end beyond the last position that there is.
+            most = min(model.config.position_limit, generator.max_length)
+            lookup: Any = generator
+            candidates = lookup.get_candidates
+
+            def within_the_limit(input_ids: Tensor, **of_call: Any) -> tuple[Tensor, None]:
+                return candidates(input_ids, **of_call)[0][:, : max(most, input_ids.shape[1])], None
+
+            lookup.get_candidates = within_the_limit
         given["model_kwargs"]["is_assisted"] = True  # for `prepare_inputs_for_generation`
         # The library drops a mask of ones, and an assistant without one would take generated pads for padding.
         other_tokens = isinstance(generator, AssistedCandidateGeneratorDifferentTokenizers)
@@ -111,6 +133,16 @@ class PromptHandling:
                 "the cache holds a prompt that ended in pads and was read in chunks, pads first, but attention_mask "
                 "has pads after tokens there: pad prompts on the left, or read them without prefill_chunk_size."
             )
+
+
+def _check_goes_on(given: int, cache: Any) -> None:
+    """Refuse new tokens alone, which the library takes for a prompt whose first tokens the cache holds."""
+    past = int(cache.get_seq_length())
+    if 0 < given <= past:
+        raise ValueError(
+            f"the cache holds {past} tokens, and input_ids has {given}: give all tokens, those of the cache first and "
+            f"at least one more, or the new ones with an attention_mask of {past + given} columns."
+        )
 
 
 def _pads_first(mask: Tensor, past: int) -> Tensor:

@@ -14,7 +14,7 @@ from transformers.generation.continuous_batching import RequestState, RequestSta
 from .._compat import attends
 from ..cache import join_rows, keep_rows
 
-__all__ = ["CHILD", "RequestBatch", "fields_of_a_search", "names_of_children"]
+__all__ = ["CHILD", "RequestBatch", "fail", "fields_of_a_search", "names_of_children"]
 
 CHILD = "__child#"
 """Before the number of a further sequence of a request (`num_return_sequences`), in its name."""
@@ -45,6 +45,10 @@ def fields_of_a_search(fields: Mapping[str, Any]) -> list[str]:
     """Return those of a generation configuration's fields that a request of a batch cannot have, as "name=value"."""
     given = {name: fields.get(name) for name in _OF_A_SEARCH}
     return [f"{n}={v!r}" for n, v in given.items() if v not in (None, _OF_A_SEARCH[n]) and v is not False]
+
+
+_OF_THE_MANAGER = ("max_length", "min_length", "num_return_sequences")
+"""Fields whose defaults a request does not take."""
 
 
 class _Row(NamedTuple):
@@ -120,7 +124,7 @@ class RequestBatch:
                 self._choose(rows, logits.repeat(len(rows), 1, 1))
             except Exception as error:
                 for each in family:
-                    _fail(each, error)
+                    fail(each, error)
                 continue
             self.rows += rows
             caches.append(cache)
@@ -158,7 +162,7 @@ class RequestBatch:
         prompt, device = state.initial_tokens, self.model.device
         if not prompt:
             raise ValueError("the prompt has no tokens: give at least one.")
-        limit = _most_positions(self.model.config)
+        limit = self.model.config.position_limit
         if limit is not None and (state.max_new_tokens is None or len(prompt) + state.max_new_tokens - 1 > limit):
             raise ValueError(
                 f"the prompt has {len(prompt)} tokens and max_new_tokens is {state.max_new_tokens}, but the model has "
@@ -197,10 +201,14 @@ class RequestBatch:
         return _Row(state, processors, generator)
 
     def _as_generate_fills(self, config: GenerationConfig, state: RequestState) -> GenerationConfig:
-        """Return a copy with what `generate` fills in before it makes processors: lengths and special tokens."""
+        """Return a copy with what `generate` fills in before it makes processors: defaults, lengths, special tokens.
+
+        A default is that tokens are drawn from the 50 likeliest (`top_k`).
+        """
         config = copy.copy(config)
-        if config.use_cache is None:  # guidance without a prompt otherwise repeats tokens over its full cache
-            config.use_cache = True
+        for name, default in config._get_default_generation_params().items():
+            if name not in _OF_THE_MANAGER and getattr(config, name, None) is None:
+                setattr(config, name, default)
         config.eos_token_id = sorted(state._eos_token_ids) or None  # negative ones stand for none
         prompt = len(state.initial_tokens)
         if state.max_new_tokens is not None:
@@ -241,7 +249,7 @@ class RequestBatch:
             logprobs = scores.log_softmax(dim=-1).gather(1, tokens.unsqueeze(1)).squeeze(1).tolist()
         for i, (row, token, logprob) in enumerate(zip(rows, tokens.tolist(), logprobs, strict=True)):
             if i in errors:
-                _fail(row.state, errors[i])
+                fail(row.state, errors[i])
                 continue
             row.state.status = RequestStatus.DECODING
             row.state.update_and_check_completion(token, logprob)
@@ -260,7 +268,7 @@ class RequestBatch:
         keep_rows(self.cache, torch.tensor(indices, device=self.model.device), unused)
 
 
-def _fail(state: RequestState, error: Exception) -> None:
+def fail(state: RequestState, error: Exception) -> None:
     """End a request with an error."""
     state.error = str(error) or repr(error)
     state.status = RequestStatus.FAILED
@@ -285,10 +293,3 @@ def _check_drawable(highest: float) -> None:
             f"no token can be drawn: the highest score is {highest}, and has to be finite. Check the weights and the "
             "precision of the model, or set remove_invalid_values=True."
         )
-
-
-def _most_positions(config: Any) -> int | None:
-    """Return how many tokens a model has learned positions for; None where it takes any number."""
-    mixings = [getattr(config.mixer_config(name), "mixing", None) for name in set(config.layer_mixers)]
-    limited = config.position_embedding_type == "learned" or "triangular" in mixings
-    return config.max_position_embeddings if limited else None

@@ -7,11 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import Tensor
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.generation.continuous_batching import RequestState, RequestStatus
 from transformers.utils import logging
 
-from .batch import CHILD, RequestBatch, fields_of_a_search, names_of_children
+from .batch import CHILD, RequestBatch, fail, fields_of_a_search, names_of_children
+from .prompts import check_name, tokens_of
 from .results import ResultQueue
 
 __all__ = ["RowBatchingManager"]
@@ -131,7 +133,7 @@ class RowBatchingManager:
 
     def add_request(
         self,
-        input_ids: Sequence[int],
+        input_ids: Sequence[int] | Tensor,
         request_id: str | None = None,
         max_new_tokens: int | None = None,
         streaming: bool = False,
@@ -142,7 +144,8 @@ class RowBatchingManager:
         """Add a request.
 
         Args:
-            input_ids: tokens of the prompt.
+            input_ids: tokens of the prompt, a tensor (length,) or (1, length) or other integers. A request whose
+                prompt is anything else fails.
             request_id: its name; "req_0", "req_1" ... by default.
             max_new_tokens: as the generation configuration says by default, by this name or as `max_length` less the
                 prompt; None there for no limit.
@@ -157,6 +160,7 @@ class RowBatchingManager:
             The name; None, with a warning, where the manager is stopping or has failed.
 
         Raises:
+            TypeError: the name is no string.
             queue.Full: if the queue has no room for 10 seconds.
         """
         if self._stopping or self.fatal_error is not None:
@@ -166,8 +170,13 @@ class RowBatchingManager:
             with self._lock:
                 request_id = f"req_{self._number}"
                 self._number += 1
+        check_name(request_id)
         config = self.generation_config
-        prompt = [int(token) for token in input_ids]
+        prompt, wrong = [], None
+        try:
+            prompt = tokens_of(input_ids)
+        except (TypeError, ValueError) as error:
+            wrong = error
         if max_new_tokens is None:
             max_new_tokens = config.max_new_tokens
         if max_new_tokens is None and config.max_length is not None:
@@ -187,6 +196,12 @@ class RowBatchingManager:
         )
         children = names_of_children(state)
         self._results.expect([request_id, *children])
+        if wrong is not None:
+            family = [state, *(state.fork(name) for name in children)]
+            for each in family:
+                fail(each, wrong)
+            self._results.deliver(family)
+            return request_id
         try:
             self._incoming.put(state, timeout=10)
         except queue.Full:
@@ -195,13 +210,13 @@ class RowBatchingManager:
         self._wake.set()
         return request_id
 
-    def add_requests(self, inputs: Sequence[Sequence[int]], **kwargs: Any) -> list[str | None]:
+    def add_requests(self, inputs: Sequence[Sequence[int] | Tensor], **kwargs: Any) -> list[str | None]:
         """Add a request for each prompt, see `add_request`, and return their names."""
         return [self.add_request(input_ids, **kwargs) for input_ids in inputs]
 
     def cancel_request(self, request_id: str) -> None:
         """Drop a request, wherever it is; there is no result."""
-        self._canceled.put(request_id)
+        self._canceled.put(check_name(request_id))
         self._wake.set()
 
     def get_result(self, request_id: str | None = None, timeout: float | None = None) -> Any:

@@ -8,6 +8,7 @@ from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.cache import cached_taps
+from tests.tolerances import assert_close
 
 CONFIG = TNNConfig(vocab_size=9, hidden_size=4, num_hidden_layers=1)
 
@@ -65,3 +66,15 @@ def test_keys_and_values_of_attention_are_refused() -> None:
         ValueError, match=r"holds keys of shape \(1, 2, 4, 4\).*\(batch, 1, tokens, 8\).*prompt tuning can"
     ):
         model(input_ids=torch.tensor([[1, 2]]), past_key_values=cache)
+
+
+def test_a_cache_without_a_configuration_refuses_a_crop_of_moved_pads():
+    model = TNNForCausalLM(TNNConfig(vocab_size=9, hidden_size=4, num_hidden_layers=2)).double().eval()
+    ids, mask = torch.randint(9, (2, 7)), torch.ones(2, 7)
+    mask[1, 5:] = 0
+    cache = DynamicCache()
+    model(ids, mask, past_key_values=cache, use_cache=True)
+    with pytest.raises(ValueError, match=r"cropped from a cache of 7.*pads that followed tokens have moved"):
+        cache.crop(-2)
+    whole = model(torch.cat([ids, ids], 1), torch.cat([mask, torch.ones(2, 7)], 1)).logits[:, 7:]
+    assert_close(model(ids, torch.cat([mask, torch.ones(2, 7)], 1), past_key_values=cache).logits, whole)

@@ -178,3 +178,17 @@ def test_a_short_row_that_stays_alone_has_no_state_of_its_pads():
     assert joined.layers[0].state is None
     joined.crop(-38)  # as far as a row that was never joined
     assert_close(feed(joined, decoder, x[1:, 2:9]), exact[1:, 2:9])
+
+
+def test_a_state_does_not_go_on_in_training():
+    decoder, x, _ = problem()
+    cache = DynamicCache(config=CONFIG)
+    layer = cache.layers[0]
+    with torch.no_grad():
+        layer.update(x[:, None, :300], x[:, None, :300, :0], decoder=decoder)
+    assert layer.state is not None
+    assert layer.decodes(1, ALL_REAL, decoder)
+    decoder.has_modes = False  # as in training
+    assert not layer.decodes(1, ALL_REAL, decoder)
+    with pytest.raises(ValueError, match="go on with the distilled model in evaluation mode"):
+        layer.update(x[:, None, 300:], x[:, None, 300:, :0])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import DynamicCache
 
-from hf_seqmix.cache import KeyInputsLayer, KeyInputsStaticLayer, pairs_of
+from hf_seqmix.cache import KeyInputsLayer, KeyInputsStaticLayer, pairs_of, previous_inputs
 
 
 def growing() -> KeyInputsLayer:
@@ -74,3 +74,21 @@ def test_pairs_of_a_cache():
     for other, name in ((DynamicCache(), "NoneType"), (plain, "DynamicLayer")):
         with pytest.raises(ValueError, match=f"first layer of the cache is {name}, which keeps no tokens"):
             pairs_of(other)
+
+
+def test_an_offloaded_layer_is_brought_back_before_it_is_read(monkeypatch):
+    """The library waits for its copies where a layer is updated, and pairs are read before."""
+    waited = []
+    stream = SimpleNamespace(wait_stream=waited.append)
+    monkeypatch.setattr(torch.cuda, "default_stream", lambda device: stream)
+    layer = growing()
+    cache = SimpleNamespace(layers=[layer], offloading=True, prefetch_stream="copies")
+    previous_inputs(cache, 0, "token_shift", torch.randn(2, 6, 4), None, 2)
+    assert not waited  # nothing is held yet
+    fill(layer, torch.arange(12).view(2, 6))
+    layer.offload()
+    brought = []
+    monkeypatch.setattr(layer, "prefetch", lambda: brought.append(layer))
+    previous_inputs(cache, 0, "token_shift", torch.randn(2, 1, 4), None, 2)
+    pairs_of(cache)
+    assert waited == ["copies"] * 2 and brought == [layer] * 2

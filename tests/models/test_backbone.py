@@ -172,6 +172,29 @@ def test_what_would_be_read_as_something_else_is_refused(wrong, message):
 
 
 SMALL = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 1}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TNNConfig(**SMALL),
+        IPAConfig(**SMALL),
+        PolyTransformerConfig(**SMALL, short_conv_taps=3),
+        PolyTransformerConfig(**SMALL, copy_head=True),
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_a_preallocated_cache_of_other_rows_is_refused(config):
+    model, ids = AutoModelForCausalLM.from_config(config).eval(), torch.randint(VOCAB, (2, 6))
+    cache = StaticCache(config=config, max_cache_len=8)
+    model(ids, past_key_values=cache)
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"allocated for 2 rows, and this call has 1: .* a new StaticCache"):
+            model(ids[:1], past_key_values=cache)
+        cache.reset()
+    assert_close(model(ids, past_key_values=cache).logits, model(ids).logits)
+
+
 CONVOLUTION = {"mixer_types": ["short_conv"], "mixer_configs": {"short_conv": {"taps": 3}}}
 
 

@@ -171,6 +171,18 @@ def test_the_first_layer_of_a_cache_is_one_that_keeps_pairs():
     assert TNNConfig(num_hidden_layers=2, copy_head=True).layer_types == ["seqmix_convolution"] * 2
 
 
+@pytest.mark.parametrize("static", [False, True])
+def test_a_cache_that_the_head_has_not_read_is_refused(static):
+    """Places of its keys would be taken for those of earlier tokens, and later ones would be seen."""
+    model = TNNForCausalLM(TNNConfig(vocab_size=31, hidden_size=16, num_hidden_layers=2, copy_head=True)).eval()
+    ids = torch.randint(31, (2, 9))
+    config = model.config
+    cache = StaticCache(config=config, max_cache_len=12) if static else DynamicCache(config=config)
+    model.model(ids[:, :5], past_key_values=cache, use_cache=True)
+    with pytest.raises(ValueError, match="holds 5 tokens, of which the copy head has read 0"):
+        model(ids[:, 5:], past_key_values=cache, use_cache=True)
+
+
 @pytest.mark.slow
 class TestCopyingTNN(Copying, tnn.TestTNN):
     pass

@@ -50,3 +50,35 @@ def test_a_kept_cache_is_not_read_again(helper: str, padded: bool) -> None:
     expected = model.generate(turn, **plain)
     assert torch.equal(model.generate(turn, past_key_values=cache, **plain, **options), expected)
     assert cache.get_seq_length() <= expected.shape[1]
+
+
+@pytest.mark.parametrize("max_length", [11, 13, 16])
+def test_prompt_lookup_ends_with_the_positions(max_length: int) -> None:
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 16}
+    model = perturb(TNNForCausalLM(TNNConfig(**sizes, position_embedding_type="learned"))).double().eval()
+    ids, options = torch.tensor([[1, 2, 3] * 3]), {"max_length": max_length, "do_sample": False, "eos_token_id": None}
+    lookup = {"prompt_lookup_num_tokens": 10, "max_matching_ngram_size": 1}
+    assert torch.equal(model.generate(ids, **options, **lookup), model.generate(ids, **options))
+
+
+def test_new_tokens_alone_are_refused_after_a_kept_cache() -> None:
+    model = perturb(of_all_layers()).double().eval()
+    ids, options = torch.randint(1, 60, (1, 9)), {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None}
+    for new in (4, 5):
+        cache = DynamicCache(config=model.config)
+        model(ids[:, :5], past_key_values=cache, use_cache=True)
+        with pytest.raises(ValueError, match=f"holds 5 tokens, and input_ids has {new}: .* of {5 + new} columns"):
+            model.generate(ids[:, -new:], past_key_values=cache, **options)
+    cache = DynamicCache(config=model.config)
+    model(ids[:, :5], past_key_values=cache, use_cache=True)
+    new = model.generate(ids[:, 5:], attention_mask=torch.ones(1, 9), past_key_values=cache, **options)
+    assert torch.equal(new[:, 4:], model.generate(ids, **options)[:, 9:])
+
+
+def test_a_prompt_of_embeddings_is_not_read_in_chunks() -> None:
+    model = perturb(of_all_layers()).double().eval()
+    ids, options = torch.randint(1, 60, (2, 9)), {"max_new_tokens": 3, "do_sample": False, "eos_token_id": None}
+    embeds = model.get_input_embeddings()(ids)
+    new = model.generate(inputs_embeds=embeds, prefill_chunk_size=2, **options)
+    assert torch.equal(new, model.generate(ids, **options)[:, 9:])

@@ -1,6 +1,7 @@
 """Continuous batching by the library's entries: requests get what they get alone, whoever comes and goes."""
 
 import asyncio
+import re
 import threading
 import time
 
@@ -215,6 +216,42 @@ def test_a_request_fails_alone(small, prompt, arguments, message):
         good, bad = collect(manager, names)
     assert good.error is None and good.generated_tokens == alone(small, [3, 4], 5)
     assert bad.status == RequestStatus.FAILED and message in bad.error
+
+
+def test_draws_are_from_the_tokens_that_generate_draws_from():
+    """By default the 50 likeliest."""
+    model = quiet(TNNForCausalLM(TNNConfig(**{**SMALL, "vocab_size": 400}, num_hidden_layers=1)))
+    likeliest = model(torch.tensor([[5]])).logits[0, 0].topk(50).indices.tolist()
+    drawing = GenerationConfig(do_sample=True, eos_token_id=-1, max_new_tokens=1, num_return_sequences=100)
+    results = model.generate_batch([[5]], generation_config=drawing)
+    drawn = {token for result in results.values() for token in result.generated_tokens}
+    assert len(results) == 100 and len(drawn) > 20
+    assert drawn <= set(likeliest)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ("text", "the prompt is text, 'text'.*tokenizer"),
+        ([1.5, 2], "holds 1.5, a float"),
+        (torch.tensor([[1, 2], [3, 4]]), r"has shape \(2, 2\); a request is one prompt"),
+        (torch.tensor([1.0, 2.0]), "holds 1.0, a float"),
+    ],
+)
+def test_a_prompt_of_another_kind_fails_alone(small, prompt, message):
+    results = list(small.generate_batch([[5, 6], prompt, torch.tensor([[5, 6]])], generation_config=GREEDY).values())
+    assert re.search(message, results[1].error) and results[1].generated_tokens == []
+    assert results[0].generated_tokens == results[2].generated_tokens == alone(small, [5, 6], 5)
+
+
+def test_a_name_that_is_no_string_is_refused(small):
+    with small.continuous_batching_context_manager(generation_config=GREEDY) as manager:
+        with pytest.raises(TypeError, match="request_id is 7, a int; it must be a string: '7'"):
+            manager.add_request([5, 6], request_id=7)
+        with pytest.raises(TypeError, match="request_id is 7"):
+            manager.cancel_request(7)
+        name = manager.add_request(torch.tensor([5, 6]), request_id="7")
+        assert collect(manager, [name])[0].generated_tokens == alone(small, [5, 6], 5)
 
 
 @pytest.mark.parametrize("return_logprobs", [False, True])

@@ -81,7 +81,7 @@ def continue_sums(
     if sums is not None and not torch.compiler.is_compiling() and len(sums) != batch:
         if int(past_key_values.get_seq_length(layer_idx)) > 0:
             raise ValueError(
-                f"{batch} rows cannot continue a cache of {len(sums)} rows: give as many rows, or reset the cache."
+                f"{batch} rows cannot continue a cache of {len(sums)} rows: give as many rows, or build a new cache."
             )
         sums = None  # zeros of the rows before a reset
     dealt = list(zip(groups, factors, strict=True))
