@@ -232,7 +232,7 @@ def render(sources: Mapping[str, Sequence[Claim]], results: Results) -> str:
     counts = Counter(claim.verdict for claims in sources.values() for claim in claims)
     parts = [
         "# What became of the claims",
-        "Every claim of the sources with the figure that was published, the figure that was measured here, and a "
+        "Claims of the sources with the figure that was published, the figure that was measured here, and a "
         "verdict. The figures of this page are read from the files of results beside it by `python "
         "scripts/publishing/claims.py --claims scripts/measured/claims.yaml --into scripts/measured/CLAIMS.md`.",
         "Models here are small and were trained for minutes, so a verdict holds for that size. ± is the standard "
