@@ -17,6 +17,7 @@ __all__ = [
     "MIXERS",
     "QueryKey",
     "WeighingMixer",
+    "branch_scale",
     "build_mixer",
     "layout_of_call",
     "register_feed_forward",
@@ -28,6 +29,15 @@ MIXERS: dict[str, Callable[..., nn.Module]] = {}
 
 FEED_FORWARDS: dict[str, Callable[..., nn.Module | None]] = {}
 """`model_type` of a family -> how its own feed-forward is built."""
+
+
+def branch_scale(config: SeqMixConfig) -> float:
+    """Return the factor with which layers that end branches begin: 1 / sqrt(2 L), or 1 without residuals.
+
+    Each of L layers adds 2 branches to the residual stream. Without residuals nothing is added up, and the factors of
+    all layers would multiply.
+    """
+    return float((2 * config.num_hidden_layers) ** -0.5) if config.use_residual else 1.0
 
 
 class QueryKey(NamedTuple):

@@ -1,6 +1,5 @@
 """IPA's row operation: gated affine maps of each position, the family's feed-forward."""
 
-import math
 from typing import Any
 
 import torch
@@ -9,40 +8,26 @@ from transformers import initialization as init
 
 from ...modules.sharding import number_of_devices, own_part
 from ...ops.common.dispatch import cast, compute_dtype
+from ..mixers import branch_scale
 
-__all__ = ["OutputLinear", "PiecewiseRow", "draw_linear"]
-
-
-def draw_linear(weight: Tensor, config: Any, is_output: bool = False) -> None:
-    """Draw the weight of a linear map as `config.linear_init` says.
-
-    Where a branch ends, the weight is 1 / sqrt(2 layers) as large: each layer adds 2 branches to the residual stream.
-
-    Args:
-        weight: (..., out, in).
-        config: the model's configuration.
-        is_output: whether the map ends a branch.
-    """
-    factor = 1 / math.sqrt(2 * config.num_hidden_layers) if is_output else 1.0
-    if config.linear_init == "uniform":
-        bound = factor / math.sqrt(weight.shape[-1])
-        init.uniform_(weight, -bound, bound)
-    else:
-        init.normal_(weight, mean=0.0, std=factor * config.initializer_range)
+__all__ = ["OutputLinear", "PiecewiseRow"]
 
 
 class OutputLinear(nn.Linear):
-    """A linear layer that ends a branch, whose weight starts 1 / sqrt(2 layers) as large as others'.
+    """A linear layer that ends a branch, whose weight starts `branch_scale` times as large as others'.
 
     A class, because the library asks only modules with parameters of their own to draw these parameters.
     """
 
     def init_weights(self, config: Any) -> None:
-        """Draw the weight; the bias as in other linear layers."""
-        draw_linear(self.weight, config, is_output=True)
+        """Draw the weight as `config.linear_init` says, and the bias as in other linear layers."""
+        scale = branch_scale(config)
         if config.linear_init == "uniform":
-            init.uniform_(self.bias, -1 / math.sqrt(self.in_features), 1 / math.sqrt(self.in_features))
+            bound = self.in_features**-0.5
+            init.uniform_(self.weight, -scale * bound, scale * bound)
+            init.uniform_(self.bias, -bound, bound)
         else:
+            init.normal_(self.weight, mean=0.0, std=scale * config.initializer_range)
             init.zeros_(self.bias)
 
 

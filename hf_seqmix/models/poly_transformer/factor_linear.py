@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from transformers import initialization as init
 
+from ..mixers import branch_scale
+
 __all__ = ["FactorLinear"]
 
 
@@ -17,7 +19,7 @@ class FactorLinear(nn.Linear):
     Args:
         in_features, out_features: channels in and out.
         bias: whether there is a bias.
-        ends_branch: whether, in a model of L residual layers, the weight begins 1 / sqrt(2 L) as large.
+        ends_branch: whether the weight begins `branch_scale` times as large.
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, ends_branch: bool = False) -> None:
@@ -31,8 +33,7 @@ class FactorLinear(nn.Linear):
     @torch.no_grad()
     def init_weights(self, config: Any = None) -> None:
         """Draw the parameters."""
-        scaled = self.ends_branch and config is not None and config.use_residual
-        scale = (2 * config.num_hidden_layers) ** -0.5 if scaled else 1.0
+        scale = branch_scale(config) if self.ends_branch and config is not None else 1.0
         init.normal_(self.weight, std=scale * self.in_features**-0.5)
         if self.bias is not None:
             init.zeros_(self.bias)

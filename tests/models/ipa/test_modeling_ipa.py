@@ -145,6 +145,15 @@ def test_without_residuals_and_norms():
     assert_close(model(ids).logits, model.lm_head(x))
 
 
+@pytest.mark.parametrize("linear_init", ["uniform", "normal"])
+@pytest.mark.parametrize("use_residual", [True, False])
+def test_branches_begin_smaller_only_where_they_are_added_up(use_residual, linear_init):
+    sizes = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 8, "num_centers": 4}
+    row = IPAModel(IPAConfig(**sizes, linear_init=linear_init, use_residual=use_residual)).layers[0].mlp
+    scale = row.down_proj.weight.std() / row.up_proj.weight.std()
+    assert scale.item() == pytest.approx(0.25 if use_residual else 1.0, rel=0.1)
+
+
 # -- caches of their own ----------------------------------------------------------------------------------------------
 
 
