@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from .tables import markdown_table
 
 __all__ = ["ResultFile", "read_results", "write_report", "write_results"]
 
+logger = logging.getLogger(__name__)
 
 _LINE_START = b'{"key": '
 """How every line begins, by which a line cut short is told from a line of another file."""
@@ -96,9 +98,11 @@ def read_results(paths: Iterable[str | os.PathLike[str]] | str | os.PathLike[str
     for path in map(Path, paths):
         own: dict[tuple[Any, ...], Result] = {}
         try:
-            lines, _ = _split_lines(path.read_bytes())
+            lines, cut = _split_lines(path.read_bytes())
         except OSError as error:
             raise ValueError(f"{path} cannot be read as a file of results: {error}.") from error
+        if cut:
+            logger.warning(f"{path}: the last line is cut short, and its results are left out.")
         for number, line in enumerate(lines, start=1):
             own |= {result.key: result for result in _read_line(line, f"{path}, line {number}")[1]}
         for key, result in own.items():

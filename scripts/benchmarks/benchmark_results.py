@@ -49,7 +49,8 @@ def keep_test_bytes(arguments: argparse.Namespace, test_bytes: int | None) -> No
     """
     path = arguments.output_dir / SCORED
     known: dict[str, int | None] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    if arguments.overwrite:
+    nothing_scored = not (arguments.output_dir / LOG).is_file()
+    if arguments.overwrite or nothing_scored:
         known.pop(arguments.size, None)
     if (before := known.setdefault(arguments.size, test_bytes)) != test_bytes:
         then, now = ("all bytes" if number is None else f"{number:,} bytes" for number in (before, test_bytes))

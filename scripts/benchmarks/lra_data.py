@@ -3,7 +3,7 @@
 import hashlib
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,11 +125,17 @@ def _document_names(path: Path) -> set[str]:
 def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is None:
         return _from_hub(task, "CIFAR-10")
-    files = _tables(task, folder)
+    files = _tables(task, folder, (".parquet",))
+    file = pq.ParquetFile(files["test"])
+    column = next((name for name in ("img", "image") if name in file.schema_arrow.names), None)
+    if column is None or not file.metadata.num_rows:
+        raise ValueError(
+            f"{files['test']} has {file.metadata.num_rows} rows and the columns {', '.join(file.schema_arrow.names)}; "
+            "it must have pictures in a column 'img' or 'image', and labels in 'label'."
+        )
     # Not decoded: the format of the first picture is asked for.
     rows = datasets.Dataset.from_parquet(str(files["test"]))
     assert isinstance(rows, datasets.Dataset)
-    column = "img" if "img" in rows.column_names else "image"
     first = rows.select_columns([column])[0][column]
     data = first["bytes"] if isinstance(first, dict) else None
     lossy = (Image.open(io.BytesIO(data)) if data else first).format == "JPEG"
@@ -172,18 +178,16 @@ def _released(task: str, folder: Path) -> dict[str, Path]:
     return files
 
 
-def _tables(task: str, folder: Path) -> dict[str, Path]:
+def _tables(
+    task: str, folder: Path, suffixes: Sequence[str] = (".parquet", ".csv", ".tsv", ".jsonl", ".json")
+) -> dict[str, Path]:
     """Return the tables of a folder, by split: train and test at least."""
-    files = {
-        split: path
-        for split in SPLITS
-        for suffix in (".parquet", ".csv", ".tsv", ".jsonl", ".json")
-        if (path := folder / f"{split}{suffix}").is_file()
-    }
+    files = {split: path for split in SPLITS for suffix in suffixes if (path := folder / f"{split}{suffix}").is_file()}
     if not {"train", "test"} <= files.keys():
+        held = ", ".join(sorted(path.name for path in folder.iterdir())) or "nothing"
         raise ValueError(
-            f"--data {task}={folder} must hold train and test, and may hold validation, as .parquet, .csv, .tsv, "
-            f".jsonl or .json; it has {', '.join(sorted(path.name for path in folder.iterdir())) or 'nothing'}."
+            f"--data {task}={folder} must hold train and test, and may hold validation, as {' or '.join(suffixes)}; "
+            f"it has {held}."
         )
     return files
 

@@ -15,14 +15,16 @@ import statistics
 import sys
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from generation import alone, check_tokens, code_requests, load
 
-from hf_seqmix.training.command import device_name, explained, positive
+from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.run_folder import prepare_run_folder
 from hf_seqmix.training.timing import Clock, interleave
 
 COLUMNS = {
@@ -51,7 +53,7 @@ class _Calls:
 def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     """Check the ways of a model, count the tokens of a call, and time the ways."""
     requests = code_requests(name, arguments.prompts, (arguments.prompt_tokens,) * 2, (arguments.new_tokens,) * 2)
-    row: dict[str, Any] = {"model": name.rsplit("/", 1)[-1]}
+    row: dict[str, Any] = {"model": Path(name).name}
     tokens = sum(request.new_tokens for request in requests)
 
     def ways(dtype: torch.dtype) -> tuple[Any, dict[str, dict[str, Any]]]:
@@ -108,6 +110,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     numbers = (arguments.candidates, arguments.prompts, arguments.prompt_tokens, arguments.new_tokens)
     if min(*numbers, arguments.rounds) < 1:
         parser.error("candidates, prompts, tokens and rounds must be at least 1.")
+    refuse_twice(models=[Path(name).name for name in arguments.models])
     return arguments
 
 
@@ -115,6 +118,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the benchmark and return its rows."""
     arguments = parse_arguments(argv)
+    prepare_run_folder(arguments.output_dir, resume=True)
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
     rows = [measure(arguments, name) for name in arguments.models]

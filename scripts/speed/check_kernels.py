@@ -151,7 +151,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     write_report(
         arguments, "check_kernels", [(f"{title}: {summary}", wrong + [r for r in rows if r["right"]], COLUMNS)]
     )
-    return 1 if wrong else 0
+    if missing:
+        print(
+            f"{missing} cases were not begun in {arguments.minutes} minutes: run the same command again.",
+            file=sys.stderr,
+        )
+    return 1 if wrong or not rows else 0
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from hf_seqmix.ops.toeplitz.online_tiles import PIECE
 from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
+from hf_seqmix.training.run_folder import prepare_run_folder
 
 HEAD = 64
 DECAY = 0.9995
@@ -216,6 +217,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     arguments = parser.parse_args(argv)
     if arguments.channels % HEAD:
         parser.error(f"argument --channels: {arguments.channels} given, but heads have {HEAD} channels: a multiple")
+    prepare_run_folder(arguments.output_dir, resume=True)
     torch.set_num_threads(arguments.threads)
     rows = []
     with torch.inference_mode():

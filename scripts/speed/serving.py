@@ -16,15 +16,17 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 from generation import Request, alone, check_tokens, code_requests, load
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from hf_seqmix.training.command import device_name, explained, positive
+from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.run_folder import prepare_run_folder
 from hf_seqmix.training.timing import Clock, Timed, interleave
 
 Work = Callable[[Sequence[Request]], Any]
@@ -103,7 +105,7 @@ def measure(arguments: argparse.Namespace, name: str, requests: Sequence[Request
         seconds = interleave(candidates, arguments.rounds, clock)
     rows = []
     for count in arguments.requests:
-        row: dict[str, Any] = {"model": name.rsplit("/", 1)[-1], "requests": count, "clock": clock.kind}
+        row: dict[str, Any] = {"model": Path(name).name, "requests": count, "clock": clock.kind}
         row["tokens"] = sum(request.new_tokens for request in requests[:count])
         for way in ways:
             row[f"{way}_per_s"] = row["tokens"] / statistics.median(value for (value,) in seconds[f"{way} {count}"])
@@ -139,6 +141,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     arguments = parser.parse_args(argv)
     if min(*arguments.requests, *arguments.prompt_tokens, *arguments.new_tokens, arguments.rounds) < 1:
         parser.error("requests, tokens and rounds must be at least 1.")
+    refuse_twice(models=[Path(name).name for name in arguments.models])
     for name in ("prompt_tokens", "new_tokens"):
         fewest, most = getattr(arguments, name)
         if fewest > most:
@@ -150,6 +153,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the benchmark and return its rows."""
     arguments = parse_arguments(argv)
+    prepare_run_folder(arguments.output_dir, resume=True)
     torch.set_num_threads(arguments.threads)
     prompt, new = tuple(arguments.prompt_tokens), tuple(arguments.new_tokens)
     requests = code_requests(arguments.models[0], max(arguments.requests), prompt, new)

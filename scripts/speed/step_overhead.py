@@ -24,6 +24,7 @@ from transformers.generation import GenerationConfig, StoppingCriteriaList
 from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
+from hf_seqmix.training.run_folder import prepare_run_folder
 
 COLUMNS = {
     "model": "model",
@@ -105,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     arguments = parser.parse_args(argv)
     if arguments.tokens < 3 or arguments.hidden_size % 64:
         parser.error("--tokens must be at least 3, and --hidden-size a multiple of 64.")
+    prepare_run_folder(arguments.output_dir, resume=True)
     torch.set_num_threads(arguments.threads)
     prompt = torch.randint(3, VOCABULARY, (1, arguments.prompt), generator=torch.Generator().manual_seed(1))
     names = ["llama", *(name for name in arguments.models if name != "llama")]

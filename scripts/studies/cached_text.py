@@ -32,6 +32,7 @@ from hf_seqmix.models.auto import AUTO_CLASSES, FAMILIES
 from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.run_folder import prepare_run_folder
 
 VOCABULARY = 64
 ATTENTION = {"attention": {"num_heads": 2}}
@@ -196,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     arguments = parser.parse_args(argv)
     if min(arguments.tokens, arguments.beam_tokens, arguments.prompt) < 3:
         parser.error("--tokens, --beam-tokens and --prompt must be at least 3.")
+    prepare_run_folder(arguments.output_dir, resume=True)
     torch.set_num_threads(arguments.threads)
     rows = [measure(arguments, name) for name in arguments.models]
     title = f"Text with a cache against text without, 2 prompts, torch {torch.__version__}"

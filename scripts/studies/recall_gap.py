@@ -30,6 +30,7 @@ from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.run_folder import prepare_run_folder
 
 COLUMNS = {
     "context_length": "context",
@@ -188,6 +189,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
     refuse_twice(models=arguments.models, context_lengths=arguments.context_lengths)
+    prepare_run_folder(arguments.output_dir, resume=True)
     names = {name: Path(name).name for name in arguments.models}
     if len(set(names.values())) < len(names):
         names = {name: name for name in names}

@@ -43,12 +43,13 @@ def test_settings_that_a_group_shares_are_written_once_and_read_back(tmp_path):
     assert read_results(tmp_path / "results.jsonl") == group
 
 
-def test_line_cut_short_by_a_kill_is_dropped(tmp_path):
+def test_line_cut_short_by_a_kill_is_dropped(tmp_path, caplog):
     path = tmp_path / "runs.jsonl"
     ResultFile(path).append({"n": 1}, result(1.5))
     with open(path, "a", encoding="utf-8") as file:
         file.write('{"key": {"é": 2}, "res')
     assert [found.value for found in read_results(path)] == [1.5]
+    assert f"{path}: the last line is cut short, and its results are left out." in caplog.text
     log = ResultFile(path)
     log.append({"n": 3}, result(3.5, seed=3))
     assert [found.value for found in ResultFile(path).results] == [1.5, 3.5]

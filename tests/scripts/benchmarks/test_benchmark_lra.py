@@ -353,6 +353,19 @@ def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[st
         scripts.run_benchmarks.main(["lra", "--task", "listops", *more, "--output-dir", str(tmp_path / "out")])
 
 
+@pytest.mark.parametrize("columns", [{"picture": ["?"], "label": [0]}, {"image": [], "label": []}])
+def test_pictures_of_a_folder_are_looked_at(scripts: Any, tmp_path: Path, columns: dict[str, list[Any]]) -> None:
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("image,label\n")
+    with pytest.raises(ValueError, match=r"must hold train and test, .* as \.parquet; it has test\.csv, train\.csv"):
+        scripts.lra_data.prepare_task("image", tmp_path, tmp_path / "out", {})
+    for split in ("train", "test"):
+        datasets.Dataset.from_dict(columns).to_parquet(str(tmp_path / f"{split}.parquet"))
+    found = f"has {len(columns['label'])} rows and the columns {', '.join(columns)}; it must have pictures"
+    with pytest.raises(ValueError, match=found):
+        scripts.lra_data.prepare_task("image", tmp_path, tmp_path / "out", {})
+
+
 def test_pictures_of_pathfinder_are_made_once(scripts: Any, tmp_path: Path) -> None:
     settings = {"rows": {"train": 6, "validation": 2, "test": 2}}
     data = scripts.lra_data.prepare_task("pathfinder", None, tmp_path, settings)

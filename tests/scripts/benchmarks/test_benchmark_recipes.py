@@ -240,7 +240,11 @@ def test_results_of_a_folder_are_of_as_much_text(
     script: Any, trained: list[Any], recipe: Path, tmp_path: Path
 ) -> None:
     options = ["--max-seconds", "9", "--rate-factors", "1"]
+    (tmp_path / "out").mkdir()
+    scored = tmp_path / "out" / "scored.json"
+    scored.write_text('{"reduced": 100}', encoding="utf-8")  # of a command that was stopped before it scored any
     script.main(command(recipe, tmp_path / "out", *options, "--test-bytes", "0"))
+    assert json.loads(scored.read_text(encoding="utf-8")) == {"reduced": 0}
     script.main(command(recipe, tmp_path / "out", *options, "--test-bytes", "0", "--seeds", "0", "1"))
     with pytest.raises(SystemExit, match=r"0 bytes of the test text are scored in .*out, and all bytes would be now"):
         script.main(command(recipe, tmp_path / "out", *options))

@@ -26,7 +26,10 @@ def script() -> Any:
 @pytest.mark.filterwarnings("ignore:.*generation-related arguments")
 def test_every_way_is_timed(script, tmp_path):
     numbers = ["--prompts", "1", "--prompt-tokens", "20", "--new-tokens", "6", "--candidates", "3", "--rounds", "1"]
-    (row,) = script.main(["--models", CHECKPOINT, "--assistant", CHECKPOINT, *numbers, "--output-dir", str(tmp_path)])
+    (row,) = script.main(
+        ["--models", f"{CHECKPOINT}/", "--assistant", CHECKPOINT, *numbers, "--output-dir", str(tmp_path)]
+    )
+    assert row["model"] == "poly3-python-2m"
     assert row["greedy_per_call"] == 1 and row["greedy_times_faster"] == 1
     # The model agrees with itself, so that each call gives several tokens.
     assert row["assisted_per_call"] > 1
@@ -35,3 +38,11 @@ def test_every_way_is_timed(script, tmp_path):
     for way in ("greedy", "lookup", "assisted"):
         assert written[row["model"], f"{way}_per_s"] == row[f"{way}_per_s"]
     assert "tokens a call" in (tmp_path / "assisted.md").read_text(encoding="utf-8")
+
+
+def test_what_would_be_lost_is_refused_first(script, tmp_path):
+    with pytest.raises(SystemExit, match="--models names poly3-python-2m twice"):
+        script.main(["--models", CHECKPOINT, f"{CHECKPOINT}/", "--output-dir", str(tmp_path)])
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match=r"the output folder .*file is a file"):
+        script.main(["--models", CHECKPOINT, "--output-dir", str(tmp_path / "file")])
