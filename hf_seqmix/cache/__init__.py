@@ -1,12 +1,12 @@
 """Cache layers on the base classes of transformers ("the library"), and what mixers do with the layers."""
 
 from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer, convolve_steps
+from .copy_keys import CopyKeys, StaticCopyKeys, check_all_read, copy_keys_of
 from .detaching import can_detach, detach_cache
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, check_room, past_length
 from .inputs import INPUTS, InputsLayer, InputsStaticLayer, count_steps
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
 from .modes import MODES, ModesLayer, ModesStaticLayer
-from .pairs import Pairs, StaticPairs, check_read, pairs_of
 from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
@@ -19,6 +19,7 @@ __all__ = [
     "SUMS",
     "ConvolutionLayer",
     "ConvolutionStaticLayer",
+    "CopyKeys",
     "HistoryLayer",
     "HistoryStaticLayer",
     "InputsLayer",
@@ -27,22 +28,21 @@ __all__ = [
     "KeyInputsStaticLayer",
     "ModesLayer",
     "ModesStaticLayer",
-    "Pairs",
-    "StaticPairs",
+    "StaticCopyKeys",
     "SumsLayer",
     "SumsStaticLayer",
     "append_history",
     "append_sums",
     "cached_taps",
     "can_detach",
-    "check_read",
+    "check_all_read",
     "check_room",
     "convolve_steps",
+    "copy_keys_of",
     "count_steps",
     "detach_cache",
     "join_rows",
     "keep_rows",
-    "pairs_of",
     "past_length",
     "previous_inputs",
     "read_sums",

@@ -15,7 +15,7 @@ from torch import Tensor
 from .._compat import register_layer_type
 from ..ops.common.ordering import inverse_order
 from ..ops.layout import TokenLayout
-from .held import HeldLayer, HeldStaticLayer
+from .layer import SeqMixDynamicLayer, SeqMixStaticLayer
 from .recent_inputs import check_rows
 
 __all__ = ["HISTORY", "HistoryLayer", "HistoryStaticLayer", "append_history", "cached_taps", "past_length"]
@@ -27,7 +27,7 @@ FEW_STEPS = 12
 """Tokens after a history up to which single steps beat a product over all: 6 tokens after 1024 in half the time."""
 
 
-class HistoryLayer(HeldLayer):
+class HistoryLayer(SeqMixDynamicLayer):
     """Growing history of a mixer's inputs: `keys` of shape (batch, 1, tokens, channels), `values` of width 0."""
 
     _layer_type = HISTORY
@@ -86,7 +86,7 @@ class HistoryLayer(HeldLayer):
         self.taps = self.room = None
 
 
-class HistoryStaticLayer(HeldStaticLayer):
+class HistoryStaticLayer(SeqMixStaticLayer):
     """Preallocated history of a mixer's inputs for compiled decoding: `keys` (batch, 1, max_cache_len, channels)."""
 
     _layer_type = HISTORY
@@ -175,9 +175,9 @@ def _knowing_its_floor(layer: Any) -> Any:
 
 def _allocated_rows(layer: Any) -> int | None:
     """Return the rows of what a preallocated layer holds; None where nothing is allocated, or anew for each batch."""
-    pairs = getattr(layer, "companions", {}).get("pairs")
+    copy_keys = getattr(layer, "companions", {}).get("copy_keys")
     own = layer.keys if getattr(layer, "keeps_tokens", True) else None
-    tensors = [own, None if pairs is None else pairs.keys, *getattr(layer, "before", {}).values()]
+    tensors = [own, None if copy_keys is None else copy_keys.keys, *getattr(layer, "before", {}).values()]
     return next((len(tensor) for tensor in tensors if isinstance(tensor, Tensor)), None)
 
 

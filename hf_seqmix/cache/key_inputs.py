@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .._compat import register_layer_type
-from .held import HeldLayer, HeldStaticLayer, bring_back
+from .layer import SeqMixDynamicLayer, SeqMixStaticLayer, bring_back
 
 __all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer", "previous_inputs"]
 
@@ -16,13 +16,13 @@ KEY_INPUTS = "seqmix_key_inputs"
 """The name by which a config's `layer_types` asks for such a layer."""
 
 
-class KeyInputsLayer(HeldLayer):
+class KeyInputsLayer(SeqMixDynamicLayer):
     """Growing keys and values."""
 
     _layer_type = KEY_INPUTS
 
 
-class KeyInputsStaticLayer(HeldStaticLayer):
+class KeyInputsStaticLayer(SeqMixStaticLayer):
     """Preallocated keys and values of any widths, for compiled decoding; no cropping."""
 
     _layer_type = KEY_INPUTS

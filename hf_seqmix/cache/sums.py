@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._compat import register_layer_type
 from ..ops.common.invariance import is_batch_invariant
-from .held import HeldLayer, HeldStaticLayer, bring_back
+from .layer import SeqMixDynamicLayer, SeqMixStaticLayer, bring_back
 from .recent_inputs import check_rows
 
 __all__ = ["SUMS", "SumsLayer", "SumsStaticLayer", "append_sums", "read_sums"]
@@ -24,7 +24,7 @@ Fold = Callable[[Tensor], Tensor]
 Carry = Callable[[Tensor, Tensor], Tensor]
 
 
-class SumsLayer(HeldLayer):
+class SumsLayer(SeqMixDynamicLayer):
     """Running sums over all but the last steps, and the rows of those: constant in size, and croppable within them.
 
     `sums` is (batch, state) in float32 (float64 for float64 rows); `keys`, the rows, is (batch, 1, steps, width).
@@ -129,7 +129,7 @@ class SumsLayer(HeldLayer):
         super()._forget_first(held)
 
 
-class SumsStaticLayer(HeldStaticLayer):
+class SumsStaticLayer(SeqMixStaticLayer):
     """Running sums for compiled decoding: `keys` is (batch, 1, 1, state), of any number of steps; no cropping."""
 
     _layer_type = SUMS

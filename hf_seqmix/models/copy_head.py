@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 
-from ..cache import check_read, pairs_of
+from ..cache import check_all_read, copy_keys_of
 from ..ops.common.copies import add_copies
 from ..ops.common.dispatch import ORDINARY, dispatch
 from ..ops.common.pointer import pointer_sums
@@ -125,12 +125,12 @@ class CopyHead(nn.Module):
             seq_idx=seq_idx,
             has_cache=past_key_values is not None,
         )
-        pairs = None if past_key_values is None else pairs_of(past_key_values)
-        if pairs is not None and not torch.compiler.is_compiling():
-            check_read(pairs, past)
-        recent = self.recent(input_ids, layout, pairs)
+        copy_keys = None if past_key_values is None else copy_keys_of(past_key_values)
+        if copy_keys is not None and not torch.compiler.is_compiling():
+            check_all_read(copy_keys, past)
+        recent = self.recent(input_ids, layout, copy_keys)
         embeddings = _embed(recent.ids, embed)
-        keys, ids = self.keys(recent, embeddings, layout, pairs)
+        keys, ids = self.keys(recent, embeddings, layout, copy_keys)
         places = torch.arange(length, device=input_ids.device) + past
         packed = None if layout.sequence_ids is None else (layout.sequence_ids[:, kept], layout.sequence_ids)
         # Like the backbone's state, the tokens at a pad are the last real ones before the pad.
@@ -148,21 +148,23 @@ class CopyHead(nn.Module):
             targets,
         )
 
-    def recent(self, input_ids: Tensor, layout: TokenLayout, pairs: Any) -> RecentTokens:
+    def recent(self, input_ids: Tensor, layout: TokenLayout, copy_keys: Any) -> RecentTokens:
         """Return the last tokens at each place of this call, one more than are compared.
 
         Args:
             input_ids: (batch, length).
             layout: where the real tokens lie.
-            pairs: layer of a cache that keeps pairs, see `pairs_of`, before this call is added; or None.
+            copy_keys: what a cache holds for the head, see `copy_keys_of`, before this call is added; or None.
         """
-        held = None if pairs is None or not pairs.is_initialized else pairs.values
+        held = None if copy_keys is None or not copy_keys.is_initialized else copy_keys.values
         earlier = None
         if held is not None and held.shape[2] > 0:
-            earlier = last_tokens(held[:, 0, :, 1], pairs.get_seq_length(), self.tokens)
+            earlier = last_tokens(held[:, 0, :, 1], copy_keys.get_seq_length(), self.tokens)
         return recent_tokens(input_ids, layout, self.tokens + 1, earlier)
 
-    def keys(self, recent: RecentTokens, embeddings: Tensor, layout: TokenLayout, pairs: Any) -> tuple[Tensor, Tensor]:
+    def keys(
+        self, recent: RecentTokens, embeddings: Tensor, layout: TokenLayout, copy_keys: Any
+    ) -> tuple[Tensor, Tensor]:
         """Pair this call's tokens with the keys of the places before them, and add them to the cache.
 
         The cache keeps two ids a token: the token where it and one before it are real, else -1; and the token if real,
@@ -172,7 +174,7 @@ class CopyHead(nn.Module):
             recent: the last tokens at each place, one more than are compared.
             embeddings: (batch, slots, channels), of `recent.ids`.
             layout: where the real tokens lie.
-            pairs: layer of a cache that keeps pairs, see `pairs_of`, or None.
+            copy_keys: what a cache holds for the head, see `copy_keys_of`, or None.
 
         Returns:
             keys: (batch, total, rank); ids: (batch, total), -1 where there is nothing to copy.
@@ -184,9 +186,9 @@ class CopyHead(nn.Module):
         if self.state_proj is not None:
             compared = torch.cat([compared, recent.slots[..., :1]], dim=-1)
         keys = sum_of_parts(self.k_proj(embeddings), compared)
-        if pairs is None:
+        if copy_keys is None:
             return keys, new[..., 0]
-        all_keys, ids = pairs.update(keys.unsqueeze(1), new.unsqueeze(1))
+        all_keys, ids = copy_keys.update(keys.unsqueeze(1), new.unsqueeze(1))
         return all_keys[:, 0], ids[:, 0, :, 0]
 
     def forward(

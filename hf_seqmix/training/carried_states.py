@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from transformers import DynamicCache, PreTrainedConfig
 
-from ..cache import Pairs, detach_cache
+from ..cache import CopyKeys, detach_cache
 from ..cache.recent_inputs import RecentInputs
 
 __all__ = ["CarriedStates", "StateSettings"]
@@ -88,7 +88,7 @@ class CarriedStates:
             return False
         place = "cpu" if device.type == "cpu" else str(device)  # torch.load knows no processor by number
         kinds = {type(layer) for layer in DynamicCache(config=self.config).layers}
-        with torch.serialization.safe_globals([*kinds, RecentInputs, Pairs]):
+        with torch.serialization.safe_globals([*kinds, RecentInputs, CopyKeys]):
             try:
                 saved = torch.load(path, map_location=place, weights_only=True)
             except pickle.UnpicklingError as error:

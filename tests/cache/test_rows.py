@@ -45,8 +45,8 @@ def convolved() -> PreTrainedModel:
     return SeqMixHybridForCausalLM(SeqMixHybridConfig(**SMALL, **fields))
 
 
-def with_pairs() -> PreTrainedModel:
-    """Pairs of the copy head, with and without the inputs of keys."""
+def with_copy_keys() -> PreTrainedModel:
+    """Keys of the copy head, with and without the inputs of keys."""
     return IPAForCausalLM(
         IPAConfig(
             **SMALL,
@@ -73,7 +73,7 @@ def squared() -> PreTrainedModel:
 
 
 @pytest.fixture(
-    scope="module", params=[of_all_layers, with_pairs, convolved, fading, squared], ids=lambda make: make.__name__
+    scope="module", params=[of_all_layers, with_copy_keys, convolved, fading, squared], ids=lambda make: make.__name__
 )
 def model(request):
     torch.manual_seed(0)
@@ -228,7 +228,7 @@ def test_a_history_takes_gradients():
     assert torch.equal(x.grad, 2 * x.detach())
 
 
-@pytest.mark.parametrize("make", [of_all_layers, convolved, with_pairs], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [of_all_layers, convolved, with_copy_keys], ids=lambda make: make.__name__)
 def test_other_numbers_of_rows_are_refused(make):
     model = make().eval()
     cache = DynamicCache(config=model.config)
@@ -249,7 +249,7 @@ def test_each_layer_refuses_other_numbers_of_rows(mixer):
         model(torch.randint(1, VOCAB, (1, 1)), past_key_values=cache)
 
 
-@pytest.mark.parametrize("make", [of_all_layers, convolved, with_pairs], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [of_all_layers, convolved, with_copy_keys], ids=lambda make: make.__name__)
 def test_a_crop_of_an_empty_cache_does_nothing(make):
     model = make()
     cache = DynamicCache(config=model.config)

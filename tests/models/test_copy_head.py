@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_seqmix.cache import Pairs, StaticPairs
+from hf_seqmix.cache import CopyKeys, StaticCopyKeys
 from hf_seqmix.models.copy_head import CopyHead
 from hf_seqmix.models.recent_tokens import sum_of_parts
 from hf_seqmix.ops.layout import TokenLayout, token_layout
@@ -34,21 +34,21 @@ def ask(
     ids: Tensor,
     states: Tensor,
     layout: TokenLayout,
-    pairs: Any,
+    copy_keys: Any,
     past: int,
 ) -> Tensor:
-    """Log p after each of `ids`, which follow `past` tokens that `pairs` holds."""
+    """Log p after each of `ids`, which follow `past` tokens that `copy_keys` holds."""
     head, embed, lm_head = modules
-    recent = head.recent(ids, layout, pairs)
+    recent = head.recent(ids, layout, copy_keys)
     embeddings = torch.where((recent.ids < 0).unsqueeze(-1), 0, embed(recent.ids.clamp(min=0)))
-    keys, copied = head.keys(recent, embeddings, layout, pairs)
+    keys, copied = head.keys(recent, embeddings, layout, copy_keys)
     places = torch.arange(ids.shape[1]) + past
     packed = None if layout.sequence_ids is None else (layout.sequence_ids, layout.sequence_ids)
     queries = sum_of_parts(head.q_proj(embeddings), recent.slots[..., : head.tokens])
     return head(states, queries, places, keys, copied, lm_head, VOCAB, packed)
 
 
-def test_pairs_skip_pads_and_stay_in_their_sequence():
+def test_copy_keys_skip_pads_and_stay_in_their_sequence():
     ids = torch.tensor([[5, 3, 0, 4, 6]])
     masked = token_layout(torch.tensor([[1, 1, 0, 1, 1]]), 1, 5)
     packed = token_layout(None, 1, 5, position_ids=torch.tensor([[0, 1, 0, 1, 2]]))
@@ -58,11 +58,11 @@ def test_pairs_skip_pads_and_stay_in_their_sequence():
         (masked, [[-1, 5], [3, 3], [-1, -1], [4, 4], [6, 6]]),
         (packed, [[-1, 5], [3, 3], [-1, 0], [4, 4], [6, 6]]),
     ):
-        pairs = Pairs()
-        ask(modules, ids, states, layout, pairs, 0)
-        assert pairs.values[0, 0].tolist() == expected
-    ask(modules, ids, states, TokenLayout(), pairs, 5)
-    assert pairs.values[0, 0, 5:, 0].tolist() == [5, 3, 0, 4, 6]  # the first follows the last of the call before
+        copy_keys = CopyKeys()
+        ask(modules, ids, states, layout, copy_keys, 0)
+        assert copy_keys.values[0, 0].tolist() == expected
+    ask(modules, ids, states, TokenLayout(), copy_keys, 5)
+    assert copy_keys.values[0, 0, 5:, 0].tolist() == [5, 3, 0, 4, 6]  # the first follows the last of the call before
 
 
 def test_an_open_gate_copies_what_followed():
@@ -125,14 +125,14 @@ def test_compiled():
     assert_close(compiled(modules, ids, states, TokenLayout()), run(modules, ids, states, TokenLayout()))
 
 
-@pytest.mark.parametrize("make", [Pairs, lambda: StaticPairs(max_cache_len=12)])
+@pytest.mark.parametrize("make", [CopyKeys, lambda: StaticCopyKeys(max_cache_len=12)])
 @pytest.mark.parametrize("form", [{}, {"tokens": 3}, {"tokens": 2, "with_state": True}], ids=str)
 def test_a_cache_continues(make, form):
     modules = parts(**form)
     ids, states = torch.randint(VOCAB, (2, 9)), torch.randn(2, 9, 6, dtype=torch.float64)
-    pairs, past, out = make(), 0, []
+    copy_keys, past, out = make(), 0, []
     for size in (4, 1, 4):
         some = slice(past, past + size)
-        out.append(ask(modules, ids[:, some], states[:, some], TokenLayout(), pairs, past))
+        out.append(ask(modules, ids[:, some], states[:, some], TokenLayout(), copy_keys, past))
         past += size
     assert_close(torch.cat(out, dim=1), run(modules, ids, states, TokenLayout()))

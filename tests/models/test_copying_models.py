@@ -12,7 +12,7 @@ from hf_seqmix import (
     TNNConfig,
     TNNForCausalLM,
 )
-from hf_seqmix.cache import pairs_of
+from hf_seqmix.cache import copy_keys_of
 from hf_seqmix.ops import batch_invariant
 from tests.models.copying import FORMS, MIXERS, Copying, copied, make
 from tests.models.decoding import check_chunks, check_continuous_batching, check_generation, check_rows_and_crops
@@ -100,7 +100,7 @@ def test_ids_are_kept_exactly_in_half_precision():
     expected = [[-1, 2999], [2997, 2997], [2999, 2999], [2998, 2998]]
     for cache in (DynamicCache(config=config), StaticCache(config, max_cache_len=8)):
         model(ids, past_key_values=cache)
-        assert pairs_of(cache).values[0, 0, :4].tolist() == expected
+        assert copy_keys_of(cache).values[0, 0, :4].tolist() == expected
 
 
 @torch.no_grad()
@@ -163,7 +163,7 @@ def test_what_a_checkpoint_lacks_begins_as_in_a_new_model(tmp_path):
     assert 0 < loaded.copy_head.state_proj.weight.abs().max() <= 16**-0.5
 
 
-def test_the_first_layer_of_a_cache_is_one_that_keeps_pairs():
+def test_the_first_layer_of_a_cache_is_one_that_keeps_copy_keys():
     own = {"attention": {"num_heads": 2}}
     config = SeqMixHybridConfig(hidden_size=16, num_hidden_layers=3, mixer_configs=own, copy_head=True)
     assert config.layer_types == ["seqmix_key_inputs", "full_attention", "full_attention"]

@@ -13,7 +13,7 @@ from transformers.generation.continuous_batching import RequestStatus
 
 from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM, TNNConfig, TNNForCausalLM
 from hf_seqmix.serving import manager as manager_module
-from tests.cache.test_rows import SMALL, of_all_layers, with_pairs
+from tests.cache.test_rows import SMALL, of_all_layers, with_copy_keys
 from tests.models.suite import VOCAB, perturb
 
 ONCE = {"do_sample": True, "no_repeat_ngram_size": 1}
@@ -30,7 +30,7 @@ def quiet(model):
     return model
 
 
-@pytest.fixture(scope="module", params=[of_all_layers, with_pairs], ids=lambda make: make.__name__)
+@pytest.fixture(scope="module", params=[of_all_layers, with_copy_keys], ids=lambda make: make.__name__)
 def model(request):
     torch.manual_seed(0)
     return quiet(request.param())
@@ -162,7 +162,7 @@ def tnn():
     return TNNForCausalLM(TNNConfig(**SMALL, num_hidden_layers=2, tie_word_embeddings=False))
 
 
-@pytest.mark.parametrize("make", [tnn, with_pairs, of_all_layers])
+@pytest.mark.parametrize("make", [tnn, with_copy_keys, of_all_layers])
 def test_guidance_without_a_prompt_is_that_of_generate(make):
     """Whether the configuration says nothing of a cache, or one way or the other."""
     torch.manual_seed(0)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor
 
 from .._compat import StaticLayer
-from .held import HeldLayer, bring_back
+from .layer import SeqMixDynamicLayer, bring_back
 
-__all__ = ["Pairs", "StaticPairs", "check_read", "pairs_of"]
+__all__ = ["CopyKeys", "StaticCopyKeys", "check_all_read", "copy_keys_of"]
 
 
-class Pairs(HeldLayer):
+class CopyKeys(SeqMixDynamicLayer):
     """Growing keys (batch, 1, tokens, rank), and values (batch, 1, tokens, 2) in the integers that they come in."""
 
     fills = {"values": -1}
@@ -23,7 +23,7 @@ class Pairs(HeldLayer):
         self.values = value_states[..., :0, :]
 
 
-class StaticPairs(StaticLayer):
+class StaticCopyKeys(StaticLayer):
     """Preallocated keys (batch, 1, max_cache_len, rank) and values (batch, 1, max_cache_len, 2)."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -35,8 +35,8 @@ class StaticPairs(StaticLayer):
             torch._dynamo.mark_static_address(self.values)
 
 
-def pairs_of(past_key_values: Any) -> Pairs | StaticPairs:
-    """Return the pairs that a cache holds; the first call begins with none.
+def copy_keys_of(past_key_values: Any) -> CopyKeys | StaticCopyKeys:
+    """Return the keys and ids that a cache holds for a copy head; the first call begins with none.
 
     Raises:
         ValueError: for a cache whose first layer is not one of this package.
@@ -50,23 +50,23 @@ def pairs_of(past_key_values: Any) -> Pairs | StaticPairs:
             "them: build the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
         )
     bring_back(past_key_values, layer)
-    if "pairs" not in companions:
-        companions["pairs"] = StaticPairs(layer.max_cache_len) if layer.is_compileable else Pairs()
-    pairs: Pairs | StaticPairs = companions["pairs"]
-    return pairs
+    if "copy_keys" not in companions:
+        companions["copy_keys"] = StaticCopyKeys(layer.max_cache_len) if layer.is_compileable else CopyKeys()
+    copy_keys: CopyKeys | StaticCopyKeys = companions["copy_keys"]
+    return copy_keys
 
 
-def check_read(pairs: Pairs | StaticPairs, past: int | Tensor) -> None:
+def check_all_read(copy_keys: CopyKeys | StaticCopyKeys, past: int | Tensor) -> None:
     """Refuse a cache that the backbone filled alone: places of its tokens would be taken for those of others.
 
     Args:
-        pairs: of the cache, before a call.
+        copy_keys: of the cache, before a call of the head.
         past: positions that the cache holds before the call.
 
     Raises:
         ValueError: the copy head has not read all tokens that the cache holds.
     """
-    known = int(pairs.get_seq_length()) if pairs.is_initialized else 0
+    known = int(copy_keys.get_seq_length()) if copy_keys.is_initialized else 0
     if known != int(past):
         raise ValueError(
             f"the cache holds {int(past)} tokens, of which the copy head has read {known}: fill the cache by the "

@@ -1,7 +1,7 @@
-"""What the layers of this package share: whatever is done to one is done to all that it holds.
+"""The base classes of the package's cache layers, growing and preallocated, on those of the library.
 
-Beside its own tensors a layer holds the last inputs of short convolutions (`recent_inputs.py`), and the first layer
-what a copy head keeps (`pairs.py`).
+Beside its own tensors a layer may hold the last inputs of short convolutions (`recent_inputs.py`), and the first layer
+what a copy head keeps (`copy_keys.py`). To crop, reorder, select, join or reset a layer does the same to these.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from .._compat import DynamicLayer, StaticLayer
 from .recent_inputs import RecentInputs, check_rows, highest_floor, last_real, stack_rows
 
-__all__ = ["HeldLayer", "HeldStaticLayer", "bring_back"]
+__all__ = ["SeqMixDynamicLayer", "SeqMixStaticLayer", "bring_back"]
 
 
 def bring_back(past_key_values: Any, layer: Any) -> None:
@@ -24,10 +24,11 @@ def bring_back(past_key_values: Any, layer: Any) -> None:
         layer.prefetch()
 
 
-class HeldLayer(DynamicLayer):
+class SeqMixDynamicLayer(DynamicLayer):
     """A growing layer whose tensors, all with the batch first, are named by `held`; each may be None.
 
-    A subclass does something else with its own tensors by a method of the same name after an underscore.
+    Public methods (`crop`, `reset`, `join`, ...) act on the layer's own tensors by a method with an underscore before
+    its name (`_crop`), which a subclass overrides, and then on the companions.
 
     Attributes:
         companions: what shares the layer's fate, by name: `RecentInputs`, or other layers.
@@ -112,7 +113,7 @@ class HeldLayer(DynamicLayer):
 
     def join(self, others: Sequence[Any]) -> None:
         """Add the rows of other layers of this kind; rows of fewer tokens begin with pads."""
-        layers: list[HeldLayer] = [self, *others]
+        layers: list[SeqMixDynamicLayer] = [self, *others]
         self.floor = highest_floor([(int(layer.floor), layer.get_seq_length()) for layer in layers])
         self._join(others)
         for name, companion in self.companions.items():
@@ -174,7 +175,7 @@ class HeldLayer(DynamicLayer):
         super().crop(tokens_to_remove)
 
     def _join(self, others: Sequence[Any]) -> None:
-        layers: list[HeldLayer] = [self, *others]
+        layers: list[SeqMixDynamicLayer] = [self, *others]
         rows = [0 if layer.keys is None else len(layer.keys) for layer in layers]
         for name in self.held:
             parts = [getattr(layer, name) for layer in layers]
@@ -215,7 +216,7 @@ class HeldLayer(DynamicLayer):
                 setattr(self, name, change(tensor))
 
 
-class HeldStaticLayer(StaticLayer):
+class SeqMixStaticLayer(StaticLayer):
     """A preallocated layer, which may hold the last real inputs of short convolutions, too.
 
     Attributes:
@@ -229,7 +230,7 @@ class HeldStaticLayer(StaticLayer):
         self.companions: dict[str, Any] = {}
 
     def push_inputs(self, name: str, inputs: Tensor, real: Tensor | None, count: int) -> Tensor:
-        """Add the inputs of this call, and return the last real ones before it: see `HeldLayer.push_inputs`."""
+        """Add the inputs of this call, and return the last real ones before, see `SeqMixDynamicLayer.push_inputs`."""
         held = self.before.get(name)
         if held is None:
             held = self.before[name] = inputs.new_zeros((inputs.shape[0], count, inputs.shape[2]))
