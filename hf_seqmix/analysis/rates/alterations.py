@@ -41,7 +41,6 @@ class AlteredTarget(Target):
             length=self.target.length,
             width=self.target.width,
             num_outputs=self.target.num_outputs,
-            decay_time=self.target.decay_time,
             is_causal=bool(causal),
         )
 
@@ -103,7 +102,7 @@ def permute(target: Target, permutation: Sequence[int] | None = None, mode: str 
         raise ValueError(f'mode is {mode!r}; give "input" or "kernel".')
     if not isinstance(target, LinearTarget):
         raise ValueError(f'mode "kernel" needs a LinearTarget, not {type(target).__name__}; use mode "input".')
-    return LinearTarget(tuple(target.taps[place] for place in order), target.decay_time)
+    return LinearTarget(tuple(target.taps[place] for place in order))
 
 
 def mix(target: Target, theta: Sequence[float], causal: bool = True) -> AlteredTarget:

@@ -22,14 +22,12 @@ class Target(ABC):
         width: d, numbers a token.
         num_outputs: outputs a token; None where outputs are (batch, length).
         is_causal: whether y(t) depends on no x(s) with s > t.
-        decay_time: of a linear target, inf{b: e^(s/b) |rho(s)| -> 0} of the kernel that its taps begin, in tokens.
     """
 
     length: int
     width: int
     num_outputs: int | None
     is_causal: bool
-    decay_time: float = 0.0
 
     @abstractmethod
     def inputs(self, rows: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -156,14 +154,12 @@ class LinearTarget(Target):
 
     Args:
         taps: rho(0), ..., rho(T - 1).
-        decay_time: of the kernel that the taps begin, see `Target`; 0 where the kernel ends with the last tap.
 
     Raises:
         ValueError: there are no taps, or a tap is not finite.
     """
 
     taps: tuple[float, ...]
-    decay_time: float = 0.0
 
     def __post_init__(self) -> None:
         taps = tuple(float(tap) for tap in self.taps)
@@ -188,7 +184,7 @@ class LinearTarget(Target):
         Args:
             kernel: a name, or a function from lags (length,), float64, to taps (length,).
             length: T.
-            options: of the named kernel; for a function, `decay_time` alone, see `Target`.
+            options: of the named kernel; a function takes none.
 
         Raises:
             ValueError: no kernel has this name, the kernel does not take an option, or the taps have another shape.
@@ -197,14 +193,14 @@ class LinearTarget(Target):
         lags = torch.arange(length, dtype=torch.float64)
         if isinstance(kernel, str) and kernel not in _KERNELS:
             raise ValueError(f"kernel is {kernel!r}; give one of {', '.join(_KERNELS)}, or a function of lags.")
-        make = _KERNELS[kernel] if isinstance(kernel, str) else lambda s, decay_time=0.0: (kernel(s), decay_time)
+        make = _KERNELS[kernel] if isinstance(kernel, str) else kernel
         try:
-            taps, decay_time = make(lags, **options)
+            taps = make(lags, **options)
         except TypeError as error:
             raise ValueError(f"the kernel {kernel!r} does not take the options {options}: {error}.") from error
         if taps.shape != (length,):
             raise ValueError(f"the kernel gave taps of shape {tuple(taps.shape)} for {length} lags; one tap a lag.")
-        return cls(tuple(taps.tolist()), decay_time)
+        return cls(tuple(taps.tolist()))
 
     def inputs(self, rows: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Tensor:
         """Draw inputs (rows, length, 1)."""
@@ -218,34 +214,34 @@ class LinearTarget(Target):
         return inputs[..., 0] @ self.matrix().to(inputs).T
 
 
-def _exponential(lags: Tensor, rate: float = 1.0) -> tuple[Tensor, float]:
-    return torch.exp(-rate * lags), 1 / rate if rate > 0 else math.inf
+def _exponential(lags: Tensor, rate: float = 1.0) -> Tensor:
+    return torch.exp(-rate * lags)
 
 
-def _polynomial(lags: Tensor, exponent: float = 1.0) -> tuple[Tensor, float]:
-    return (1 + lags) ** -exponent, math.inf
+def _polynomial(lags: Tensor, exponent: float = 1.0) -> Tensor:
+    return (1 + lags) ** -exponent
 
 
-def _impulse(lags: Tensor, delay: float = 1) -> tuple[Tensor, float]:
-    return (lags == delay).double(), 0.0
+def _impulse(lags: Tensor, delay: float = 1) -> Tensor:
+    return (lags == delay).double()
 
 
-def _oscillating(lags: Tensor, rate: float = 0.1, frequency: float = 1.0) -> tuple[Tensor, float]:
-    return torch.exp(-rate * lags) * torch.cos(frequency * lags), 1 / rate if rate > 0 else math.inf
+def _oscillating(lags: Tensor, rate: float = 0.1, frequency: float = 1.0) -> Tensor:
+    return torch.exp(-rate * lags) * torch.cos(frequency * lags)
 
 
-def _random(lags: Tensor, seed: float = 0) -> tuple[Tensor, float]:
-    return torch.rand(len(lags), generator=torch.Generator().manual_seed(int(seed)), dtype=torch.float64), 0.0
+def _random(lags: Tensor, seed: float = 0) -> Tensor:
+    return torch.rand(len(lags), generator=torch.Generator().manual_seed(int(seed)), dtype=torch.float64)
 
 
-_KERNELS: dict[str, Callable[..., tuple[Tensor, float]]] = {
+_KERNELS: dict[str, Callable[..., Tensor]] = {
     "exponential": _exponential,
     "polynomial": _polynomial,
     "impulse": _impulse,
     "oscillating": _oscillating,
     "uniform": _random,
 }
-"""Name -> from lags (length,) and options to taps (length,) and the decay time."""
+"""Name -> from lags (length,) and options to taps (length,)."""
 
 
 def uniform(shape: tuple[int, ...], generator: torch.Generator, dtype: torch.dtype) -> Tensor:

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from hf_seqmix.analysis.rates import CouplingTarget, LinearTarget, SelectAverage, exchange_ends, mix, permute
+from hf_seqmix.analysis.rates import CouplingTarget, LinearTarget, exchange_ends, mix, permute
+from tests.analysis.rates.inputs import TwoOutputs
 
 DOUBLE = torch.float64
 TABLE_2 = LinearTarget.from_kernel()
@@ -22,7 +23,7 @@ def test_the_default_permutation_exchanges_ten_tokens_a_side():
     assert exchange_ends(3, 1) == [2, 1, 0]
 
 
-@pytest.mark.parametrize("target", [LinearTarget.from_kernel(length=7), SelectAverage(7), CouplingTarget((1.0,), 7)])
+@pytest.mark.parametrize("target", [LinearTarget.from_kernel(length=7), TwoOutputs(7), CouplingTarget((1.0,), 7)])
 def test_permuting_the_inputs_undoes_itself(target):
     order = [3, 0, 1, 6, 2, 5, 4]  # not its own inverse
     altered = permute(target, order)
@@ -80,7 +81,7 @@ def test_causal_mixing_is_a_convolution_of_kernels():
         (lambda: permute(TABLE_2, [0, 1]), r"permutation is \[0, 1\]; give each of 0, ..., 31 once"),
         (lambda: permute(CouplingTarget((1.0,))), "length 16 has no two ends of 10 tokens; give 1 to 8"),
         (lambda: permute(TABLE_2, mode="output"), "mode is 'output'"),
-        (lambda: permute(SelectAverage(), range(8), "kernel"), "needs a LinearTarget, not SelectAverage"),
+        (lambda: permute(TwoOutputs(), range(8), "kernel"), "needs a LinearTarget, not TwoOutputs"),
         (lambda: mix(TABLE_2, []), "give 1 to 32 finite values"),
         (lambda: mix(TABLE_2, [math.inf]), "finite"),
         (lambda: mix(LinearTarget((1.0,)), [1, 2]), "give 1 to 1 finite"),

@@ -6,7 +6,6 @@ import torch
 from hf_seqmix.analysis.rates import (
     PREDICTORS,
     LinearTarget,
-    NearestPoint,
     error_floors,
     exact_floors,
     exchange_ends,
@@ -14,6 +13,7 @@ from hf_seqmix.analysis.rates import (
     permute,
     sampled_floors,
 )
+from tests.analysis.rates.inputs import TwoOutputs
 
 TABLE_2 = LinearTarget.from_kernel()
 
@@ -92,8 +92,8 @@ def test_richer_predictors_have_lower_floors():
 
 
 def test_several_inputs_and_outputs():
-    found = error_floors(NearestPoint(2, 1), 2000)
-    # Of two points each side, the mean over the other side explains more than a constant does.
+    found = error_floors(TwoOutputs(3), 2000)
+    # The means are linear, the squares only nearly.
     assert 0 < found["bidirectional_linear"].mse < 0.95 * found["constant"].mse
     assert found["constant"].to_dict() == {
         "predictor": "constant",
@@ -103,10 +103,8 @@ def test_several_inputs_and_outputs():
 
 
 def test_wrong_arguments():
-    with pytest.raises(
-        ValueError, match="NearestPoint is not linear, so its floors are not exact; use sampled_floors"
-    ):
-        exact_floors(NearestPoint())
+    with pytest.raises(ValueError, match="TwoOutputs is not linear, so its floors are not exact; use sampled_floors"):
+        exact_floors(TwoOutputs())
     with pytest.raises(ValueError, match="rows is 10; it must be at least 34"):
         sampled_floors(TABLE_2, 10)
 

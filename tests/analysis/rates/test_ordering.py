@@ -10,7 +10,6 @@ from hf_seqmix.analysis.rates import (
     LinearRNN,
     LinearTarget,
     MixerRegressor,
-    SelectAverage,
     SingleHeadTransformer,
     TrainSettings,
     altered_targets,
@@ -20,6 +19,7 @@ from hf_seqmix.analysis.rates import (
     train_on_target,
 )
 from hf_seqmix.training import markdown_table
+from tests.analysis.rates.inputs import TwoOutputs
 
 TINY = TrainSettings(rows=32, test_rows=32, batch_size=8, check_every=4, max_steps=8)
 ENDS = [4, 1, 2, 3, 0]
@@ -44,8 +44,8 @@ def test_the_frame_of_table_2():
 
 
 def test_targets_without_a_kernel():
-    target = SelectAverage(length=4)
-    make = {"transformer": lambda: SingleHeadTransformer(6, num_outputs=2, hidden_size=3, ff_width=4)}
+    target = TwoOutputs(4)
+    make = {"transformer": lambda: SingleHeadTransformer(2, num_outputs=2, hidden_size=3, ff_width=4)}
     rows = ordering_report(make, target, permutation=[3, 1, 2, 0], theta=[1.0], train=TINY)
     assert [row.alteration for row in rows] == ["original", "permuted inputs", "mixed", "mixed with look-ahead"]
     assert rows[0].errors["transformer"][0] == pytest.approx(rows[2].errors["transformer"][0], rel=1e-4)

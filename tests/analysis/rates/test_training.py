@@ -9,13 +9,13 @@ from hf_seqmix.analysis.rates import (
     CouplingTarget,
     LinearRNN,
     LinearTarget,
-    NearestPoint,
     SingleHeadTransformer,
     TrainSettings,
     held_out_error,
     train_on_target,
 )
 from hf_seqmix.analysis.rates.training import _ROWS_SEED, _Plateaus
+from tests.analysis.rates.inputs import TwoOutputs
 
 TINY = TrainSettings(rows=64, test_rows=600, batch_size=16, check_every=5, max_steps=20)
 
@@ -63,7 +63,7 @@ def test_a_linear_net_learns_until_it_stalls():
     assert trained.test_error < 1e-6 and trained.train_error < 1e-6
 
 
-@pytest.mark.parametrize("target", [CouplingTarget.power_law(2, length=3), NearestPoint(2, 2)])
+@pytest.mark.parametrize("target", [CouplingTarget.power_law(2, length=3), TwoOutputs(4)])
 def test_the_transformer_trains_on_every_shape(target):
     def make():
         sizes = {"hidden_size": 4, "head_size": 2, "value_size": 4, "ff_width": 8}
