@@ -16,9 +16,7 @@ from .separation_rank import (
     SeparationSpectrum,
     exact_separation_rank,
     generic_separation_rank,
-    sample_matrix,
     separation_spectrum,
-    uniform_rank_bounds,
 )
 from .spectra import SpectrumReport, cross_spectrum, fit_decay, fit_power_law, spectrum
 from .token_order import first_to_end, permuted_tokens
@@ -47,9 +45,7 @@ __all__ = [
     "polynomial_degree",
     "queries_and_keys",
     "rates",
-    "sample_matrix",
     "separation_spectrum",
     "spectra",
     "spectrum",
-    "uniform_rank_bounds",
 ]

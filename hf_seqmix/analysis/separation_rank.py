@@ -16,9 +16,7 @@ __all__ = [
     "SeparationSpectrum",
     "exact_separation_rank",
     "generic_separation_rank",
-    "sample_matrix",
     "separation_spectrum",
-    "uniform_rank_bounds",
 ]
 
 Pairs = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -130,11 +128,9 @@ class SeparationSpectrum:
 
     Attributes:
         singular_values: sigma_k, descending, float64.
-        resolution: relative size below which singular values are rounding errors of the sampled values.
     """
 
     singular_values: Tensor
-    resolution: float = 1e-9
 
     metric = "L2(mu_A x mu_B)"
 
@@ -142,11 +138,6 @@ class SeparationSpectrum:
     def norm(self) -> float:
         """|f|, root mean square over all pairs."""
         return self.singular_values.square().sum().sqrt().item()
-
-    def numerical_rank(self, rtol: float | None = None) -> int:
-        """Return how many singular values exceed rtol times the largest; rtol is `resolution` by default."""
-        rtol = self.resolution if rtol is None else rtol
-        return int((self.singular_values > rtol * self.singular_values[0]).sum())
 
     def eps_rank(self, eps: float) -> int:
         """Return min{R: sum_{k > R} sigma_k^2 <= eps^2 |f|^2}; below eps = 1e-8 rounding errors count.
@@ -178,70 +169,12 @@ class SeparationSpectrum:
         return entropy_rank(self.singular_values).item()
 
 
-def sample_matrix(f: Callable[[Tensor, Tensor], Tensor], left: Tensor, right: Tensor, batch: int = 2**14) -> Tensor:
-    """Return the values of a function or model at all pairs of samples of its halves.
-
-    Args:
-        f: from halves (pairs, ...) and (pairs, ...) to values (pairs,).
-        left: (rows, ...), samples of half A.
-        right: (columns, ...), samples of half B.
-        batch: pairs at once, at least.
-
-    Returns:
-        (rows, columns) in the dtype of the values, float32 at least. A rank needs `model.double()`: in float32,
-        singular values below some 1e-5 of the largest are rounding errors.
-
-    Raises:
-        ValueError: a half has no samples, or the values have another shape.
-    """
-    rows, columns = len(left), len(right)
-    if not rows or not columns:
-        raise ValueError(f"there are {rows} samples of half A and {columns} of half B; give at least one of each.")
-    at_once = max(1, batch // columns)
-    values = []
-    with torch.no_grad():
-        for part in left.split(at_once):
-            value = f(part.repeat_interleave(columns, dim=0), right.repeat(len(part), *[1] * (right.ndim - 1)))
-            if value.shape != (len(part) * columns,):
-                raise ValueError(f"f gave shape {tuple(value.shape)} for {len(part) * columns} pairs; one value each.")
-            values.append(value.to(torch.promote_types(value.dtype, torch.float32)).reshape(len(part), columns))
-    return torch.cat(values)
-
-
 def separation_spectrum(matrix: Tensor) -> SeparationSpectrum:
-    """Return the spectrum of a matrix [f(a_i, b_j)], (rows, columns), of `sample_matrix`; see `SeparationSpectrum`.
+    """Return the spectrum of a matrix [f(a_i, b_j)], (rows, columns); see `SeparationSpectrum`.
 
     Raises:
         ValueError: the matrix has not two dimensions, is zero or not finite.
     """
     if matrix.ndim != 2 or not matrix.isfinite().all() or not matrix.any():
         raise ValueError("the sampled matrix must have two dimensions and finite values, not all zero.")
-    values = torch.linalg.svdvals(matrix.double()) / math.sqrt(matrix.numel())
-    eps = torch.finfo(matrix.dtype).eps if matrix.is_floating_point() else 0.0
-    return SeparationSpectrum(values, max(1e-9, max(matrix.shape) * eps))
-
-
-def uniform_rank_bounds(matrix: Tensor, eps: float) -> tuple[int, int]:
-    """Bound the least rank of a matrix within eps of the sampled one at every entry (L-infinity on the sample).
-
-    Lower: an error of eps everywhere is a mean square of at most eps^2, so the rank is at least
-    min{R: sum_{k > R} sigma_k^2 <= eps^2}. Upper: the first truncated singular value decomposition whose largest error
-    is at most eps. The lower bound is also one for the function itself. The upper bound says nothing beyond
-    the sample. Much may lie between the two: the identity matrix has a rank of O(log n / eps^2) in this metric.
-
-    Args:
-        matrix: (rows, columns).
-        eps: absolute error.
-
-    Raises:
-        ValueError: `eps` is not positive.
-    """
-    if eps <= 0:
-        raise ValueError(f"eps is {eps}; give a positive absolute error.")
-    u, s, vh = torch.linalg.svd(matrix.double(), full_matrices=False)
-    lower = int((tail_squares(s) / matrix.numel() > eps**2).sum())
-    upper, rest = 0, matrix.double().clone()
-    while upper < len(s) and rest.abs().max() > eps:
-        rest -= s[upper] * u[:, upper, None] * vh[upper]
-        upper += 1
-    return lower, upper
+    return SeparationSpectrum(torch.linalg.svdvals(matrix.double()) / math.sqrt(matrix.numel()))

@@ -9,17 +9,15 @@ from .compression import bits_per_byte_gzip, bits_per_byte_xz
 from .lra import (
     PathfinderScene,
     PathfinderSettings,
-    evaluate_listops,
     listops,
     listops_values,
-    load_document_pairs,
     load_documents,
     pathfinder,
     pathfinder_scenes,
     same_document_pairs,
 )
 from .masking import ReproducibleMaskingCollator, mask_blocks
-from .ngram import ByteNGram, bits_per_byte_ngram
+from .ngram import ByteNGram
 from .packing import pack_for_evaluation, pack_for_training, total_bytes
 from .rewriting import rewritten_pairs
 from .synthetic import (
@@ -31,7 +29,6 @@ from .synthetic import (
     noisy_recall,
     rare_word_repetition,
     running_count,
-    separation_dataset,
     separation_task,
 )
 from .text import (
@@ -56,19 +53,16 @@ __all__ = [
     "SeparationTask",
     "associative_recall",
     "bits_per_byte_gzip",
-    "bits_per_byte_ngram",
     "bits_per_byte_xz",
     "build_tokenizer",
     "changing_recall",
     "count_bytes",
-    "evaluate_listops",
     "hold_out",
     "is_gutenberg",
     "lagged_copy",
     "listops",
     "listops_values",
     "load_corpus",
-    "load_document_pairs",
     "load_documents",
     "load_enwik8",
     "load_novels",
@@ -84,7 +78,6 @@ __all__ = [
     "rewritten_pairs",
     "running_count",
     "same_document_pairs",
-    "separation_dataset",
     "separation_task",
     "strip_gutenberg",
     "token_bytes",

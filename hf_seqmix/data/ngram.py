@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-__all__ = ["ByteNGram", "bits_per_byte_ngram"]
+__all__ = ["ByteNGram"]
 
 MAX_ORDER = 7  # an n-gram is one 64-bit integer, eight bits a byte, the sign bit left alone
 
@@ -80,11 +80,6 @@ class ByteNGram:
     def code_lengths(self, text: str) -> np.ndarray:
         """Return the bits that each UTF-8 byte of `text` takes given the bytes before, shape `(bytes,)`, float64."""
         return -np.log2(self.probability(_ngrams(_to_bytes([text]), self.order)))
-
-
-def bits_per_byte_ngram(train: Iterable[str], held_out: Iterable[str], order: int = 5) -> float:
-    """Return the bits per byte of `held_out` under a byte n-gram trained on `train` (see [`ByteNGram`])."""
-    return ByteNGram(order).fit(train).bits_per_byte(held_out)
 
 
 def _to_bytes(texts: Iterable[str]) -> np.ndarray:

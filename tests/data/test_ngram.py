@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from hf_seqmix.data import ByteNGram, bits_per_byte_ngram
+from hf_seqmix.data import ByteNGram
 
 ALPHABET = "abcde \u00e9"
 
@@ -80,7 +80,7 @@ def test_unigram_of_two_equal_bytes() -> None:
 
 def test_longer_contexts_predict_better() -> None:
     text = "the cat sat on the mat and the dog sat on the log. " * 50
-    unigram, fivegram = (bits_per_byte_ngram([text], [text], order) for order in (1, 5))
+    unigram, fivegram = (ByteNGram(order).fit([text]).bits_per_byte([text]) for order in (1, 5))
     assert fivegram < 0.5 < 3 < unigram
 
 

@@ -22,7 +22,7 @@ from transformers import (
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents
-from hf_seqmix.data import bits_per_byte_ngram
+from hf_seqmix.data import ByteNGram
 from hf_seqmix.training.command import interruptible
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.run import Run
@@ -151,7 +151,7 @@ def split_folder(tmp_path):
 def test_ngram_of_the_training_split_beside_the_models(script, checkpoints, split_folder, tmp_path):
     command = ["language-modeling", "--model", str(checkpoints / "a/last"), "--context-lengths", "8", "--ngram", "3"]
     report = script.main([*command, "--dataset", str(split_folder), "--output-dir", str(tmp_path / "out")])
-    expected = bits_per_byte_ngram(["to be or not\n" * 20], [TEXT], 3)
+    expected = ByteNGram(3).fit(["to be or not\n" * 20]).bits_per_byte([TEXT])
     assert values(report, "bits_per_byte", kind="baseline") == {("byte 3-gram", None): pytest.approx(expected)}
     assert "byte 3-gram" in (tmp_path / "out" / "results.md").read_text()
     held_out = ["--text-file", str(split_folder / "test.txt"), "--output-dir", str(tmp_path / "other")]

@@ -1,15 +1,14 @@
 """Tasks of the Long Range Arena (Tay et al. 2021, arXiv 2011.04006): ListOps, Retrieval, Pathfinder and Path-X.
 
-Text and Image are ordinary data sets, which `hf_seqmix.data.labeled` loads. `same_document_pairs` is a substitute for
-Retrieval where its files are not at hand. The functions `listops` and `pathfinder` draw rows; no module has their
-names.
+Text, Image and the released files of Retrieval are ordinary data sets, which `hf_seqmix.data.labeled` loads.
+`same_document_pairs` is a substitute for Retrieval where its files are not at hand. The functions `listops` and
+`pathfinder` draw rows; no module has their names.
 """
 
-from .document_pairs import load_document_pairs
-from .listops_expressions import evaluate_listops, listops, listops_values
+from .listops_expressions import listops, listops_values
 from .listops_tokenizer import listops_tokenizer
 from .passage_pairs import load_documents, same_document_pairs
-from .pathfinder_drawing import connectivity_raster, draw_scene, encode_png
+from .pathfinder_drawing import draw_scene, encode_png
 from .pathfinder_geometry import PathfinderScene, pathfinder_scenes
 from .pathfinder_pictures import pathfinder
 from .pathfinder_settings import PathfinderSettings
@@ -17,14 +16,11 @@ from .pathfinder_settings import PathfinderSettings
 __all__ = [
     "PathfinderScene",
     "PathfinderSettings",
-    "connectivity_raster",
     "draw_scene",
     "encode_png",
-    "evaluate_listops",
     "listops",
     "listops_tokenizer",
     "listops_values",
-    "load_document_pairs",
     "load_documents",
     "pathfinder",
     "pathfinder_scenes",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import datasets
 from tqdm.auto import tqdm
 
-__all__ = ["evaluate_listops", "listops", "listops_values"]
+__all__ = ["listops", "listops_values"]
 
 OPERATOR_PROBABILITY = 0.25
 FEW = 10_000  # fewer rows are drawn without a progress bar
@@ -94,27 +94,16 @@ def listops(
     return datasets.DatasetDict(splits)
 
 
-def evaluate_listops(expression: str) -> int:
-    """Return the value of an expression, with or without the parentheses of the released files.
-
-    Raises:
-        ValueError: the text is not one expression: a word is unknown, a bracket is missing, a list is empty, or more
-            words follow.
-    """
-    value = listops_values(expression)[-1][1]
-    assert value is not None  # the last word is a digit or closes the outermost list
-    return value
-
-
 def listops_values(expression: str) -> list[tuple[str, int | None]]:
     """Return the words of an expression, without parentheses, and what each is worth when it has been read.
 
     A digit is worth what its list would be if the list ended there: in "[SM 9 4 2 ]" the digits are worth 9, 3 and 5.
     A closing bracket is worth the value of the list that it closes, an operator nothing. So long lists are learned by
-    way of short ones.
+    way of short ones. The last word is worth the value of the expression.
 
     Raises:
-        ValueError: as `evaluate_listops`.
+        ValueError: the text is not one expression: a word is unknown, a bracket is missing, a list is empty, or more
+            words follow.
     """
     stack: list[tuple[str, list[int]]] = []
     read: list[tuple[str, int | None]] = []

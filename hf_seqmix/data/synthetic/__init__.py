@@ -5,7 +5,7 @@ from .distant_recall import changing_recall, noisy_recall
 from .recall import associative_recall, lagged_copy
 from .repetition import rare_word_repetition
 from .separation import SeparationTask
-from .separation_tasks import SEPARATION_TASKS, separation_dataset, separation_task
+from .separation_tasks import SEPARATION_TASKS, separation_task
 
 __all__ = [
     "SEPARATION_TASKS",
@@ -16,6 +16,5 @@ __all__ = [
     "noisy_recall",
     "rare_word_repetition",
     "running_count",
-    "separation_dataset",
     "separation_task",
 ]

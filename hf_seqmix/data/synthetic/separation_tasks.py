@@ -1,10 +1,7 @@
-"""Regression tasks that need a known separation rank, by name and as data sets."""
+"""Regression tasks that need a known separation rank, by name."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
-
-import datasets
-import numpy as np
 
 from .separation import SeparationTask
 from .separation_functions import (
@@ -18,7 +15,7 @@ from .separation_functions import (
     paired_product,
 )
 
-__all__ = ["SEPARATION_TASKS", "separation_dataset", "separation_task"]
+__all__ = ["SEPARATION_TASKS", "separation_task"]
 
 SEPARATION_TASKS: Mapping[str, Callable[..., SeparationTask]] = {
     "controlled_spectrum": controlled_spectrum,
@@ -60,38 +57,3 @@ def separation_task(name: str, **sizes: Any) -> SeparationTask:
         return SEPARATION_TASKS[name](**sizes)
     except TypeError as error:
         raise ValueError(f"the task {name!r} does not take these sizes, {sizes}: {error}.") from error
-
-
-def separation_dataset(task: SeparationTask, num_rows: Mapping[str, int], *, seed: int = 0) -> datasets.DatasetDict:
-    """Draw rows of a task: `inputs` (num_tokens, width) and `target`, float32.
-
-    Args:
-        task: a task of `separation_task`.
-        num_rows: split -> number of its rows; rows of different splits are drawn independently.
-        seed: one seed for all splits together.
-
-    Returns:
-        Splits whose `info.description` says the task, its sizes, its separation rank and its spectrum.
-
-    Raises:
-        ValueError: there is no split, or a split without rows.
-    """
-    if not num_rows or min(num_rows.values()) < 1:
-        raise ValueError(f"num_rows is {dict(num_rows)}; name at least one split, with at least one row.")
-    rng = np.random.default_rng(seed)
-    known = "infinite or not known" if task.rank is None else str(task.rank)
-    info = datasets.DatasetInfo(
-        description=f"{task.name} {dict(task.sizes)}: separation rank {known}; singular values: {task.metric_note}.",
-        features=datasets.Features(
-            {
-                "inputs": datasets.Array2D((task.num_tokens, task.width), "float32"),
-                "target": datasets.Value("float32"),
-            }
-        ),
-    )
-    splits = {}
-    for split, rows in num_rows.items():
-        inputs = task.draw(rows, rng)
-        columns = {"inputs": inputs.astype(np.float32), "target": task.values(inputs).astype(np.float32)}
-        splits[split] = datasets.Dataset.from_dict(columns, features=info.features, info=info)
-    return datasets.DatasetDict(splits)

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from hf_seqmix.data import evaluate_listops, listops, listops_values
+from hf_seqmix.data import listops, listops_values
 from hf_seqmix.data.lra.listops_tokenizer import listops_tokenizer
 
 INNERMOST = re.compile(r"\[(MIN|MAX|MED|SM)((?: \d)+) \]")
@@ -45,7 +45,7 @@ def depth_of(expression: str) -> int:
 
 def check(rows, min_length: int, max_length: int, max_depth: int, max_args: int) -> None:
     for source, target in zip(rows["Source"], rows["Target"], strict=True):
-        assert value_by_rewriting(source) == evaluate_listops(source) == target
+        assert value_by_rewriting(source) == listops_values(source)[-1][1] == target
         assert min_length < len(words_of(source)) < max_length
         assert depth_of(source) <= max_depth
         assert source.count("(") == source.count(")")
@@ -120,7 +120,7 @@ def test_the_tokenizer_knows_every_word() -> None:
     [("7", 7), ("[MED 1 2 ]", 1), ("[MED 1 2 3 9 ]", 2), ("[SM 9 9 [MAX 1 5 ] ]", 3), ("( ( ( [MIN 4 ) 2 ) ] )", 2)],
 )
 def test_values_by_hand(expression: str, value: int) -> None:
-    assert evaluate_listops(expression) == value == value_by_rewriting(expression)
+    assert listops_values(expression)[-1][1] == value == value_by_rewriting(expression)
 
 
 def test_what_each_word_is_worth() -> None:
@@ -147,7 +147,7 @@ def test_a_digit_is_worth_its_list_so_far() -> None:
 @pytest.mark.parametrize("expression", ["", "[MIN 1", "1 2", "[MIN ]", "[AVG 1 2 ]", "]", "12", "[MAX 1 ] ]", "²"])
 def test_what_is_no_expression_is_refused(expression: str) -> None:
     with pytest.raises(ValueError, match=r"[Tt]he expression|closing bracket|is not a word"):
-        evaluate_listops(expression)
+        listops_values(expression)
 
 
 @pytest.mark.parametrize(

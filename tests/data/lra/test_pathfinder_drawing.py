@@ -1,4 +1,4 @@
-"""Pictures show their scenes, and the raster of what is connected agrees with the labels under another flood fill."""
+"""Pictures show their scenes, and what is connected in the scenes agrees with the labels under a flood fill."""
 
 import io
 import itertools
@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
-from hf_seqmix.data.lra.pathfinder_drawing import connectivity_raster, draw_scene, encode_png
+from hf_seqmix.data.lra.pathfinder_drawing import draw_scene, encode_png
 from hf_seqmix.data.lra.pathfinder_geometry import PathfinderScene, pathfinder_scenes
 from hf_seqmix.data.lra.pathfinder_settings import PathfinderSettings
 
@@ -33,15 +33,8 @@ def components_at(raster: np.ndarray, scene: PathfinderScene) -> set[int]:
     return found
 
 
-def test_flood_fill_agrees_with_the_labels(scenes: list[PathfinderScene]) -> None:
-    for scene in scenes:
-        raster = connectivity_raster(scene, SCALE)
-        assert len(components_at(raster, scene)) == (1 if scene.label else 2)
-        assert ndimage.label(raster, structure=np.ones((3, 3)))[1] == len(scene.contours)
-
-
 def test_flood_fill_of_paddles_and_the_gaps_between_them_agrees_with_the_labels(scenes: list[PathfinderScene]) -> None:
-    # A raster of its own, of points, whose gaps are closed between neighbors of one contour only.
+    # A raster of points, whose gaps are closed between neighbors of one contour only.
     for scene in scenes[:60]:
         raster = np.zeros((scene.settings.image_size * SCALE,) * 2, dtype=bool)
         for contour in range(len(scene.contours)):
@@ -50,6 +43,7 @@ def test_flood_fill_of_paddles_and_the_gaps_between_them_agrees_with_the_labels(
                 points = (begin + np.linspace(0, 1, 100)[:, None] * (end - begin)) * SCALE
                 raster[points[:, 1].astype(int), points[:, 0].astype(int)] = True
         assert len(components_at(raster, scene)) == (1 if scene.label else 2)
+        assert ndimage.label(raster, structure=np.ones((3, 3)))[1] == len(scene.contours)
 
 
 def test_pictures_show_every_paddle_and_both_discs_and_nothing_else(scenes: list[PathfinderScene]) -> None:
@@ -89,8 +83,3 @@ def test_png_holds_the_picture(scenes: list[PathfinderScene]) -> None:
     read = Image.open(io.BytesIO(encode_png(picture)))
     assert read.mode == "L"
     np.testing.assert_array_equal(np.asarray(read), picture)
-
-
-def test_errors(scenes: list[PathfinderScene]) -> None:
-    with pytest.raises(ValueError, match="scale is 0"):
-        connectivity_raster(scenes[0], 0)
