@@ -10,40 +10,24 @@ counted. Prints JSON.
 """
 
 import argparse
+import functools
 import json
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from hf_seqmix.training import config_from_overrides, parse_overrides
 from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.timing import saved_bytes
 
 
 def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
     """Return a language model in its configuration's direction, with random weights."""
     auto = AutoModelForCausalLM if getattr(config, "is_causal", True) else AutoModelForMaskedLM
     return auto.from_config(config).to(dtype)
-
-
-def activation_bytes(model: PreTrainedModel, rows: int, length: int) -> int:
-    """Return bytes that a forward pass keeps for the backward one beside the parameters; each piece of memory once."""
-    own = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, Tensor] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        place = tensor.untyped_storage().data_ptr()
-        if place not in own:
-            kept[place] = tensor  # held, so that no other takes its place
-        return tensor
-
-    ids = torch.zeros(rows, length, dtype=torch.long)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        model.train()(input_ids=ids, labels=ids)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 @explained("training_memory.py")
@@ -77,15 +61,15 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
         sys.exit(f"training_memory.py: {error}")
     with torch.device("meta"):
         numbers = build(config, dtype).num_parameters()
+    ids = torch.zeros(arguments.rows, arguments.block_size, dtype=torch.long)
     kept = []
     for model in small:
         if arguments.checkpointing:
             # Older releases know one name, newer ones warn of it.
             enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
             enable()
-        kept.append(
-            activation_bytes(model, arguments.rows, arguments.block_size) / arguments.rows / arguments.block_size
-        )
+        call = functools.partial(model.train(), labels=ids)
+        kept.append(saved_bytes(call, [ids], list(model.parameters())) / ids.numel())
     layer = kept[1] - kept[0]
     figures = {
         "parameters": numbers,
