@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from degree_training import FLOOR, clipped
+from scipy.stats import t
 from study_plots import KINDS, plot_curves, plot_equal, plot_errors
 
 from hf_seqmix._files import write_text
-from hf_seqmix.analysis.student import student_quantile
 from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
@@ -81,7 +81,7 @@ def compare(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, An
     count, mean = len(differences), statistics.mean(differences)
     half = math.inf
     if count > 1:
-        half = student_quantile(0.975, count - 1) * statistics.stdev(differences) / math.sqrt(count)
+        half = float(t.ppf(0.975, count - 1)) * statistics.stdev(differences) / math.sqrt(count)
     word = "undecided"
     if abs(mean) > half:
         word = f"{first['kind'] if mean < 0 else second['kind']} is better"

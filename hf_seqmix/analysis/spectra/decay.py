@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..student import student_quantile
-
 __all__ = ["DecayFit", "PowerLawFit", "fit_decay", "fit_power_law"]
 
 KINDS = ("power", "exp")
@@ -102,6 +100,7 @@ def fit_decay(
         confidence: of the interval.
 
     Raises:
+        ImportError: scipy is not installed.
         ValueError: an argument is out of range, or fewer than 3 values are left.
     """
     values = _table("singular_values", singular_values)
@@ -159,6 +158,7 @@ def fit_power_law(
         confidence: of the interval.
 
     Raises:
+        ImportError: scipy is not installed.
         ValueError: shapes or numbers are wrong, or there are too few sizes.
     """
     m = torch.as_tensor(sizes, dtype=torch.float64)
@@ -255,6 +255,8 @@ def _interval(
         fitted: (points,).
         confidence: of the interval.
     """
+    from scipy.stats import t
+
     if not 0 < confidence < 1:
         raise ValueError(f"confidence is {confidence}; give a number between 0 and 1, such as 0.95.")
     weights = torch.linalg.pinv(jacobian)[1]  # (points,): how the exponent moves with each point
@@ -264,7 +266,7 @@ def _interval(
     else:
         free = points - jacobian.shape[1]
         error = weights.norm().item() * math.sqrt((y[0] - fitted).square().sum().item() / free)
-    half = student_quantile((1 + confidence) / 2, free) * error
+    half = float(t.ppf((1 + confidence) / 2, free)) * error
     return estimate - half, estimate + half, "samples" if samples > 1 else "points"
 
 
