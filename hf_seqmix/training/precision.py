@@ -22,6 +22,7 @@ __all__ = [
     "PRECISION_FILE",
     "AutoPrecisionArguments",
     "bfloat16_speedup",
+    "choose_precision",
     "gpu_has_bfloat16",
     "settle_precision",
 ]
@@ -88,8 +89,7 @@ def settle_precision(
 
     Args:
         training: whose `bf16`, `mixed_precision` and `precision` are set, unless the precision was given. `precision`
-            has `dtype`, "bfloat16" or "float32"; `speedup`, the seconds of float32 over those of bfloat16, None where
-            nothing was timed; `reason`.
+            is what `choose_precision` returns.
         folder: of the run.
         earlier: folders in which the run began, if it is resumed; the first that has a choice says which.
         width: channels of the model, for which linear layers are timed, though at least 64 and at most 512.
@@ -101,7 +101,7 @@ def settle_precision(
     device = training.device
     if training.process_index == 0:
         kept = [record for record in (Path(of) / PRECISION_FILE for of in earlier) if record.is_file()]
-        choice[0] = json.loads(kept[0].read_text(encoding="utf-8")) if kept else _choose(device, width, rows)
+        choice[0] = json.loads(kept[0].read_text(encoding="utf-8")) if kept else choose_precision(device, width, rows)
         write_json(Path(folder) / PRECISION_FILE, choice[0])
         kept_or_chosen = "kept from the beginning of the run" if kept else choice[0]["reason"]
         logger.warning(f"--bf16 auto: {choice[0]['dtype']} ({kept_or_chosen})")
@@ -116,7 +116,18 @@ def gpu_has_bfloat16() -> bool:
     return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
 
 
-def _choose(device: torch.device, width: int, rows: int) -> dict[str, Any]:
+def choose_precision(device: torch.device, width: int, rows: int = 1024) -> dict[str, Any]:
+    """Return what is right for a machine: bfloat16 where a GPU has bfloat16, or where bfloat16 is clearly faster.
+
+    Args:
+        device: where models train.
+        width: channels of linear layers that are timed, though at least 64 and at most 512.
+        rows: tokens of a batch in one process.
+
+    Returns:
+        `dtype`, "bfloat16" or "float32"; `speedup`, the seconds of float32 over those of bfloat16, None where nothing
+        was timed; `reason`.
+    """
     if device.type == "cuda":
         has = gpu_has_bfloat16()
         reason = f"the GPU {'has' if has else 'has no'} bfloat16"

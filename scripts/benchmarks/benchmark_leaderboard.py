@@ -13,7 +13,7 @@ from hf_seqmix._files import write_json
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training import parse_overrides
 from hf_seqmix.training.command import device_name, refuse_twice
-from hf_seqmix.training.precision import CLEARLY, PRECISION_FILE, bfloat16_speedup, gpu_has_bfloat16
+from hf_seqmix.training.precision import PRECISION_FILE, choose_precision
 
 from .benchmark_inputs import default_device
 from .benchmark_jobs import Job
@@ -102,7 +102,7 @@ def run_leaderboard(arguments: argparse.Namespace) -> Report:
         ValueError: an argument makes no sense.
     """
     check(arguments)
-    arguments.bf16 = settle_precision(arguments)
+    arguments.bf16 = trains_in_bfloat16(arguments)
     report = Report()
     if "language" in arguments.parts or "costs" in arguments.parts:
         arguments.vocab_size = _vocabulary(arguments)
@@ -176,17 +176,14 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
 
 
-def settle_precision(arguments: argparse.Namespace) -> bool:
+def trains_in_bfloat16(arguments: argparse.Namespace) -> bool:
     """Return whether all models train in bfloat16: timed once, and kept in the output folder.
 
     Each run for itself might choose otherwise, where other work disturbs its timing.
     """
     path = arguments.output_dir / PRECISION_FILE
     if not path.is_file():
-        device = torch.device(default_device())
-        speedup = None if device.type == "cuda" else bfloat16_speedup(device, width=160)
-        low = gpu_has_bfloat16() if speedup is None else speedup >= CLEARLY
-        write_json(path, {"dtype": "bfloat16" if low else "float32", "speedup": speedup})
+        write_json(path, choose_precision(torch.device(default_device()), width=160))
     return bool(json.loads(path.read_text(encoding="utf-8"))["dtype"] == "bfloat16")
 
 

@@ -10,7 +10,7 @@ from transformers import HfArgumentParser
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.training import precision
-from hf_seqmix.training.precision import AutoPrecisionArguments, bfloat16_speedup, settle_precision
+from hf_seqmix.training.precision import AutoPrecisionArguments, bfloat16_speedup, choose_precision, settle_precision
 from hf_seqmix.training.resumable import ResumableTrainer
 
 
@@ -59,6 +59,13 @@ def test_timing_moves_no_random_numbers() -> None:
     torch.manual_seed(0)
     assert 0 < bfloat16_speedup(width=1, rows=7, seconds=0) < 1000
     assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(("has", "dtype"), [(True, "bfloat16"), (False, "float32")])
+def test_a_gpu_is_not_timed(monkeypatch: pytest.MonkeyPatch, has: bool, dtype: str) -> None:
+    monkeypatch.setattr(precision, "gpu_has_bfloat16", lambda: has)
+    chosen = choose_precision(torch.device("cuda"), 160)
+    assert (chosen["dtype"], chosen["speedup"]) == (dtype, None) and "the GPU has" in chosen["reason"]
 
 
 def test_a_given_precision_is_left_alone(tmp_path: Path) -> None:
