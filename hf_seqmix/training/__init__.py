@@ -6,7 +6,7 @@ imports these.
 
 from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
 from .environment import run_environment
-from .opening import explain_model_error, fault_of_model
+from .load_errors import explain_model_error, fault_of_model
 from .recipes import (
     check_fields,
     config_from_overrides,

@@ -17,7 +17,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from .folder_lock import folders_released
-from .opening import without_lists
+from .load_errors import without_lists
 from .run_folder import explain_write_error
 
 __all__ = ["INTERRUPTED", "device_name", "explained", "interruptible", "new_folder", "positive", "refuse_twice"]

@@ -34,7 +34,7 @@ from hf_seqmix.analysis.figures import draw_row, line, token_ticks
 from hf_seqmix.models.mixers import build_mixer
 from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
 
 PARTS = ("polynomial", "ipa", "decoding")

@@ -55,8 +55,8 @@ from speed_plots import plot_layers, plot_paper
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import ResultFile, write_report
-from hf_seqmix.training.rows import row_of, row_results
 from hf_seqmix.training.run import run_of
+from hf_seqmix.training.table_rows import row_of, row_results
 from hf_seqmix.training.timing import Clock, in_fresh_process
 
 

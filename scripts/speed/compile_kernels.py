@@ -32,7 +32,7 @@ from triton.runtime.jit import JITFunction
 from hf_seqmix.ops.common.backend import kernel_module
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.table_rows import row_results
 
 TARGETS = {
     "sm_80": GPUTarget("cuda", 80, 32),

@@ -25,8 +25,8 @@ from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig
 
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.run_folder import prepare_run_folder
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
 
 Work = Callable[[Sequence[Request]], Any]

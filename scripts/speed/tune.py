@@ -38,8 +38,8 @@ from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
-from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.run import run_of
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, in_fresh_process
 
 CPU_LENGTHS = [64, 128, 256, 512, 1024, 2048, 4096, 8192]

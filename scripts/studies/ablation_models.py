@@ -20,8 +20,8 @@ from hf_seqmix.analysis.figures import draw_row, line
 from hf_seqmix.data import python_stdlib
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result, with_run
-from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.run import Run, run_of
+from hf_seqmix.training.table_rows import row_results
 
 __all__ = ["run_curves", "run_mlp_depth", "run_sparse_low_rank"]
 

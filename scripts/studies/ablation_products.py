@@ -15,7 +15,7 @@ from hf_seqmix import toeplitz_matmul
 from hf_seqmix.analysis.figures import draw_grid, draw_row, line
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import (
     Clock,
     Timed,

@@ -32,7 +32,7 @@ from transformers import PreTrainedModel
 from hf_seqmix.analysis.figures import draw_row, line
 from hf_seqmix.training.command import explained, positive, refuse_twice
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, interleave, medians_ms
 
 

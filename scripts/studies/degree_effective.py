@@ -15,8 +15,8 @@ from hf_seqmix.analysis.modular_nets import polynomial_mlp
 from hf_seqmix.analysis.separation_rank import SeparationSpectrum, generic_separation_rank
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.run import Run
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.tables import markdown_table
 
 __all__ = ["net_spectrum", "write_effective_rank_tables"]

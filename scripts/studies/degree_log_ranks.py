@@ -18,8 +18,8 @@ from hf_seqmix.analysis.separation_rank import generic_separation_rank
 from hf_seqmix.analysis.spectra import eps_rank
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.run import Run
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.tables import markdown_table
 
 __all__ = ["write_log_rank_tables"]

@@ -21,8 +21,8 @@ from hf_seqmix.analysis.theory_plots import plot_error_bounds
 from hf_seqmix.data import separation_task
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.rows import row_results
 from hf_seqmix.training.run import Run
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.tables import markdown_table
 
 __all__ = ["write_rank_tables"]

@@ -37,7 +37,7 @@ from hf_seqmix.ops.ski import native
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained, not_negative, positive
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave, medians_ms
 
 logger = logging.getLogger("invariance")

@@ -6,7 +6,7 @@ from typing import Any
 
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.table_rows import row_results
 
 __all__ = ["chosen", "report", "trained_length"]
 

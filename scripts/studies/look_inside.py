@@ -28,7 +28,7 @@ from hf_seqmix.data import load_corpus
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.rows import row_results
+from hf_seqmix.training.table_rows import row_results
 
 COLUMNS = {
     "layer": "layer",

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.rows import row_of, row_results
 from hf_seqmix.training.run import run_of
+from hf_seqmix.training.table_rows import row_of, row_results
 
 
 def test_models_that_begin_keys_come_back():

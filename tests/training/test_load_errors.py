@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from hf_seqmix import SKITNNConfig
 from hf_seqmix._files import write_json
-from hf_seqmix.training.opening import explain_model_error, fault_of_model, without_lists
+from hf_seqmix.training.load_errors import explain_model_error, fault_of_model, without_lists
 
 
 def test_the_fault_of_a_model_is_named(tmp_path: Path) -> None:
