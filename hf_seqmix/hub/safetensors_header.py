@@ -11,6 +11,7 @@ __all__ = ["Header", "read_header"]
 Header = dict[str, tuple[str, tuple[int, ...]]]
 """Name of a tensor -> its type, as the format names it, and its shape."""
 
+_LFS_POINTER = int.from_bytes(b"version ", "little")  # where a file has the length of its header
 _MAX_HEADER = 32 * 2**20  # bytes; the format allows 100 MB
 
 
@@ -26,6 +27,10 @@ def read_header(path: str | Path) -> Header:
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
+        if length == _LFS_POINTER:
+            raise ValueError(
+                f"{path.name} is a pointer of Git LFS in the place of the file: run `git lfs pull` in its clone."
+            )
         if size < 8 or length > min(size - 8, _MAX_HEADER):
             raise ValueError(
                 f"{path.name} is cut short or no safetensors file: it has {size:,} bytes, its header {length:,}; "

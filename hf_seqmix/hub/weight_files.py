@@ -34,7 +34,8 @@ def weight_headers(folder: Path) -> dict[str, Header]:
         return {_SINGLE: read_header(folder / _SINGLE)}
     if is_present(folder, _SINGLE):
         raise ValueError(f"there are both {_SINGLE} and {_INDEX}, which may hold two models: remove one of them.")
-    weight_map = read_json(folder / _INDEX).get("weight_map")
+    index = read_json(folder / _INDEX)
+    weight_map = index.get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise ValueError(f"{_INDEX}: weight_map is missing or empty.")
     names: dict[str, set[str]] = {}
@@ -49,6 +50,8 @@ def weight_headers(folder: Path) -> dict[str, Header]:
         headers[file] = read_header(folder / file)
         if listed != set(headers[file]):
             raise ValueError(f"{file} does not hold the tensors that {_INDEX} says.")
+    if not isinstance(index.get("metadata"), dict):  # without which the library does not open the files
+        raise ValueError(f"{_INDEX}: metadata is missing or no object; it must be {{}} at least.")
     return headers
 
 

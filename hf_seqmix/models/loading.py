@@ -1,7 +1,8 @@
-"""Loading of weights, with the checks that the library leaves out: damaged files, and shapes before memory."""
+"""Loading and saving of weights, with what the library leaves out: damaged files, shapes before memory, old files."""
 
 import json
 import os
+from glob import escape
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,6 +19,10 @@ class WrongShapesError(ValueError, RuntimeError):
     """Weights are of other shapes than the configuration says; the library raises a `RuntimeError` there."""
 
 
+_INDEX = '{"metadata": {}, "weight_map": {name of a tensor: name of its file}}'
+_LFS_POINTER = b"version https://git-lfs"
+
+
 class CheckedLoading(PreTrainedModel):
     """A model whose `from_pretrained` names a damaged file, and compares shapes before it allocates memory."""
 
@@ -28,21 +33,36 @@ class CheckedLoading(PreTrainedModel):
         """Load a model as `PreTrainedModel.from_pretrained` does.
 
         Raises:
-            ValueError: for a weights file that is damaged, where the library only passes on what is wrong with the
-                file.
+            ValueError: for a weights file that is damaged, or an index of such files, where the library only passes on
+                what is wrong with the file; for a pointer of Git LFS.
             WrongShapesError: for weights of other shapes than the configuration says.
         """
         name = pretrained_model_name_or_path
         try:
             return super().from_pretrained(name, *args, **kwargs)
-        except (SafetensorError, json.JSONDecodeError) as error:
-            file = _damaged_file(Path(str(name)) / (kwargs.get("subfolder") or ""))
-            if file is None and isinstance(error, json.JSONDecodeError):
-                raise  # of another file, which the library names
-            raise ValueError(
-                f"the weights file {file or f'of {name}'} is cut short or damaged ({error}). Write or download it "
-                "again; the run that wrote it can go on from a checkpoint."
-            ) from error
+        except (SafetensorError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+            fault = _fault_of_weights(Path(str(name)) / (kwargs.get("subfolder") or ""))
+            if fault is None and not isinstance(error, SafetensorError):
+                raise  # of something else, such as a file that the library names
+            raise ValueError(fault or _cut_short(f"of {name}", error)) from error
+
+    def save_pretrained(
+        self, save_directory: str | os.PathLike, is_main_process: bool = True, *args: Any, **kwargs: Any
+    ) -> None:
+        """Save as `PreTrainedModel.save_pretrained` does, without weights of the model that was there before.
+
+        The library deletes old shards, but leaves the single file beside new shards, which is then opened in their
+        place, and the index of shards beside a new single file.
+        """
+        super().save_pretrained(save_directory, is_main_process, *args, **kwargs)
+        if not is_main_process or getattr(self, "_hf_peft_config_loaded", False):  # adapters have files of their own
+            return
+        variant = f".{kwargs['variant']}" if kwargs.get("variant") else ""
+        single = Path(save_directory, f"model{variant}.safetensors")
+        index = Path(save_directory, f"model.safetensors.index{variant}.json")
+        if single.exists() and index.exists():
+            has_shards = any(single.parent.glob(f"{escape(single.stem)}-?????-of-?????.safetensors"))
+            (single if has_shards else index).unlink(missing_ok=True)
 
     @staticmethod
     def _finalize_model_loading(model: Any, load_config: Any, loading_info: Any) -> Any:
@@ -82,14 +102,29 @@ class CheckedLoading(PreTrainedModel):
         return PreTrainedModel._finalize_model_loading(model, load_config, loading_info)
 
 
-def _damaged_file(folder: Path) -> Path | None:
+def _fault_of_weights(folder: Path) -> str | None:
+    """Say what is wrong with the first weights file, or index of such files, that is not in order."""
     for path in sorted(folder.glob("*.safetensors*")):
+        with path.open("rb") as file:
+            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+                return f"{path} is a pointer of Git LFS in the place of the file: run `git lfs pull` in its clone."
         try:
-            if path.suffix == ".json":
-                json.loads(path.read_text(encoding="utf-8"))
-                continue
-            with safe_open(path, framework="pt"):
-                pass
-        except (SafetensorError, ValueError):
-            return path
+            if path.suffix != ".json":
+                with safe_open(path, framework="pt"):
+                    continue
+            index = json.loads(path.read_text(encoding="utf-8"))
+        except (SafetensorError, ValueError) as error:
+            return _cut_short(str(path), error)
+        for field in ("weight_map", "metadata"):
+            if not isinstance(index, dict) or not isinstance(index.get(field), dict):
+                return f'the index {path} has no object "{field}"; it must be {_INDEX}.'
+        if odd := [file for file in index["weight_map"].values() if not isinstance(file, str)]:
+            return f"the index {path} names the file {odd[0]!r}; it must be {_INDEX}."
     return None
+
+
+def _cut_short(file: str, error: Exception) -> str:
+    return (
+        f"the weights file {file} is cut short or damaged ({error}). Write or download it again; the run that wrote "
+        "it can go on from a checkpoint."
+    )

@@ -216,12 +216,16 @@ def test_weights_beside_those_that_are_opened(folder):
     save_file(tensors, folder / "a.safetensors", {"format": "pt"})
     with pytest.raises(ValueError, match=r"a\.safetensors holds weights that are not the model's"):
         check_repository(folder)
-    index = {"weight_map": dict.fromkeys(tensors, "a.safetensors")}
+    index = {"weight_map": dict.fromkeys(tensors, "a.safetensors"), "metadata": {}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=r"there are both model\.safetensors and model\.safetensors\.index\.json"):
         check_repository(folder)
     (folder / "model.safetensors").unlink()
     assert check_repository(folder).model_type == "tnn"
+    del index["metadata"]
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match="metadata is missing or no object; it must be"):
+        check_repository(folder)
     for odd in (5, None, ["x"], "x" * 5000 + ".safetensors", "mod\0el.safetensors", ".safetensors"):
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": odd}}))
         with pytest.raises(ValueError, match=r"model\.safetensors\.index\.json names"):

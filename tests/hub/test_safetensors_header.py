@@ -32,6 +32,9 @@ def test_weight_files_that_are_cut_short_or_no_weight_files(tmp_path):
     path.write_bytes(b"\xff" * 100)  # a header of 2^64 bytes
     with pytest.raises(ValueError, match="cut short"):
         read_header(path)
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 12345\n")
+    with pytest.raises(ValueError, match=r"x\.safetensors is a pointer of Git LFS .*: run `git lfs pull`"):
+        read_header(path)
     entry = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     for wrong in (
         b"[1, 2]",
