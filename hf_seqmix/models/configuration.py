@@ -190,9 +190,14 @@ class SeqMixConfig(CodeReferences):
         Raises:
             ValueError: for sizes beyond any model, a type that PyTorch does not have, and names that are not fields.
         """
-        check_sizes({**vars(self), **(extra or {})})
+        check_sizes({**self._own_fields, "num_labels": (extra or {}).get("num_labels")})
         given = {field: vars(self).get(field) for field in ("dtype", "id2label", "label2id")}
         check_extra_fields(type(self), {**given, **(extra or {})})
+
+    @property
+    def _own_fields(self) -> dict[str, Any]:
+        """Fields of the class; what other tools add is theirs."""
+        return {name: value for name, value in vars(self).items() if name in type(self).__dataclass_fields__}
 
     @property
     def image_shape(self) -> ImageShape | None:
@@ -293,7 +298,7 @@ class SeqMixConfig(CodeReferences):
         Raises:
             ValueError: naming the field, the value given and what is allowed.
         """
-        check_sizes(vars(self))
+        check_sizes(self._own_fields)
         check_common_fields(self)
 
     def complete(self) -> None:

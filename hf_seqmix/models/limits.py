@@ -165,8 +165,18 @@ def check_extra_fields(config_class: Any, fields: Mapping[str, Any]) -> None:
             raise ValueError(
                 "per_layer_config is set, but all layers of a model have one configuration: leave it out."
             )
+        if field == "id2label" and isinstance(value, dict) and not all(_is_class(number) for number in value):
+            raise ValueError(f"id2label is {_short(value)}; it must map the number of each class to a name.")
         if field == "num_labels" and (type(value) is not int or value < 0):
             raise ValueError(f"num_labels is {_short(value)}; it must be a number of classes.")
+
+
+def _is_class(number: Any) -> bool:
+    try:
+        int(number)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def _short(value: Any) -> str:

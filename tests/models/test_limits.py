@@ -139,6 +139,7 @@ def test_no_configuration_does_harm(drawn, data):
         ({"num_labels": 10**12}, "num_labels is 1000000000000; it must be at most 65536"),
         ({"num_labels": "3"}, "num_labels is '3'; it must be a number of classes"),
         ({"num_labels": None}, "num_labels is None"),
+        ({"id2label": {"a": "b"}}, "id2label is {'a': 'b'}; it must map the number of each class to a name"),
         ({"id2label": ["a"]}, "id2label"),  # some releases of the library check it themselves
         ({"to_dict": 1}, "to_dict is part of the configuration's own code"),
         ({"__class__": 1}, "__class__ is part of"),
@@ -231,3 +232,5 @@ def test_other_extra_fields_are_kept_as_the_library_does():
     config = TNNConfig(some_tool_wrote_this=[1, 2], num_labels=5, name_or_path="x")
     assert config.some_tool_wrote_this == [1, 2] and config.num_labels == 5
     assert TNNConfig.from_dict(config.to_dict()).some_tool_wrote_this == [1, 2]
+    numbers = {"trained_tokens": 5 * 10**9, "created_at": 1764317000000, "losses": [1.5] * 5000}
+    assert TNNConfig(**numbers).to_dict().items() >= numbers.items()
