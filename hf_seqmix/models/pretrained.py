@@ -13,6 +13,7 @@ from .._compat import OutputRecorder, PicklableCapture
 from ..modules.norms import MaskedBatchNorm
 from ..modules.positions import PositionEmbedding
 from .block import SeqMixBlock
+from .code_references import refuse_own_classes
 from .configuration import SeqMixConfig
 from .loading import CheckedLoading
 from .mixers import WeighingMixer
@@ -54,6 +55,12 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
             given = [base.config_class for base in cls.__bases__ if issubclass(base, SeqMixPreTrainedModel)]
             cls.config_class = max(given, key=lambda config: len(config.__mro__))
         super().__init_subclass__(**kwargs)
+
+    @classmethod
+    def register_for_auto_class(cls, auto_class: str | type = "AutoModel") -> None:
+        """Register as the library does; the package's own classes are refused, see `refuse_own_classes`."""
+        refuse_own_classes(cls)
+        super().register_for_auto_class(auto_class)
 
     def set_context_length(self, length: int) -> None:
         """Prepare the model for sequences of up to `length` tokens, where its kernels live on a grid.

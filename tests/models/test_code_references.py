@@ -1,8 +1,10 @@
-"""What configurations say of files of code beside them."""
+"""What configurations and models say of files of code beside them."""
 
 import json
 
-from hf_seqmix import TNNConfig
+import pytest
+
+from hf_seqmix import SeqMixHybridModel, TNNConfig, TNNForCausalLM
 
 
 def test_a_configuration_without_code_files_names_none(tmp_path):
@@ -13,3 +15,17 @@ def test_a_configuration_without_code_files_names_none(tmp_path):
     config.save_pretrained(tmp_path)
     assert "auto_map" not in json.loads((tmp_path / "config.json").read_text())
     assert TNNConfig(auto_map={"AutoConfig": "a.B"}).auto_map == {"AutoConfig": "a.B"}
+
+
+@pytest.mark.parametrize("cls", [TNNConfig, TNNForCausalLM, SeqMixHybridModel])
+def test_classes_of_the_package_are_not_saved_with_their_code(cls):
+    """The library would copy a file that imports from folders beside its own."""
+    with pytest.raises(ValueError, match=rf"{cls.__name__} cannot be registered .*hf_seqmix\.hub\.export\(model"):
+        cls.register_for_auto_class()
+    assert cls._auto_class is None
+
+    class Own(cls):
+        """Of other people."""
+
+    Own.register_for_auto_class("AutoModel")
+    assert Own._auto_class == "AutoModel" and cls._auto_class is None
