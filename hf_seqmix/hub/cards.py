@@ -18,6 +18,7 @@ from .remote_code import family_of
 __all__ = ["REQUIRED_VALUES", "build_card", "check_card", "head_of", "model_facts", "plain_card"]
 
 BLANK = "[More Information Needed]"
+_BLANK_CELL = re.compile(r"(TODO|TBD|FIXME)(\s*:.*)?|(?i:[\W_]*more information needed[\W_]*)")
 
 REQUIRED_VALUES = (
     "model_name",
@@ -145,7 +146,8 @@ def check_card(text: str) -> None:
     """Refuse a card with blanks or without metadata.
 
     A blank is "[More Information Needed]", or TODO, TBD or FIXME alone in a line, alone in the cell of a table, or
-    before a colon. Within a sentence or code, the same words are no blanks.
+    before a colon, or "More information needed", as the `Trainer` writes, alone in a line or cell. Within a sentence
+    or code, the same words are no blanks.
 
     Raises:
         ValueError: naming the section of each blank, or the fault of the metadata.
@@ -177,7 +179,7 @@ def _has_blank(line: str, key: bool = False) -> bool:
     if key:
         line = re.sub(r"^[\s-]*[\w-]+:\s", "", line)
     cells = [cell.strip(" \t-*>#.!'\"") for cell in line.split("|")]
-    return BLANK in line or any(re.fullmatch(r"(TODO|TBD|FIXME)(\s*:.*)?", cell) for cell in cells)
+    return BLANK in line or any(map(_BLANK_CELL.fullmatch, cells))
 
 
 def _check_values(values: Mapping[str, Any], facts: Mapping[str, Any], all_values: Mapping[str, Any]) -> None:

@@ -153,6 +153,9 @@ def test_blanks_of_a_finished_card_are_named_by_their_section():
         ("---\nlicense: mit\n---\n# X\n- TODO: say more\n", "'X': - TODO"),
         ("---\nlicense: mit\n---\n# X\n```\n[More Information Needed]\n```\n", "'X': .More"),
         ("---\nlicense: mit\n---\n## TODO\n", "'TODO'"),
+        ("---\nlicense: mit\n---\n## Uses\n\nMore information needed\n", "'Uses': More information needed"),
+        ("---\nlicense: mit\n---\n# X\n| Data | [more information needed]. |\n", "'X': . Data"),
+        ("---\nlicense: More Information Needed\n---\n# X\n", "the metadata: license"),
     ],
 )
 def test_finished_cards_that_are_none(text, message):
@@ -162,6 +165,7 @@ def test_finished_cards_that_are_none(text, message):
 
 def test_a_word_of_the_data_is_no_blank():
     check_card("---\nlicense: mit\n---\n# X\nIt finds comments that begin with TODO.\n```python\n# TODO\n```\n")
+    check_card("---\nlicense: mit\n---\n# X\nThere is no more information needed.\n")
 
 
 def test_one_tag_is_a_tag(exported):
