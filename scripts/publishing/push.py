@@ -7,15 +7,17 @@ The model is exported with the code of its family, opened again in a process tha
 head, and compared there; only then is anything uploaded. card.yaml (or .json) holds what nobody else knows, such as
 model_summary, training_data, results with the command that reproduces each, and limits; what is missing is named. A
 finished card, .md, is taken as it is. Without --card, the card.yaml of the checkpoint's folder is read, or else its
-README.md taken.
+README.md taken. Pictures that the card shows lie beside the card or in the checkpoint's folder.
 """
 
 import argparse
 import logging
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from huggingface_hub import EvalResultEntry, ModelCard
 from huggingface_hub.errors import HfHubHTTPError, StrictDataclassError
@@ -25,6 +27,7 @@ from safetensors import SafetensorError
 from hf_seqmix.hub import build_card, check_card, check_repo_id, export, open_checkpoint, push
 from hf_seqmix.hub.eval_results import eval_results, read_eval_results
 from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
+from hf_seqmix.hub.repository_files import PICTURES
 from hf_seqmix.hub.verification import VerificationError
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 
@@ -73,7 +76,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         check_repo_id(arguments.repo_id)
         model, processor = open_checkpoint(arguments.checkpoint, revision=arguments.revision, dtype=arguments.dtype)
         card, results = read_card(arguments, model, processor)
-        pictures = [path for path in sorted(Path(arguments.checkpoint).glob("*.png")) if path.name in str(card)]
+        beside = [] if arguments.card is None else [arguments.card.parent]
+        pictures = find_pictures(str(card), [*beside, Path(arguments.checkpoint)])
         if arguments.export_dir is not None:
             size = arguments.max_shard_size
             shown: dict[str, Any] = {"card": card, "pictures": pictures, "results": results}
@@ -128,6 +132,29 @@ def read_card(
     values = read_card_values(path)
     card = build_card(model, processor, arguments.repo_id, values, arguments.template)
     return card, eval_results(values["results"])
+
+
+def find_pictures(card: str, folders: Sequence[Path]) -> list[Path]:
+    """Return the pictures that a card names or shows, each from the first folder that has it.
+
+    Raises:
+        ValueError: for a picture that the card shows and no folder has, or that is not right beside the card.
+    """
+    found: dict[str, Path] = {}
+    for folder in folders:
+        for path in sorted(folder.glob("*")):
+            if path.suffix.lower() in PICTURES and path.name in unquote(card):
+                found.setdefault(path.name, path)
+    text = re.sub(r"```.*?```|`[^`\n]*`", "", card, flags=re.DOTALL)
+    shown = re.findall(r"!\[[^\]]*\]\(\s*(?:<([^>]+)>|([^\s)]+))|<img\s[^>]*?src\s*=\s*[\"']([^\"']+)", text)
+    links = [unquote("".join(link)) for link in shown]
+    missing = [link for link in links if not re.match(r"\w+:|//", link) and link.removeprefix("./") not in found]
+    if missing:
+        raise ValueError(
+            f"the card shows {', '.join(dict.fromkeys(missing))}, which is not in {' or '.join(map(str, folders))}. "
+            f"A repository has pictures ({', '.join(PICTURES)}) right beside its card: put them there."
+        )
+    return list(found.values())
 
 
 if __name__ == "__main__":

@@ -143,3 +143,26 @@ def test_errors_of_pushing_are_one_line(script, capsys, checkpoint, monkeypatch,
     monkeypatch.setattr(script, "push", fail)
     assert script.main([str(checkpoint), "--repo-id", "a/b"]) == 2
     assert one_line(capsys) == "push.py: it went wrong"
+
+
+def test_pictures_that_the_card_shows_go_with_it(script, checkpoint, pushed, tmp_path):
+    card = "![a](a.PNG)\n![b](<my loss.svg> 'Loss')\n<img width='3' src='./c.jpg'>\n[d](d.pdf)\n"
+    elsewhere = "![](https://x.org/e.png) ![](data:image/png;base64,AA) `![](f.png)`\n```\n![](g.png)\n```\n"
+    (tmp_path / "card.md").write_text(CARD + card + elsewhere)
+    for name in ("a.PNG", "my loss.svg", "c.jpg", "d.pdf", "z.png"):
+        (checkpoint / name).write_bytes(b"x")
+    (tmp_path / "a.PNG").write_bytes(b"x")
+    assert script.main([str(checkpoint), "--repo-id", "a/b", "--card", str(tmp_path / "card.md")]) == 0
+    ((_, _, _, options),) = pushed
+    expected = [tmp_path / "a.PNG", *(checkpoint / name for name in ("c.jpg", "d.pdf", "my loss.svg"))]
+    assert options["pictures"] == expected
+
+
+@pytest.mark.parametrize("link", ["gone.png", "figures/a.png", "../a.png"])
+def test_a_picture_that_is_missing_is_named(script, checkpoint, pushed, capsys, link):
+    (checkpoint / "README.md").write_text(f"{CARD}![a]({link})\n")
+    (checkpoint / "figures").mkdir()
+    for place in (checkpoint / "figures" / "a.png", checkpoint.parent / "a.png"):
+        place.write_bytes(b"x")
+    assert script.main([str(checkpoint), "--repo-id", "a/b"]) == 2
+    assert f"the card shows {link}, which is not in {checkpoint}" in one_line(capsys) and not pushed
