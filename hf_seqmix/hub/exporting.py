@@ -173,16 +173,22 @@ def _new_folder(folder: str | Path) -> Path:
     """Return the folder if it is new or empty, and neither the current folder nor one around it."""
     if not isinstance(folder, (str, os.PathLike)):
         raise ValueError(f"folder is {folder!r}; it must be the name of a folder.")
-    folder, here = Path(folder), Path.cwd()
-    if folder.name in ("", "..") or folder.resolve() in (here, *here.parents):
-        raise ValueError(
-            f"the folder {str(folder)!r} is the current one, or one around it. Give a name that does not exist yet."
-        )
+    folder = Path(folder)
+    refuse_current(folder)
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
         raise ValueError(f"{folder} is a file or a link. Give a folder, or a name that does not exist yet.")
     if folder.is_dir() and any(folder.iterdir()):
         raise ValueError(f"the folder {folder} is not empty, and an export replaces nothing. Give another.")
     return folder
+
+
+def refuse_current(folder: Path) -> None:
+    """Refuse the current folder and those around it, in the place of which a new folder cannot be put."""
+    here = Path.cwd()
+    if folder.name in ("", "..") or folder.resolve() in (here, *here.parents):
+        raise ValueError(
+            f"the folder {str(folder)!r} is the current one, or one around it. Give another, or call from elsewhere."
+        )
 
 
 def _check_shard_size(size: Any) -> None:

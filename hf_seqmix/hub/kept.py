@@ -9,7 +9,7 @@ import yaml
 
 from ..models.pretrained import SeqMixPreTrainedModel
 from .cards import build_card
-from .exporting import check_processor, save_processor
+from .exporting import check_processor, refuse_current, save_processor
 from .model_files import belongs_to_model
 from .opening import open_checkpoint
 
@@ -32,9 +32,10 @@ def write_weights(model: SeqMixPreTrainedModel, processor: Any, folder: str | Pa
         folder: made if it does not exist.
 
     Raises:
-        ValueError: for a processor that does not fit the model.
+        ValueError: for a processor that does not fit the model, and for the current folder or one around it.
     """
     check_processor(model.config, processor)
+    refuse_current(Path(folder))
     place = Path(folder).resolve()
     place.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{place.name}.", dir=place.parent))

@@ -77,6 +77,14 @@ def test_nothing_of_the_model_before_stays(folder):
     assert (folder / "figures" / "loss.png").read_text() == "mine" and folder.stat().st_mode & 0o777 == 0o750
 
 
+@pytest.mark.parametrize("place", [".", "..", "../ipa"])
+def test_the_current_folder_is_not_replaced(folder, monkeypatch, place):
+    monkeypatch.chdir(folder)
+    with pytest.raises(ValueError, match="is the current one, or one around it"):
+        write_weights(tiny_model("ipa", seed=1), None, place)
+    assert (folder / "model.safetensors").exists() and folder.samefile(".")
+
+
 def test_card_of_a_folder_says_how_to_push_it(folder):
     card = render_card(folder)
     assert "python scripts/publishing/push.py model_cards/ipa --repo-id USER/NAME" in card
