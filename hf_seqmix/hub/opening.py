@@ -36,11 +36,13 @@ def open_checkpoint(
 
     Raises:
         ValueError: for a checkpoint that no class of the package wrote, or that is not whole; the message names the
-            file.
+            file. Also for a `revision` of a folder.
     """
     name = str(name)
     try:
         if Path(name).is_dir():
+            if revision is not None:
+                raise ValueError(f"revision is {revision!r}, and a folder has none: leave it out.")
             return _open_folder(Path(name), dtype)
         folder = Path(
             snapshot_download(name, revision=revision, allow_patterns=_FILES, ignore_patterns=_OTHER_WEIGHTS)

@@ -155,6 +155,8 @@ def test_what_is_not_there_and_types_that_are_none(folder, tmp_path, monkeypatch
         open_checkpoint("someone/gone")
     with pytest.raises(ValueError, match="cannot be opened"):
         open_checkpoint(folder, dtype="floaty")
+    with pytest.raises(ValueError, match="revision is 'v1', and a folder has none: leave it out"):
+        open_checkpoint(folder, revision="v1")
 
 
 def test_a_repository_on_the_hub(folder, monkeypatch, tmp_path):
