@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import GenerationConfig
 
 from ...modules.glu import GatedLinearUnit
@@ -27,23 +28,22 @@ def to_hybrid(model: SeqMixPreTrainedModel) -> SeqMixPreTrainedModel:
     """Return the hybrid all of whose layers have the mixer of a family's model, with copies of its weights.
 
     Parameters have the same names, and outputs are the same, bit for bit: `TNNForCausalLM` becomes
-    `SeqMixHybridForCausalLM`. A distilled decoder, the dtype and the device are kept.
+    `SeqMixHybridForCausalLM`. A distilled decoder, the dtype and the device are kept, and so are the implementation of
+    attention, gradient checkpointing, and which weights are trained (`requires_grad`).
 
     Args:
         model: of any family, with any head.
 
     Raises:
-        ValueError: for a hybrid, for a model of another package, and for what hybrids do not have: a feed-forward
-            other than the gated linear unit (IPA; degree d without one), iterations of one block, mixing along the two
-            axes of an image.
+        TypeError: for anything but a model.
+        ValueError: for a hybrid, for a model of another package or with adapters, and for what hybrids do not have: a
+            feed-forward other than the gated linear unit (IPA; degree d without one), iterations of one block, mixing
+            along the two axes of an image.
     """
+    _check_model(model)
     config = model.config
     if isinstance(config, SeqMixHybridConfig):
         raise ValueError(f"{type(model).__name__} is a hybrid already: use it as it is.")
-    if not isinstance(config, SeqMixConfig):
-        raise ValueError(
-            f"{type(model).__name__} is of no family of this package; hybrids take over layers of these only."
-        )
     _check_blocks(config)
     mixers = {config.model_type: _fields_of_mixer(config)}
     hybrid = SeqMixHybridConfig(**_shared_fields(config), mixer_types=list(config.layer_mixers), mixer_configs=mixers)
@@ -59,9 +59,12 @@ def from_hybrid(model: SeqMixPreTrainedModel) -> SeqMixPreTrainedModel:
         model: a hybrid, with any head that the family has.
 
     Raises:
-        ValueError: for a model that is no hybrid, whose layers have several mixers, whose mixer is of no family
-            ("attention", "short_conv"), or whose family has another feed-forward than hybrids (IPA) or not this head.
+        TypeError: for anything but a model.
+        ValueError: for a model that is no hybrid or has adapters, whose layers have several mixers, whose mixer is of
+            no family ("attention", "short_conv"), or whose family has another feed-forward than hybrids (IPA) or not
+            this head.
     """
+    _check_model(model)
     config = model.config
     if not isinstance(config, SeqMixHybridConfig):
         raise ValueError(f"{type(model).__name__} is no hybrid, but a model of a family: use it as it is.")
@@ -89,7 +92,8 @@ def replace_mixers(
 
     New mixers are drawn as the configuration says; with `zero_init_outputs` they begin by adding nothing. Norms,
     feed-forwards and convolutions before the mixers stay. The mixer "short_conv" has no convolution before it: a layer
-    that gets it loses its own, and one that had it gets a new one. The model has to be healed by a short training.
+    that gets it loses its own, and one that had it gets a new one. What [`to_hybrid`] keeps is kept; new weights are
+    trained. The model has to be healed by a short training.
 
     Args:
         model: a hybrid, or a model of a family that [`to_hybrid`] takes; not distilled.
@@ -99,9 +103,11 @@ def replace_mixers(
             a new one has their fields.
 
     Raises:
-        ValueError: where nothing is replaced, a name or number is of no layer, a new mixer does not fit the model, or
-            its fields would change layers that stay.
+        TypeError: for anything but a model.
+        ValueError: for a model of another package or with adapters, where nothing is replaced, a name or number is of
+            no layer, a new mixer does not fit the model, or its fields would change layers that stay.
     """
+    _check_model(model)
     hybrid = model if isinstance(model.config, SeqMixHybridConfig) else to_hybrid(model)
     config = hybrid.config
     assert isinstance(config, SeqMixHybridConfig)
@@ -153,6 +159,19 @@ def replace_mixers(
     return _with_weights(HYBRID_FAMILY, hybrid, new_config, left_out=tuple(new_parts))
 
 
+def _check_model(model: Any) -> None:
+    """Refuse what is no model of the package, and models with adapters, whose weights have other names."""
+    kind = type(model).__name__
+    if hasattr(model, "peft_config") or getattr(model, "_hf_peft_config_loaded", False):
+        raise ValueError(
+            f"this {kind} has adapters: merge the adapters first (peft's merge_and_unload), or delete them."
+        )
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"a {kind} was given; it must be a model, such as one that from_pretrained opened.")
+    if not isinstance(model, SeqMixPreTrainedModel):
+        raise ValueError(f"{kind} is of no family of this package; hybrids take over layers of these only.")
+
+
 def _shared_fields(config: SeqMixConfig) -> dict[str, Any]:
     """Return the fields of the whole model, which every family has."""
     names = [*(field.name for field in dataclasses.fields(SeqMixConfig)), *_OF_THE_LIBRARY]
@@ -188,7 +207,9 @@ def _check_blocks(config: SeqMixConfig) -> None:
 def _with_weights(
     family: Family, model: SeqMixPreTrainedModel, config: SeqMixConfig, left_out: tuple[str, ...] = ()
 ) -> SeqMixPreTrainedModel:
-    """Return the model of a family with the head of another, copies of its weights, their dtypes and its device.
+    """Return the model of a family with the head of another, copies of its weights, and what else was set for it.
+
+    That is dtypes and device, which weights are trained, gradient checkpointing, and the implementation of attention.
 
     Args:
         family: of the new model.
@@ -203,13 +224,23 @@ def _with_weights(
             f"{name} has no counterpart in the family {family.prefix!r}, which has "
             f"{', '.join(family.prefix + suffix for suffix in family.classes)}."
         )
+    config._attn_implementation = model.config._attn_implementation
     converted: Any = family.classes[head](config)
     converted.to(model.dtype)
     state = {key: value.clone() for key, value in model.state_dict().items() if not key.startswith(left_out)}
     missing, unexpected = converted.load_state_dict(state, strict=False, assign=True)
     if wrong := [*unexpected, *(key for key in missing if not key.startswith(left_out))]:
-        raise ValueError(f"weights do not carry over, since their names differ: {', '.join(wrong)}.")
+        more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
+        raise ValueError(f"weights do not carry over, since their names differ: {', '.join(wrong[:3])}{more}.")
     converted.tie_weights()
+    trained = {key: parameter.requires_grad for key, parameter in model.named_parameters()}
+    for key, parameter in converted.named_parameters():
+        parameter.requires_grad_(key.startswith(left_out) or trained.get(key, True))
+    recomputed = {name: part for name, part in model.named_modules() if getattr(part, "gradient_checkpointing", False)}
+    for name, part in converted.named_modules():
+        if name in recomputed:
+            part.gradient_checkpointing = True
+            part._gradient_checkpointing_func = recomputed[name]._gradient_checkpointing_func
     if isinstance(getattr(model, "generation_config", None), GenerationConfig):
         converted.generation_config = copy.deepcopy(model.generation_config)
     return converted.to(model.device).train(model.training)

@@ -284,3 +284,48 @@ def test_layers_of_a_distilled_model_stay():
     model.distill_decoder(tolerance=1e-2, exact_taps=2)
     with pytest.raises(ValueError, match="the decoder of tnn is distilled"):
         replace_mixers(model, {0: "attention"}, {"attention": {"num_heads": 2}})
+
+
+@pytest.mark.parametrize("convert", [to_hybrid, from_hybrid, lambda model: replace_mixers(model, {0: "tnn"})])
+@pytest.mark.parametrize("given", [SeqMixHybridConfig(hidden_size=16), "runs/tnn"], ids=["configuration", "path"])
+def test_anything_but_a_model_is_refused(convert, given):
+    with pytest.raises(TypeError, match=f"a {type(given).__name__} was given; it must be a model"):
+        convert(given)
+
+
+@pytest.mark.parametrize("kind", ["peft_config", "_hf_peft_config_loaded"])
+def test_adapters_are_merged_first(kind):
+    """PEFT's own model has the first, a model that took an adapter in the second."""
+    model = make("tnn")
+    vars(model)[kind] = True
+    with pytest.raises(ValueError, match="this TNNModel has adapters: merge the adapters first"):
+        to_hybrid(model)
+
+
+def test_weights_of_other_names_are_named_in_part():
+    model = make("tnn")
+    for index in range(5):
+        model.register_parameter(f"more_{index}", torch.nn.Parameter(torch.ones(1)))
+    with pytest.raises(ValueError, match=r"names differ: more_0, more_1, more_2 and 2 more\."):
+        to_hybrid(model)
+
+
+def test_what_was_set_for_the_training_carries_over():
+    model = make("tnn", "ForCausalLM", attn_implementation="eager")
+    model.model.layers.requires_grad_(False)
+    getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+    model.model.layers[1].gradient_checkpointing = False  # the library has it for every so many layers
+    found = to_hybrid(model)
+    trained = {name: parameter.requires_grad for name, parameter in model.named_parameters()}
+    assert {name: parameter.requires_grad for name, parameter in found.named_parameters()} == trained
+    assert set(trained.values()) == {True, False}
+    assert found.config._attn_implementation == "eager"
+    replaced = replace_mixers(found, {1: "attention"}, {"attention": {"num_heads": 2}})
+    new = {name for name, parameter in replaced.named_parameters() if parameter.requires_grad}
+    mixer = {name for name, _ in replaced.named_parameters() if ".layers.1.mixer." in name}
+    assert mixer and new == mixer | {name for name, is_trained in trained.items() if is_trained}
+    for each in (found, replaced, from_hybrid(found)):
+        assert each.config._attn_implementation == "eager"
+        first, second = each.base_model.layers
+        assert first.gradient_checkpointing and not second.gradient_checkpointing
+        assert first._gradient_checkpointing_func is model.model.layers[0]._gradient_checkpointing_func
