@@ -26,6 +26,21 @@ _SHARED_FIELDS = (
 )
 
 
+def _check_mixers(mixer_types: Any, mixer_configs: Any) -> None:
+    """Refuse names and fields of mixers of other types, before anything is computed from them."""
+    if not isinstance(mixer_types, list | None) or not all(isinstance(name, str) for name in mixer_types or []):
+        raise ValueError(
+            f"mixer_types is {repr(mixer_types)[:80]}; it must be a list of names, such as ['tnn', 'attention']."
+        )
+    if not isinstance(mixer_configs, dict | None) or not all(
+        isinstance(own, dict) for own in (mixer_configs or {}).values()
+    ):
+        raise ValueError(
+            f"mixer_configs is {repr(mixer_configs)[:80]}; it must map the name of a mixer to its fields, such as "
+            "{'attention': {'num_heads': 4}}."
+        )
+
+
 def _with_fields_added_later(
     mixer_types: Sequence[str],
     mixer_configs: dict[str, dict[str, Any]] | None,
@@ -106,6 +121,7 @@ class SeqMixHybridConfig(SeqMixConfig):
 
     def derive_fields(self) -> None:
         """Name the mixer of each layer and the fields of each mixer, beside what every model derives."""
+        _check_mixers(self.mixer_types, self.mixer_configs)
         if self.num_hidden_layers == 0:
             self.num_hidden_layers = 7 if self.mixer_types is None else len(self.mixer_types)
         if self.mixer_types is None:
@@ -121,8 +137,9 @@ class SeqMixHybridConfig(SeqMixConfig):
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         """Read the fields of a file; fields of a mixer that an older file lacks mean what they meant then."""
-        given = config_dict.get("mixer_types") or [], config_dict.get("mixer_configs")
-        filled = _with_fields_added_later(*given, lambda mixer, field: mixer.missing_fields[field])
+        types, configs = config_dict.get("mixer_types"), config_dict.get("mixer_configs")
+        _check_mixers(types, configs)
+        filled = _with_fields_added_later(types or [], configs, lambda mixer, field: mixer.missing_fields[field])
         return super().from_dict({**config_dict, "mixer_configs": filled}, **kwargs)
 
     def mixer_config(self, mixer_type: str) -> SeqMixConfig:
@@ -197,7 +214,8 @@ class SeqMixHybridConfig(SeqMixConfig):
         configs = self.mixer_configs or {}
         for mixer_type in sorted({*types, *configs}):
             if mixer_type not in MIXER_CONFIGS:
-                raise ValueError(f"mixer_types names {mixer_type!r}; known are {', '.join(sorted(MIXER_CONFIGS))}.")
+                field = "mixer_types" if mixer_type in types else "mixer_configs"
+                raise ValueError(f"{field} names {mixer_type!r}; known are {', '.join(sorted(MIXER_CONFIGS))}.")
             whole = {*SeqMixConfig.__dataclass_fields__, *MIXER_CONFIGS[mixer_type].whole_model_fields}
             clash = [field for field in configs.get(mixer_type, {}) if field in whole]
             unknown = [

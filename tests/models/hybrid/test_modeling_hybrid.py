@@ -94,6 +94,7 @@ def test_fewer_names_are_repeated():
             "mixer_types names 2 layers, but num_hidden_layers is 3",
         ),
         ({"mixer_types": [], "num_hidden_layers": 3}, "mixer_types is \\[\\]; it must name a mixer for each layer"),
+        ({"mixer_configs": {"foo": {}}}, "mixer_configs names 'foo'; known are attention,.*tnn"),
         ({"mixer_configs": {"attention": {"num_heads": 3}}}, "num_heads is 3, which does not divide hidden_size 512"),
         ({"mixer_configs": {"attention": {"heads": 3}}}, "sets heads: the mixer has no such field"),
         ({"mixer_configs": {"tnn": {"hidden_size": 3}}}, "sets hidden_size: these are fields of the whole model"),
@@ -111,6 +112,26 @@ def test_fewer_names_are_repeated():
 def test_configurations_that_make_no_sense(fields, message):
     with pytest.raises(ValueError, match=message):
         SeqMixHybridConfig(**fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mixer_types": 3}, "mixer_types is 3; it must be a list of names"),
+        ({"mixer_types": [["tnn"]]}, r"mixer_types is \[\['tnn'\]\]; it must be a list of names"),
+        ({"mixer_configs": 3}, "mixer_configs is 3; it must map the name of a mixer to its fields"),
+        ({"mixer_configs": [1]}, r"mixer_configs is \[1\]; it must map"),
+        ({"mixer_configs": "x"}, "mixer_configs is 'x'; it must map"),
+        ({"mixer_configs": {"poly_transformer": 3}}, "mixer_configs is {'poly_transformer': 3}; it must map"),
+    ],
+)
+def test_fields_of_other_types(fields, message):
+    with pytest.raises(ValueError, match=message):
+        SeqMixHybridConfig.from_dict(fields)
+    config = SeqMixHybridConfig(hidden_size=16)
+    vars(config).update(fields)
+    with pytest.raises(ValueError, match=message):
+        config.complete()
 
 
 @torch.no_grad()
