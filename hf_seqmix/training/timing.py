@@ -1,4 +1,4 @@
-"""What the timing scripts share: a clock, interleaved rounds, fresh processes, and peak memory."""
+"""What the timing scripts share: clocks, interleaved rounds, fresh processes, and peak memory."""
 
 import itertools
 import json
@@ -17,10 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import StoppingCriteria
 
 __all__ = [
     "Clock",
     "Timed",
+    "TokenClock",
     "forward_backward",
     "in_fresh_process",
     "interleave",
@@ -76,6 +78,34 @@ class Clock:
             torch.cuda.synchronize()
             return first.elapsed_time(second) / 1000
         return second - first
+
+
+class TokenClock(StoppingCriteria):
+    """Take the time after every token that `generate()` makes, and stop nothing.
+
+    Args:
+        device: of the model; a GPU is waited for.
+        now: the clock; None for the time of the thread where a CPU has one thread alone, so that other processes count
+            less, else wall time.
+    """
+
+    def __init__(self, device: torch.device, now: Callable[[], float] | None = None) -> None:
+        self.device = device
+        own = device.type == "cpu" and torch.get_num_threads() == 1
+        self._now = now or (time.thread_time if own else time.perf_counter)
+        self._marks = [self._now()]
+
+    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        """Return that no row of (batch, length) stops here."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        self._marks.append(self._now())
+        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
+
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds of each token; those of the first begin where the clock is made."""
+        return [after - before for before, after in itertools.pairwise(self._marks)]
 
 
 Timed = Callable[[Clock], tuple[float, ...]]

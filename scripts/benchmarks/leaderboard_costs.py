@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, StoppingCriteria, StoppingCriteriaList
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, StoppingCriteriaList
 
 from hf_seqmix import __version__
 from hf_seqmix.cache.size import cache_bytes
@@ -22,7 +22,7 @@ from hf_seqmix.training import config_from_overrides, parse_overrides
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
-from hf_seqmix.training.timing import Clock, Timed, in_fresh_process, interleave, medians_ms, peak_bytes
+from hf_seqmix.training.timing import Clock, Timed, TokenClock, in_fresh_process, interleave, medians_ms, peak_bytes
 
 from .benchmark_results import LOG, Report, origin
 from .leaderboard_models import language_recipe
@@ -122,20 +122,6 @@ def training_costs(contest: Contest) -> dict[str, dict[str, Any]]:
     return found
 
 
-class _Stamps(StoppingCriteria):
-    """Note when each token was made, and stop nothing."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.seconds: list[float] = []
-
-    def __call__(self, input_ids: torch.Tensor, scores: Any, **options: Any) -> torch.Tensor:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        self.seconds.append(time.perf_counter())
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-
-
 @torch.inference_mode()
 def decoding_costs(contest: Contest) -> dict[str, dict[str, Any]]:
     """Return the milliseconds of a generated token after a prompt, and the memory of the cache then, in float32.
@@ -165,7 +151,7 @@ def decoding_costs(contest: Contest) -> dict[str, dict[str, Any]]:
 
 def _decoded(model: Any, ids: torch.Tensor) -> dict[str, float]:
     """Return what a prompt and the tokens after it took once."""
-    stamps, begin = _Stamps(ids.device), time.perf_counter()
+    clock = TokenClock(ids.device, time.perf_counter)
     made = model.generate(
         ids,
         attention_mask=torch.ones_like(ids),
@@ -174,11 +160,11 @@ def _decoded(model: Any, ids: torch.Tensor) -> dict[str, float]:
         do_sample=False,
         pad_token_id=0,
         return_dict_in_generate=True,
-        stopping_criteria=StoppingCriteriaList([stamps]),
+        stopping_criteria=StoppingCriteriaList([clock]),
     )
     return {
-        "prompt_ms": 1e3 * (stamps.seconds[0] - begin),
-        "token_ms": 1e3 * (stamps.seconds[-1] - stamps.seconds[WARM - 1]) / NEW_TOKENS,
+        "prompt_ms": 1e3 * clock.seconds[0],
+        "token_ms": 1e3 * sum(clock.seconds[WARM:]) / NEW_TOKENS,
         "cache_mib": cache_bytes(made.past_key_values) / 2**20,
     }
 

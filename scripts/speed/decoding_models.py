@@ -1,7 +1,6 @@
 """Models whose generation is timed, the ways in which they decode, and a text that a model continues in turns."""
 
 import statistics
-import time
 from collections.abc import Sequence
 from types import MethodType
 from typing import Any, NamedTuple
@@ -11,10 +10,11 @@ from layer_rivals import count, in_tiles
 from protocol import WrongResultError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache
-from transformers.generation import GenerationConfig, StoppingCriteria, StoppingCriteriaList
+from transformers.generation import GenerationConfig, StoppingCriteriaList
 
 from hf_seqmix.cache import append_history, cached_taps
 from hf_seqmix.models.toeplitz.operator import ToeplitzOperator
+from hf_seqmix.training.timing import TokenClock
 
 __all__ = ["FAMILIES", "WAYS", "Contender", "Sizes", "Text", "check", "contender", "logits_error", "ready"]
 __all__ += ["text_after"]
@@ -152,28 +152,6 @@ def _plain_forward(self: Any, values: Tensor, layout: Any, past_key_values: Any 
     else:
         product = torch.bmm(columns, taps.unsqueeze(2)).squeeze(2)
     return product.t().unsqueeze(1)
-
-
-class TokenClock(StoppingCriteria):
-    """Take the time after every token: of the thread where there is one alone, so that other processes count less."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        own = device.type == "cpu" and torch.get_num_threads() == 1
-        self._now = time.thread_time if own else time.perf_counter
-        self._marks = [self._now()]
-
-    def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
-        """Return that no row of (batch, length) stops here."""
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        self._marks.append(self._now())
-        return torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-
-    @property
-    def seconds(self) -> list[float]:
-        """Seconds of each token."""
-        return [after - before for before, after in zip(self._marks, self._marks[1:], strict=False)]
 
 
 class Text:

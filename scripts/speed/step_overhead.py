@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from decoding_models import FAMILIES, VOCABULARY, Sizes, TokenClock, build
+from decoding_models import FAMILIES, VOCABULARY, Sizes, build
 from layer_rivals import count
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
@@ -25,6 +25,7 @@ from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run_folder import prepare_run_folder
+from hf_seqmix.training.timing import TokenClock
 
 COLUMNS = {
     "model": "model",
