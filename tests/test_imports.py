@@ -17,6 +17,7 @@ ALLOWED = {
     "ops": set(),
     "_compat": set(),
     "_files": set(),
+    "_labels": set(),
     "_version": set(),
     "cache": {"ops", "_compat"},
     "serving": {"cache", "_compat"},
@@ -30,7 +31,7 @@ ALLOWED = {
 }
 """Part of the package -> the other parts that it may import; `OPEN_TO_ALL` is open to all parts but `ops`."""
 
-OPEN_TO_ALL = {"_files", "_version"}
+OPEN_TO_ALL = {"_files", "_labels", "_version"}
 
 TRITON = {"kernels", "precision"}
 """Folders and files of `ops` that need Triton; all others do without."""

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
+from .._labels import IGNORED_LABEL
 from .documents import positions_explained
 
 __all__ = ["TOKENS_PER_BATCH", "TextBlock", "batch_nll", "logits_of", "text_blocks"]
@@ -50,7 +51,7 @@ def batch_nll(
     """Return the position in its block and negative log-likelihood (float64) of each token that the blocks score."""
     length = max(block.end - block.start for block in blocks)
     inputs = np.zeros((len(blocks), length), dtype=np.int64)
-    targets = np.full((len(blocks), length), -100)
+    targets = np.full((len(blocks), length), IGNORED_LABEL)
     for row, block in enumerate(blocks):
         ids = documents[block.document]
         # Any id will do as padding: it stands after everything that is scored, and a causal model cannot see it.
@@ -60,7 +61,7 @@ def batch_nll(
     skipped = min(block.scored - block.start for block in blocks)
     with positions_explained(model, length):
         logits = logits_of(model, inputs, length - skipped)
-    scored_positions = np.broadcast_to(np.arange(length), targets.shape)[targets != -100]
+    scored_positions = np.broadcast_to(np.arange(length), targets.shape)[targets != IGNORED_LABEL]
     flat_logits = logits.flatten(0, 1)
     flat_targets = torch.from_numpy(targets[:, skipped:].reshape(-1)).to(logits.device)
     rows = max(1, _LOGITS_PER_CHUNK // logits.shape[-1])
@@ -68,7 +69,7 @@ def batch_nll(
         torch.nn.functional.cross_entropy(chunk.float(), wanted, reduction="none")
         for chunk, wanted in zip(flat_logits.split(rows), flat_targets.split(rows), strict=True)
     ]
-    nll = torch.cat(losses)[flat_targets != -100].cpu().double().numpy()
+    nll = torch.cat(losses)[flat_targets != IGNORED_LABEL].cpu().double().numpy()
     if not np.isfinite(nll).all():
         raise ValueError(
             f"{type(model).__name__} in {logits.dtype} gave a loss that is not finite at context length {length}: the "

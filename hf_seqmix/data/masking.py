@@ -9,6 +9,7 @@ import datasets
 import torch
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerBase, default_data_collator
 
+from .._labels import IGNORED_LABEL
 from .labeled.special_tokens import SpecialTokens
 from .rewriting import pair_with_rewriting
 
@@ -18,8 +19,6 @@ Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
 
 DRAWS = 1000
 """Of masks at most, for a batch that has none: enough for one token in a hundred and rows of a few."""
-NOT_PREDICTED = -100
-"""Label of what is not hidden."""
 
 
 @dataclass
@@ -78,7 +77,7 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
             ]
         for _ in range(DRAWS):
             batch = dict(super().torch_call(examples))
-            if not self.never_empty or (batch["labels"] != NOT_PREDICTED).any():
+            if not self.never_empty or (batch["labels"] != IGNORED_LABEL).any():
                 break
         return batch
 

@@ -7,6 +7,7 @@ import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from .._labels import IGNORED_LABEL
 from .byte_tokenizer import byte_ids, reads_bytes
 from .tokenization import token_bytes
 from .versioned import of_this_version
@@ -15,8 +16,6 @@ __all__ = ["pack_for_evaluation", "pack_for_training", "total_bytes"]
 
 Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
 Batch: TypeAlias = dict[str, Any]
-
-IGNORED_LABEL = -100
 
 # A stream is packed this many documents at a time; tokens that do not fill a block are dropped.
 STREAMED_DOCUMENTS = 1000

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import EvalPrediction
 
+from .._labels import IGNORED_LABEL
 from .spelling import allowed_names
 
 __all__ = ["LOWER_IS_BETTER", "METRIC_KEYS", "block_scores", "check_best_metric", "corpus_metrics"]
@@ -17,8 +18,6 @@ METRIC_KEYS = {"pearson": "pearsonr", "spearman": "spearmanr", "squad": "f1"}
 
 LOWER_IS_BETTER = ("bits_per_byte", "mse", "perplexity")
 """Numbers of which less is better, although their names do not end in "loss", which is how the library tells."""
-
-IGNORED_LABEL = -100
 
 
 def check_best_metric(name: str | None, known: Collection[str]) -> None:

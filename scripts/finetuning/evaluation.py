@@ -11,6 +11,7 @@ import datasets
 import numpy as np
 from transformers import EvalPrediction, PreTrainedModel
 
+from hf_seqmix._labels import IGNORED_LABEL
 from hf_seqmix.data.labeled import QuestionAnswering, SequenceClassification, TokenClassification
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.training.resumable import ResumableTrainer
@@ -60,7 +61,7 @@ def predictions_of(run: Run, split: str, output: Any) -> Any:
     task, encoded, examples = run.task, run.encoded[split], run.examples[split]
     if isinstance(task, TokenClassification):
         # the collator's padding is not in `encoded`, and the output is as long as its longest batch
-        labels = np.full(np.shape(output), -100)
+        labels = np.full(np.shape(output), IGNORED_LABEL)
         for row, own in zip(labels, encoded["labels"], strict=True):
             row[: len(own)] = own
         words = [len(row) for row in examples[task.words_column]]

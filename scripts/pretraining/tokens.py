@@ -7,6 +7,8 @@ from typing import Any
 import datasets
 import numpy as np
 
+from hf_seqmix._labels import IGNORED_LABEL
+
 from .arguments import Arguments, DataArguments
 
 _COLUMNS = ("input_ids", "labels")
@@ -104,8 +106,9 @@ def check_ids(vocab_size: int, *splits: datasets.Dataset) -> None:
     for rows in splits:
         for batch in rows.iter(1000):
             ids = [np.asarray(batch[column]) for column in _COLUMNS]
-            low, high = min(int(of[of != -100].min(initial=0)) for of in ids), max(int(of.max()) for of in ids)
+            low = min(int(of[of != IGNORED_LABEL].min(initial=0)) for of in ids)
             low = min(low, int(ids[0].min()))  # where -100 is no mark
+            high = max(int(of.max()) for of in ids)
             if low < 0 or high >= vocab_size:
                 raise ValueError(
                     f"the rows have tokens from {low} to {high}, but vocab_size is {vocab_size}: ids count from 0 and "
@@ -117,7 +120,7 @@ def check_labels(rows: Any, name: str, causal: bool) -> None:
     """Raise a `ValueError` where no token of a split is predicted, which has no loss."""
     first = 1 if causal else 0  # nothing stands before the first token
     for batch in rows.iter(1000):
-        if any(label != -100 for row in batch["labels"] for label in row[first:]):
+        if any(label != IGNORED_LABEL for row in batch["labels"] for label in row[first:]):
             return
     raise ValueError(
         f"no token of the {name} data is predicted ({len(rows)} rows). Give rows with labels other than -100, or more "

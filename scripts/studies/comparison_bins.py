@@ -8,6 +8,7 @@ import datasets
 import numpy as np
 from transformers import PreTrainedModel
 
+from hf_seqmix._labels import IGNORED_LABEL
 from hf_seqmix.analysis.repeated_pairs import PairCounts, PairScore, recall_gap, score_pairs
 
 __all__ = ["COUNT_EDGES", "DISTANCE_EDGES", "gap_of_bins", "mean_of_bins", "score_bins", "score_pair_bins"]
@@ -64,7 +65,7 @@ def score_pair_bins(model: PreTrainedModel, train: datasets.Dataset, blocks: dat
     """
     counts = PairCounts.of(train.with_format("numpy")["input_ids"][:])
     documents = [
-        np.asarray(row["input_ids"])[: 1 + max(np.flatnonzero(np.asarray(row["labels"]) != -100), default=0)]
+        np.asarray(row["input_ids"])[: 1 + max(np.flatnonzero(np.asarray(row["labels"]) != IGNORED_LABEL), default=0)]
         for row in blocks
     ]
     return [

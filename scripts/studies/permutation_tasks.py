@@ -24,6 +24,7 @@ from transformers import (
 )
 from vision_training import Images, Training, processor_of, read_images, score, training_arguments
 
+from hf_seqmix._labels import IGNORED_LABEL
 from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
 from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.training.environment import file_digest, portable_path
@@ -236,7 +237,7 @@ class TranslationTask(Task):
         model.eval()
         loss, tokens, translations = 0.0, 0, []
         for batch in self._batches(model):
-            count = int((batch["labels"] != -100).sum())
+            count = int((batch["labels"] != IGNORED_LABEL).sum())
             loss, tokens = loss + model(**batch).loss.item() * count, tokens + count
             if metric is not None:
                 inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}

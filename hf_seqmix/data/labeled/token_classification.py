@@ -8,13 +8,12 @@ import datasets
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from ..._labels import IGNORED_LABEL
 from ..versioned import of_this_version
 from .labels import id_of, label_fields, label_names, require_columns, require_training, require_values
 from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
 
 __all__ = ["TokenClassification"]
-
-IGNORED_LABEL = -100
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import datasets
 import numpy as np
 
-from .drawing import IGNORED_LABEL, NUM_SPECIAL, at_least, unique_splits
+from ..._labels import IGNORED_LABEL
+from .drawing import NUM_SPECIAL, at_least, unique_splits
 
 __all__ = ["running_count"]
 

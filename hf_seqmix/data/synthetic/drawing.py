@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 import datasets
 import numpy as np
 
-__all__ = ["FILLER_ID", "IGNORED_LABEL", "MASK_ID", "NUM_SPECIAL", "at_least", "distinct", "unique_splits"]
+from ..._labels import IGNORED_LABEL
 
-IGNORED_LABEL = -100
+__all__ = ["FILLER_ID", "MASK_ID", "NUM_SPECIAL", "at_least", "distinct", "unique_splits"]
 
 FILLER_ID = 0
 MASK_ID = 1

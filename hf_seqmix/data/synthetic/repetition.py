@@ -6,7 +6,8 @@ from collections.abc import Mapping
 import datasets
 import numpy as np
 
-from .drawing import IGNORED_LABEL, NUM_SPECIAL
+from ..._labels import IGNORED_LABEL
+from .drawing import NUM_SPECIAL
 
 __all__ = ["rare_word_repetition"]
 
