@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from transformers import AutoModelForCausalLM
 
-from tests.scripts.pretrain.inputs import SCRIPT, command, environment, losses
+from tests.scripts.pretraining.inputs import SCRIPT, command, environment, losses
 
 STREAMS = ["--state-segments", "4", "--max-steps", "10"]
 

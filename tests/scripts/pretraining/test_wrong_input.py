@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from hf_seqmix import TNNConfig
-from tests.scripts.pretrain.inputs import QUIET, SHORT, command
+from tests.scripts.pretraining.inputs import QUIET, SHORT, command
 
 
 @pytest.mark.parametrize(

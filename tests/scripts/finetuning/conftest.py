@@ -17,7 +17,7 @@ from transformers import (
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.data import train_bpe
-from tests.scripts.finetune.inputs import TEXTS
+from tests.scripts.finetuning.inputs import TEXTS
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from types import ModuleType
 import datasets
 import pytest
 
-from tests.scripts.pretrain.inputs import SCRIPT
+from tests.scripts.pretraining.inputs import SCRIPT
 
 
 @pytest.fixture(scope="session")

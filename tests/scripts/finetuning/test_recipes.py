@@ -5,7 +5,7 @@ import torch
 
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training import parse_overrides
-from tests.scripts.finetune.inputs import FAMILIES, RECIPES
+from tests.scripts.finetuning.inputs import FAMILIES, RECIPES
 
 # Backbones of the published TNNs, in millions: projections, encoders, gated linear units and batch norms.
 PUBLISHED = {

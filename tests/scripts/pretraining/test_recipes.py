@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig
 
 from hf_seqmix.training import parse_overrides
-from tests.scripts.pretrain.inputs import QUIET, SCRIPTS, SHORT, command
+from tests.scripts.pretraining.inputs import QUIET, SCRIPTS, SHORT, command
 
 RECIPES = [*(SCRIPTS / "recipes").glob("*.yaml"), *(SCRIPTS / "recipes" / "python-2m").glob("*.yaml")]
 

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_seqmix.analysis.language_modeling import refuse_future
-from tests.scripts.pretrain.inputs import QUIET, SHORT, command, losses
+from tests.scripts.pretraining.inputs import QUIET, SHORT, command, losses
 
 
 def test_bf16_auto_is_settled_once_a_run(

@@ -16,7 +16,7 @@ from transformers import (
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.data import train_bpe
-from tests.scripts.finetune.inputs import LABELS, SCRIPT, TABLE, TEXTS
+from tests.scripts.finetuning.inputs import LABELS, SCRIPT, TABLE, TEXTS
 
 
 def test_validation_data_is_held_out_where_there_is_none(finetune):

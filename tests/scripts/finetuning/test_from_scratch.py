@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from tests.markers import needs_no_torchvision
-from tests.scripts.finetune.inputs import FAMILIES, LABELS, TEXTS, from_scratch, table
+from tests.scripts.finetuning.inputs import FAMILIES, LABELS, TEXTS, from_scratch, table
 
 
 def images(path, number, size=(9, 7)):

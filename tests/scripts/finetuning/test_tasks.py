@@ -12,7 +12,7 @@ from transformers import (
     AutoTokenizer,
 )
 
-from tests.scripts.finetune.inputs import LABELS, TABLE, TEXTS
+from tests.scripts.finetuning.inputs import LABELS, TABLE, TEXTS
 
 
 @pytest.mark.parametrize("model", ["causal", "masked", pytest.param("gpt2", marks=pytest.mark.slow), "bert"])

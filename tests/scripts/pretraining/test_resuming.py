@@ -13,7 +13,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from hf_seqmix.training import explain_write_error
-from tests.scripts.pretrain.inputs import SCRIPT, command, environment, losses
+from tests.scripts.pretraining.inputs import SCRIPT, command, environment, losses
 
 
 @pytest.mark.parametrize(

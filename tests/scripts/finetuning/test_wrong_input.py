@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from tests.scripts.finetune.inputs import LABELS, RECIPES, TABLE, TEXTS, table
+from tests.scripts.finetuning.inputs import LABELS, RECIPES, TABLE, TEXTS, table
 
 
 @pytest.mark.parametrize(
