@@ -12,7 +12,7 @@ from transformers.modeling_outputs import (
 
 from .._compat import can_return_tuple
 from .configuration import SeqMixConfig
-from .heads import SeqMixHead
+from .heads import SeqMixHead, check_labels
 from .pooling import ClassificationHead, number_of_labels, pool
 
 __all__ = [
@@ -35,10 +35,13 @@ class SeqMixClassifier(SeqMixHead):
     def _loss(
         self, logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None, **kwargs: Any
     ) -> Tensor:
+        check_labels(labels)
         problem = self.config.problem_type
-        if problem is None and (self.num_labels == 1 or labels.is_floating_point()):
+        several = labels.is_floating_point() or (labels.dtype == torch.bool and labels.shape == logits.shape)
+        if problem is None and (self.num_labels == 1 or several):
             problem = "regression" if self.num_labels == 1 else "multi_label_classification"
         if problem in ("regression", "multi_label_classification"):
+            labels = _fitting(labels, logits)
             dtype = torch.promote_types(logits.dtype, torch.float32)  # half precision would round the labels
             loss = self.loss_function(labels=labels.to(dtype), pooled_logits=logits.to(dtype), config=self.config)
             if num_items_in_batch is None:
@@ -86,6 +89,10 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
 
         Returns:
             `loss`, `logits` (batch, num_labels), `past_key_values`, `hidden_states`.
+
+        Raises:
+            TypeError: for labels that are no tensor.
+            ValueError: for labels that do not fit the logits or are no class.
         """
         segments = self.config.num_segments
         if segments > 1:
@@ -174,7 +181,8 @@ class SeqMixForTokenClassification(SeqMixHead):
             error over real tokens and labels, in float32 at least.
 
         Raises:
-            ValueError: for labels of a regression that do not fit the logits.
+            TypeError: for labels that are no tensor.
+            ValueError: for labels that do not fit the logits or are no class.
         """
         outputs = self.model(
             input_ids,
@@ -188,7 +196,7 @@ class SeqMixForTokenClassification(SeqMixHead):
         loss = None
         if labels is not None and self.config.problem_type == "regression":
             loss = self._with_auxiliary(_square_error)(
-                logits=logits, labels=labels, attention_mask=attention_mask, **kwargs
+                logits=logits, labels=_fitting(labels, logits), attention_mask=attention_mask, **kwargs
             )
         elif labels is not None:
             loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
@@ -242,7 +250,7 @@ class SeqMixForQuestionAnswering(SeqMixHead):
         loss = None
         if start_positions is not None and end_positions is not None:
             length = start_logits.shape[1]  # the library ignores this position, and takes those below 0 for 0
-            positions = [torch.where(p < 0, length, p) for p in (start_positions, end_positions)]
+            positions = [torch.where(p < 0, length, p.long()) for p in (start_positions, end_positions)]
             loss = self.loss_function(start_logits, end_logits, *positions, **kwargs)
             # A mean over nothing is no number.
             inside = [(p < length).any().to(loss.device) for p in positions]
@@ -260,6 +268,16 @@ IGNORED = -100
 """A label that counts in no loss, as in the library."""
 
 
+def _fitting(labels: Tensor, logits: Tensor) -> Tensor:
+    """Return labels in the shape of the logits, for one label a row or token without that dimension, too."""
+    check_labels(labels)
+    if labels.shape == logits.shape[:-1] and logits.shape[-1] == 1:
+        labels = labels.unsqueeze(-1)
+    if labels.shape != logits.shape:
+        raise ValueError(f"labels have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}.")
+    return labels
+
+
 def _square_error(
     *,
     logits: Tensor,
@@ -273,10 +291,6 @@ def _square_error(
     Labels of -100 count nowhere. The `Trainer` counts all other labels for `num_items_in_batch`, those of pads, too,
     so pads must have the label -100 there.
     """
-    if labels.shape == logits.shape[:-1] and logits.shape[-1] == 1:
-        labels = labels.unsqueeze(-1)
-    if labels.shape != logits.shape:
-        raise ValueError(f"labels have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}.")
     dtype, device = torch.promote_types(logits.dtype, torch.float32), logits.device
     labels = labels.to(device, dtype)
     counted = labels != IGNORED

@@ -21,24 +21,39 @@ library_loss = vars(PreTrainedModel)["loss_function"].fget
 
 
 def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callable[..., Tensor]:
-    """Return a loss that says which labels are allowed where torch says that an index is out of bounds.
+    """Return a loss that takes whole numbers of any dtype, and says which labels are allowed where torch refuses some.
 
     Labels on accelerators are not looked at: there torch ends the process.
 
     Args:
-        loss_function: takes `labels` or `shift_labels`, of any shape, by name; gives a loss, ().
+        loss_function: takes `labels` or `shift_labels`, of any shape, by name, as contiguous 64-bit integers where
+            they are no floats; gives a loss, ().
         num_classes: how many classes there are.
 
     Raises:
-        ValueError: by the function returned, for labels below 0, other than -100, or of `num_classes` and more.
+        TypeError: by the function returned, for labels that are no tensor.
+        ValueError: by the function returned, for labels below 0, other than -100, or of `num_classes` and more, and
+            for another number of labels than of predictions.
     """
 
     def compute(*args: Any, **kwargs: Any) -> Tensor:
+        given = {name: kwargs[name] for name in ("labels", "shift_labels") if kwargs.get(name) is not None}
+        for name, labels in given.items():
+            check_labels(labels, name)
+            kwargs[name] = labels if labels.is_floating_point() else labels.long().contiguous()
         try:
             return loss_function(*args, **kwargs)
-        except (IndexError, RuntimeError) as error:
-            labels = kwargs.get("labels") if kwargs.get("labels") is not None else kwargs.get("shift_labels")
-            if not isinstance(labels, Tensor) or labels.is_floating_point() or labels.device.type != "cpu":
+        except (IndexError, RuntimeError, ValueError) as error:
+            if not given:
+                raise
+            name, labels = next(iter(given.items()))
+            logits = kwargs.get("logits", kwargs.get("pooled_logits"))
+            if isinstance(logits, Tensor) and labels.numel() != logits.numel() // logits.shape[-1]:
+                raise ValueError(
+                    f"{name} have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}: give one "
+                    f"class id for each prediction, {tuple(logits.shape[:-1])}."
+                ) from error
+            if labels.is_floating_point() or labels.device.type != "cpu":
                 raise
             scored = labels[labels != IGNORED]
             if not len(scored) or (scored.min() >= 0 and scored.max() < num_classes):
@@ -49,6 +64,12 @@ def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callabl
             ) from error
 
     return compute
+
+
+def check_labels(labels: Any, name: str = "labels") -> None:
+    """Raise a TypeError, by the name that is given, unless labels are a tensor."""
+    if not isinstance(labels, Tensor):
+        raise TypeError(f"{name} is a {type(labels).__name__}; it must be a tensor: torch.tensor({name}).")
 
 
 class SeqMixHead(SeqMixPreTrainedModel):

@@ -45,6 +45,10 @@ class SeqMixForImageClassification(SeqMixClassifier):
 
         Returns:
             `loss`, `logits` (batch, num_labels), `hidden_states`, each (batch, patches, hidden_size).
+
+        Raises:
+            TypeError: for labels that are no tensor.
+            ValueError: for labels that do not fit the logits or are no class.
         """
         outputs = self.model(pixel_values=pixel_values, return_dict=True, **kwargs)
         logits = self.classifier(pool(outputs.last_hidden_state, None, self.config.classifier_pooling))

@@ -89,7 +89,15 @@ class MaskedBatchNorm(nn.Module):
         Args:
             hidden_states: (batch, length, channels).
             mask: (batch, length), True at real tokens; None when all are.
+
+        Raises:
+            ValueError: for hidden states of another shape.
         """
+        channels = len(self.weight)
+        if hidden_states.ndim != 3 or hidden_states.shape[-1] != channels:
+            raise ValueError(
+                f"hidden_states have shape {tuple(hidden_states.shape)}; they must be (batch, length, {channels})."
+            )
         x = hidden_states.to(torch.promote_types(hidden_states.dtype, torch.float32))
         mean, var = self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
         if self.training:

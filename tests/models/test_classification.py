@@ -84,6 +84,23 @@ def test_problem_types(labels, fields, loss):
     torch.testing.assert_close(out.loss, loss(out.logits, labels))
 
 
+@pytest.mark.parametrize(
+    ("num_labels", "problem", "shape"),
+    [
+        (3, "regression", (3,)),
+        (3, "regression", (2, 1)),
+        (1, "regression", (3,)),
+        (3, "multi_label_classification", (2,)),
+        (3, None, (2, 4)),
+    ],
+)
+def test_numbers_that_do_not_fit_are_refused(num_labels, problem, shape):
+    model = Classifier(config(num_labels=num_labels, problem_type=problem))
+    given = rf"labels have shape \({str(shape)[1:-1]}\), but the model returns \(2, {num_labels}\)"
+    with pytest.raises(ValueError, match=given):
+        model(torch.randint(VOCAB, (2, 5)), labels=torch.ones(shape))
+
+
 def test_pairs_of_documents():
     model = perturb(Classifier(config(num_segments=2, num_labels=2))).double().eval()
     ids = torch.randint(VOCAB, (3, 2, 7))

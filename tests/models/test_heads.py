@@ -161,6 +161,47 @@ def test_labels_that_are_no_class_are_named(kind, label):
         model(torch.zeros(2, 3, dtype=torch.long), labels=labels, **more)
 
 
+KINDS_OF_LABELS = {
+    "int32": torch.Tensor.int,
+    "uint8": torch.Tensor.byte,
+    "bool": torch.Tensor.bool,
+    "strided": lambda labels: torch.stack([labels, labels], dim=-1)[..., 0],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_LABELS)
+@pytest.mark.parametrize("head", ["causal", "masked", "single label", "token"])
+def test_labels_of_other_integers(head, kind):
+    model_class, fields = HEADS[head]
+    model = model_class(config(**{"num_labels": 2, **fields})).eval()
+    ids = torch.randint(VOCAB, (2, 7))
+    labels = torch.randint(2, (2,) if head == "single label" else (2, 7))
+    assert torch.equal(model(ids, labels=KINDS_OF_LABELS[kind](labels)).loss, model(ids, labels=labels).loss)
+
+
+def test_positions_of_other_integers():
+    model = TNNForQuestionAnswering(config()).eval()
+    ids, at = torch.randint(VOCAB, (2, 7)), torch.tensor([1, 3])
+    expected = model(ids, start_positions=at, end_positions=at).loss
+    assert torch.equal(model(ids, start_positions=at.int(), end_positions=at.byte()).loss, expected)
+
+
+@pytest.mark.parametrize("head", ["causal", "masked", "single label", "token", "regression"])
+def test_labels_that_are_no_tensor(head):
+    model_class, fields = HEADS[head]
+    with pytest.raises(TypeError, match="labels is a list; it must be a tensor"):
+        model_class(config(**fields))(torch.randint(VOCAB, (2, 7)), labels=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("head", "shape"), [("causal", (2, 5)), ("masked", (2, 6)), ("single label", (2, 3)), ("token", (2, 7, 2))]
+)
+def test_labels_of_another_shape(head, shape):
+    model_class, fields = HEADS[head]
+    with pytest.raises(ValueError, match=rf"labels have shape \({str(shape)[1:-1]}\), but the model returns \(2, "):
+        model_class(config(**fields))(torch.randint(VOCAB, (2, 7)), labels=torch.ones(shape, dtype=torch.long))
+
+
 def test_problem_types_are_checked():
     with pytest.raises(ValueError, match="problem_type is 'foo'; it must be one of"):
         TNNConfig(problem_type="foo")

@@ -69,6 +69,13 @@ def test_batch_norm_equals_torch():
     torch.testing.assert_close(ours(x), theirs(x.transpose(1, 2)).transpose(1, 2))
 
 
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 4), (2, 1, 5, 3)])
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_norm_refuses_other_shapes(shape, training):
+    with pytest.raises(ValueError, match=r"have shape \(.*\); they must be \(batch, length, 3\)"):
+        MaskedBatchNorm(3).train(training)(torch.randn(shape))
+
+
 def test_layer_norm_with_weights_of_another_dtype():
     x = torch.randn(2, 3, 8)
     norm = SeqMixLayerNorm(8).to(torch.bfloat16)
