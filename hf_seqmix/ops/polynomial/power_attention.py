@@ -92,11 +92,17 @@ def power_attention(
         (batch, length, heads, values) in float32 (float64).
 
     Raises:
-        ValueError: for an unknown form, shapes that do not fit, a power out of range, a denominator of an odd power,
-            and gates of bidirectional sums.
+        ValueError: for an unknown form, shapes that do not fit, a power out of range, a chunk below 1, a denominator
+            of an odd power, gates of bidirectional sums, and, on a CPU, gates above 1.
     """
-    _check(q, k, v, log_gates, power, denominator, causal, form)
+    _check(q, k, v, log_gates, power, denominator, causal, form, chunk)
     route, dtype = dispatch(q, k, v)
+    if route == "eager" and log_gates is not None and log_gates.device.type == "cpu" and log_gates.numel():
+        largest = float(log_gates.detach().max())
+        if largest > 0:
+            raise ValueError(
+                f"log_gates are up to {largest:g}; they are logarithms of gates, at most 0: take gate.log()."
+            )
     flags = _flags(real, k, dtype)
     with without_autocast(q.device.type):
         query = (cast(q, dtype) * q.shape[-1] ** -0.5).transpose(1, 2)
@@ -250,9 +256,12 @@ def _check(
     denominator: bool,
     causal: bool,
     form: str,
+    chunk: int | None,
 ) -> None:
     if form not in POWER_FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, POWER_FORMS))}.")
+    if chunk is not None and chunk < 1:
+        raise ValueError(f"chunk is {chunk}; it must be at least 1, or None for the default.")
     fits = q.ndim == k.ndim == v.ndim == 4 and k.shape[:3] == v.shape[:3] and q.shape[2:] == k.shape[2:]
     if not fits or q.shape[0] != k.shape[0] or (log_gates is not None and log_gates.shape != k.shape[:3]):
         given = "none" if log_gates is None else tuple(log_gates.shape)
@@ -261,6 +270,8 @@ def _check(
             f"length, heads) of the keys; got {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)} and {given}."
         )
     check_real(q=q, k=k, v=v)
+    if q.shape[-1] == 0:
+        raise ValueError(f"q and k have the width 0, {tuple(q.shape)}: give at least one channel a head.")
     if not torch.compiler.is_compiling() and k.shape[1] < q.shape[1]:
         raise ValueError(f"there are {q.shape[1]} queries but {k.shape[1]} keys: each query needs one beside it.")
     if not 1 <= power <= LARGEST_POWER:

@@ -9,7 +9,7 @@ from torch import Tensor
 from ..common.dispatch import cast, dispatch
 from .linear_attention import multiplies_halves
 from .running_mean import running_product
-from .stages import attend, outer_sum, running_sum
+from .stages import FORMS, attend, outer_sum, running_sum
 
 __all__ = [
     "DEGREE_FORMS",
@@ -83,11 +83,29 @@ def polynomial_product(
         `Product`: `y` (batch, length, heads, width) in float32 (float64), and `rows`, what each stage adds up.
 
     Raises:
-        ValueError: for fewer than two factors, an unknown form of the degree, "soft" without four factors and weights,
-            and shapes that do not fit.
+        ValueError: for fewer than two factors, an unknown form of the degree or of attention, "soft" without four
+            factors and three weights, and shapes that do not fit.
     """
+    _check(factors, form, weights, held is not None)
     stages = _Stages(factors, real, causal, form, sums, recent, held)
     return Product(compose(stages, factors, degree_form, weights), stages.rows)
+
+
+def _check(factors: Sequence[Tensor], form: str, weights: Tensor | None, with_held: bool) -> None:
+    if form not in FORMS:
+        raise ValueError(f"form is {form!r}; it must be one of {', '.join(map(repr, FORMS))}.")
+    if len(factors) < 2:
+        raise ValueError(f"there are {len(factors)} factors: give two or more.")
+    if weights is not None and weights.shape != (3,):
+        raise ValueError(f"weights have shape {tuple(weights.shape)}; they must be (3,), of the degrees 2, 3 and 4.")
+    # Of factors that are read from `held` only the dtype counts.
+    if not with_held and not torch.compiler.is_compiling():
+        first = factors[0].shape
+        if len(first) != 4 or any(factor.shape != first for factor in factors):
+            shapes = ", ".join(str(tuple(factor.shape)) for factor in factors)
+            raise ValueError(
+                f"factors have the shapes {shapes}; all must be (batch, length, heads, width), and equal."
+            )
 
 
 def compose(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..common.backend import kernel_module
 from ..common.crossovers import implementation
-from ..common.dispatch import ORDINARY, dispatch
+from ..common.dispatch import ORDINARY, check_real, dispatch
 from ..common.invariance import is_batch_invariant
 from ..short_convolution.product import short_conv
 from ..toeplitz.product import toeplitz_matmul, toeplitz_matrix
@@ -41,18 +41,12 @@ def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
         (batch, channels, length) in the dtype of `x`, channels contiguous.
 
     Raises:
-        ValueError: for shapes that do not fit, or more points than the grid covers tokens.
+        ValueError: for shapes, dtypes or devices that do not fit, or more points than the grid covers tokens.
     """
+    _check(x, kernel, grid)
     length = x.shape[-1]
-    grid.check()
     if x.numel() == 0:
         return x.clone() + kernel.sum().to(x.dtype) * 0
-    if kernel.shape != (x.shape[1], 2 * grid.points(length) - 1):
-        raise ValueError(
-            f"kernel has shape {tuple(kernel.shape)}, but {length} tokens meet {grid.points(length)} inducing points: "
-            f"({x.shape[1]}, {2 * grid.points(length) - 1}) is needed, lags from -{grid.points(length) - 1} to "
-            f"{grid.points(length) - 1} spacings."
-        )
     route, _ = dispatch(x)
     collected = interpolate_adjoint(x, grid, route)
     if route in ORDINARY:
@@ -65,6 +59,9 @@ def ski_matmul(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
 
 def ski_matmul_dense(x: Tensor, kernel: Tensor, grid: InducingGrid) -> Tensor:
     """Compute `ski_matmul` from dense W and A: the definition. Takes and returns what `ski_matmul` does."""
+    _check(x, kernel, grid)
+    if x.numel() == 0:
+        return x.clone() + kernel.sum().to(x.dtype) * 0
     matrix = interpolation_matrix(x.shape[-1], grid, x.dtype).to(x.device)
     inducing = toeplitz_matrix(kernel.to(x.dtype), matrix.shape[1], causal=False)
     return torch.einsum("ip,cpq,jq,bcj->bci", matrix, inducing, matrix, x)
@@ -112,3 +109,22 @@ def _fit(x: Tensor, taps: Tensor, kernel: Tensor, grid: InducingGrid) -> bool:
     if x.ndim != 3 or taps.ndim != 2 or taps.shape[0] != x.shape[1] or taps.shape[1] % 2 == 0 or x.numel() == 0:
         return False
     return kernel.shape == (x.shape[1], 2 * grid.points(x.shape[-1]) - 1)
+
+
+def _check(x: Tensor, kernel: Tensor, grid: InducingGrid) -> None:
+    grid.check()
+    if x.ndim != 3 or kernel.ndim != 2 or kernel.shape[0] != x.shape[1]:
+        raise ValueError(
+            "expected x of shape (batch, channels, length) and kernel of shape (channels, 2 points - 1), got "
+            f"{tuple(x.shape)} and {tuple(kernel.shape)}."
+        )
+    length = x.shape[-1]
+    if x.numel() > 0 and kernel.shape[1] != 2 * grid.points(length) - 1:
+        raise ValueError(
+            f"kernel has shape {tuple(kernel.shape)}, but {length} tokens meet {grid.points(length)} inducing points: "
+            f"({x.shape[1]}, {2 * grid.points(length) - 1}) is needed, lags from -{grid.points(length) - 1} to "
+            f"{grid.points(length) - 1} spacings."
+        )
+    check_real(x=x, kernel=kernel)
+    if x.device != kernel.device:
+        raise ValueError(f"x is on {x.device} but kernel on {kernel.device}: move them to one device.")

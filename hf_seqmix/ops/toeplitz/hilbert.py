@@ -8,7 +8,7 @@ import math
 import torch
 from torch import Tensor
 
-from ..common.dispatch import dispatch
+from ..common.dispatch import cast, compute_dtype, dispatch
 from ..common.fft import impulse_response
 from ..common.trigonometry import cosines
 
@@ -24,24 +24,25 @@ def causal_taps(response: Tensor) -> Tensor:
     doubles k[M], too, which leaves Re K different from R and changes no output for at most M inputs.
 
     Args:
-        response: (channels, M + 1), real, at omega_q = pi q / M.
+        response: (channels, M + 1), real, at omega_q = pi q / M. Computed in float32 (float64 for float64).
 
     Returns:
-        (channels, M + 1), lags 0 to M.
+        (channels, M + 1), lags 0 to M, in the dtype of `response`.
 
     Raises:
-        ValueError: for a response that is complex or has fewer than two frequencies.
+        ValueError: for a response that is complex or integer, or has no channels or fewer than two frequencies.
     """
     last = _last_lag(response)
     if response.is_complex():
         raise ValueError("the response of a causal kernel is given by its real part, got a complex tensor.")
+    given, response = response.dtype, cast(response, compute_dtype(response.dtype))
     if dispatch(response)[0] == "real":
         taps = _even_part(response)
     else:
         taps = impulse_response(response, 2 * last)[..., : last + 1]
     lags = torch.arange(last + 1, device=response.device)
     # The mirror image of c folds onto the lags that have one.
-    return taps * torch.where((lags == 0) | (lags == last), 1, 2).to(taps.dtype)
+    return cast(taps * torch.where((lags == 0) | (lags == last), 1, 2).to(taps.dtype), given)
 
 
 def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
@@ -53,29 +54,40 @@ def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
 
     Args:
         response: (channels, M + 1), complex, or real for an even kernel; its imaginary part at 0 and pi has no effect.
+            Computed in float32 (float64 for float64).
         imaginary: (channels, M + 1), its imaginary part, where `response` is the real part alone.
 
     Returns:
-        (channels, 2M + 1), lags -M to M.
+        (channels, 2M + 1), lags -M to M, in the dtype of the real part.
 
     Raises:
-        ValueError: for a response with fewer than two frequencies.
+        ValueError: for a response that is integer, or has no channels or fewer than two frequencies; for an imaginary
+            part of another shape, or beside a complex response.
     """
     last = _last_lag(response)
-    if dispatch(response)[0] == "real":
-        return _two_sided_bycosines(response, imaginary)
+    if response.is_complex():
+        if imaginary is not None:
+            raise ValueError("response is complex, but imaginary is given, too: leave imaginary out.")
+        response, imaginary = response.real, response.imag
+    given, dtype = response.dtype, compute_dtype(response.dtype)
+    response = cast(response, dtype)
     if imaginary is not None:
-        response = torch.complex(response, imaginary)
-    taps = impulse_response(response, 2 * last)
+        if imaginary.shape != response.shape or not imaginary.is_floating_point():
+            raise ValueError(
+                f"imaginary has shape {tuple(imaginary.shape)} and {imaginary.dtype}; it must be real, of the shape "
+                f"of response, {tuple(response.shape)}."
+            )
+        imaginary = cast(imaginary, dtype)
+    if dispatch(response)[0] == "real":
+        return cast(_two_sided_bycosines(response, imaginary), given)
+    taps = impulse_response(response if imaginary is None else torch.complex(response, imaginary), 2 * last)
     edge = taps[..., last : last + 1] / 2
-    return torch.cat([edge, taps[..., last + 1 :], taps[..., :last], edge], dim=-1)
+    return cast(torch.cat([edge, taps[..., last + 1 :], taps[..., :last], edge], dim=-1), given)
 
 
 def _two_sided_bycosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
     """Compute `two_sided_taps` without complex numbers, O(M^2)."""
     last = response.shape[-1] - 1
-    if response.is_complex():
-        response, imaginary = response.real, response.imag
     even = _even_part(response)
     odd = torch.zeros_like(even) if imaginary is None else _odd_part(imaginary)
     past, future = even - odd, even + odd  # c[t] and c[-t]
@@ -127,6 +139,12 @@ def hilbert_transform_dense(response: Tensor) -> Tensor:
 
 
 def _last_lag(response: Tensor) -> int:
+    if not (response.is_floating_point() or response.is_complex()):
+        raise ValueError(f"a response must be of floating point, got {response.dtype}.")
+    if response.ndim < 2 or response.shape[0] == 0:
+        raise ValueError(
+            f"the response has shape {tuple(response.shape)}; it must be (channels, M + 1) with at least one channel."
+        )
     if response.shape[-1] < 2:
         raise ValueError(
             f"a response needs the frequencies 0 and pi at least, got {response.shape[-1]} of them: the grid of "

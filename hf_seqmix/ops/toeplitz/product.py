@@ -74,13 +74,22 @@ def toeplitz_matrix(kernel: Tensor, length: int, causal: bool = True) -> Tensor:
     """Build the dense matrices T[c, i, j] = k[c, i - j].
 
     Args:
-        kernel: (channels, length) when `causal`, else (channels, 2 length - 1).
+        kernel: (channels, length) or more taps when `causal`, else (channels, 2 length - 1).
         length: number of rows and columns.
         causal: whether entries above the diagonal are zero.
 
     Returns:
         (channels, length, length).
+
+    Raises:
+        ValueError: for a kernel of another shape.
     """
+    if kernel.ndim != 2 or (kernel.shape[1] < length if causal else kernel.shape[1] != max(2 * length - 1, 0)):
+        taps = f"length taps or more, {length}" if causal else f"2 length - 1 taps, {2 * length - 1}"
+        raise ValueError(
+            f"kernel has shape {tuple(kernel.shape)}; a {'causal' if causal else 'bidirectional'} matrix of length "
+            f"{length} needs (channels, taps) with {taps}."
+        )
     positions = torch.arange(length, device=kernel.device)
     lags = positions[:, None] - positions[None, :]  # (length, length)
     if causal:
@@ -113,7 +122,7 @@ def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = Non
         (batch, 1, channels) in the dtype of `history`.
 
     Raises:
-        ValueError: for shapes that do not fit.
+        ValueError: for shapes that do not fit, and, on a CPU, a position outside the history.
     """
     length = history.shape[1]
     if not torch.compiler.is_compiling() and (kernel.shape[0] != history.shape[2] or kernel.shape[1] < length):
@@ -124,6 +133,8 @@ def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = Non
     if position is None:
         taps = kernel[:, :length].flip(-1)  # (channels, length)
     else:
+        if not torch.compiler.is_compiling() and position.device.type == "cpu" and not 0 <= int(position) < length:
+            raise ValueError(f"position is {int(position)}; the history has positions 0 to {length - 1}.")
         lags = position - torch.arange(length, device=history.device)
         taps = kernel[:, lags.clamp(min=0)] * (lags >= 0)
     # A history in which the tokens of a channel lie side by side is read once, and nothing of it is copied.

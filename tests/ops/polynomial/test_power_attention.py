@@ -304,6 +304,9 @@ def test_what_does_not_fit_is_refused():
         ((q, k, v), {"power": 0}, "power is 0; it must be from 1 to 16"),
         ((q, k, v), {"power": 3, "denominator": True}, "denominator is True, but power is 3"),
         ((q, k, v, gates), {"causal": False}, "log_gates are given, but causal is False"),
+        ((q, k, v, gates.exp()), {}, r"log_gates are up to .*; they are logarithms .* at most 0: take gate.log\(\)"),
+        ((q, k, v), {"chunk": 0}, "chunk is 0; it must be at least 1"),
+        ((q[..., :0], k[..., :0], v), {}, r"q and k have the width 0, \(2, 5, .*, 0\)"),
     ):
         with pytest.raises(ValueError, match=message):
             power_attention(*arguments, **fields)

@@ -166,3 +166,20 @@ def test_degree_three_is_even_in_every_token_but_its_own():
     y, other = (polynomial_product([z @ w for w in weights]).y for z in (x, flipped))
     assert_close(other[:, 3:], y[:, 3:])
     assert_close(other[:, 2], -y[:, 2])
+
+
+@pytest.mark.parametrize("degree", [2, 3, 4])
+def test_what_does_not_fit_is_refused(degree):
+    factors = make(degree, 5)
+    swapped = [*factors[:-1], factors[-1].transpose(2, 3)]
+    flat = [factor.flatten(2) for factor in factors]
+    for given, fields, message in (
+        (swapped, {}, r"factors have the shapes \(2, 5, 3, 4\), .*\(2, 5, 4, 3\); all must be"),
+        (flat, {}, r"must be \(batch, length, heads, width\)"),
+        (factors[:1], {}, "there are 1 factors: give two or more"),
+        ([], {}, "there are 0 factors: give two or more"),
+        (factors, {"form": "fast"}, "form is 'fast'; it must be one of 'chunked'"),
+        (factors, {"weights": torch.ones(4)}, r"weights have shape \(4,\); they must be \(3,\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            polynomial_product(given, **fields)

@@ -5,7 +5,7 @@ import torch
 
 from hf_seqmix.ops.short_convolution.product import short_conv_dense
 from hf_seqmix.ops.ski.interpolation import InducingGrid
-from hf_seqmix.ops.ski.product import ski_matmul_dense, sparse_low_rank_matmul
+from hf_seqmix.ops.ski.product import ski_matmul, ski_matmul_dense, sparse_low_rank_matmul
 from tests.tolerances import assert_close
 from tests.transforms import check_transforms
 
@@ -95,3 +95,19 @@ def test_wrong_shapes_are_refused() -> None:
     for points in (1, swapped.points(x.shape[-1])):
         with pytest.raises(ValueError, match=r"256 points for 8 tokens.*swapped"):
             sparse_low_rank_matmul(x, taps, torch.ones(3, 2 * points - 1), swapped)
+
+
+@pytest.mark.parametrize("product", [ski_matmul, ski_matmul_dense])
+def test_the_low_rank_part_refuses_what_does_not_fit(product) -> None:
+    x, _, kernel, grid = inputs(SIZES[1], torch.float32)
+    for wrong, message in (
+        ((x.int(), kernel), "real floating-point tensors, got torch.int32"),
+        ((x, kernel.int()), "real floating-point tensors, got .*torch.int32"),
+        ((x[0], kernel), r"expected x of shape \(batch, channels, length\)"),
+        ((x, kernel[0]), r"kernel of shape \(channels, 2 points - 1\)"),
+        ((x[..., :0], kernel[:1]), r"got \(2, 3, 0\) and \(1, "),
+        ((x, kernel[:, 1:]), "inducing points"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            product(*wrong, grid)
+    assert product(x[..., :0], kernel, grid).shape == (2, 3, 0)

@@ -112,3 +112,23 @@ def test_bad_responses_are_refused():
         causal_taps(torch.randn(2, 1))
     with pytest.raises(ValueError, match="by its real part, got a complex"):
         causal_taps(torch.randn(2, 4, dtype=torch.complex64))
+    for wrong, message in (
+        (torch.ones(2, 4, dtype=torch.long), "of floating point, got torch.int64"),
+        (torch.ones(0, 4), "at least one channel"),
+        (torch.ones(4), r"must be \(channels, M \+ 1\)"),
+    ):
+        for taps in (causal_taps, two_sided_taps):
+            with pytest.raises(ValueError, match=message):
+                taps(wrong)
+    with pytest.raises(ValueError, match="response is complex, but imaginary is given"):
+        two_sided_taps(torch.randn(2, 4, dtype=torch.complex64), torch.randn(2, 4))
+    with pytest.raises(ValueError, match=r"imaginary has shape \(1, 4\) .* of the shape of response, \(2, 4\)"):
+        two_sided_taps(torch.randn(2, 4), torch.randn(1, 4))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype):
+    response, imaginary = torch.randn(2, 3, 9).to(dtype)
+    assert torch.equal(causal_taps(response), causal_taps(response.float()).to(dtype))
+    expected = two_sided_taps(response.float(), imaginary.float()).to(dtype)
+    assert torch.equal(two_sided_taps(response, imaginary), expected)

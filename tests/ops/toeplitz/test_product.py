@@ -227,3 +227,32 @@ def test_step_equals_the_last_output(length):
     longer = torch.nn.functional.pad(x, (0, 3)).transpose(1, 2)
     step = toeplitz_step(longer, more_taps, torch.tensor([length - 1]))
     assert_close(step[:, 0], expected[..., -1])
+
+
+@pytest.mark.parametrize(
+    ("shape", "causal", "message"),
+    [
+        (
+            (2, 9),
+            False,
+            r"shape \(2, 9\); a bidirectional matrix of length 4 needs .* 2 length - 1 taps, 7",
+        ),
+        ((2, 4), False, "2 length - 1 taps, 7"),
+        ((2, 3), True, "a causal matrix of length 4 needs .* length taps or more, 4"),
+        ((4,), True, r"\(channels, taps\)"),
+    ],
+)
+def test_a_matrix_of_another_length_is_refused(shape, causal, message):
+    with pytest.raises(ValueError, match=message):
+        toeplitz_matrix(torch.zeros(shape), 4, causal)
+
+
+def test_a_matrix_may_have_fewer_rows_than_taps():
+    assert toeplitz_matrix(torch.tensor([[1.0, 2.0, 3.0]]), 2)[0].tolist() == [[1, 0], [2, 1]]
+    assert toeplitz_matrix(torch.zeros(2, 0), 0, causal=False).shape == (2, 0, 0)
+
+
+@pytest.mark.parametrize("position", [-1, 5])
+def test_a_step_outside_the_history_is_refused(position):
+    with pytest.raises(ValueError, match=f"position is {position}; the history has positions 0 to 4"):
+        toeplitz_step(torch.zeros(2, 5, 3), torch.zeros(3, 9), torch.tensor([position]))
