@@ -122,9 +122,24 @@ def layout_of_call(
         past_key_values: cache of the library, or None.
         layer_idx: which layer of the cache is the mixer's.
         **kwargs: boundaries of packed sequences, see `token_layout`.
+
+    Raises:
+        TypeError: for a mask that is no tensor.
+        ValueError: for hidden states of other than three dimensions, and masks by another name.
     """
     if isinstance(attention_mask, TokenLayout):
         return attention_mask
+    if hidden_states.ndim != 3:
+        raise ValueError(
+            f"hidden_states have shape {tuple(hidden_states.shape)}; they must be (batch, length, hidden_size)."
+        )
+    if attention_mask is not None and not isinstance(attention_mask, Tensor):
+        raise TypeError(
+            f"attention_mask is a {type(attention_mask).__name__}; it must be a tensor: torch.tensor(attention_mask)."
+        )
+    for name in ("mask", "key_padding_mask", "attn_mask"):
+        if kwargs.get(name) is not None:
+            raise ValueError(f"{name} was given, which is not read: give attention_mask, 1 at real tokens, 0 at pads.")
     batch, length = hidden_states.shape[:2]
     past, has_cache = past_length(past_key_values, layer_idx), past_key_values is not None
     return token_layout(attention_mask, batch, length, past_length=past, has_cache=has_cache, **kwargs)

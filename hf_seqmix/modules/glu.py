@@ -5,9 +5,20 @@ from transformers.activations import ACT2FN
 
 from ..ops.common.gating import silu_gate
 
-__all__ = ["GatedLinearUnit", "activate_and_gate"]
+__all__ = ["GatedLinearUnit", "activate_and_gate", "named_activation"]
 
 _SILU = (nn.SiLU, type(ACT2FN["silu"]))
+
+
+def named_activation(name: str) -> nn.Module:
+    """Return the activation that the library knows by a name.
+
+    Raises:
+        ValueError: for an unknown name.
+    """
+    if name not in ACT2FN:
+        raise ValueError(f"activation is {name!r}; it must be one of {', '.join(map(repr, ACT2FN))}.")
+    return ACT2FN[name]
 
 
 def activate_and_gate(activation: nn.Module, gate: Tensor, values: Tensor) -> Tensor:
@@ -26,6 +37,9 @@ class GatedLinearUnit(nn.Module):
         hidden_size: channels in and out.
         intermediate_size: width of the gate.
         activation: name of the activation of the gate.
+
+    Raises:
+        ValueError: for an unknown activation.
     """
 
     def __init__(self, hidden_size: int, intermediate_size: int, activation: str = "silu") -> None:
@@ -33,7 +47,7 @@ class GatedLinearUnit(nn.Module):
         self.gate_proj = nn.Linear(hidden_size, intermediate_size)
         self.up_proj = nn.Linear(hidden_size, intermediate_size)
         self.down_proj = nn.Linear(intermediate_size, hidden_size)
-        self.activation = ACT2FN[activation]
+        self.activation = named_activation(activation)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Map (batch, length, hidden_size) to the same shape, each position alone."""

@@ -8,6 +8,7 @@ from transformers import DynamicCache
 from hf_seqmix import FDTNNMixer, GatedLinearUnit, SKITNNMixer, SoftmaxAttention, TNNMixer
 from hf_seqmix.models.hybrid.attention import rotate
 from hf_seqmix.models.mixers import QueryKey
+from hf_seqmix.models.toeplitz.gated_unit import GatedToeplitzUnit
 from hf_seqmix.ops import toeplitz_matmul_dense
 from tests.tolerances import assert_close
 
@@ -100,6 +101,29 @@ def test_packed_rows_fill_no_cache():
             past_key_values=DynamicCache(),
             position_ids=torch.tensor([[0, 0, 1]]),
         )
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_call_that_does_not_fit_is_refused(name):
+    mixer, x = make(name), torch.randn(2, 6, 16, dtype=torch.float64)
+    for wrong in (x[0], x[None]):
+        with pytest.raises(
+            ValueError, match=r"hidden_states have shape .*; they must be \(batch, length, hidden_size\)"
+        ):
+            mixer(wrong)
+    mask = torch.ones(2, 6)
+    for wrong in (mask.tolist(), mask.numpy()):
+        with pytest.raises(TypeError, match=r"attention_mask is a (list|ndarray); it must be a tensor"):
+            mixer(x, attention_mask=wrong)
+    for other in ("mask", "key_padding_mask", "attn_mask"):
+        with pytest.raises(ValueError, match=f"^{other} was given, which is not read: give attention_mask"):
+            mixer(x, **{other: mask})
+
+
+def test_unknown_activations():
+    for build in (lambda: GatedLinearUnit(8, 12, "swiglu"), lambda: GatedToeplitzUnit(8, 8, nn.Identity(), "swiglu")):
+        with pytest.raises(ValueError, match=r"activation is 'swiglu'; it must be one of .*'silu'"):
+            build()
 
 
 def test_heads_must_divide_the_channels():

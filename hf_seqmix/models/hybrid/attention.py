@@ -120,7 +120,7 @@ class SoftmaxAttention(WeighingMixer):
         Raises:
             ValueError: for a cache given to bidirectional attention, or together with packed sequences.
         """
-        batch, length, _ = hidden_states.shape
+        batch, length = hidden_states.shape[:2]
         past = past_length(past_key_values, self.layer_idx)
         if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:
             bias, layout = attention_mask, TokenLayout()

@@ -92,7 +92,7 @@ class IPAMixer(WeighingMixer, IPAColumn):
             ValueError: for a cache given to a bidirectional mixer, and for packed sequences together with a cache.
         """
         layer_idx = self.layer_idx if layer_idx is None else layer_idx
-        batch, length, _ = hidden_states.shape
+        batch, length = hidden_states.shape[:2]
         past = past_length(past_key_values, layer_idx)
         visible = None
         if isinstance(attention_mask, Tensor) and attention_mask.ndim == 4:

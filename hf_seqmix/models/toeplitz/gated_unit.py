@@ -3,9 +3,8 @@
 from typing import Any
 
 from torch import Tensor, nn
-from transformers.activations import ACT2FN
 
-from ...modules.glu import activate_and_gate
+from ...modules.glu import activate_and_gate, named_activation
 from ...ops.layout import TokenLayout
 from ..mixers import layout_of_call
 
@@ -25,6 +24,9 @@ class GatedToeplitzUnit(nn.Module):
         activation: name of the activation of both branches; models pass the `hidden_act` of their configuration, which
             their feed-forwards have, too.
         layer_idx: which layer of a cache is this mixer's.
+
+    Raises:
+        ValueError: for an unknown activation.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class GatedToeplitzUnit(nn.Module):
         self.v_proj = nn.Linear(hidden_size, mixer_size)
         self.o_proj = nn.Linear(mixer_size, hidden_size)
         self.operator = operator
-        self.activation = ACT2FN[activation]
+        self.activation = named_activation(activation)
 
     def forward(
         self,
