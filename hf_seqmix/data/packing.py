@@ -51,7 +51,7 @@ def pack_for_training(
         Rows of `input_ids`, and `labels` and `position_ids` as asked for, each of `block_size` integers.
 
     Raises:
-        ValueError: the block size is below 2, or the documents do not fill one block.
+        ValueError: the block size is below 2, a text is no string, or the documents do not fill one block.
     """
     tokens = _tokenize(documents, tokenizer, with_bytes=False, num_proc=num_proc)
     pack = of_this_version(
@@ -127,7 +127,15 @@ def _tokenize(documents: Rows, tokenizer: PreTrainedTokenizerBase, *, with_bytes
     encode = of_this_version(_encode, tokenizer=tokenizer, separator=_separator(tokenizer), with_bytes=with_bytes)
     # A stream may not know its columns, so they are named, here and in `_map_blocks`.
     texts = documents.select_columns(["text"])
-    return texts.map(encode, batched=True, batch_size=100, input_columns="text", remove_columns=["text"], **options)
+    return texts.map(
+        encode,
+        batched=True,
+        batch_size=100,
+        with_indices=True,
+        input_columns="text",
+        remove_columns=["text"],
+        **options,
+    )
 
 
 def _separator(tokenizer: PreTrainedTokenizerBase) -> int | None:
@@ -135,14 +143,23 @@ def _separator(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return next((token for token in candidates if token is not None), None)
 
 
-def _encode(texts: list[str], tokenizer: PreTrainedTokenizerBase, separator: int | None, with_bytes: bool) -> Batch:
+def _encode(
+    texts: list[str],
+    rows: list[int],
+    tokenizer: PreTrainedTokenizerBase,
+    separator: int | None,
+    with_bytes: bool,
+) -> Batch:
     """Return the token ids of each text, the separator first, and how many bytes each token stands for."""
+    for text, row in zip(texts, rows, strict=True):
+        if not isinstance(text, str):
+            raise ValueError(f"text of row {row} is {text!r}; it must be a string: filter such rows out first.")
     prefix = [] if separator is None else [separator]
     if reads_bytes(tokenizer):
-        rows = [byte_ids(text) for text in texts]
-        batch: Batch = {"input_ids": [prefix + ids for ids in rows]}
+        encoded_bytes = [byte_ids(text) for text in texts]
+        batch: Batch = {"input_ids": [prefix + ids for ids in encoded_bytes]}
         if with_bytes:
-            batch["num_bytes"] = [[0] * len(prefix) + [1] * len(ids) for ids in rows]
+            batch["num_bytes"] = [[0] * len(prefix) + [1] * len(ids) for ids in encoded_bytes]
         return batch
     with_offsets = with_bytes and tokenizer.is_fast
     encoded = tokenizer(

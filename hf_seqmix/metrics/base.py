@@ -48,17 +48,22 @@ class BaseMetric(evaluate.Metric):
     """A metric that is described by its docstring.
 
     Attributes:
+        configurations: names of configurations beside the default.
         columns: name of an input with an entry for each example -> "number", "numbers", "text" or "texts".
         citation: BibTeX of the source.
         url: of the documentation of the source.
     """
 
+    configurations: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[dict[str, str]] = {"predictions": "number", "references": "number"}
     citation: ClassVar[str] = ""
     url: ClassVar[str] = ""
 
     def _info(self) -> evaluate.MetricInfo:
         description, _, inputs = (inspect.getdoc(type(self)) or "").partition("\nArgs:\n")
+        known = ("default", *self.configurations)
+        if self.config_name not in known:
+            raise ValueError(f"config_name is {self.config_name!r}; it must be one of {', '.join(map(repr, known))}.")
         kinds = dict(self.columns)
         if self.config_name == "multilabel":
             kinds = {name: f"{kind}s" for name, kind in kinds.items()}

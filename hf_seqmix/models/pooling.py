@@ -26,8 +26,13 @@ def pool(hidden_states: Tensor, attention_mask: Tensor | None, pooling: str | No
 
     Returns:
         (batch, hidden_size).
+
+    Raises:
+        ValueError: for rows of length 0.
     """
     batch, length, _ = hidden_states.shape
+    if not torch.compiler.is_compiling() and length == 0:
+        raise ValueError("rows have length 0, and nothing to pool: give at least one token a row.")
     # Sums over long sequences overflow float16, and counts above 256 are not exact in bfloat16.
     dtype = torch.promote_types(hidden_states.dtype, torch.float32)
     if attention_mask is None:

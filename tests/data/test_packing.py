@@ -191,3 +191,10 @@ def test_caches_end_with_the_version(tmp_path, monkeypatch):
     assert num_bytes("1") == 9
     monkeypatch.setattr("hf_seqmix.data.packing.token_bytes", lambda text, count, offsets: np.ones(count, int) * 100)
     assert num_bytes("1") == 9 and num_bytes("2") == 900
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("pack", [pack_for_training, pack_for_evaluation])
+def test_a_text_that_is_missing_is_named(byte, pack, streaming: bool) -> None:
+    with pytest.raises(ValueError, match="text of row 103 is None; it must be a string"):
+        list(pack(documents(["abc"] * 103 + [None], streaming=streaming), byte, 4))

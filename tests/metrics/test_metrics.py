@@ -58,6 +58,12 @@ def test_unknown_metric_names_the_known_ones():
         load_metric("bleu")
 
 
+@pytest.mark.parametrize(("name", "config_name"), [("f1", "multi-label"), ("pearson", "multilabel")])
+def test_unknown_configurations_are_refused(name, config_name):
+    with pytest.raises(ValueError, match=f"config_name is '{config_name}'; it must be one of 'default'"):
+        load_metric(name, config_name)
+
+
 def test_own_metric_by_path(tmp_path):
     script = tmp_path / "mine" / "mine.py"
     script.parent.mkdir()

@@ -36,3 +36,10 @@ def test_the_mean_of_a_long_sequence_in_half_precision(dtype):
     mask[0, :5] = 0
     assert pool(hidden, mask, "mean").tolist() == [[6.0, 6.0]]
     assert pool(hidden, None, "mean").tolist() == [[6.0, 6.0]]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last", "first"])
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 0)])
+def test_rows_of_length_zero_are_refused(pooling, mask):
+    with pytest.raises(ValueError, match="rows have length 0"):
+        pool(torch.zeros(2, 0, 4), mask, pooling)

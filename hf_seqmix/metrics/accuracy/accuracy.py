@@ -26,6 +26,7 @@ class Accuracy(base.BaseMetric):
         ValueError: no predictions, lists of different lengths, or labels that are not integers.
     """
 
+    configurations = ("multilabel",)
     citation = base.SCIKIT_LEARN
     url = "https://scikit-learn.org/stable/modules/generated/sklearn.metrics.accuracy_score.html"
 

@@ -28,6 +28,7 @@ class F1(base.BaseMetric):
             with `average="binary"`.
     """
 
+    configurations = ("multilabel",)
     citation = base.SCIKIT_LEARN
     url = "https://scikit-learn.org/stable/modules/generated/sklearn.metrics.f1_score.html"
 
