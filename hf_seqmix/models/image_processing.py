@@ -16,6 +16,8 @@ _MODES = {1: "L", 3: "RGB"}
 _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 """Weights of red, green and blue in a gray value (ITU-R 601-2, as Pillow has them)."""
 
+_UP_TO_ONE = "values run from 0 to 1, but are to be rescaled: give uint8, or an array with do_rescale=False."
+
 
 class SeqMixImageProcessorKwargs(ImagesKwargs, total=False):
     """What the processor takes beside the library's own arguments."""
@@ -71,16 +73,20 @@ class SeqMixImageProcessor(PilBackend):
         """Return one image as (num_channels, height, width).
 
         Raises:
-            ValueError: for an array with a number of channels that cannot be brought to `num_channels`.
+            ValueError: for an array with a number of channels that cannot be brought to `num_channels`, and for a gray
+                picture of mode I or F with values that are not from 0 to 255.
         """
         channels = self.num_channels if num_channels is None else num_channels
         if isinstance(image, Image.Image):
+            image = _within_bytes(image)
             if channels in _MODES:
                 image = image.convert(_MODES[channels])  # palettes and transparency are known here only
         elif kwargs.get("input_data_format") is None:
             # Older releases do not expect transparency.
             kwargs["input_data_format"] = infer_channel_dimension_format(image, num_channels=(1, 3, 4, channels))
         array = super().process_image(image, *args, **{**kwargs, "do_convert_rgb": False})
+        if array.dtype == bool:
+            array = array.astype(np.uint8) * 255
         given = array.shape[0]
         if given == channels:
             return array
@@ -91,6 +97,31 @@ class SeqMixImageProcessor(PilBackend):
         if channels == 3 and given in (1, 4):
             return np.repeat(array, 3, axis=0) if given == 1 else array[:3]
         raise ValueError(f"an image has {given} channels; this processor makes {channels} (num_channels).")
+
+    def _preprocess(self, images: list[np.ndarray], *args: Any, **kwargs: Any) -> Any:
+        """Refuse real numbers up to 1 where these would be divided by 255, which makes pictures black."""
+        if kwargs.get("do_rescale") and kwargs["rescale_factor"] < 1:
+            for image in images:
+                if np.issubdtype(image.dtype, np.floating) and image.size and 0 < image.max() <= 1:
+                    raise ValueError(_UP_TO_ONE)
+        return super()._preprocess(images, *args, **kwargs)
+
+
+def _within_bytes(image: Image.Image) -> Image.Image:
+    """Return a picture whose values are from 0 to 255: gray ones of 16 bits scaled, others as they are."""
+    if image.mode.startswith("I;16"):
+        return Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        values = np.asarray(image)
+        low, high = values.min(), values.max()
+        if low < 0 or high > 255:
+            raise ValueError(
+                f"a picture of mode {image.mode!r} has values from {low:g} to {high:g}; they must be from 0 to 255: "
+                "scale them, or give mode 'L' or 'I;16'."
+            )
+        if image.mode == "F" and 0 < high <= 1:
+            raise ValueError(_UP_TO_ONE)
+    return image
 
 
 def _with_channels(image: Any) -> Any:

@@ -67,6 +67,39 @@ def test_gray_values_of_real_numbers():
     np.testing.assert_allclose(real, whole, atol=0.02)  # a gray value is a whole number out of 255 in the one
 
 
+@pytest.mark.parametrize("num_channels", [1, 3])
+def test_gray_pictures_of_sixteen_bits(num_channels):
+    processor = SeqMixImageProcessor(size={"height": 4, "width": 5}, num_channels=num_channels)
+    gray = colors(4, 5)[..., 0]
+    expected = processor(Image.fromarray(gray), return_tensors="pt").pixel_values
+    deep = Image.fromarray(gray.astype(np.uint16) * 257)
+    assert deep.mode == "I;16"
+    assert torch.equal(processor(deep, return_tensors="pt").pixel_values, expected)
+    for dtype in (np.int32, np.float32):
+        assert torch.equal(processor(Image.fromarray(gray.astype(dtype)), return_tensors="pt").pixel_values, expected)
+        with pytest.raises(ValueError, match=r"mode '.' has values from .* to .*; they must be from 0 to 255"):
+            processor(Image.fromarray(gray.astype(dtype) + 300))
+
+
+def test_yes_and_no_are_black_and_white():
+    processor = SeqMixImageProcessor(size={"height": 4, "width": 5}, num_channels=1)
+    mask = colors(4, 5)[..., 0] > 127
+    expected = processor(mask.astype(np.uint8) * 255, return_tensors="pt").pixel_values
+    for image in (mask, torch.tensor(mask)):
+        assert torch.equal(processor(image, return_tensors="pt").pixel_values, expected)
+
+
+@pytest.mark.parametrize("do_resize", [True, False])
+def test_numbers_up_to_one_are_not_divided_again(do_resize):
+    real = (colors(4, 4) / 255).astype(np.float32)
+    processor = SeqMixImageProcessor(size={"height": 4, "width": 4}, do_resize=do_resize)
+    for image in (real, torch.tensor(real), Image.fromarray(real[..., 0])):
+        with pytest.raises(ValueError, match=r"values run from 0 to 1, but .* give uint8, or .* do_rescale=False"):
+            processor(image)
+    processor(real, do_rescale=False)
+    processor(np.zeros_like(real))  # black either way
+
+
 def test_channels_that_cannot_be_made():
     processor = SeqMixImageProcessor(size={"height": 4, "width": 4}, num_channels=2, do_resize=False)
     assert processor(np.zeros((2, 4, 4), np.uint8), input_data_format="channels_first").pixel_values[0].shape == (
