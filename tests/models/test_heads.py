@@ -165,7 +165,7 @@ KINDS_OF_LABELS = {
     "int32": torch.Tensor.int,
     "uint8": torch.Tensor.byte,
     "bool": torch.Tensor.bool,
-    "strided": lambda labels: torch.stack([labels, labels], dim=-1)[..., 0],
+    "transposed": lambda labels: labels.t().contiguous().t(),
 }
 
 
