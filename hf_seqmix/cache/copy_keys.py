@@ -66,9 +66,9 @@ def check_all_read(copy_keys: CopyKeys | StaticCopyKeys, past: int | Tensor) -> 
     Raises:
         ValueError: the copy head has not read all tokens that the cache holds.
     """
-    known = int(copy_keys.get_seq_length()) if copy_keys.is_initialized else 0
-    if known != int(past):
+    known = copy_keys.get_seq_length() if copy_keys.is_initialized else 0
+    if bool(known != past):  # one wait, where both are on an accelerator
         raise ValueError(
-            f"the cache holds {int(past)} tokens, of which the copy head has read {known}: fill the cache by the "
+            f"the cache holds {int(past)} tokens, of which the copy head has read {int(known)}: fill the cache by the "
             "language model, not by its backbone (model.model), or start from an empty cache."
         )

@@ -269,10 +269,10 @@ IGNORED = -100
 
 
 def _fitting(labels: Tensor, logits: Tensor) -> Tensor:
-    """Return labels in the shape of the logits, for one label a row or token without that dimension, too."""
+    """Return labels in the shape of the logits, for one label a row or token in any shape of as many numbers."""
     check_labels(labels)
-    if labels.shape == logits.shape[:-1] and logits.shape[-1] == 1:
-        labels = labels.unsqueeze(-1)
+    if logits.shape[-1] == 1 and labels.numel() == logits.numel():
+        labels = labels.reshape(logits.shape)
     if labels.shape != logits.shape:
         raise ValueError(f"labels have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}.")
     return labels

@@ -19,6 +19,10 @@ _LUMA = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 _UP_TO_ONE = "values run from 0 to 1, but are to be rescaled: give uint8, or an array with do_rescale=False."
 
 
+_OF_BYTES = 1 / 200
+"""A factor up to which values are meant to be bytes."""
+
+
 class SeqMixImageProcessorKwargs(ImagesKwargs, total=False):
     """What the processor takes beside the library's own arguments."""
 
@@ -85,25 +89,27 @@ class SeqMixImageProcessor(PilBackend):
             # Older releases do not expect transparency.
             kwargs["input_data_format"] = infer_channel_dimension_format(image, num_channels=(1, 3, 4, channels))
         array = super().process_image(image, *args, **{**kwargs, "do_convert_rgb": False})
-        if array.dtype == bool:
-            array = array.astype(np.uint8) * 255
         given = array.shape[0]
         if given == channels:
             return array
         if channels == 1 and given in (3, 4):
             if array.dtype == np.uint8:
                 return np.asarray(Image.fromarray(np.moveaxis(array[:3], 0, -1)).convert("L"))[None]
-            return np.tensordot(_LUMA, array[:3], axes=1)[None].astype(array.dtype)
+            gray = np.tensordot(_LUMA, array[:3], axes=1)[None]
+            return gray > 0.5 if array.dtype == bool else gray.astype(array.dtype)
         if channels == 3 and given in (1, 4):
             return np.repeat(array, 3, axis=0) if given == 1 else array[:3]
         raise ValueError(f"an image has {given} channels; this processor makes {channels} (num_channels).")
 
     def _preprocess(self, images: list[np.ndarray], *args: Any, **kwargs: Any) -> Any:
-        """Refuse real numbers up to 1 where these would be divided by 255, which makes pictures black."""
-        if kwargs.get("do_rescale") and kwargs["rescale_factor"] < 1:
-            for image in images:
-                if np.issubdtype(image.dtype, np.floating) and image.size and 0 < image.max() <= 1:
-                    raise ValueError(_UP_TO_ONE)
+        """Scale bool arrays, and refuse real numbers up to 1, where values are divided by 255: both would be black."""
+        white = 255 if kwargs.get("do_rescale") else 1
+        images = [image.astype(np.uint8) * white if image.dtype == bool else image for image in images]
+        if kwargs.get("do_rescale") and kwargs["rescale_factor"] <= _OF_BYTES:
+            real = [image for image in images if np.issubdtype(image.dtype, np.floating) and image.size]
+            # Of whole numbers up to 1, or beside larger ones, pictures are dark and right.
+            if real and 0 < max(image.max() for image in real) <= 1 and any((image % 1).any() for image in real):
+                raise ValueError(_UP_TO_ONE)
         return super()._preprocess(images, *args, **kwargs)
 
 
@@ -111,7 +117,7 @@ def _within_bytes(image: Image.Image) -> Image.Image:
     """Return a picture whose values are from 0 to 255: gray ones of 16 bits scaled, others as they are."""
     if image.mode.startswith("I;16"):
         return Image.fromarray(np.rint(np.asarray(image) / 257).astype(np.uint8))
-    if image.mode in ("I", "F"):
+    if image.mode in ("I", "F") and min(image.size) > 0:
         values = np.asarray(image)
         low, high = values.min(), values.max()
         if low < 0 or high > 255:
@@ -120,7 +126,10 @@ def _within_bytes(image: Image.Image) -> Image.Image:
                 "scale them, or give mode 'L' or 'I;16'."
             )
         if image.mode == "F" and 0 < high <= 1:
-            raise ValueError(_UP_TO_ONE)
+            raise ValueError(
+                "a picture of mode 'F' has values up to 1, which would become black: give numpy.asarray(picture) with "
+                "do_rescale=False, or a picture of mode 'L'."
+            )
     return image
 
 

@@ -141,9 +141,11 @@ def find_pictures(card: str, folders: Sequence[Path]) -> list[Path]:
         ValueError: for a picture that the card shows and no folder has, or that is not right beside the card.
     """
     found: dict[str, Path] = {}
+    names = re.sub(r"\w+://\S+", "", unquote(card))  # a picture elsewhere may have the name of one here
     for folder in folders:
         for path in sorted(folder.glob("*")):
-            if path.suffix.lower() in PICTURES and path.name in unquote(card):
+            named = re.search(rf"(?<![\w.-]){re.escape(path.name)}(?![\w-])", names)
+            if path.suffix.lower() in PICTURES and named:
                 found.setdefault(path.name, path)
     text = re.sub(r"```.*?```|`[^`\n]*`", "", card, flags=re.DOTALL)
     shown = re.findall(r"!\[[^\]]*\]\(\s*(?:<([^>]+)>|([^\s)]+))|<img\s[^>]*?src\s*=\s*[\"']([^\"']+)", text)

@@ -87,17 +87,27 @@ def test_yes_and_no_are_black_and_white():
     expected = processor(mask.astype(np.uint8) * 255, return_tensors="pt").pixel_values
     for image in (mask, torch.tensor(mask)):
         assert torch.equal(processor(image, return_tensors="pt").pixel_values, expected)
+    as_it_is = {"do_resize": False, "do_rescale": False, "do_normalize": False}
+    assert processor(mask, **as_it_is).pixel_values[0].max() == 1
+    colored = np.stack([mask, mask, ~mask])
+    assert np.array_equal(processor(colored, **as_it_is).pixel_values[0][0], mask)  # red and green outweigh blue
 
 
 @pytest.mark.parametrize("do_resize", [True, False])
 def test_numbers_up_to_one_are_not_divided_again(do_resize):
     real = (colors(4, 4) / 255).astype(np.float32)
     processor = SeqMixImageProcessor(size={"height": 4, "width": 4}, do_resize=do_resize)
-    for image in (real, torch.tensor(real), Image.fromarray(real[..., 0])):
+    for image in (real, torch.tensor(real)):
         with pytest.raises(ValueError, match=r"values run from 0 to 1, but .* give uint8, or .* do_rescale=False"):
             processor(image)
+    with pytest.raises(
+        ValueError, match=r"mode 'F' has values up to 1, .* give numpy.asarray\(picture\) with do_rescale"
+    ):
+        processor(Image.fromarray(real[..., 0]))
     processor(real, do_rescale=False)
+    processor(real, rescale_factor=0.5)
     processor(np.zeros_like(real))  # black either way
+    processor([255 * real, np.ones_like(real)])  # one picture of several is dark
 
 
 def test_channels_that_cannot_be_made():

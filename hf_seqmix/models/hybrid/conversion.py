@@ -168,6 +168,8 @@ def _check_model(model: Any) -> None:
         )
     if not isinstance(model, nn.Module):
         raise TypeError(f"a {kind} was given; it must be a model, such as one that from_pretrained opened.")
+    if isinstance(getattr(model, "_orig_mod", getattr(model, "module", None)), SeqMixPreTrainedModel):
+        raise ValueError(f"{kind} wraps a model: give the model inside, or convert before it is compiled or wrapped.")
     if not isinstance(model, SeqMixPreTrainedModel):
         raise ValueError(f"{kind} is of no family of this package; hybrids take over layers of these only.")
 

@@ -24,10 +24,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
+from torch.nn import Parameter
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 __all__ = [
     "ORDINARY",
     "Route",
+    "can_be_read",
     "cast",
     "check_real",
     "compute_dtype",
@@ -60,6 +63,13 @@ def check_real(**tensors: Tensor) -> None:
         *first, last = tensors
         dtypes = ", ".join(str(tensor.dtype) for tensor in tensors.values())
         raise ValueError(f"{', '.join(first)} and {last} must be real floating-point tensors, got {dtypes}.")
+
+
+def can_be_read(x: Tensor) -> bool:
+    """Return whether a check may look at numbers: not on an accelerator, which is waited for, nor while tracing."""
+    if torch.compiler.is_compiling() or type(x) not in (Tensor, Parameter) or x.device.type != "cpu":
+        return False
+    return not torch._C._are_functorch_transforms_active() and _get_current_dispatch_mode() is None
 
 
 def dispatch(*tensors: Tensor) -> tuple[Route, torch.dtype]:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ..common.dispatch import cast, check_real, dispatch, without_autocast
+from ..common.dispatch import can_be_read, cast, check_real, dispatch, without_autocast
 from ..common.invariance import is_batch_invariant
 from .power_chunks import (
     LARGEST_CHUNK,
@@ -28,6 +28,8 @@ __all__ = [
 ]
 
 POWER_FORMS = ("chunked", "parallel", "recurrent")
+_ROUNDING = 1e-6
+"""Up to which the logarithm of a gate of 1 may be, rounded."""
 _SHUT = -100.0
 """The logarithm of a gate that lets nothing through in float32; differences of sums of -inf would be no numbers."""
 
@@ -97,9 +99,9 @@ def power_attention(
     """
     _check(q, k, v, log_gates, power, denominator, causal, form, chunk)
     route, dtype = dispatch(q, k, v)
-    if route == "eager" and log_gates is not None and log_gates.device.type == "cpu" and log_gates.numel():
+    if log_gates is not None and log_gates.numel() and can_be_read(log_gates):
         largest = float(log_gates.detach().max())
-        if largest > 0:
+        if largest > _ROUNDING:
             raise ValueError(
                 f"log_gates are up to {largest:g}; they are logarithms of gates, at most 0: take gate.log()."
             )

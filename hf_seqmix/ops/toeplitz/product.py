@@ -7,7 +7,7 @@ product is computed and differentiated.
 import torch
 from torch import Tensor
 
-from ..common.dispatch import ORDINARY, check_real, dispatch
+from ..common.dispatch import ORDINARY, can_be_read, check_real, dispatch
 from ..common.invariance import is_batch_invariant
 from .derivatives import toeplitz_product
 from .real_transform import convolution_product, real_product
@@ -133,7 +133,7 @@ def toeplitz_step(history: Tensor, kernel: Tensor, position: Tensor | None = Non
     if position is None:
         taps = kernel[:, :length].flip(-1)  # (channels, length)
     else:
-        if not torch.compiler.is_compiling() and position.device.type == "cpu" and not 0 <= int(position) < length:
+        if can_be_read(position) and not 0 <= int(position) < length:
             raise ValueError(f"position is {int(position)}; the history has positions 0 to {length - 1}.")
         lags = position - torch.arange(length, device=history.device)
         taps = kernel[:, lags.clamp(min=0)] * (lags >= 0)

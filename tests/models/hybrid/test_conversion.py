@@ -149,8 +149,9 @@ def test_weights_are_copies():
             lambda: LlamaForCausalLM(LlamaConfig(**SMALL, num_attention_heads=2, intermediate_size=16)),
             "LlamaForCausalLM is of no family of this package",
         ),
+        (lambda: torch.nn.DataParallel(make("tnn")), "DataParallel wraps a model: give the model inside"),
     ],
-    ids=["ipa", "no-feed-forward", "tied", "two-dimensions", "hybrid", "library"],
+    ids=["ipa", "no-feed-forward", "tied", "two-dimensions", "hybrid", "library", "wrapped"],
 )
 def test_what_hybrids_do_not_have_is_refused(model, message):
     with pytest.raises(ValueError, match=message):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from hf_seqmix.ops import (
     InducingGrid,
@@ -20,7 +21,7 @@ from hf_seqmix.ops import (
     toeplitz_matmul,
     two_sided_taps,
 )
-from hf_seqmix.ops.common.dispatch import compute_dtype, dispatch
+from hf_seqmix.ops.common.dispatch import can_be_read, compute_dtype, dispatch
 from hf_seqmix.ops.common.running_max import running_max
 from hf_seqmix.ops.piecewise.column import KERNEL_NORMS
 from hf_seqmix.ops.ski.product import sparse_low_rank_matmul
@@ -291,3 +292,14 @@ def test_numbers_that_are_not_real_are_refused(operation, shapes, dtype):
         given = [tensor.to(dtype) if i == place else tensor for i, tensor in enumerate(tensors)]
         with pytest.raises(ValueError, match="must be real floating-point tensors"):
             operation(*given)
+
+
+def test_numbers_are_read_where_there_are_numbers():
+    x = torch.ones(2)
+    assert can_be_read(x) and can_be_read(torch.nn.Parameter(x))
+    assert not can_be_read(x.to("meta"))
+    with FakeTensorMode() as mode:
+        assert not can_be_read(mode.from_tensor(x))
+    assert not can_be_read(mode.from_tensor(x))
+    assert not torch.vmap(lambda row: row.new_tensor(can_be_read(row)))(x).any()
+    assert not torch.compile(lambda y: y * can_be_read(y), backend="eager", fullgraph=True)(x).any()

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses import FakeTensorMode
 
 from hf_seqmix.ops import batch_invariant, linear_attention, power_attention, power_attention_dense, real_valued
 from hf_seqmix.ops.polynomial.power_attention import POWER_FORMS, PowerSums, power_sums
@@ -317,3 +318,11 @@ def test_a_gate_may_be_shut(form: str) -> None:
     inputs = make(67)
     inputs.log_gates[:, [3, 40, 41]] = -torch.inf
     assert_close(power_attention(*inputs, form=form), power_attention_dense(*inputs))
+
+
+def test_gates_are_not_looked_at_where_they_are_fake():
+    with FakeTensorMode():
+        q, k, v = (torch.randn(1, 6, 2, 3) for _ in range(3))
+        assert power_attention(q, k, v, power=2, log_gates=torch.zeros(1, 6, 2)).shape == (1, 6, 2, 3)
+    q, k, v = (torch.randn(1, 6, 2, 3) for _ in range(3))
+    power_attention(q, k, v, power=2, log_gates=torch.full((1, 6, 2), 1e-8))  # a gate of 1, rounded

@@ -256,3 +256,11 @@ def test_a_matrix_may_have_fewer_rows_than_taps():
 def test_a_step_outside_the_history_is_refused(position):
     with pytest.raises(ValueError, match=f"position is {position}; the history has positions 0 to 4"):
         toeplitz_step(torch.zeros(2, 5, 3), torch.zeros(3, 9), torch.tensor([position]))
+
+
+def test_a_step_for_rows_at_positions_of_their_own():
+    """A transform has no numbers to look at."""
+    histories, kernel, positions = torch.randn(3, 1, 5, 4), torch.randn(4, 5), torch.tensor([[0], [2], [4]])
+    steps = torch.vmap(lambda history, position: toeplitz_step(history, kernel, position))(histories, positions)
+    alone = [toeplitz_step(*pair[:1], kernel, pair[1]) for pair in zip(histories, positions, strict=True)]
+    assert_close(steps, torch.stack(alone))

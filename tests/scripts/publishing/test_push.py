@@ -147,9 +147,9 @@ def test_errors_of_pushing_are_one_line(script, capsys, checkpoint, monkeypatch,
 
 def test_pictures_that_the_card_shows_go_with_it(script, checkpoint, pushed, tmp_path):
     card = "![a](a.PNG)\n![b](<my loss.svg> 'Loss')\n<img width='3' src='./c.jpg'>\n[d](d.pdf)\n"
-    elsewhere = "![](https://x.org/e.png) ![](data:image/png;base64,AA) `![](f.png)`\n```\n![](g.png)\n```\n"
+    elsewhere = "![](https://x.org/y.png) ![](data:image/png;base64,AA) `![](f.png)`\n```\n![](g.png)\n```\n"
     (tmp_path / "card.md").write_text(CARD + card + elsewhere)
-    for name in ("a.PNG", "my loss.svg", "c.jpg", "d.pdf", "z.png"):
+    for name in ("a.PNG", "my loss.svg", "c.jpg", "d.pdf", "z.png", "y.png", "AA.PNG", "PNG.png"):
         (checkpoint / name).write_bytes(b"x")
     (tmp_path / "a.PNG").write_bytes(b"x")
     assert script.main([str(checkpoint), "--repo-id", "a/b", "--card", str(tmp_path / "card.md")]) == 0
