@@ -19,6 +19,7 @@ __all__ = ["REQUIRED_VALUES", "build_card", "check_card", "head_of", "model_fact
 
 BLANK = "[More Information Needed]"
 _BLANK_CELL = re.compile(r"(TODO|TBD|FIXME)(\s*:.*)?|(?i:[\W_]*more information needed[\W_]*)")
+"""What a maker or the `Trainer` leaves where a value belongs: cells or lines for which a card is refused."""
 
 REQUIRED_VALUES = (
     "model_name",
