@@ -55,6 +55,8 @@ MODELS |= {
     "ipa-p-copy": ("ipa", IPA | {"kernel_norm": "p", "copy_head": True}),
     # The paper's two sizes: P centers, and affine maps of rank k, hidden_size / P by default.
     "ipa-p-8-centers": ("ipa", IPA | {"kernel_norm": "p", "num_centers": 8, "num_row_centers": 4}),
+    "ipa-p-2-centers-rank-24": ("ipa", IPA | {"kernel_norm": "p", "num_centers": 2, "num_row_centers": 4, "rank": 24}),
+    "ipa-p-8-centers-rank-24": ("ipa", IPA | {"kernel_norm": "p", "num_centers": 8, "num_row_centers": 4, "rank": 24}),
     "ipa-p-half-rank": ("ipa", IPA | {"kernel_norm": "p", "rank": 12}),
     "ipa-p-double-rank": ("ipa", IPA | {"kernel_norm": "p", "rank": 48}),
 }
@@ -81,8 +83,14 @@ CAUSAL_ONLY = {"llama", "llama-scaled", "opt"}
 WIDTH_STEP = {"ipa": 4}
 
 
-def build_config(name: str, task: Task, sizes: Sizes) -> PreTrainedConfig:
-    """Return the configuration of a model whose feed-forwards are so wide that it has as many parameters as `tnn`.
+def build_config(name: str, task: Task, sizes: Sizes, feed_forward: int | None = None) -> PreTrainedConfig:
+    """Return the configuration of a model, by default with the feed-forwards that give it the parameters of `tnn`.
+
+    Args:
+        name: of `MODELS`.
+        task: what it learns.
+        sizes: of the model and its sequences.
+        feed_forward: units of the feed-forwards; what is more or less elsewhere is then not made up for.
 
     Raises:
         ValueError: if there is no such model for the task, or if its mixers alone have more parameters.
@@ -91,6 +99,8 @@ def build_config(name: str, task: Task, sizes: Sizes) -> PreTrainedConfig:
         raise ValueError(f"{name} is bidirectional; it has no causal form. Leave it out or take a masked task.")
     if name in CAUSAL_ONLY and not task.kind.causal:
         raise ValueError(f"{name} is causal; it has no masked form. Leave it out or take a causal task.")
+    if feed_forward is not None:
+        return _config(name, task, sizes, feed_forward)
     if name == "tnn":
         return _config(name, task, sizes, sizes.hidden_size)
     target = _num_parameters(_config("tnn", task, sizes, sizes.hidden_size), task)

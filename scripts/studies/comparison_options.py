@@ -46,6 +46,7 @@ class Options:
     decay: float
     embedding_scale: float
     threads: int
+    feed_forward: int | None = None
     optim: str = "adamw_torch"
     bf16: bool | str = False
     time_budget: float | None = None
@@ -59,6 +60,8 @@ class Options:
         for name in ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name.replace('_', '-')} is {getattr(self, name)}; give at least 1.")
+        if self.feed_forward is not None and self.feed_forward < 1:
+            raise ValueError(f"--feed-forward is {self.feed_forward}; give at least 1 unit.")
         refuse_twice(models=self.models, learning_rates=self.learning_rates, seeds=self.seeds)
         if not all(0 < rate < math.inf for rate in self.learning_rates):
             raise ValueError(f"--learning-rates is {self.learning_rates}; rates must be positive and finite.")
@@ -106,6 +109,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--eval-blocks", type=int, help="sequences of the validation and of the test split")
     parser.add_argument("--hidden-size", type=int)
     parser.add_argument("--num-layers", type=int)
+    parser.add_argument(
+        "--feed-forward",
+        type=int,
+        metavar="UNITS",
+        help="units of every model's feed-forwards, instead of as many as give each the parameters of tnn",
+    )
     parser.add_argument("--decay", type=float, help="of the kernels of tnn")
     parser.add_argument("--embedding-scale", type=float, help="of all models")
     parser.add_argument("--threads", type=positive, default=1)

@@ -52,7 +52,9 @@ class Comparison:
             tokenizer_spec=arguments.tokenizer,
             folder=self.folder,
         )
-        self.configs = {name: build_config(name, self.task, self.sizes) for name in arguments.models}
+        self.configs = {
+            name: build_config(name, self.task, self.sizes, arguments.feed_forward) for name in arguments.models
+        }
         self.settings = asdict(self.sizes) | {
             "steps": arguments.steps,
             "batch_size": arguments.batch_size,

@@ -146,6 +146,15 @@ def test_every_model_has_as_many_parameters(script: ModuleType, tmp_path: Path) 
     assert sizes == {name: pytest.approx(sizes["tnn"], rel=4e-3) for name in causal}
 
 
+def test_feed_forwards_of_one_width_leave_what_else_differs(script: ModuleType, tmp_path: Path) -> None:
+    names = ("ipa-p-half-rank", "ipa-p", "ipa-p-double-rank")
+    given = ["--task", "recall", "--hidden-size", "96", "--feed-forward", "64", "--models", *names]
+    comparison = script.Comparison(script.parse_arguments([*given, "--output-dir", str(tmp_path)]))
+    assert {config.intermediate_size for config in comparison.configs.values()} == {64}
+    half, whole, double = (models().build_model(comparison.configs[n], True, 0).num_parameters() for n in names)
+    assert double - whole == 2 * (whole - half) > 0
+
+
 def test_a_ski_tnn_has_at_most_as_many_points_as_half_of_the_positions(script: ModuleType, tmp_path: Path) -> None:
     for more, points in (([], 12), (["--block-size", "256"], 32)):
         options = script.parse_arguments(["--task", "recall-masked", "--output-dir", str(tmp_path), *SMALL[:6], *more])
@@ -351,6 +360,7 @@ def test_no_run_begins_after_the_time_budget(
         (["--learning-rates", "1e-3", "nan"], "must be positive"),
         (["--seeds", "1", "1"], "--seeds names 1 twice: 1 1"),
         (["--extend-sweep", "-1"], "--extend-sweep is -1"),
+        (["--feed-forward", "0"], "--feed-forward is 0"),
         (["--task", "lm-causal"], "needs text; give --train-file, --validation-file, --test-file"),
         (["--models", "ski_tnn"], "ski_tnn is bidirectional"),
         (["--block-size", "9"], "too short"),
