@@ -8,9 +8,10 @@ r"""Trains models of equal size on equal data, with a sweep of the learning rate
 Each model is trained with every learning rate on the first seed. While the rate of least validation loss lies at the
 edge of the sweep, the sweep goes on beyond it (--extend-sweep). The best rate is then trained on the other seeds. All
 models have the number of parameters of `tnn`, made up by the width of their feed-forwards unless --feed-forward is
-given, and see the same batches in the same order. Each run is a line of results.jsonl; a killed comparison goes on where it stopped when the command is
-given again, also with more models, rates or seeds. Writes table.md and plot.png after each model, and for the task
-repetition bins.png, accuracy by frequency of the word and distance of its first occurrence.
+given, and see the same batches in the same order. Each run is a line of results.jsonl; a killed comparison goes on
+where it stopped when the command is given again, also with more models, rates or seeds. Writes table.md and plot.png
+after each model, and for the task repetition bins.png, accuracy by frequency of the word and distance of its first
+occurrence.
 """
 
 import argparse
