@@ -66,7 +66,7 @@ def imports(path: Path, root: Path) -> Iterator[Import]:
 
 
 def needs_triton(path: Path) -> bool:
-    return bool(TRITON & {path.stem, path.parent.name})
+    return "ops" in path.parts and bool(TRITON & {path.stem, path.parent.name})
 
 
 def package_files(root: Path) -> list[Path]:
@@ -183,6 +183,12 @@ def test_one_file_calls_the_fourier_transform():
             wrong_kernels,
             "scripts/a.py",
             "import hf_seqmix.ops.ski.kernels.x",
+            "line 1 imports hf_seqmix.ops.ski.kernels.x",
+        ),
+        (
+            wrong_kernels,
+            "hf_seqmix/analysis/kernels/a.py",
+            "from ...ops.ski.kernels import x",
             "line 1 imports hf_seqmix.ops.ski.kernels.x",
         ),
         (
