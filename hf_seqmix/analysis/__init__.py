@@ -1,24 +1,26 @@
 """Evaluation and inspection of models: scores at several lengths, couplings and their spectra, separation ranks.
 
-Four folders go deeper: `couplings` and `spectra` (how much each token counts for each other one, and singular values
-of that), `inside` (a view of each layer) and `rates` (targets, floors and models of approximation theory). `plots` is
-not imported here, since it needs matplotlib: `from hf_seqmix.analysis import plots`.
+Each folder is one idea: `couplings` and `spectra` (how much each token counts for each other one, and singular values
+of that), `inside` (a view of each layer), `kernels`, `text` (scores of language models), `degree` (separation ranks)
+and `rates` (targets, floors and models of approximation theory). `plots` is not imported here, since it needs
+matplotlib: `from hf_seqmix.analysis import plots`.
 """
 
 from . import rates, spectra
 from .couplings import coupling, jacobian_norms, queries_and_keys
-from .degree_budget import best_degree, budget_table, match_depth
-from .language_modeling import evaluate_language_model, iter_language_model_scores
-from .properties import check_causal, check_equivariance, polynomial_degree
-from .scores import LanguageModelScore
-from .separation_rank import (
+from .degree import (
     ExactRank,
     SeparationSpectrum,
+    best_degree,
+    budget_table,
     exact_separation_rank,
     generic_separation_rank,
+    match_depth,
     separation_spectrum,
 )
+from .properties import check_causal, check_equivariance, polynomial_degree
 from .spectra import SpectrumReport, cross_spectrum, fit_decay, fit_power_law, spectrum
+from .text import LanguageModelScore, evaluate_language_model, iter_language_model_scores
 from .token_order import first_to_end, permuted_tokens
 
 __all__ = [

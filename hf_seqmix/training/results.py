@@ -1,7 +1,7 @@
 """What came of a run: a `Result` is one figure, with the run that gave the figure; a `Summary` is one over its seeds.
 
 Every benchmark and study writes results as JSON lines, reads them with `read_results` and shows them with
-`results_table`; `hf_seqmix.analysis.result_plots` draws them.
+`results_table`; `hf_seqmix.analysis.plots.results` draws them.
 """
 
 import dataclasses

@@ -179,7 +179,7 @@ def in_fresh_process(function: Callable[..., Any], *arguments: Any) -> Any:
     """
     context: Any = get_context("forkserver" if "forkserver" in get_all_start_methods() else "spawn")
     if context.get_start_method() == "forkserver":
-        context.set_forkserver_preload(["hf_seqmix.analysis.figures", "hf_seqmix.models.backbone"])
+        context.set_forkserver_preload(["hf_seqmix.analysis.plots.figures", "hf_seqmix.models.backbone"])
     loggers = {
         name: each for name, each in logging.root.manager.loggerDict.items() if isinstance(each, logging.Logger)
     }

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM, set_seed
 
 from hf_seqmix.analysis import LanguageModelScore, iter_language_model_scores
-from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.analysis.plots.results import plot_results
 from hf_seqmix.data import bits_per_byte_gzip, bits_per_byte_xz
 from hf_seqmix.training.command import positive
 from hf_seqmix.training.result_files import ResultFile

@@ -14,7 +14,7 @@ from transformers import AutoModelForSequenceClassification
 
 from hf_seqmix import __version__
 from hf_seqmix.analysis.baselines import most_frequent
-from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.analysis.plots.results import plot_results
 from hf_seqmix.data import listops
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.training.environment import fingerprint

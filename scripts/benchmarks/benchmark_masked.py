@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForMaskedLM, set_seed
 
-from hf_seqmix.analysis.masked_modeling import (
+from hf_seqmix.analysis.text.masked_modeling import (
     check_masking,
     evaluate_masked_model,
     majority_accuracy,

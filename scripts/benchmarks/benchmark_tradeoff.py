@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from hf_seqmix import __version__
-from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.analysis.plots.results import plot_results
 from hf_seqmix.training.command import device_name, positive
 from hf_seqmix.training.result_files import ResultFile, read_results
 from hf_seqmix.training.results import Result, group_results

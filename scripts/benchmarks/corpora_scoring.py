@@ -12,7 +12,7 @@ import torch
 from transformers import AutoTokenizer
 
 from hf_seqmix import __version__
-from hf_seqmix.analysis.masked_modeling import mask_documents, ngram_bits_per_byte
+from hf_seqmix.analysis.text.masked_modeling import mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram, bits_per_byte_xz, count_bytes
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, with_run

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.analysis.plots.results import plot_results
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.tables import results_table
 

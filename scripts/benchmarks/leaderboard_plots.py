@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from hf_seqmix.analysis.figures import COLORS, draw_row, legend_below
+from hf_seqmix.analysis.plots.figures import COLORS, draw_row, legend_below
 
 KINDS = {"mixer": COLORS[0], "hybrid": COLORS[1], "control": COLORS[6]}
 """Kind of a model -> its color."""

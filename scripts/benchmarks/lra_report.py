@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.analysis.plots.results import plot_results
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
 

@@ -20,7 +20,7 @@ from transformers import (
 )
 
 # Importing the package registers its families with the Auto classes.
-from hf_seqmix.analysis.language_modeling import refuse_future
+from hf_seqmix.analysis.text.language_modeling import refuse_future
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
 from hf_seqmix.training import (

@@ -30,7 +30,7 @@ from protocol import check_all, time_in_turn
 from transformers import DynamicCache
 
 from hf_seqmix import PolyTransformerConfig, SeqMixHybridConfig
-from hf_seqmix.analysis.figures import draw_row, line, token_ticks
+from hf_seqmix.analysis.plots.figures import draw_row, line, token_ticks
 from hf_seqmix.models.mixers import build_mixer
 from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import write_report

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from matplotlib.axes import Axes
 from speed_plots import End, label_ends
 
-from hf_seqmix.analysis.figures import COLORS, MARKERS, draw_grid, token_ticks
+from hf_seqmix.analysis.plots.figures import COLORS, MARKERS, draw_grid, token_ticks
 from hf_seqmix.training.results import Result
 
 __all__ = ["COST_COLUMNS", "TIME_COLUMNS", "Stretch", "first_tokens", "plot_costs", "plot_times", "rows_of", "wins"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from hf_seqmix.analysis.figures import COLORS, MARKERS, draw_grid, legend_below, token_ticks
+from hf_seqmix.analysis.plots.figures import COLORS, MARKERS, draw_grid, legend_below, token_ticks
 
 __all__ = ["label_ends", "names_of", "plot_layers", "plot_op", "plot_paper", "plot_points"]
 

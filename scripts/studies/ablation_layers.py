@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers import AutoConfig
 
-from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.analysis.plots.figures import draw_row, line
 from hf_seqmix.models.block import SeqMixBlock
 from hf_seqmix.training.timing import Clock, Timed, forward_backward, interleave, medians_ms, peak_bytes
 

@@ -16,7 +16,7 @@ from comparison_report import write_report as write_comparison
 from comparison_tasks import TASKS
 from ski_parts import register_parts
 
-from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.analysis.plots.figures import draw_row, line
 from hf_seqmix.data import python_stdlib
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result, with_run

@@ -12,7 +12,7 @@ from interpolation_products import FORMS
 from torch import Tensor
 
 from hf_seqmix import toeplitz_matmul
-from hf_seqmix.analysis.figures import draw_grid, draw_row, line
+from hf_seqmix.analysis.plots.figures import draw_grid, draw_row, line
 from hf_seqmix.ops.ski.interpolation import InducingGrid, interpolation_matrix
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_seqmix.analysis.figures import dash, draw_row, legend_below, line
+from hf_seqmix.analysis.plots.figures import dash, draw_row, legend_below, line
 
 __all__ = ["plot_order", "plot_rate"]
 

@@ -8,7 +8,7 @@ Runs compare_mixers.py for each length, in a folder of its own (equal parameters
 rate swept on the first seed; a killed run goes on where it stopped), and then times training steps of the models side
 by side, in turn. Further arguments are those of compare_mixers.py. The first model is the one that the others are
 compared with. Writes lengths.jsonl, lengths.md and lengths.png. Recalled tokens are those whose pair with the token
-before stood in the context, and fewer than 100 times in the training text (hf_seqmix.analysis.repeated_pairs).
+before stood in the context, and fewer than 100 times in the training text (hf_seqmix.analysis.text.repeated_pairs).
 
 The question is that of Shamsi, Hua, Williams 2023 (arXiv 2306.12317), who report 1.5 % less cross-entropy than
 attention at short lengths, an advantage that shrinks with the length, and training times that are very similar.
@@ -29,7 +29,7 @@ from comparison_report import write_report as write_comparison
 from comparison_runs import Comparison
 from transformers import PreTrainedModel
 
-from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.analysis.plots.figures import draw_row, line
 from hf_seqmix.training.command import explained, positive, refuse_twice
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results

@@ -9,7 +9,7 @@ import numpy as np
 from transformers import PreTrainedModel
 
 from hf_seqmix._labels import IGNORED_LABEL
-from hf_seqmix.analysis.repeated_pairs import PairCounts, PairScore, recall_gap, score_pairs
+from hf_seqmix.analysis.text.repeated_pairs import PairCounts, PairScore, recall_gap, score_pairs
 
 __all__ = ["COUNT_EDGES", "DISTANCE_EDGES", "gap_of_bins", "mean_of_bins", "score_bins", "score_pair_bins"]
 
@@ -53,7 +53,7 @@ def score_bins(blocks: datasets.Dataset, scores: np.ndarray) -> list[dict[str, A
 
 
 def score_pair_bins(model: PreTrainedModel, train: datasets.Dataset, blocks: datasets.Dataset) -> list[dict[str, Any]]:
-    """Score the tokens of a text by their pairs: see `hf_seqmix.analysis.repeated_pairs`.
+    """Score the tokens of a text by their pairs: see `hf_seqmix.analysis.text.repeated_pairs`.
 
     Args:
         model: a causal language model.

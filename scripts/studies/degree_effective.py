@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from hf_seqmix._files import write_text
-from hf_seqmix.analysis.figures import draw_row, line
-from hf_seqmix.analysis.modular_nets import polynomial_mlp
-from hf_seqmix.analysis.separation_rank import SeparationSpectrum, generic_separation_rank
+from hf_seqmix.analysis.degree.modular_nets import polynomial_mlp
+from hf_seqmix.analysis.degree.separation_rank import SeparationSpectrum, generic_separation_rank
+from hf_seqmix.analysis.plots.figures import draw_row, line
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run

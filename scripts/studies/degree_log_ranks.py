@@ -11,10 +11,10 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from hf_seqmix._files import write_text
-from hf_seqmix.analysis.figures import COLORS, MARKERS, draw_grid, legend_below
-from hf_seqmix.analysis.log_rank import log_rank_curve, threshold_depth
-from hf_seqmix.analysis.monomial_sums import MEASURES, random_monomial_sum
-from hf_seqmix.analysis.separation_rank import generic_separation_rank
+from hf_seqmix.analysis.degree.log_rank import log_rank_curve, threshold_depth
+from hf_seqmix.analysis.degree.monomial_sums import MEASURES, random_monomial_sum
+from hf_seqmix.analysis.degree.separation_rank import generic_separation_rank
+from hf_seqmix.analysis.plots.figures import COLORS, MARKERS, draw_grid, legend_below
 from hf_seqmix.analysis.spectra import eps_rank
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import Result

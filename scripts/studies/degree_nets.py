@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hf_seqmix import PolynomialMLP
-from hf_seqmix.analysis.modular_nets import attention_net, mlp_separation_rank, random_attention_layers
-from hf_seqmix.analysis.modular_rank import PRIME, modular_matmul
-from hf_seqmix.analysis.separation_rank import exact_separation_rank
+from hf_seqmix.analysis.degree.modular_nets import attention_net, mlp_separation_rank, random_attention_layers
+from hf_seqmix.analysis.degree.modular_rank import PRIME, modular_matmul
+from hf_seqmix.analysis.degree.separation_rank import exact_separation_rank
 from hf_seqmix.data import SeparationTask
 from hf_seqmix.models.poly_transformer.mixer import PolynomialMixer
 from hf_seqmix.modules import calibrate_static_norms

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from hf_seqmix._files import write_text
-from hf_seqmix.analysis.degree_budget import best_degree, budget_table, degree_headroom, mixture_score
-from hf_seqmix.analysis.modular_nets import attention_separation_rank, mlp_separation_rank
-from hf_seqmix.analysis.separation_rank import (
+from hf_seqmix.analysis.degree.bound_plots import plot_error_bounds
+from hf_seqmix.analysis.degree.budget import best_degree, budget_table, degree_headroom, mixture_score
+from hf_seqmix.analysis.degree.modular_nets import attention_separation_rank, mlp_separation_rank
+from hf_seqmix.analysis.degree.separation_rank import (
     ExactRank,
     SeparationSpectrum,
     generic_separation_rank,
     separation_spectrum,
 )
-from hf_seqmix.analysis.theory_plots import plot_error_bounds
 from hf_seqmix.data import separation_task
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import Result

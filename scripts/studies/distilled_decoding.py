@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, DynamicCache
 
 from hf_seqmix.analysis import evaluate_language_model
-from hf_seqmix.analysis.figures import draw_grid, legend_below, line
+from hf_seqmix.analysis.plots.figures import draw_grid, legend_below, line
 from hf_seqmix.data.text import load_corpus
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained, not_negative, positive

@@ -10,7 +10,8 @@ import torch
 from kernel_report import chosen, report
 from study_models import load_backbone
 
-from hf_seqmix.analysis.kernel_decay import (
+from hf_seqmix.analysis.kernels import toeplitz_operators
+from hf_seqmix.analysis.kernels.decay import (
     ACTIVATIONS,
     DECAY_COLUMNS,
     decay_row,
@@ -21,15 +22,15 @@ from hf_seqmix.analysis.kernel_decay import (
     resonance_taps,
     some_channels,
 )
-from hf_seqmix.analysis.kernels import toeplitz_operators
-from hf_seqmix.analysis.piecewise_linear import (
+from hf_seqmix.analysis.kernels.piecewise_linear import (
     LINEARITY_COLUMNS,
     NORMALIZATIONS,
     linearity,
     normalized_encoder,
     plot_linearity,
 )
-from hf_seqmix.analysis.ski_error import (
+from hf_seqmix.analysis.kernels.response_plots import ResponseExample, plot_responses, response_example
+from hf_seqmix.analysis.kernels.ski_error import (
     SKI_COLUMNS,
     derivative_bound,
     gaussian_kernel,
@@ -38,7 +39,6 @@ from hf_seqmix.analysis.ski_error import (
     ski_error,
     two_exponentials,
 )
-from hf_seqmix.analysis.theory_plots import ResponseExample, plot_responses, response_example
 from hf_seqmix.models.fd_tnn.kernel import FREQUENCY_INPUTS, FrequencyKernel
 
 __all__ = ["run_piecewise_linear", "run_responses", "run_ski_error"]

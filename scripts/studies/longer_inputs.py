@@ -27,8 +27,8 @@ from transformers import AutoModelForMaskedLM, PreTrainedModel
 
 from hf_seqmix._files import write_text
 from hf_seqmix.analysis.kernels import toeplitz_operators
-from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents
-from hf_seqmix.analysis.result_plots import plot_results
+from hf_seqmix.analysis.plots.results import plot_results
+from hf_seqmix.analysis.text.masked_modeling import evaluate_masked_model, mask_documents
 from hf_seqmix.data import load_corpus
 from hf_seqmix.models.fd_tnn.kernel import FrequencyKernel
 from hf_seqmix.models.ski_tnn.operator import SKIOperator

@@ -20,9 +20,9 @@ from study_models import load_backbone
 from transformers import AutoTokenizer, PreTrainedModel
 
 from hf_seqmix._files import write_json
-from hf_seqmix.analysis.inside.inside_plots import plot_maps, plot_memory, plot_spectra
 from hf_seqmix.analysis.inside.layers import LayerView, look_inside
 from hf_seqmix.analysis.inside.page import Section, write_page
+from hf_seqmix.analysis.inside.plots import plot_maps, plot_memory, plot_spectra
 from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import prepare_run_folder

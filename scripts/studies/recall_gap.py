@@ -6,7 +6,7 @@ r"""Compares language models at what they can recall from the context: which par
 A token is repeated where its pair with the token before stood in the context. Repeated pairs that stood in the
 training text fewer than 100 times are what a model has to recall: losses at these and at all other tokens, and how far
 each model is behind the first one at either. recall-gap.md and recall-gap.png tell losses apart by how far back the
-pair stood, and how often in training. All models need the same tokenizer. See hf_seqmix.analysis.repeated_pairs.
+pair stood, and how often in training. All models need the same tokenizer. See hf_seqmix.analysis.text.repeated_pairs.
 """
 
 import argparse
@@ -22,9 +22,16 @@ import torch
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from hf_seqmix.analysis.documents import find_prefix_token, tokenize_documents
-from hf_seqmix.analysis.figures import draw_grid, legend_below, line
-from hf_seqmix.analysis.repeated_pairs import DISTANCE_EDGES, FREQUENT, PairCounts, PairScore, recall_gap, score_pairs
+from hf_seqmix.analysis.plots.figures import draw_grid, legend_below, line
+from hf_seqmix.analysis.text.documents import find_prefix_token, tokenize_documents
+from hf_seqmix.analysis.text.repeated_pairs import (
+    DISTANCE_EDGES,
+    FREQUENT,
+    PairCounts,
+    PairScore,
+    recall_gap,
+    score_pairs,
+)
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice

@@ -11,7 +11,7 @@ from ablation_models import describe_training, recorded, results_of, shown_loss,
 from comparison_models import MODELS
 from ski_parts import convolution_of, register_part, register_parts, with_falloff
 
-from hf_seqmix.analysis.figures import draw_row, line
+from hf_seqmix.analysis.plots.figures import draw_row, line
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.run import run_of
 

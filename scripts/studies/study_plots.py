@@ -12,7 +12,7 @@ from degree_training import clipped
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
 
-from hf_seqmix.analysis.figures import COLORS, MARKERS, draw_grid, legend_below
+from hf_seqmix.analysis.plots.figures import COLORS, MARKERS, draw_grid, legend_below
 
 __all__ = ["KINDS", "plot_bins", "plot_comparison", "plot_curves", "plot_equal", "plot_errors"]
 

@@ -10,7 +10,7 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from vision_figures import QUANTILES, Figures
 
-from hf_seqmix.analysis.figures import COLORS, draw_grid
+from hf_seqmix.analysis.plots.figures import COLORS, draw_grid
 from hf_seqmix.analysis.spectra import PowerLawFit
 
 __all__ = ["PAPER_EXPONENT", "plot_spectra"]

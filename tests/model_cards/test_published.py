@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from hf_seqmix.analysis import evaluate_language_model
-from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
+from hf_seqmix.analysis.text.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram, listops, load_corpus
 from hf_seqmix.hub import check_repository, open_checkpoint
 from hf_seqmix.hub.eval_results import eval_results, read_eval_results

@@ -21,7 +21,7 @@ from transformers import (
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
-from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents
+from hf_seqmix.analysis.text.masked_modeling import evaluate_masked_model, mask_documents
 from hf_seqmix.data import ByteNGram
 from hf_seqmix.training.command import interruptible
 from hf_seqmix.training.result_files import read_results

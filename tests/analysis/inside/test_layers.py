@@ -6,7 +6,7 @@ from transformers import LlamaConfig, LlamaModel
 
 from hf_seqmix.analysis import coupling
 from hf_seqmix.analysis.inside import look_inside
-from hf_seqmix.analysis.inside.inside_plots import plot_maps, plot_memory, plot_spectra
+from hf_seqmix.analysis.inside.plots import plot_maps, plot_memory, plot_spectra
 from tests.analysis.couplings.test_coupling import LENGTH, ids, make
 from tests.tolerances import assert_close
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from hf_seqmix.analysis.separation_rank import separation_spectrum
+from hf_seqmix.analysis.degree.separation_rank import separation_spectrum
 from hf_seqmix.analysis.spectra import entropy_rank, eps_rank, stable_rank, tail_squares
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_seqmix.analysis.separation_rank import separation_spectrum
+from hf_seqmix.analysis.degree.separation_rank import separation_spectrum
 from hf_seqmix.data.synthetic import separation_task
 
 

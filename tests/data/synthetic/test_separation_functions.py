@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from hf_seqmix.analysis.modular_rank import modular_rank
-from hf_seqmix.analysis.separation_rank import exact_separation_rank, separation_spectrum
+from hf_seqmix.analysis.degree.modular_rank import modular_rank
+from hf_seqmix.analysis.degree.separation_rank import exact_separation_rank, separation_spectrum
 from hf_seqmix.data.synthetic import separation_task
 
 

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM,
 
 from hf_seqmix import FDTNNConfig, FDTNNForCausalLM, FDTNNForMaskedLM
 from hf_seqmix.analysis import evaluate_language_model
-from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
+from hf_seqmix.analysis.text.masked_modeling import evaluate_masked_model, mask_documents, ngram_bits_per_byte
 from hf_seqmix.data import ByteNGram
 from hf_seqmix.training.result_files import ResultFile, read_results
 from hf_seqmix.training.results import group_results

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-from hf_seqmix.analysis.language_modeling import refuse_future
+from hf_seqmix.analysis.text.language_modeling import refuse_future
 from tests.scripts.pretraining.inputs import QUIET, SHORT, command, losses
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast
 
 from hf_seqmix import FDTNNConfig, FDTNNForMaskedLM, SKITNNConfig, SKITNNForMaskedLM, TNNConfig, TNNForMaskedLM
 from hf_seqmix.analysis.kernels import toeplitz_operators
-from hf_seqmix.analysis.masked_modeling import evaluate_masked_model, mask_documents
+from hf_seqmix.analysis.text.masked_modeling import evaluate_masked_model, mask_documents
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.ops.layout import TokenLayout
 from hf_seqmix.training.result_files import read_results
