@@ -37,7 +37,7 @@ TRITON = {"kernels", "precision"}
 """Folders and files of `ops` that need Triton; all others do without."""
 
 LIBRARY_ROOMS = ("pretraining", "finetuning", "benchmarks")
-"""Rooms of `scripts` that are packages; no room imports another."""
+"""Rooms of `scripts` that are packages; no room imports another. Folders of the other rooms are packages, too."""
 
 
 class Import(NamedTuple):
@@ -102,24 +102,27 @@ def wrong_kernels(root: Path) -> list[str]:
 def wrong_rooms(root: Path) -> list[str]:
     """List the imports from one room of `scripts` into another.
 
-    Modules of a library room import each other relatively. Those of the other rooms are run by path, and see the files
-    beside them under their bare names.
+    A library room is a package; so is each folder of the other rooms, the files of which are run by path and see the
+    files and folders beside them under their bare names. Modules of a package import each other relatively.
     """
     scripts = root / "scripts"
-    files = {path: path.parent.name for path in sorted(scripts.glob("*/*.py"))}
-    commands = {path.stem: room for path, room in files.items() if room not in LIBRARY_ROOMS}
+    files = {path: path.relative_to(scripts).parts for path in sorted(scripts.glob("*/**/*.py"))}
+    beside = {parts[1].removesuffix(".py"): parts[0] for parts in files.values() if parts[0] not in LIBRARY_ROOMS}
     wrong = []
-    for path, room in files.items():
+    for path, (room, *rest) in files.items():
+        package = (room,) if room in LIBRARY_ROOMS else (room, rest[0]) if len(rest) > 1 else ()
         for found in imports(path, scripts):
             first = found.target[1] if found.target[0] == "scripts" and len(found.target) > 1 else found.target[0]
-            if found.level and room not in LIBRARY_ROOMS:
+            if found.level and not package:
                 wrong.append(f"{path.relative_to(root)} {found} relatively, but it is run by its path")
+            elif found.level and found.target[: len(package)] != package:
+                wrong.append(f"{path.relative_to(root)} {found} relatively, which leaves the package {package[-1]}")
             if found.level or first == path.stem:
                 continue
-            if first == room and room in LIBRARY_ROOMS:
-                wrong.append(f"{path.relative_to(root)} {found} of its own room: import it relatively")
+            if package and first == package[-1]:
+                wrong.append(f"{path.relative_to(root)} {found} of its own package: import it relatively")
                 continue
-            other = first if (scripts / first).is_dir() else commands.get(first, room)
+            other = first if (scripts / first).is_dir() else beside.get(first, room)
             if other != room:
                 wrong.append(f"{path.relative_to(root)} {found} of the room {other}")
     return wrong
@@ -200,14 +203,22 @@ def test_one_file_calls_the_fourier_transform():
         (wrong_rooms, "scripts/benchmarks/a.py", "import c", "line 1 imports c of the room speed"),
         (wrong_rooms, "scripts/studies/a.py", "from c import X", "line 1 imports c.X of the room speed"),
         (wrong_rooms, "scripts/studies/a.py", "from .b import X", "line 1 imports studies.b.X relatively"),
-        (wrong_rooms, "scripts/benchmarks/a.py", "from benchmarks.b import X", "its own room: import it relatively"),
+        (wrong_rooms, "scripts/benchmarks/a.py", "from benchmarks.b import X", "own package: import it relatively"),
+        (wrong_rooms, "scripts/benchmarks/e/a.py", "from c import X", "line 1 imports c.X of the room speed"),
+        (wrong_rooms, "scripts/benchmarks/e/a.py", "from benchmarks.b import X", "own package: import it relatively"),
+        (wrong_rooms, "scripts/studies/e/a.py", "from e.b import X", "its own package: import it relatively"),
+        (wrong_rooms, "scripts/studies/e/a.py", "from ..b import X", "relatively, which leaves the package e"),
+        (wrong_rooms, "scripts/studies/e/a.py", "from f.b import X", "line 1 imports f.b.X of the room speed"),
     ],
 )
 def test_a_wrong_import_is_named(tmp_path, check, file, text, message):
     for path, content in {
         "scripts/speed/c.py": "",
         "scripts/speed/d.py": "import c",
+        "scripts/speed/f/b.py": "from . import a",
+        "scripts/speed/g.py": "from f import b",
         "scripts/benchmarks/b.py": "from . import a",
+        "scripts/benchmarks/h/b.py": "from .. import b",
         "scripts/finetuning/b.py": "from . import b",
         "hf_seqmix/ops/ski/kernels/x.py": "from .. import kernels",
         file: text,

@@ -20,11 +20,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from ablation_models import run_curves, run_mlp_depth, run_sparse_low_rank
-from ablation_products import run_causal_ski, run_interpolation
-from causal_ski_models import run_causal_ski_text
-from comparison_options import SPLITS
-from ski_settings import run_ski_settings
+from ablations.causal_ski_text import run_causal_ski_text
+from ablations.models import run_curves, run_mlp_depth, run_sparse_low_rank
+from ablations.products import run_causal_ski, run_interpolation
+from ablations.ski_settings import run_ski_settings
+from comparison.options import SPLITS
 
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import device_name, explained, positive

@@ -24,8 +24,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from kernel_theory import run_piecewise_linear, run_responses, run_ski_error
-from learned_kernels import run_extrapolation, run_kernels, run_split
+from kernel_analyses.learned import run_extrapolation, run_kernels, run_split
+from kernel_analyses.theory import run_piecewise_linear, run_responses, run_ski_error
 
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained, positive

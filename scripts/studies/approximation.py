@@ -20,10 +20,10 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from approximation_checkpoints import add_checkpoints
-from approximation_log import Rows, logger, shared_arguments
-from approximation_order import add_order
-from approximation_rate import add_rate
+from approximations.checkpoints import add_checkpoints
+from approximations.log import Rows, logger, shared_arguments
+from approximations.order import add_order
+from approximations.rate import add_rate
 
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained, refuse_twice

@@ -23,10 +23,10 @@ from typing import Any
 
 import torch
 from compare_mixers import compare
-from comparison_models import MODELS, build_model
-from comparison_options import Options, add_arguments
-from comparison_report import write_report as write_comparison
-from comparison_runs import Comparison
+from comparison.models import MODELS, build_model
+from comparison.options import Options, add_arguments
+from comparison.report import write_report as write_comparison
+from comparison.runs import Comparison
 from transformers import PreTrainedModel
 
 from hf_seqmix.analysis.plots.figures import draw_row, line

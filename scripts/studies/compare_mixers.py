@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from comparison_models import MODELS
-from comparison_options import Options, add_arguments
-from comparison_report import write_report
-from comparison_runs import Comparison, OutOfTimeError
-from comparison_tasks import TASKS
+from comparison.models import MODELS
+from comparison.options import Options, add_arguments
+from comparison.report import write_report
+from comparison.runs import Comparison, OutOfTimeError
+from comparison.tasks import TASKS
 
 from hf_seqmix.training import explain_write_error
 from hf_seqmix.training.command import explained

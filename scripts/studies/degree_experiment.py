@@ -28,12 +28,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from degree_effective import write_effective_rank_tables
-from degree_log_ranks import write_log_rank_tables
-from degree_nets import FORMS, Architecture, architectures, build_net, draw_rows, rank_of
-from degree_report import results_of, run_of, write_report
-from degree_tables import write_rank_tables
-from degree_training import Schedule, clipped, train_nets
+from degree.effective import write_effective_rank_tables
+from degree.log_ranks import write_log_rank_tables
+from degree.nets import FORMS, Architecture, architectures, build_net, draw_rows, rank_of
+from degree.report import results_of, run_of, write_report
+from degree.tables import write_rank_tables
+from degree.training import Schedule, clipped, train_nets
 
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder

@@ -20,8 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from permutation_tasks import ImageTask, Task, TranslationTask
-from vision_training import Training, add_image_arguments, add_training_arguments
+from permutations.images import ImageTask
+from permutations.task import Task
+from permutations.translation import TranslationTask
+from vision.training import Training, add_image_arguments, add_training_arguments
 
 from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
 from hf_seqmix.training import prepare_run_folder

@@ -31,10 +31,10 @@ from typing import Any
 
 import torch
 from study_models import load_backbone
-from vision_figures import RANKS, Figures
-from vision_log import Log
-from vision_plots import PAPER_EXPONENT, plot_spectra
-from vision_training import (
+from vision.figures import RANKS, Figures
+from vision.log import Log
+from vision.plots import PAPER_EXPONENT, plot_spectra
+from vision.training import (
     SIZED,
     Classifiers,
     Training,

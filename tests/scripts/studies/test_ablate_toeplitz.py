@@ -49,7 +49,7 @@ def private_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
 @pytest.fixture(autouse=True)
 def own_models() -> Iterator[None]:
     """Take back what a study adds to the models of comparisons, which other tests go through."""
-    models = load("comparison_models").MODELS
+    models = load("comparison.models").MODELS
     before = dict(models)
     yield
     models.clear()
@@ -141,7 +141,7 @@ def test_causal_ski_learns_text(script: ModuleType, tmp_path: Path) -> None:
 
 def test_causal_ski_is_a_convolution_and_the_masked_product() -> None:
     """Of each row's real tokens, wherever pads stand."""
-    module = load("causal_ski_models")
+    module = load("ablations.causal_ski_text")
     operator = module.CausalSKI(3, max_length=20, num_points=5, taps=4).double()
     matrix = interpolation_matrix(20, operator.grid)
     points = matrix.shape[1]
@@ -167,7 +167,7 @@ def test_interpolation(script: ModuleType, tmp_path: Path) -> None:
 
 
 def test_where_a_ratio_stays_below_one() -> None:
-    crossing = load("ablation_products").crossing
+    crossing = load("ablations.products").crossing
     assert crossing({8: 2.0, 16: 0.9, 32: 0.5}) == 16
     assert crossing({8: 0.9, 16: 1.1, 32: 0.5}) == 32
     assert crossing({8: 0.5, 16: 1.0}) is None
@@ -176,36 +176,36 @@ def test_where_a_ratio_stays_below_one() -> None:
 @pytest.mark.parametrize("name", ["running_sums", "chunked", "within_cells"])
 @pytest.mark.parametrize(("length", "points"), [(2, 2), (7, 3), (13, 5), (65, 9), (50, 50), (100, 7)])
 def test_causal_forms_are_the_masked_product(name: str, length: int, points: int) -> None:
-    causal_ski = load("causal_ski")
-    grid = causal_ski.whole_grid(length, points)
+    products = load("ski.causal_product")
+    grid = products.whole_grid(length, points)
     x = torch.randn(2, length, 3, dtype=torch.float64, requires_grad=True)
     kernel = torch.randn(3, 2 * grid.points(length) - 1, dtype=torch.float64, requires_grad=True)
     upstream = torch.randn_like(x)
     values = []
-    for form in (getattr(causal_ski, name), causal_ski.causal_ski_dense):
+    for form in (getattr(products, name), products.causal_ski_dense):
         y = form(x, kernel, grid)
         values.append([y, *torch.autograd.grad(y, (x, kernel), upstream)])
     for actual, expected in zip(*values, strict=True):
         torch.testing.assert_close(actual, expected)
     past = x.detach().clone()
     past[:, length // 2 :] += 1
-    changed = getattr(causal_ski, name)(past, kernel, grid)
+    changed = getattr(products, name)(past, kernel, grid)
     torch.testing.assert_close(changed[:, : length // 2], values[0][0][:, : length // 2])
 
 
 def test_a_grid_between_tokens_is_refused() -> None:
     with pytest.raises(ValueError, match="no whole spacing"):
-        load("causal_ski").spacing_of(InducingGrid(10, 5))
+        load("ski.causal_product").spacing_of(InducingGrid(10, 5))
     for length, points in ((10, 1), (1, 5)):
         with pytest.raises(ValueError, match=f"{points} points over {length} tokens has no cell"):
-            load("causal_ski").whole_grid(length, points)
+            load("ski.causal_product").whole_grid(length, points)
 
 
 @pytest.mark.parametrize("name", ["band", "dense", "gather", "csr"])
 @pytest.mark.parametrize("degree", [1, 3])
 def test_forms_of_interpolation(name: str, degree: int) -> None:
     grid = InducingGrid(17, 6, degree)
-    products = load("interpolation_products").FORMS[name](17, grid)
+    products = load("ski.interpolation").FORMS[name](17, grid)
     matrix = interpolation_matrix(17, grid)
     z, x = torch.randn(2, 3, grid.points(17)), torch.randn(2, 3, 17)
     assert_close(products.leave(products.forward(products.enter(z)), 2), z.double() @ matrix.mT)
@@ -213,7 +213,7 @@ def test_forms_of_interpolation(name: str, degree: int) -> None:
 
 
 def test_the_parts_add_up() -> None:
-    parts = load("ski_parts")
+    parts = load("ski.parts")
     sizes = {"hidden_size": 6, "intermediate_size": 6, "num_hidden_layers": 1, "max_position_embeddings": 12}
     whole: Any = AutoConfig.for_model("ski_tnn", num_inducing_points=4, conv_kernel_size=3, **sizes)
     operator = SeqMixBlock(whole, 0).mixer.operator
@@ -227,7 +227,7 @@ def test_the_parts_add_up() -> None:
 
 
 def test_knots_begin_large_or_at_zero() -> None:
-    parts = load("ski_parts")
+    parts = load("ski.parts")
     names = parts.register_parts()
     sizes = {"hidden_size": 64, "intermediate_size": 6, "num_hidden_layers": 1, "max_position_embeddings": 100}
     expected = {"ski-loud-low-rank": 0.1, "ski-zero-low-rank": 0.0, "low-rank-only": 0.1}
@@ -239,7 +239,7 @@ def test_knots_begin_large_or_at_zero() -> None:
 @pytest.mark.parametrize(("name", "smaller"), [("ski-unscaled", 0.1), ("ski-small-steps", 10)])
 def test_steps_of_other_sizes_are_of_the_same_model(name: str, smaller: float) -> None:
     """The kernel is that of SKI at first, and its derivatives by the knots are larger or smaller."""
-    names = load("ski_parts").register_parts()
+    names = load("ski.parts").register_parts()
     sizes = {"hidden_size": 8, "intermediate_size": 6, "num_hidden_layers": 1, "max_position_embeddings": 100}
     found = {}
     for mixer in ("ski_tnn", names[name]):
@@ -280,7 +280,7 @@ def test_wrong_arguments_end_with_a_message(
 
 
 def test_text_of_another_size_is_another_text(tmp_path: Path) -> None:
-    text_files = load("ablation_models").text_files
+    text_files = load("ablations.models").text_files
     shared = {"train_file": None, "validation_file": None, "test_file": None, "output_dir": str(tmp_path)}
     for size in (800, 1600):
         paths = text_files(argparse.Namespace(**shared, train_characters=size))

@@ -47,7 +47,7 @@ def test_alterations_have_floors_and_runs_are_kept(script, load, tmp_path, capsy
     assert {result.seed for result in results if result.metric == "test_error" and result.model == "tnn"} == {0, 1}
     assert by_name["original"]["cut"] == "rnn (2), tnn (2)"  # 10 updates end no training
     assert (tmp_path / "order.png").stat().st_size > 5000
-    monkeypatch.setattr(load("approximation_log"), "train_on_target", None)  # a second call reads the file
+    monkeypatch.setattr(load("approximations.log"), "train_on_target", None)  # a second call reads the file
     assert script.main(command) == rows
     fewer = script.main([word for word in command if word != "1"])
     assert fewer[0]["tnn"] == min(each.value for each in results if _is_first_error(each))
@@ -113,16 +113,16 @@ def test_heads_layers_and_positions_are_options(script, tmp_path):
 
 def test_a_seed_that_diverged_is_no_better_than_others(load, tmp_path):
     results = [Result("t", "m", "test_error", value, seed) for seed, value in enumerate((None, None, 1e-3))]
-    median = load("approximation_log").median
+    median = load("approximations.log").median
     assert median(results) == float("inf") and median(results[2:]) == 1e-3 and median([]) is None
     rows = [
         {"exponent": 1.0, "rank": 8, "head_size": size, "errors": errors, "train_error": max(errors, default=None)}
         for size, errors in ((2, [0.2, 0.3]), (4, []))
     ]
-    load("approximation_plots").plot_rate(rows, ["exponent", "rank"], tmp_path / "rate.png")
-    load("approximation_plots").plot_rate(rows[1:], ["exponent", "rank"], tmp_path / "none.png")
+    load("approximations.plots").plot_rate(rows, ["exponent", "rank"], tmp_path / "rate.png")
+    load("approximations.plots").plot_rate(rows[1:], ["exponent", "rank"], tmp_path / "none.png")
     assert (tmp_path / "rate.png").is_file()
-    assert load("approximation_rate")._fit({"rank": 9, "exponent": 1.0}, rows[1:]) == []
+    assert load("approximations.rate")._fit({"rank": 9, "exponent": 1.0}, rows[1:]) == []
 
 
 def test_what_makes_no_sense_is_refused(script, tmp_path):

@@ -62,7 +62,7 @@ def faked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[flo
 
 
 def models() -> ModuleType:
-    return importlib.import_module("comparison_models")
+    return importlib.import_module("comparison.models")
 
 
 def recall(folder: Path, *more: str) -> list[str]:
@@ -74,7 +74,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
     texts = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
     keys = [json.loads(text)["key"] for text in texts]
     kept = ResultFile(folder / "results.jsonl")
-    run_of = importlib.import_module("comparison_results").run_of
+    run_of = importlib.import_module("comparison.results").run_of
     return [{"key": key, "result": run_of(kept.get(key) or [])} for key in keys]
 
 
@@ -124,7 +124,7 @@ def test_muon_and_nets_that_are_polynomials(script: ModuleType, tmp_path: Path) 
 
 def test_static_norms_are_calibrated(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calibrated = []
-    runs = importlib.import_module("comparison_runs")
+    runs = importlib.import_module("comparison.runs")
     own = runs.calibrate_static_norms
     monkeypatch.setattr(runs, "calibrate_static_norms", lambda *given: calibrated.append(own(*given)))
     one = ["--learning-rates", "1e-3", "--seeds", "0", "--models", "poly-3-static", "poly-3-bilinear"]
@@ -226,7 +226,7 @@ def test_models_see_the_same_batches_and_seeds_others(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: dict[tuple[str, int], list[torch.Tensor]] = {}
-    trainer = importlib.import_module("comparison_runs").Trainer
+    trainer = importlib.import_module("comparison.runs").Trainer
     forward = trainer.compute_loss
 
     def spy(trainer: Any, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -296,7 +296,7 @@ def test_the_sweep_goes_on_beyond_its_edge(
 
 
 def test_the_gap_of_a_text_is_that_of_recalled_tokens_seed_by_seed(script: ModuleType) -> None:
-    report = importlib.import_module("comparison_report")
+    report = importlib.import_module("comparison.report")
 
     def entries(new: float, recalled: float) -> list[dict[str, Any]]:
         places = (([0, 1], [0, 1], new, 3), ([10, 100], [1, 16], recalled, 1))
@@ -319,7 +319,7 @@ def test_the_gap_of_a_text_is_that_of_recalled_tokens_seed_by_seed(script: Modul
     assert rows[1]["gap"]["share"]["by_seed"] == {"0": pytest.approx(0.4), "1": 1.0}
     assert rows[1]["gap"]["tokens"]["mean"] == 0.25
     assert "gap" not in rows[2]
-    bins = importlib.import_module("comparison_bins")
+    bins = importlib.import_module("comparison.bins")
     assert bins.gap_of_bins(entries(2.0, 1.0)[:1], entries(1.0, 1.0)[:1]) == {}
 
 
@@ -328,7 +328,7 @@ def test_differences_are_of_the_same_seed(script: ModuleType) -> None:
         {"test_loss": {"by_seed": {"0": 1.0, "1": 3.0, "2": 2.0}}},
         {"test_loss": {"by_seed": {"0": 1.5, "1": 3.5, "2": None}}},
     ]
-    importlib.import_module("comparison_report").add_differences(rows, "loss")
+    importlib.import_module("comparison.report").add_differences(rows, "loss")
     assert rows[0]["difference"]["mean"] == 0
     difference = rows[1]["difference"]
     assert (difference["mean"], difference["sd"], difference["n"]) == (0.5, 0.0, 2)
@@ -402,7 +402,7 @@ def test_repetition_is_scored_by_frequency_and_distance(script: ModuleType, tmp_
 
 
 def test_bins_hold_the_rows_within_their_bounds(script: ModuleType) -> None:
-    bins = importlib.import_module("comparison_bins")
+    bins = importlib.import_module("comparison.bins")
     blocks = datasets.Dataset.from_dict({"train_count": [0, 0, 500, 99], "distance": [4, 7, 33, 8]})
     scores = torch.tensor([[1.0, 1, 1], [3.0, 0, 1], [math.inf, 0, 1], [0.5, 1, 1]]).numpy()
     found = {(*entry["train_count"], *entry["distance"]): entry for entry in bins.score_bins(blocks, scores)}

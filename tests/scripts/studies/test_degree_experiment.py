@@ -69,7 +69,7 @@ def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypa
 
 
 def test_sizes_are_equal(load: Any) -> None:
-    nets = load("degree_nets")
+    nets = load("degree.nets")
     task = separation_task("paired_product", num_tokens=4, width=2)
     for form in nets.FORMS:
         for net in nets.architectures(form, 10, 12, True):
@@ -92,7 +92,7 @@ def _maps(form: str) -> list[str]:
 
 
 def test_nets_side_by_side_are_nets_alone(load: Any) -> None:
-    nets, training = load("degree_nets"), load("degree_training")
+    nets, training = load("degree.nets"), load("degree.training")
     task = separation_task("paired_product", num_tokens=2, width=2)
     net = nets.architectures("sequence", 4, 12, True)[1]
     built = [nets.build_net(net, task, seed) for seed in (0, 1)]
@@ -123,7 +123,7 @@ def test_nets_side_by_side_are_nets_alone(load: Any) -> None:
 
 
 def test_bounds_of_shallow_nets(load: Any) -> None:
-    nets = load("degree_nets")
+    nets = load("degree.nets")
     task = separation_task("paired_product", num_tokens=4, width=4)
     shallow = [net for net in nets.architectures("fully-connected", 20, 12, False) if net.depth == 1]
     # x + (l1 l2): two functions of one half, and the bilinear part, of rank 8 for 8 inputs a half.
@@ -135,7 +135,7 @@ def test_bounds_of_shallow_nets(load: Any) -> None:
 
 
 def test_verdicts(load: Any) -> None:
-    report = load("degree_report")
+    report = load("degree.report")
     a = {"kind": "3", "errors": [1e-4, 1e-5, 1e-4, 3e-5]}
     b = {"kind": "2", "errors": [1e-2, 1e-3, None, 5e-3]}
     found = report.compare(a, b)
@@ -150,8 +150,8 @@ def test_verdicts(load: Any) -> None:
 def test_ranks(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], load: Any, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr(load("degree_tables"), "SIZES", ((2, 1, True),))
-    monkeypatch.setattr(load("degree_tables"), "SAMPLES", 100)
+    monkeypatch.setattr(load("degree.tables"), "SIZES", ((2, 1, True),))
+    monkeypatch.setattr(load("degree.tables"), "SAMPLES", 100)
     report = script.main(["ranks", "--output-dir", str(tmp_path), "--max-size", "256"])
     assert [row["rank"] for row in report["fully_connected"]] == [65, 82, 65, 73, 37, 13, 9, 25, 81, 30, 210, 81]
     assert all(row["rank"] == row["formula"] for row in report["fully_connected"])
@@ -168,7 +168,7 @@ def test_log_ranks(
 ) -> None:
     small = {"NETS": (("fully-connected", 1, 4), ("attention", 2, 1)), "TERMS": (2,), "MONOMIAL_DEGREES": (2, 4)}
     for name, value in (small | {"INPUTS": (4,)}).items():
-        monkeypatch.setattr(load("degree_log_ranks"), name, value)
+        monkeypatch.setattr(load("degree.log_ranks"), name, value)
     command = ["log-ranks", "--output-dir", str(tmp_path), "--max-size", "64", "--draws", "20"]
     report = script.main(command)
     ranks = {(row["form"], row["projections"], row["degree"]): row["rank"] for row in report["nets"]}
@@ -198,7 +198,7 @@ def test_log_ranks(
 
 
 def test_effective_ranks(script: ModuleType, tmp_path: Path, load: Any, monkeypatch: Any) -> None:
-    effective = load("degree_effective")
+    effective = load("degree.effective")
     for name, value in {"SAMPLED_WIDTHS": (4,), "SAMPLES": 40}.items():
         monkeypatch.setattr(effective, name, value)
     # Shallow nets have their exact rank well above rounding, deep ones do not.

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
-from vision_training import Classifiers, Images
+from vision.training import Classifiers, Images
 
 import hf_seqmix
 from hf_seqmix.training.result_files import read_results

@@ -8,8 +8,8 @@ import datasets
 import pytest
 import torch
 from PIL import Image
-from vision_figures import Figures, Measurement, measure
-from vision_training import SIZED, Classifiers, Images
+from vision.figures import Figures, Measurement, measure
+from vision.training import SIZED, Classifiers, Images
 
 import hf_seqmix
 from hf_seqmix.analysis.couplings import coupling

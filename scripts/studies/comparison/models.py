@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from comparison_tasks import Sizes, Task
 from huggingface_hub.errors import StrictDataclassError
 from transformers import (
     CONFIG_MAPPING,
@@ -14,6 +13,8 @@ from transformers import (
     PreTrainedModel,
     set_seed,
 )
+
+from .tasks import Sizes, Task
 
 __all__ = ["MODELS", "TOEPLITZ", "build_config", "build_model", "config_fields"]
 

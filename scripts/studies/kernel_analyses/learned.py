@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_report import chosen, report, trained_length
 from study_models import load_backbone
 
 from hf_seqmix.analysis.kernels import LearnedKernels, learned_kernels, plot_kernels, typical_channels
 from hf_seqmix.analysis.kernels.extrapolation import EXTRAPOLATION_COLUMNS, extrapolate_model, plot_extrapolation
 from hf_seqmix.analysis.kernels.sparse_smooth import SPLIT_COLUMNS, plot_split, split_row, two_sided
+
+from .report import chosen, report, trained_length
 
 __all__ = ["run_extrapolation", "run_kernels", "run_split"]
 

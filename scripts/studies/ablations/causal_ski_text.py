@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
-from causal_ski import spacing_of, whole_grid, within_cells
-from comparison_models import TOEPLITZ
+from comparison.models import TOEPLITZ
 from huggingface_hub.dataclasses import strict
-from ski_settings import train_and_report
+from ski.causal_product import spacing_of, whole_grid, within_cells
 from torch import Tensor, nn
 from transformers import initialization as init
 
@@ -19,6 +18,8 @@ from hf_seqmix.models.ski_tnn.mixer import default_decay
 from hf_seqmix.models.toeplitz.gated_unit import GatedToeplitzUnit
 from hf_seqmix.ops.layout import TokenLayout
 from hf_seqmix.ops.short_convolution.product import short_conv
+
+from .ski_settings import train_and_report
 
 __all__ = ["CausalSKI", "run_causal_ski_text"]
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from approximation_log import Log, Rows, median, unfinished, values
-from approximation_plots import plot_rate
 
 from hf_seqmix.analysis.rates import CouplingTarget, MultiHeadTransformer
 from hf_seqmix.analysis.rates.transformer import POSITIONS
 from hf_seqmix.analysis.spectra import fit_power_law
 from hf_seqmix.training.result_files import write_report
+
+from .log import Log, Rows, median, unfinished, values
+from .plots import plot_rate
 
 __all__ = ["add_rate", "run_rate"]
 

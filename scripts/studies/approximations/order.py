@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from approximation_log import Log, Rows, median, unfinished
-from approximation_plots import plot_order
 from torch import nn
 
 from hf_seqmix.analysis.rates import (
@@ -25,6 +23,9 @@ from hf_seqmix.analysis.rates import (
     error_floors,
 )
 from hf_seqmix.training.result_files import write_report
+
+from .log import Log, Rows, median, unfinished
+from .plots import plot_order
 
 __all__ = ["FLOORS", "add_order", "run_order"]
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from kernel_report import chosen, report
 from study_models import load_backbone
 
 from hf_seqmix.analysis.kernels import toeplitz_operators
@@ -40,6 +39,8 @@ from hf_seqmix.analysis.kernels.ski_error import (
     two_exponentials,
 )
 from hf_seqmix.models.fd_tnn.kernel import FREQUENCY_INPUTS, FrequencyKernel
+
+from .report import chosen, report
 
 __all__ = ["run_piecewise_linear", "run_responses", "run_ski_error"]
 

@@ -8,14 +8,15 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from degree_training import FLOOR, clipped
 from scipy.stats import t
-from study_plots import KINDS, plot_curves, plot_equal, plot_errors
 
 from hf_seqmix._files import write_text
 from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
+
+from .plots import KINDS, plot_curves, plot_equal, plot_errors
+from .training import FLOOR, clipped
 
 __all__ = ["compare", "results_of", "run_of", "write_report"]
 

@@ -5,14 +5,15 @@ import dataclasses
 from typing import Any
 
 from transformers import PreTrainedModel
-from vision_figures import Figures, Measurement, measure
-from vision_training import Images, read_images
 
 from hf_seqmix.models.image_processing import SeqMixImageProcessor
 from hf_seqmix.training.environment import environment_of, file_digest, portable_command, portable_path
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run
+
+from .figures import Figures, Measurement, measure
+from .training import Images, read_images
 
 __all__ = ["Log"]
 

@@ -8,7 +8,7 @@ import datasets
 
 
 def test_a_tokenizer_is_that_of_its_text_and_task(study: Callable[[str], ModuleType], tmp_path: Path) -> None:
-    script = study("comparison_tasks")
+    script = study("comparison.tasks")
     one, other = (datasets.Dataset.from_dict({"text": [text * 50]}) for text in ("aba abb ", "xyz xyy "))
     first = script._tokenizer("bpe:262", one, True, tmp_path)
     kept = list(tmp_path.iterdir())

@@ -9,12 +9,11 @@ from typing import Any
 
 import compare_mixers
 import torch
-from ablation_layers import TIME_COLUMNS, against_first, plot_layers_and_losses, time_layers
-from comparison_models import MODELS, TOEPLITZ
-from comparison_options import SPLITS, Options
-from comparison_report import write_report as write_comparison
-from comparison_tasks import TASKS
-from ski_parts import register_parts
+from comparison.models import MODELS, TOEPLITZ
+from comparison.options import SPLITS, Options
+from comparison.report import write_report as write_comparison
+from comparison.tasks import TASKS
+from ski.parts import register_parts
 
 from hf_seqmix.analysis.plots.figures import draw_row, line
 from hf_seqmix.data import python_stdlib
@@ -22,6 +21,8 @@ from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import Run, run_of
 from hf_seqmix.training.table_rows import row_results
+
+from .layers import TIME_COLUMNS, against_first, plot_layers_and_losses, time_layers
 
 __all__ = ["run_curves", "run_mlp_depth", "run_sparse_low_rank"]
 

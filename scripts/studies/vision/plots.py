@@ -8,10 +8,11 @@ from typing import Any
 import torch
 from matplotlib import colormaps
 from matplotlib.axes import Axes
-from vision_figures import QUANTILES, Figures
 
 from hf_seqmix.analysis.plots.figures import COLORS, draw_grid
 from hf_seqmix.analysis.spectra import PowerLawFit
+
+from .figures import QUANTILES, Figures
 
 __all__ = ["PAPER_EXPONENT", "plot_spectra"]
 

@@ -4,12 +4,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from comparison_bins import gap_of_bins, mean_of_bins
-from comparison_runs import Comparison
-from study_plots import plot_bins, plot_comparison
-
 from hf_seqmix._files import write_text
 from hf_seqmix.training.tables import markdown_table
+
+from .bins import gap_of_bins, mean_of_bins
+from .plots import plot_bins, plot_comparison
+from .runs import Comparison
 
 __all__ = ["add_differences", "add_gaps", "summary_of", "write_report"]
 

@@ -4,14 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from approximation_log import Rows, settings_of
-from approximation_order import FLOORS, KERNELS
-from approximation_plots import plot_order
-
 from hf_seqmix.analysis.rates import LinearTarget, OrderingRow, checkpoint_report
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
+
+from .log import Rows, settings_of
+from .order import FLOORS, KERNELS
+from .plots import plot_order
 
 __all__ = ["add_checkpoints", "run_checkpoints"]
 

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ablation_models import describe_training, recorded, results_of, shown_loss, train
-from comparison_models import MODELS
-from ski_parts import convolution_of, register_part, register_parts, with_falloff
+from comparison.models import MODELS
+from ski.parts import convolution_of, register_part, register_parts, with_falloff
 
 from hf_seqmix.analysis.plots.figures import draw_row, line
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.run import run_of
+
+from .models import describe_training, recorded, results_of, shown_loss, train
 
 __all__ = ["run_ski_settings", "settings_of", "train_and_report"]
 

@@ -11,11 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from comparison_bins import score_bins, score_pair_bins
-from comparison_models import build_config, build_model, config_fields
-from comparison_options import Options
-from comparison_results import results_of, run_of
-from comparison_tasks import Sizes, Task, build_task, data_digest
 from transformers import PreTrainedConfig, PrinterCallback, Trainer, default_data_collator
 
 from hf_seqmix.data import ReproducibleMaskingCollator
@@ -26,6 +21,12 @@ from hf_seqmix.training.precision import settle_precision
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
+
+from .bins import score_bins, score_pair_bins
+from .models import build_config, build_model, config_fields
+from .options import Options
+from .results import results_of, run_of
+from .tasks import Sizes, Task, build_task, data_digest
 
 __all__ = ["Comparison", "OutOfTimeError"]
 

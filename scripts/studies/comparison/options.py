@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from comparison_tasks import TASKS
-
 from hf_seqmix.training.command import positive, refuse_twice
 from hf_seqmix.training.optimizers import MUON
+
+from .tasks import TASKS
 
 __all__ = ["MUON_FACTOR", "SPLITS", "Options", "add_arguments"]
 

@@ -1,8 +1,6 @@
-"""What permutation.py trains on and scores: classifiers of images, and models that translate."""
+"""The task `translation` of permutation.py: models that translate."""
 
-import argparse
 import tempfile
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import Any
@@ -10,10 +8,8 @@ from typing import Any
 import datasets
 import evaluate
 import torch
-import vision_training
 from torch import Tensor
 from transformers import (
-    AutoModelForImageClassification,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
     DataCollatorForSeq2Seq,
@@ -22,130 +18,16 @@ from transformers import (
     PrinterCallback,
     Trainer,
 )
-from vision_training import Images, Training, processor_of, read_images, score, training_arguments
+from vision.training import training_arguments
 
 from hf_seqmix._labels import IGNORED_LABEL
-from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
 from hf_seqmix.data.labeled import load_labeled
-from hf_seqmix.training.environment import file_digest, portable_path
 
-__all__ = ["ImageTask", "Task", "TranslationTask"]
+from .task import Task, first_line
+
+__all__ = ["TranslationTask"]
 
 _ROWS_AT_ONCE = 16
-
-
-def _short(error: Exception) -> str:
-    """Return the first line of what a library says, as a sentence."""
-    return f"{(str(error) or type(error).__name__).splitlines()[0].rstrip('.')}."
-
-
-class Task(ABC):
-    """A trained model, its data and its scores. Nothing is loaded before it is needed.
-
-    Args:
-        name: of the model on the Hub, or its folder.
-        arguments: of permutation.py.
-        training: of the model on the training split.
-    """
-
-    auto: Any
-    """The class of the library that loads the model."""
-
-    def __init__(self, name: str, arguments: argparse.Namespace, training: Training) -> None:
-        self.name = name
-        self.arguments = arguments
-        self.training = training
-
-    @property
-    def data(self) -> dict[str, Any]:
-        """What the scores depend on, beside the model and its training, for the key of a run."""
-        data: dict[str, Any] = {split: getattr(self.arguments, f"{split}_rows") for split in ("train", "test")}
-        files = {split: getattr(self.arguments, f"{split}_file") for split in ("train", "test")}
-        if not any(files.values()):
-            return data | {"dataset": self.arguments.dataset}
-        found = {split: path for split, path in files.items() if path is not None and path.is_file()}
-        return data | {
-            f"{split}_file": {"path": portable_path(str(path)), "digest": file_digest(path)}
-            for split, path in found.items()
-        }
-
-    @property
-    @abstractmethod
-    def source(self) -> str:
-        """What the data is, in words."""
-
-    def load(self) -> PreTrainedModel:
-        """Return a fresh copy of the model.
-
-        Raises:
-            ValueError: it cannot be loaded.
-        """
-        try:
-            return self.auto.from_pretrained(self.name, dtype=torch.float32)
-        except (OSError, ValueError) as error:
-            raise ValueError(
-                f"the model {self.name!r} could not be loaded: {_short(error)} Where there is no network, give a "
-                "folder."
-            ) from error
-
-    def order(self, length: int) -> Tensor:
-        """Return the order of so many tokens; a text of at most as many as are moved stays as it is."""
-        return first_to_end(length, self.arguments.moved)
-
-    @abstractmethod
-    def train(self, model: PreTrainedModel, seed: int) -> None:
-        """Train a model on."""
-
-    @abstractmethod
-    def score(self, model: PreTrainedModel) -> dict[str, float]:
-        """Return the scores of a model on held-out rows."""
-
-
-class ImageTask(Task):
-    """Accuracy of a classifier of images, of this package or of the library."""
-
-    auto = AutoModelForImageClassification
-
-    @property
-    def source(self) -> str:
-        """What the data is, in words."""
-        return self._splits["test"].source
-
-    def order(self, length: int) -> Tensor:
-        """Return the order of so many patches.
-
-        Raises:
-            ValueError: all of them would be moved, which changes nothing.
-        """
-        if self.arguments.moved >= length:
-            raise ValueError(
-                f"--moved is {self.arguments.moved}, but {self.name} reads {length} patches, so their order would "
-                f"stay as it is; give at most {length - 1}."
-            )
-        return super().order(length)
-
-    @cached_property
-    def _splits(self) -> dict[str, Images]:
-        model = self.load()
-        config = model.config
-        splits = read_images(self.arguments, processor_of(self.name, config))
-        if config.num_labels != len(splits["train"].names):
-            raise ValueError(
-                f"{self.name} tells {config.num_labels} classes apart, but the data has "
-                f"{len(splits['train'].names)}: give a model that was trained on these classes."
-            )
-        with torch.no_grad(), permuted_tokens(model, self.order):  # before anything is scored
-            model(pixel_values=splits["test"].pixel_values[:1])
-        return splits
-
-    def train(self, model: PreTrainedModel, seed: int) -> None:
-        """Train a model on."""
-        vision_training.train(model, self._splits["train"], self.training, seed)
-
-    def score(self, model: PreTrainedModel) -> dict[str, float]:
-        """Return accuracy and mean cross-entropy (nats)."""
-        found = score(model, self._splits["test"])
-        return {"accuracy": 1 - found["error"], "loss": found["loss"]}
 
 
 class TranslationTask(Task):
@@ -170,7 +52,7 @@ class TranslationTask(Task):
         try:
             return AutoTokenizer.from_pretrained(self.name)
         except (OSError, ValueError, ImportError) as error:
-            raise ValueError(f"the tokenizer of {self.name!r} could not be loaded: {_short(error)}") from error
+            raise ValueError(f"the tokenizer of {self.name!r} could not be loaded: {first_line(error)}") from error
 
     @cached_property
     def _pairs(self) -> dict[str, list[tuple[str, str]]]:
@@ -204,7 +86,7 @@ class TranslationTask(Task):
             return evaluate.load(self.arguments.metric)
         except (OSError, ImportError, ValueError) as error:
             raise ValueError(
-                f"the metric {self.arguments.metric!r} could not be loaded: {_short(error)} `evaluate` has "
+                f"the metric {self.arguments.metric!r} could not be loaded: {first_line(error)} `evaluate` has "
                 "sacrebleu of the Hub, which needs the package of that name (pip install sacrebleu). Where there is "
                 "no network, give the folder of a metric, or --metric none for the loss alone."
             ) from error

@@ -6,9 +6,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import causal_ski
 import torch
-from interpolation_products import FORMS
+from ski import causal_product
+from ski.interpolation import FORMS
 from torch import Tensor
 
 from hf_seqmix import toeplitz_matmul
@@ -37,18 +37,18 @@ def run_causal_ski(arguments: argparse.Namespace) -> dict[str, Any]:
     clock = Clock(device)
     rows = []
     for length in arguments.lengths:
-        grid = causal_ski.whole_grid(length, arguments.points)
+        grid = causal_product.whole_grid(length, arguments.points)
         kernel_size = 2 * grid.points(length) - 1
         shape = (arguments.batch, length, arguments.channels)
         states = arguments.batch * length * grid.points(length) * arguments.channels * 4
         forms: dict[str, Callable[..., Tensor]] = {
-            "within_cells": causal_ski.within_cells,
-            "chunked": causal_ski.chunked,
+            "within_cells": causal_product.within_cells,
+            "chunked": causal_product.chunked,
         }
         if states <= arguments.most_mib * 2**20:
-            forms["running_sums"] = causal_ski.running_sums
+            forms["running_sums"] = causal_product.running_sums
         row: dict[str, Any] = {"length": length, "points": grid.points(length), "clock": clock.kind}
-        row["spacing"] = causal_ski.spacing_of(grid)
+        row["spacing"] = causal_product.spacing_of(grid)
         row["errors"] = check_causal_ski(forms, grid, length)
         generator = torch.Generator().manual_seed(0)
         timed = {}
@@ -114,7 +114,7 @@ def check_causal_ski(forms: Mapping[str, Callable[..., Tensor]], grid: InducingG
     x, upstream = (torch.randn(batch, length, batch, generator=generator).double() for _ in range(2))
     kernel = torch.randn(batch, kernel_size, generator=generator).double()
     values = {}
-    for name, form in {"dense": causal_ski.causal_ski_dense, **forms}.items():
+    for name, form in {"dense": causal_product.causal_ski_dense, **forms}.items():
         dtype = torch.float64 if name == "dense" else torch.float32
         inputs = [t.detach().to(dtype).requires_grad_() for t in (x, kernel)]
         y = form(inputs[0], inputs[1], grid)

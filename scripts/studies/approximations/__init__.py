@@ -1,0 +1,1 @@
+"""Which relationships between sequences models learn: the parts of approximation.py."""

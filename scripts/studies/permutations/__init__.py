@@ -1,0 +1,1 @@
+"""What another order of its tokens costs a trained model: the tasks of permutation.py."""

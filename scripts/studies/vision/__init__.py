@@ -1,0 +1,1 @@
+"""Small classifiers of images and their spectra, for vision_spectra.py and permutation.py."""
