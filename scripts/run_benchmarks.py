@@ -24,17 +24,17 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from benchmarks.benchmark_corpora import add_corpora
-from benchmarks.benchmark_glue import add_glue
-from benchmarks.benchmark_language import add_language_modeling
-from benchmarks.benchmark_leaderboard import add_leaderboard
-from benchmarks.benchmark_listops import add_listops
-from benchmarks.benchmark_lra import add_lra
-from benchmarks.benchmark_masked import add_masked_language_modeling
-from benchmarks.benchmark_recipes import add_recipes
-from benchmarks.benchmark_report import add_report
-from benchmarks.benchmark_results import Report
-from benchmarks.benchmark_tradeoff import add_tradeoff
+from benchmarks.corpora.benchmark import add_corpora
+from benchmarks.glue.benchmark import add_glue
+from benchmarks.language_modeling.causal_lm import add_language_modeling
+from benchmarks.language_modeling.masked_lm import add_masked_language_modeling
+from benchmarks.leaderboard.benchmark import add_leaderboard
+from benchmarks.listops.benchmark import add_listops
+from benchmarks.lra.benchmark import add_lra
+from benchmarks.recipes.benchmark import add_recipes
+from benchmarks.report import add_report
+from benchmarks.results import Report
+from benchmarks.tradeoff.benchmark import add_tradeoff
 from finetuning import arguments as finetuning
 from pretraining import arguments as pretraining
 

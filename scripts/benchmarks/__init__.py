@@ -1,1 +1,1 @@
-"""The sub-commands of run_benchmarks.py."""
+"""The sub-commands of run_benchmarks.py, a folder each, and what they share."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from hf_seqmix._files import write_json
 from hf_seqmix.training.tables import markdown_table
 
-from .benchmark_jobs import RATES, Job, train
+from .jobs import RATES, Job, train
 from .run_costs import trial_of
 
 TIMINGS = "timings.json"

@@ -10,7 +10,7 @@ from typing import Any
 from hf_seqmix.training import merge_recipes
 from hf_seqmix.training.tables import markdown_table
 
-from .benchmark_jobs import RATES, REPLACED, Job, train
+from .jobs import RATES, REPLACED, Job, train
 
 TRIAL_UPDATES = 5  # timed to tell what a run will cost: the median leaves the first, slow ones out
 _SHORT: dict[str, Any] = {

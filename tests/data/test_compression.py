@@ -26,7 +26,7 @@ def test_xz_is_the_extreme_preset_as_its_label_says() -> None:
     assert plain != extreme
     assert bits_per_byte_xz([raw.decode()]) == 8 * extreme / len(raw)
     scripts = Path(__file__).resolve().parents[2] / "scripts"
-    for name in ("quickstart.py", "benchmarks/benchmark_language.py", "benchmarks/corpora_scoring.py"):
+    for name in ("quickstart.py", "benchmarks/language_modeling/causal_lm.py", "benchmarks/corpora/scoring.py"):
         assert re.findall(r'"(xz [^"]*)": bits_per_byte_xz', (scripts / name).read_text()) == ["xz -9e"]
 
 

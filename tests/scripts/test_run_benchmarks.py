@@ -113,7 +113,7 @@ def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys
 
 def test_continues_where_it_stopped(script, checkpoints, text_file, tmp_path, monkeypatch):
     scored = []
-    benchmark = importlib.import_module("benchmarks.benchmark_language")
+    benchmark = importlib.import_module("benchmarks.language_modeling.causal_lm")
     original = benchmark.iter_language_model_scores
 
     def counting(*args, **kwargs):
@@ -329,7 +329,7 @@ def test_bad_arguments(script, checkpoints, text_file, tmp_path, capsys):
 
 
 def test_sigterm_ends_the_training_process_too(script, tmp_path):
-    jobs = importlib.import_module("benchmarks.benchmark_jobs")
+    jobs = importlib.import_module("benchmarks.jobs")
     child = tmp_path / "child.py"
     child.write_text(
         "import os, pathlib, signal, time\n"
@@ -351,7 +351,7 @@ def test_an_interrupted_benchmark_says_so_in_one_line(
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(importlib.import_module("benchmarks.benchmark_language"), "score_model", interrupted)
+    monkeypatch.setattr(importlib.import_module("benchmarks.language_modeling.causal_lm"), "score_model", interrupted)
     with pytest.raises(SystemExit) as error:
         script.main(arguments(checkpoints, text_file, tmp_path / "out", "--context-lengths", "16"))
     assert error.value.code == 130

@@ -1,0 +1,1 @@
+"""Language models of every family, scored far beyond their training length."""

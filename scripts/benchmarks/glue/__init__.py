@@ -1,0 +1,1 @@
+"""Checkpoints fine-tuned on the tasks of GLUE."""

@@ -1,0 +1,1 @@
+"""Saved language models, causal and masked, on held-out text."""

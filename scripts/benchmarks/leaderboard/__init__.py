@@ -1,0 +1,1 @@
+"""Every mixer in one block under equal conditions: text, synthetic tasks and costs."""

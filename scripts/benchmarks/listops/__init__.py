@@ -1,0 +1,1 @@
+"""Classifiers of ListOps on longer expressions, and by operator."""

@@ -1,0 +1,1 @@
+"""The Long Range Arena: data, sizes, pretraining, and runs of every family."""

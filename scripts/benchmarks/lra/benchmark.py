@@ -1,0 +1,237 @@
+"""The benchmark `lra` of run_benchmarks.py: classifiers of every family on the tasks of the Long Range Arena."""
+
+import argparse
+import logging
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from hf_seqmix.data.labeled import load_labeled
+from hf_seqmix.training import merge_recipes, read_recipe
+
+from ..inputs import default_device
+from ..jobs import SCRIPTS, Job, make_run
+from ..listops.operators import ONE_OPERATOR, PLACES, one_operator, score_operators
+from ..results import Report, select, write_report
+from ..training import train_all, training_arguments
+from . import pretraining
+from .data import TaskData, data_folders, prepare_task
+from .report import describe, measure, published, rules
+from .sizes import BATCH_NORMED, CONTROL, FAMILIES, FULL_UPDATES, LEARNING, LEARNING_BATCH_NORMED, SIZES
+
+RECIPES = SCRIPTS / "recipes" / "lra"
+
+OPERATOR_SEED = 1
+"""Of the expressions of one operator; those that are trained on have seed 0."""
+logger = logging.getLogger("run_benchmarks")
+
+
+def add_lra(benchmarks: Any) -> None:
+    """Add the sub-command `lra`."""
+    parser = benchmarks.add_parser(
+        "lra",
+        parents=[training_arguments()],
+        allow_abbrev=False,
+        help="trains classifiers on the tasks of the Long Range Arena",
+        description="Trains classifiers of every family on tasks of the Long Range Arena. The checkpoint that is best "
+        "on validation data is scored on the test data, once. Data that has no name on the Hub is generated (ListOps, "
+        "Pathfinder, Path-X) or stood in for by another task of the same form (Retrieval), unless --data gives it. "
+        "Without --full, models are trained on less and easier data: their figures are not the benchmark's.",
+    )
+    parser.add_argument("--task", nargs="+", required=True, choices=list(SIZES), dest="tasks", help="one or more")
+    parser.add_argument(
+        "--families",
+        nargs="+",
+        default=[family for family in FAMILIES if family != CONTROL],
+        choices=FAMILIES,
+        help=f"by default all but the control {CONTROL}, which mixes five tokens and no more",
+    )
+    parser.add_argument(
+        "--data",
+        nargs="+",
+        default=[],
+        metavar="TASK=FOLDER",
+        help="folders with the benchmark's files (listops, retrieval) or with train.parquet, test.parquet (or .csv, "
+        ".tsv, .jsonl) and perhaps validation.parquet; for retrieval also one of texts, whose passages make the "
+        "substitute",
+    )
+    length = parser.add_mutually_exclusive_group()
+    length.add_argument("--max-steps", type=int, help="updates of each run, instead of the size's")
+    length.add_argument(
+        "--max-seconds", type=float, help="seconds of each run instead: of CPU time on one thread, else of the wall"
+    )
+    parser.add_argument(
+        "--self-pretrain",
+        action="store_true",
+        help="train each family a second time, first by masked language modeling on the texts of the task's own "
+        "training data, then on the labels: both in the --max-seconds of the run without; listops: on the value of "
+        "every list within the expressions, and on nothing else",
+    )
+    parser.add_argument(
+        "--no-plain", action="store_true", help="with --self-pretrain: only the runs that begin with pretraining"
+    )
+    parser.add_argument(
+        "--pretrain-share",
+        type=float,
+        default=0.5,
+        help="share of --max-seconds that --self-pretrain spends first; listops: all of them",
+    )
+    parser.add_argument(
+        "--mlm-probability", type=float, default=0.15, help="share of the tokens that --self-pretrain masks"
+    )
+    parser.add_argument("--learning-rate", type=float, help="of every run, instead of the size's")
+    parser.set_defaults(run=run_lra)
+
+
+def run_lra(arguments: argparse.Namespace) -> Report:
+    """Train every family on every task with every seed where the output folder has no result yet, and report all.
+
+    Raises:
+        ValueError: an argument makes no sense, or data cannot be found.
+    """
+    if arguments.max_steps is not None and arguments.max_steps < 1:
+        raise ValueError(f"--max-steps must be positive; given {arguments.max_steps}.")
+    if arguments.learning_rate is not None and not arguments.learning_rate > 0:
+        raise ValueError(f"--learning-rate must be positive; given {arguments.learning_rate}.")
+    check_seconds(arguments)
+    folders = data_folders(arguments.data, arguments.tasks)
+    data = {
+        task: prepare_task(task, folders.get(task), arguments.output_dir, SIZES[task][arguments.size].data)
+        for task in arguments.tasks
+    }
+    stages = (True,) if arguments.no_plain else (False, True) if arguments.self_pretrain else (False,)
+    jobs = [
+        make_job(arguments, task, family, seed, data[task], pretrain)
+        for task in arguments.tasks
+        for family in arguments.families
+        for pretrain in stages
+        for seed in arguments.seeds
+    ]
+    report = train_all(arguments, jobs, measure)
+    if not arguments.costs:  # which train nothing: what is there stays
+        for task in arguments.tasks:
+            of_task = select(report.results, task=task)
+            report.results += rules(of_task, data[task].baselines) + published(task, arguments.families, of_task)
+        write_report(arguments.output_dir, report, describe(arguments.output_dir, report, arguments.tasks))
+    return report
+
+
+def check_seconds(arguments: argparse.Namespace) -> None:
+    """Check what is said of seconds and of pretraining.
+
+    Raises:
+        ValueError: a number is out of range, there is no budget to share, or a task has no texts.
+    """
+    seconds, share = arguments.max_seconds, arguments.pretrain_share
+    if seconds is not None and seconds <= 0:
+        raise ValueError(f"--max-seconds must be positive; given {seconds}.")
+    if not arguments.self_pretrain:
+        if arguments.no_plain:
+            raise ValueError("--no-plain leaves nothing to train without --self-pretrain.")
+        return
+    if arguments.max_steps is not None:
+        raise ValueError("--self-pretrain shares out seconds: give --max-seconds instead of --max-steps.")
+    if seconds is None and any(SIZES[task][arguments.size].seconds is None for task in arguments.tasks):
+        raise ValueError("--self-pretrain shares out the seconds of a run: give --max-seconds.")
+    if not 0 < share < 1:
+        raise ValueError(f"--pretrain-share must lie between 0 and 1; given {share}.")
+    if not 0 < arguments.mlm_probability < 1:
+        raise ValueError(f"--mlm-probability must lie between 0 and 1; given {arguments.mlm_probability}.")
+    images = [task for task in arguments.tasks if task not in pretraining.TASKS]
+    if images:
+        raise ValueError(
+            f"--self-pretrain is for tasks of texts ({', '.join(pretraining.TASKS)}): pretrain.py has no "
+            f"objective for the pixels of {', '.join(images)}."
+        )
+
+
+def make_job(
+    arguments: argparse.Namespace, task: str, family: str, seed: int, data: TaskData, pretrain: bool = False
+) -> Job:
+    """Return one training, as the size and the arguments say, with all settings of its recipe written out.
+
+    Args:
+        arguments: of the command line.
+        task: of the Long Range Arena.
+        family: of the task's recipe.
+        seed: of the run.
+        data: of the task.
+        pretrain: whether a stage of pretraining takes its share of the seconds first.
+    """
+    size = SIZES[task][arguments.size]
+    recipe = read_recipe(RECIPES / f"{task}.yaml", family=family)
+    if "train_file" in data.fields:
+        recipe.get("data", {}).pop("dataset", None)
+    training: dict[str, Any] = {}
+    if size.batch is not None:
+        training |= {"per_device_train_batch_size": size.batch, "per_device_eval_batch_size": size.batch}
+    seconds = arguments.max_seconds or (None if arguments.max_steps else size.seconds)
+    share = (1.0 if task == "listops" else arguments.pretrain_share) if pretrain else 0.0
+    updates = None if seconds else arguments.max_steps or size.updates
+    if seconds or updates:
+        # As many evaluations whatever the length: where that is in seconds, a share of the updates.
+        every = max(1, math.ceil(updates / size.evaluations)) if updates else 1 / size.evaluations
+        left = {"max_seconds": (seconds or 0) * (1 - share) if share else seconds, "warmup_steps": 0.1}
+        training |= {"max_steps": updates} if updates else left
+        training |= {"eval_strategy": "steps", "eval_steps": every, "save_strategy": "steps", "save_steps": every}
+    learning = {}
+    if size.seconds is not None:
+        learning = merge_recipes(LEARNING, LEARNING_BATCH_NORMED if family in BATCH_NORMED else {})
+    rate = arguments.learning_rate or (size.learning_rates and size.learning_rates[family not in BATCH_NORMED])
+    if rate:
+        training["learning_rate"] = rate
+    run = make_run(
+        task,
+        recipe,
+        {"data": data.fields},
+        learning,
+        size.recipe,
+        size.families.get(family, {}),
+        {"training": training},
+        arguments=arguments,
+        seed=seed,
+    )
+    probe = None
+    if task == "listops":
+        probe = partial(probe_operators, fields=data.fields, use_cpu=bool(run.training.get("use_cpu")))
+    patch = run.model.get("config_overrides", {}).get("patch_size", 1)
+    source = data.source if patch == 1 else f"{data.source}, in patches of {patch} pixels a side"
+    before, start, model, name = None, None, family, family
+    if pretrain:
+        before = pretraining.pretraining_job(
+            run, data.contents, share * (seconds or 0), arguments.mlm_probability, arguments.output_dir / "data"
+        )
+        if task == "listops":
+            run, start = pretraining.scored_as_it_is(run), pretraining.classifier_of_values
+        model, name = f"{family}, pretrained on the task", f"{family}-pretrained"
+    return Job(
+        f"{task}/{name}/seed-{seed}",
+        "finetune.py",
+        run,
+        {"task": task, "model": model, "size": arguments.size, "setting": {"data": source}},
+        None if seconds else updates or FULL_UPDATES.get((family, task), 50_000),
+        data.contents,
+        probe,
+        before,
+        start,
+    )
+
+
+def probe_operators(folder: Path, fields: Mapping[str, Any], use_cpu: bool) -> dict[str, Any]:
+    """Score the ListOps classifier of a finished run by operator, on the test data and on single operators.
+
+    Args:
+        folder: of the run.
+        fields: of finetune.py's data arguments.
+        use_cpu: whether an accelerator is left alone.
+    """
+    model = AutoModelForSequenceClassification.from_pretrained(folder)
+    rows = load_labeled({split: fields[f"{split}_file"] for split in ("train", "test")})
+    splits = dict(zip(PLACES, (rows, one_operator(ONE_OPERATOR, OPERATOR_SEED)), strict=True))
+    device = torch.device("cpu" if use_cpu else default_device())
+    return {"operators": score_operators(model, AutoTokenizer.from_pretrained(folder), splits, device)}

@@ -1,0 +1,1 @@
+"""What options of training and of a model are worth in equal seconds."""

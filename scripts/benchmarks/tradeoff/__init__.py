@@ -1,0 +1,1 @@
+"""The accuracy of finished runs against their speed and memory."""

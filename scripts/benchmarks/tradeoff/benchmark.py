@@ -1,0 +1,312 @@
+"""The benchmark `trade-off`: accuracy of finished runs against speed and memory, measured side by side."""
+
+import argparse
+import dataclasses
+import logging
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_seqmix import __version__
+from hf_seqmix.analysis.plots.results import plot_results
+from hf_seqmix.training.command import device_name, positive
+from hf_seqmix.training.result_files import ResultFile, read_results
+from hf_seqmix.training.results import Result, group_results
+from hf_seqmix.training.run import Run
+from hf_seqmix.training.tables import results_table
+from hf_seqmix.training.timing import in_fresh_process
+
+from ..results import LOG, Report, origin, select, write_report
+from .models import NUM_LABELS, Contest, measure, same_setting, smallest_batch
+
+COLUMNS = {
+    "num_parameters": "parameters:,.0f",
+    "accuracy": "test accuracy:.4f",
+    "ms": "ms/update:.1f",
+    "times_as_fast": "times as fast:.2f",
+    "peak_memory_mib": "peak MiB:,.1f",
+}
+LABELS = {
+    "updates_per_second": "updates a second",
+    "accuracy": "test accuracy",
+    "ms": "ms an update",
+    "peak_memory_mib": "peak memory, MiB",
+    "length": "length of the inputs",
+}
+
+FAST_ROUNDS, FAST_BATCH = 1, 4
+
+logger = logging.getLogger("run_benchmarks")
+
+
+@dataclass
+class FinishedTask:
+    """What results say of one task.
+
+    Attributes:
+        task, size, data: as the benchmark `lra` names them.
+        accuracies: measured, one a family and seed, each with its run.
+        parameters: family -> their number when it was trained.
+        baselines: accuracies of rules that a model should beat.
+    """
+
+    task: str
+    size: str
+    data: str
+    accuracies: list[Result]
+    parameters: dict[str, float | None]
+    baselines: list[Result]
+
+    @property
+    def title(self) -> str:
+        """Task, size and data."""
+        return f"{self.task}, {self.size}: {self.data}"
+
+    def runs(self) -> dict[str, Run]:
+        """Return the run of each family, in the order of the results, the same for all seeds."""
+        return {result.model: same_setting(result.run) for result in self.accuracies if result.run is not None}
+
+
+def add_tradeoff(benchmarks: Any) -> None:
+    """Add the sub-command `trade-off`."""
+    parser = benchmarks.add_parser(
+        "trade-off",
+        allow_abbrev=False,
+        help="accuracy of finished runs against speed and memory of training, measured side by side",
+        description="Takes results.jsonl of the benchmark lra, builds the models of its runs again, with random "
+        "weights, and measures an update of each in turn, on random inputs of one batch as long as the task's "
+        "longest, so that a busy machine is as busy for all. One table and plot a task: accuracy up, updates a second "
+        "to the right, the area of a disc is the peak memory of an update: all tensors, weights and optimizer "
+        "included.",
+    )
+    parser.add_argument("--output-dir", type=Path, required=True, help="where results, table and plots go")
+    parser.add_argument(
+        "--results", type=Path, nargs="+", required=True, metavar="FILE", help="results.jsonl of the benchmark lra"
+    )
+    parser.add_argument("--families", nargs="+", help="some of those in the results")
+    parser.add_argument("--reference", default="tnn", help="the family whose time is 1")
+    parser.add_argument("--lengths", type=int, nargs="+", help="of the inputs, instead of the runs' longest")
+    parser.add_argument("--batch-size", type=int, help="instead of the smallest batch of a task's runs")
+    parser.add_argument("--rounds", type=int, default=9, help="updates of each model that count")
+    parser.add_argument("--seconds", type=float, default=120, help="a task and length; three rounds in any case")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
+    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--fast", action="store_true", help="one round of small batches, to see that it works")
+    parser.add_argument("--overwrite", action="store_true", help="measure again what the output folder already holds")
+    parser.set_defaults(run=run_tradeoff)
+
+
+def run_tradeoff(arguments: argparse.Namespace) -> Report:
+    """Measure every task and length that the output folder does not hold yet, and report all.
+
+    Raises:
+        ValueError: an argument makes no sense, or results are none of `lra` or contradict each other.
+    """
+    _check(arguments)
+    tasks = read_tasks(arguments.results, arguments.families)
+    for found in tasks:
+        if arguments.reference not in found.runs():
+            raise ValueError(
+                f"--reference {arguments.reference} has no result for {found.task}; it has {', '.join(found.runs())}."
+            )
+    contests = [(found, contest) for found in tasks for contest in make_contests(arguments, found)]
+    log = ResultFile(arguments.output_dir / LOG)
+    report = Report()
+    for number, (found, contest) in enumerate(contests, start=1):
+        key = key_of(found, contest)
+        measured = None if arguments.overwrite else log.get(key)
+        if measured is None:
+            name = f"{found.task}, {found.size}" + (f", length {contest.length}" if contest.length else "")
+            logger.info(f"{number} of {len(contests)}: {name}, {len(contest.runs)} families side by side")
+            try:
+                on_cpu = torch.device(contest.device).type == "cpu"
+                rows = in_fresh_process(measure, contest) if on_cpu else measure(contest)
+            except (ValueError, RuntimeError) as error:  # the profiler's and a broken process are RuntimeErrors
+                report.failures[name] = str(error)
+                logger.error(f"{name}: {error}")
+                continue
+            measured = costs(found, contest, rows, arguments.benchmark)
+            log.append(key, measured)
+        else:
+            logger.info(f"{number} of {len(contests)}: {found.task} is there already")
+        report.results += join(found, measured, arguments.reference)
+    if report.results:
+        report.results += [baseline for found in tasks for baseline in found.baselines]
+    parts = []
+    for found in tasks:
+        alike = [other for other in tasks if (other.task, other.size) == (found.task, found.size)]
+        suffix = "" if found is alike[0] else f"-{alike.index(found) + 1}"  # another data set of one task
+        stem = f"{found.task}-{found.size}{suffix}"
+        parts += describe(arguments.output_dir, found, report.results, stem)
+    if parts:
+        parts.append(
+            "Accuracies are of the runs; time and memory of an update were measured side by side on "
+            f"{arguments.device} ({arguments.threads} CPU threads), on inputs without padding; times as fast as "
+            f"{arguments.reference}. Memory is that of all tensors, weights and optimizer included."
+        )
+        if arguments.fast:
+            parts.append("One round of small batches: these times show that it works, and nothing else.")
+    write_report(arguments.output_dir, report, parts)
+    return report
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    positive = {"--rounds": arguments.rounds, "--threads": arguments.threads, "--batch-size": arguments.batch_size}
+    for option, value in positive.items():
+        if value is not None and value < 1:
+            raise ValueError(f"{option} must be positive; given {value}.")
+    if arguments.seconds is not None and arguments.seconds <= 0:
+        raise ValueError(f"--seconds must be positive; given {arguments.seconds:g}.")
+    if min(arguments.lengths or [2]) < 2:
+        raise ValueError(f"--lengths must be at least 2; given {min(arguments.lengths)}.")
+
+
+def read_tasks(paths: Sequence[Path], families: Sequence[str] | None = None) -> list[FinishedTask]:
+    """Return what files say of each task, runs of several files together where task, size and data are the same.
+
+    Raises:
+        ValueError: a file is not of the benchmark `lra`, files contradict each other, or runs of a family differ in
+            more than their seed.
+    """
+    results = [result for result in read_results(paths) if result.task in NUM_LABELS]
+    accuracies = [r for r in select(results, metric="accuracy", kind="measured") if r.run is not None]
+    if families is not None:
+        known = sorted({result.model for result in accuracies})
+        if unknown := [name for name in families if accuracies and name not in known]:
+            raise ValueError(f"--families names {', '.join(unknown)}; the files have {', '.join(known)}.")
+        accuracies = [result for result in accuracies if result.model in families]
+    if not accuracies:
+        raise ValueError(
+            f"there is no accuracy of a run of lra in {', '.join(map(str, paths))}, or none of --families; give "
+            "results.jsonl of the benchmark lra."
+        )
+    found = []
+    for task, size, data in dict.fromkeys((r.task, r.size, r.get("data")) for r in accuracies):
+        of = {"task": task, "size": size, "data": data}
+        own = select(accuracies, **of)
+        for family in dict.fromkeys(result.model for result in own):
+            settings = {same_setting(r.run).digest for r in own if r.model == family and r.run is not None}
+            if len(settings) > 1:
+                raise ValueError(
+                    f"the runs of {family} on {task} differ in more than their seed: give results of one setting."
+                )
+        parameters = {r.model: r.value for r in select(results, metric="num_parameters", kind="measured", **of)}
+        chance = Result(task, "chance", "accuracy", 1 / NUM_LABELS[task], size=size, kind="baseline")
+        baselines = [*select(results, metric="accuracy", kind="baseline", **of), chance]
+        found.append(FinishedTask(task, size, str(data), own, parameters, baselines))
+    return found
+
+
+def make_contests(arguments: argparse.Namespace, found: FinishedTask) -> list[Contest]:
+    """Return what is to be measured for a task, one contest a length."""
+    runs, batch_size = found.runs(), arguments.batch_size
+    if arguments.fast:
+        batch_size = min(FAST_BATCH, batch_size or FAST_BATCH, smallest_batch(list(runs.values())))
+    rounds = FAST_ROUNDS if arguments.fast else arguments.rounds
+    rest = (batch_size, arguments.device, arguments.threads, rounds, arguments.seconds)
+    return [Contest(found.task, runs, length, *rest) for length in arguments.lengths or [None]]
+
+
+def key_of(found: FinishedTask, contest: Contest) -> dict[str, Any]:
+    """Return what a measurement depends on, and the data that the results of the task are of."""
+    runs = {family: run.digest for family, run in contest.runs.items()}
+    fields = {entry.name: getattr(contest, entry.name) for entry in dataclasses.fields(contest)}
+    of = {"data": found.data, "size": found.size, "benchmark": "trade-off"}
+    return {**fields, **of, "runs": runs, "version": __version__, "torch": torch.__version__}
+
+
+def costs(found: FinishedTask, contest: Contest, rows: Sequence[Mapping[str, Any]], benchmark: str) -> list[Result]:
+    """Return what `measure` measured as results.
+
+    Raises:
+        ValueError: a model that was built has not as many parameters as the one that was trained.
+    """
+    results, where = [], origin(benchmark)
+    for row in rows:
+        trained = found.parameters.get(row["family"])
+        if trained is not None and trained != row["num_parameters"]:
+            raise ValueError(
+                f"{row['family']} on {found.task} had {trained:,.0f} parameters when it was trained, and has "
+                f"{row['num_parameters']:,} now: train it again with this version, or measure with the version that "
+                "trained it."
+            )
+        setting = {name: row[name] for name in ("length", "run_length", "batch_size")}
+        setting |= {"data": found.data, "device": contest.device, "threads": contest.threads}
+        metrics = ("num_parameters", "ms", "peak_memory_mib", "rounds")
+        results += group_results(
+            {name: row[name] for name in metrics if name in row},
+            task=found.task,
+            model=row["family"],
+            size=found.size,
+            setting=setting,
+            run=contest.runs[row["family"]],
+            command=where["command"],
+            environment={**where["environment"], "clock": row.get("clock")},
+        )
+    return results
+
+
+def join(found: FinishedTask, measured: Sequence[Result], reference: str) -> list[Result]:
+    """Return what was measured, how fast that is against the reference, and the accuracies at the same settings."""
+    base = {r.get("length"): r.value for r in measured if (r.model, r.metric) == (reference, "ms")}
+    results = list(measured)
+    for result in select(measured, metric="ms"):
+        if result.value is not None:
+            derived = {"updates_per_second": 1e3 / result.value}
+            reference_ms = base.get(result.get("length"))
+            if reference_ms is not None:
+                derived["times_as_fast"] = reference_ms / result.value
+            results += [dataclasses.replace(result, metric=name, value=value) for name, value in derived.items()]
+        own = select(found.accuracies, model=result.model)
+        results += [dataclasses.replace(accuracy, setting=result.setting) for accuracy in own]
+    return results
+
+
+def describe(folder: Path, found: FinishedTask, results: Sequence[Result], stem: str) -> list[str]:
+    """Return the table of a task, and plot accuracy over speed, and with several lengths costs over the length.
+
+    Args:
+        folder: of the plots.
+        found: the task.
+        results: of all tasks.
+        stem: of the plots' names.
+    """
+    own = [r for r in results if (r.task, r.size) == (found.task, found.size) and r.get("data") in (found.data, None)]
+    if not own:
+        return []
+    rows = {"model": "family", "length": "length", "batch_size": "batch"}
+    measured = [result for result in own if result.kind == "measured"]
+    done = [r for r in select(measured, metric="updates_per_second") if r.value]
+    lengths = list(dict.fromkeys(result.get("length") for result in done))
+    levels = {
+        name: statistics.mean(r.value or 0.0 for r in select(found.baselines, model=name))
+        for name in dict.fromkeys(result.model for result in found.baselines)
+    }
+    if done:
+        plot_results(
+            measured,
+            folder / f"{stem}.png",
+            x="updates_per_second",
+            y="accuracy",
+            area="peak_memory_mib",
+            panels="length" if len(lengths) > 1 else None,
+            references=levels,
+            labels=LABELS,
+            title=f"{found.title}; batch {done[0].get('batch_size')}; area: peak memory of an update",
+        )
+    if len(lengths) > 1:
+        plot_results(
+            measured,
+            folder / f"{stem}-lengths.png",
+            x="length",
+            y=("ms", "peak_memory_mib"),
+            log_x=True,
+            log_y=True,
+            labels=LABELS,
+            title=found.title,
+        )
+    return [f"{found.title}\n\n{results_table(own, rows, COLUMNS)}"]

@@ -1,0 +1,383 @@
+"""`run_benchmarks.py lra` trains, goes on, reports, and tells its data apart from the benchmark's."""
+
+import argparse
+import importlib
+import io
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from PIL import Image
+from transformers import AutoConfig
+
+from hf_seqmix.data import build_tokenizer
+from hf_seqmix.training.result_files import read_results
+from hf_seqmix.training.results import summarize
+from tests.markers import one_in
+
+SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
+FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "hybrid", "attention", "short_conv")
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        names = (
+            "run_benchmarks",
+            "benchmarks.lra.benchmark",
+            "benchmarks.training",
+            "benchmarks.run_costs",
+            "benchmarks.lra.data",
+            "finetuning.models",
+            "finetuning.arguments",
+        )
+        found = {name.removeprefix("benchmarks.").replace(".", "_"): importlib.import_module(name) for name in names}
+        yield argparse.Namespace(**found)
+
+
+def results(accuracy: float, **more: Any) -> dict[str, Any]:
+    """What finetune.py writes, as far as it is read."""
+    scores = {
+        "accuracy": accuracy,
+        "examples": 100,
+        "baselines": {"majority class": {"accuracy": accuracy / 10 + 0.15}},
+    }
+    return {
+        "test": scores,
+        "validation": {**scores, "accuracy": accuracy + 0.01},
+        "train": {"seconds": 3.0, "steps_per_second": 2.0, "peak_memory_bytes": 2**21, "memory_of": "process"},
+        "train_loss_curve": [[1, 2.0]],
+        "validation_curve": [{"step": 6, "accuracy": 0.3, "loss": 2.0}],
+        "num_parameters": 7,
+        "num_updates": 12,
+        **more,
+    }
+
+
+@pytest.fixture
+def trained(scripts: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The jobs that were asked for, none of which is trained: each seed has an accuracy of its own."""
+    calls: list[Any] = []
+
+    def train(job: Any, folder: Path) -> dict[str, Any] | str:
+        calls.append(job)
+        return results(0.5 + job.run.seed / 10) if job.run.model["model_type"] != "ipa" else "no memory"
+
+    for module in (scripts.training, scripts.run_costs):
+        monkeypatch.setattr(module, "train", train)
+    return calls
+
+
+def values(report: Any, metric: str, **wanted: Any) -> list[float | None]:
+    """Values of a metric that do not belong to a curve."""
+    found = [r for r in report.results if r.metric == metric and r.get("step") is None]
+    return [r.value for r in found if all(r.get(name) == value for name, value in wanted.items())]
+
+
+def test_trains_for_real_and_goes_on(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["lra", "--task", "listops", "--fast", "--families", "fd_tnn", "--max-steps", "2"]
+    command += ["--training", "use_cpu=true", "--output-dir", str(tmp_path)]
+    report = scripts.run_benchmarks.main(command)
+    assert values(report, "updates") == [2]
+    assert values(report, "steps_per_second")[0] > 0 and values(report, "peak_memory_mib")[0] > 100
+    [accuracy] = [r for r in report.results if (r.metric, r.kind) == ("accuracy", "measured")]
+    assert 0 <= accuracy.value <= 1
+    assert accuracy.setting["data"].startswith("generated") and accuracy.setting["data"].endswith(
+        "; 100 test examples"
+    )
+    assert (accuracy.task, accuracy.model, accuracy.size, accuracy.seed) == ("listops", "fd_tnn", "fast", 0)
+    assert {r.model for r in report.results if r.kind == "baseline"} == {"majority class", "outermost operator"}
+    operators = [r for r in report.results if r.metric == "operator_accuracy"]
+    assert len(operators) == 2 * 2 * 4  # model and rule, the outermost operator and the only one, four operators
+    for model in ("fd_tnn", "outermost operator"):
+        of_test = [r for r in operators if (r.model, r.get("place")) == (model, "outermost")]
+        assert [r.get("operator") for r in of_test] == ["MIN", "MAX", "MED", "SM"]
+        # The parts make up the whole: the same model is scored on the same test data.
+        whole = next(
+            r.value
+            for r in report.results
+            if (r.model, r.metric) == (model, "accuracy") and r.get("step") is None and r.kind != "published"
+        )
+        assert sum(r.value * r.get("examples") for r in of_test) / 100 == pytest.approx(whole)
+    table = capsys.readouterr().out
+    assert (
+        "Accuracy by operator" in table
+        and "0.5521" in table
+        and "not its figures" in table
+        and (tmp_path / "results.md").read_text() in table + "\n"
+    )
+    assert (tmp_path / "listops.png").stat().st_size > 10_000
+    # Nothing that is kept names a folder of this machine.
+    for name in ("runs.jsonl", "results.jsonl", "results.md"):
+        assert str(tmp_path) not in (tmp_path / name).read_text()
+    assert accuracy.run.training["max_steps"] == 2 and accuracy.run.training["use_cpu"] is True
+    assert accuracy.run.data["train_file"].startswith("OUTPUT/data/listops")
+    assert read_results(tmp_path / "results.jsonl") == report.results
+
+    # The run stands beside its results, and is a recipe that repeats the run.
+    [folder] = (tmp_path / "runs" / "listops" / "fd_tnn").iterdir()
+    repeated = tmp_path / "repeated"
+    finetune = importlib.import_module("finetune")
+    finetune.main(["--recipe", str(folder / "run.json"), "--output-dir", str(repeated)])
+    first, second = (json.loads((path / "results.json").read_text()) for path in (folder, repeated))
+    assert first["test"]["accuracy"] == second["test"]["accuracy"]
+    assert first["train_loss_curve"] == second["train_loss_curve"]
+
+    monkeypatch.setattr(scripts.training, "train", lambda *_: pytest.fail("trained again"))
+    assert scripts.run_benchmarks.main(command).results == report.results
+
+
+def test_figures_are_over_seeds_and_faults_are_named(scripts: Any, trained: list[Any], tmp_path: Path) -> None:
+    command = ["lra", "--task", "listops", "--fast", "--families", "tnn", "ipa", "--seeds", "0", "2"]
+    with pytest.raises(SystemExit, match=r"listops/ipa/seed-0, listops/ipa/seed-2"):
+        scripts.run_benchmarks.main([*command, "--output-dir", str(tmp_path)])
+    assert [job.name for job in trained] == [f"listops/{f}/seed-{s}" for f in ("tnn", "ipa") for s in (0, 2)]
+    found = [r for r in read_results(tmp_path / "results.jsonl") if r.metric == "accuracy"]
+    by_kind = {(s.result.model, s.result.kind): s for s in summarize(found)}
+    assert set(by_kind) == {
+        *(
+            ("tnn", "measured"),
+            ("majority class", "baseline"),
+            ("outermost operator", "baseline"),
+            ("tnn", "published"),
+        )
+    }
+    tnn = by_kind["tnn", "measured"]
+    assert tnn.mean == pytest.approx(0.6) and tnn.spread == pytest.approx(0.2 / 2**0.5) and tnn.seeds == (0, 2)
+    # A baseline is over the seeds of all runs, not that of the first run.
+    assert by_kind["majority class", "baseline"].mean == pytest.approx((0.20 + 0.22) / 2)
+    assert by_kind["tnn", "published"].mean == pytest.approx(0.4733)
+    assert "Not evaluated: listops/ipa/seed-0: no memory" in (tmp_path / "results.md").read_text()
+
+
+def test_costs_are_said_before_a_full_run_and_alone(
+    scripts: Any, trained: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scripts.lra_benchmark, "prepare_task", lambda *_: scripts.lra_data.TaskData({}, "none"))
+        command = ["lra", "--task", "text", "--full", "--families", "tnn", "--seeds", "0", "1"]
+        scripts.run_benchmarks.main([*command, "--costs", "--output-dir", str(tmp_path)])
+        assert [job.name for job in trained] == ["text/tnn/seed-0"]  # seeds cost the same
+        run = trained[0].run
+        assert (run.training["max_steps"], run.data["max_train_samples"], run.data["max_eval_samples"]) == (5, 1000, 2)
+        assert not {"num_train_epochs", "schedule_steps", "warmup_steps"} & run.training.keys()
+        output = capsys.readouterr().out
+        assert "22,500" in output and "6.2 hours in all" in output  # 2 x 22,500 updates at 2 a second
+        trained.clear()
+        scripts.run_benchmarks.main([*command, "--output-dir", str(tmp_path)])
+        assert len(trained) == 3
+
+
+def test_a_failure_and_costs_leave_no_wrong_results(
+    scripts: Any, trained: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ["lra", "--task", "listops", "--fast", "--families", "tnn", "--output-dir", str(tmp_path)]
+    assert values(scripts.run_benchmarks.main(command), "accuracy", kind="measured") == [0.5]
+    before = (tmp_path / "results.jsonl").read_text()
+    scripts.run_benchmarks.main([*command, "--max-steps", "3", "--costs"])
+    assert (tmp_path / "results.jsonl").read_text() == before
+    monkeypatch.setattr(scripts.training, "train", lambda *_: "no memory")
+    with pytest.raises(SystemExit, match="listops/tnn/seed-0"):
+        scripts.run_benchmarks.main([*command, "--overwrite"])
+    assert read_results(tmp_path / "results.jsonl") == []  # not the former result
+
+
+def test_other_contents_of_files_and_recipes_are_other_runs(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, recipes = tmp_path / "text", tmp_path / "recipes"
+    folder.mkdir()
+    recipes.mkdir()
+    monkeypatch.setattr(scripts.lra_benchmark, "RECIPES", recipes)
+    typed = ["lra", "--task", "text", "--fast", "--output-dir", str(tmp_path)]
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    keys, folders = [], set()
+    for recipe, review in (("a: 1", "good"), ("a: 1", "fine"), ("a: 2", "fine"), ("a: 2", "fine")):
+        (recipes / "text.yaml").write_text(
+            f"training: {{{recipe}}}\nfamilies: {{tnn: {{model: {{model_type: tnn}}}}}}"
+        )
+        for split in ("train", "test"):
+            (folder / f"{split}.csv").write_text(f"text,label\n{review},1\n")
+        data = scripts.lra_data.prepare_task("text", folder, tmp_path, {})
+        job = scripts.lra_benchmark.make_job(arguments, "text", "tnn", 0, data)
+        keys.append(job.key("lra", tmp_path))
+        folders.add(job.folder(tmp_path))
+    assert keys[0] != keys[1] != keys[2] == keys[3] and len(folders) == 3
+
+
+TASKS = ["listops", "text", "retrieval", "image", "pathfinder", "path-x"]
+
+
+@pytest.mark.parametrize(("size", "task", "family"), one_in(3, ["fast", "reduced", "full"], TASKS, FAMILIES))
+def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size: str, tmp_path: Path) -> None:
+    needs_file = task not in ("text", "image")
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"} if needs_file else {}, "somewhere")
+    typed = ["lra", "--task", task, "--output-dir", str(tmp_path), "--seeds", "5", "--training", "use_cpu=true"]
+    if size != "reduced":
+        typed.append(f"--{size}")
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    job = scripts.lra_benchmark.make_job(arguments, task, family, 5, data)
+    (tmp_path / "run.json").write_text(json.dumps(job.run.to_json()))
+    words = ["--recipe", str(tmp_path / "run.json"), "--output-dir", str(tmp_path)]
+    parsed = scripts.finetuning_arguments.parse_arguments(words)
+    assert parsed.training.seed == 5
+    model_type = {"poly2": "poly_transformer", "poly3": "poly_transformer", "attention": "seqmix_hybrid"}
+    model_type |= dict.fromkeys(["hybrid", "short_conv"], "seqmix_hybrid")
+    assert parsed.model.model_type == model_type.get(family, family)
+    assert parsed.training.load_best_model_at_end and parsed.training.metric_for_best_model == "accuracy"
+    steps, seconds = parsed.training.max_steps, parsed.run.max_seconds
+    assert (
+        (job.updates is None and steps == -1) if seconds else (job.updates == steps or (size, steps) == ("full", -1))
+    )
+    assert size != "full" or job.updates <= 50_000
+    assert ("patches of 2" in job.labels["setting"]["data"]) == (size == "reduced" and task == "image")
+    assert (parsed.training.optim == "muon") == (seconds is not None) == (size == "reduced" and task != "path-x")
+    tokenizer = None if parsed.reads_images else build_tokenizer(parsed.model.tokenizer)
+    with torch.device("meta"):
+        model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, tokenizer)
+    few = size == "fast" or task == "retrieval"
+    assert (model.config.num_hidden_layers == 2) == few
+    assert not model.config.is_causal and model.config.classifier_pooling in ("mean", "last")
+
+
+@pytest.mark.parametrize("size", ["fast", "reduced", "full"])
+def test_every_model_has_a_valid_configuration(scripts: Any, size: str, tmp_path: Path) -> None:
+    typed = ["lra", "--task", *TASKS, "--output-dir", str(tmp_path)] + [f"--{size}"] * (size != "reduced")
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"}, "somewhere")
+    for task, family in itertools.product(TASKS, FAMILIES):
+        model = scripts.lra_benchmark.make_job(arguments, task, family, 0, data).run.model
+        config = AutoConfig.for_model(model["model_type"], **model["config_overrides"])
+        assert config.model_type == model["model_type"]
+
+
+def test_overrides_of_every_run_are_in_its_record(scripts: Any, tmp_path: Path) -> None:
+    typed = [
+        "lra",
+        "--task",
+        "listops",
+        "--output-dir",
+        str(tmp_path),
+        "--training",
+        "use_cpu=true",
+        "adam_beta2=0.98",
+    ]
+    typed += ["--config-overrides", "decay=null", "channel_decays=[0.9,0.999]", "num_hidden_layers=3"]
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"}, "somewhere")
+    run = scripts.lra_benchmark.make_job(arguments, "listops", "tnn", 0, data).run
+    (tmp_path / "run.json").write_text(json.dumps(run.to_json()))
+    words = ["--recipe", str(tmp_path / "run.json"), "--output-dir", str(tmp_path)]
+    parsed = scripts.finetuning_arguments.parse_arguments(words)
+    with torch.device("meta"):
+        model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, build_tokenizer("listops"))
+    assert model.model.layers[2].mixer.operator.kernel.decay == (0.9, 0.999)
+    assert parsed.training.adam_beta2 == 0.98 and parsed.training.learning_rate == 2e-3
+
+
+@pytest.mark.parametrize(("field", "option"), [("seed=7", "--seeds"), ("output_dir=runs", "--output-dir")])
+def test_what_has_an_option_of_its_own_is_no_training_argument(
+    scripts: Any, tmp_path: Path, field: str, option: str
+) -> None:
+    typed = ["lra", "--task", "listops", "--output-dir", str(tmp_path), "--training", field]
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"}, "somewhere")
+    with pytest.raises(ValueError, match=f"which would have no effect: give {option}"):
+        scripts.lra_benchmark.make_job(arguments, "listops", "tnn", 0, data)
+
+
+def picture(format: str) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", (32, 32)).save(data, format=format)
+    return data.getvalue()
+
+
+@pytest.mark.parametrize(("format", "source"), [("JPEG", "CIFAR-10 (JPEG)"), ("PNG", "CIFAR-10, from files")])
+def test_lossy_pictures_are_called_so(scripts: Any, tmp_path: Path, format: str, source: str) -> None:
+    for split in ("train", "test"):
+        rows = {"image": [{"bytes": picture(format), "path": None}] * 2, "label": [0, 1]}
+        datasets.Dataset.from_dict(rows).to_parquet(tmp_path / f"{split}.parquet")
+    data = scripts.lra_data.prepare_task("image", tmp_path, tmp_path / "out", {})
+    assert data.source == source and "validation_file" not in data.fields
+
+
+def test_the_benchmarks_own_listops_files_are_read(scripts: Any, tmp_path: Path) -> None:
+    for name in ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv"):
+        (tmp_path / name).write_text("Source\tTarget\n( ( ( [MIN 4 ) 2 ) ] )\t2\n( ( ( [MAX 4 ) 2 ) ] )\t4\n")
+    data = scripts.lra_data.prepare_task("listops", tmp_path, tmp_path / "out", {})
+    assert data.source == "the benchmark's files" and dict(data.baselines) == {"outermost operator": 1.0}
+    assert data.fields["validation_file"] == str(tmp_path / "basic_val.tsv")
+
+
+def test_a_substitute_is_called_so_and_made_once(scripts: Any, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for index in range(4):
+        (texts / f"{index}.txt").write_text(" ".join(f"w{index}-{word}" for word in range(400)))
+    settings = {"rows": {"train": 8, "validation": 4, "test": 4}, "length": 60}
+    data = scripts.lra_data.prepare_task("retrieval", texts, tmp_path / "out", settings)
+    assert "not AAN" in data.source and data.source.endswith("each document in all splits")  # too few for others
+    assert data.fields["text_columns"] == ["text1", "text2"]
+    test_file = Path(data.fields["test_file"])
+    written = test_file.stat().st_mtime_ns
+    again = scripts.lra_data.prepare_task("retrieval", texts, tmp_path / "out", settings)
+    assert again == data and test_file.stat().st_mtime_ns == written
+    assert len(datasets.Dataset.from_parquet(str(test_file), cache_dir=str(tmp_path / "cache"))) == 4
+    (texts / "0.txt").write_text((texts / "0.txt").read_text().replace("w0-", "v0-"))  # of the same size
+    assert scripts.lra_data.prepare_task("retrieval", texts, tmp_path / "out", settings) != data
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--data", "text=/nowhere"], "for a task that is run"),
+        (["--data", "listops=nowhere"], "does not exist"),
+        (["--data", "listops={folder}"], "lacks basic_train.tsv"),
+        (["--max-steps", "0"], "must be positive"),
+        (["--learning-rate", "0"], r"--learning-rate must be positive; given 0\.0"),
+    ],
+)
+def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[str], message: str) -> None:
+    more = [word.format(folder=tmp_path) for word in more]
+    with pytest.raises(SystemExit, match=message):
+        scripts.run_benchmarks.main(["lra", "--task", "listops", *more, "--output-dir", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize("columns", [{"picture": ["?"], "label": [0]}, {"image": [], "label": []}])
+def test_pictures_of_a_folder_are_looked_at(scripts: Any, tmp_path: Path, columns: dict[str, list[Any]]) -> None:
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.csv").write_text("image,label\n")
+    with pytest.raises(ValueError, match=r"must hold train and test, .* as \.parquet; it has test\.csv, train\.csv"):
+        scripts.lra_data.prepare_task("image", tmp_path, tmp_path / "out", {})
+    for split in ("train", "test"):
+        datasets.Dataset.from_dict(columns).to_parquet(str(tmp_path / f"{split}.parquet"))
+    found = f"has {len(columns['label'])} rows and the columns {', '.join(columns)}; it must have pictures"
+    with pytest.raises(ValueError, match=found):
+        scripts.lra_data.prepare_task("image", tmp_path, tmp_path / "out", {})
+
+
+def test_pictures_of_pathfinder_are_made_once(scripts: Any, tmp_path: Path) -> None:
+    settings = {"rows": {"train": 6, "validation": 2, "test": 2}}
+    data = scripts.lra_data.prepare_task("pathfinder", None, tmp_path, settings)
+    assert data.source == "generated, seed 0, 6 pictures to train on"
+    rows = datasets.Dataset.from_parquet(data.fields["train_file"], cache_dir=str(tmp_path / "cache"))
+    assert len(rows) == 6 and rows[0]["image"].size == (32, 32)
+    assert Path(data.fields["test_file"]).with_name("examples.png").stat().st_size > 5000
+
+
+def test_without_a_network_the_folder_is_asked_for(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*_: Any) -> None:
+        raise ValueError("the data set could not be loaded: offline.")
+
+    monkeypatch.setattr(scripts.lra_data, "load_labeled", offline)
+    with pytest.raises(SystemExit, match=r"could not be loaded: offline\. .* give --data text=FOLDER"):
+        scripts.run_benchmarks.main(["lra", "--task", "text", "--output-dir", str(tmp_path)])

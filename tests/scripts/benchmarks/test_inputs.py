@@ -1,0 +1,54 @@
+"""What benchmarks read: names of models in a log, texts of baselines, digests of the files that a run names."""
+
+import argparse
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.run import Run
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+
+
+@pytest.fixture(scope="module")
+def module() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(SCRIPTS))
+        yield lambda name: importlib.import_module(f"benchmarks.{name}")
+
+
+def test_a_model_has_the_name_of_this_command_and_baselines_keep_theirs(module: Any) -> None:
+    kept = [Result("text", "final", "accuracy", 1.0), Result("text", "5-gram", "accuracy", 2.0, kind="baseline")]
+    assert [result.model for result in module("inputs").named(kept, "a/final")] == ["a/final", "5-gram"]
+    assert module("inputs").named(None, "a") == []
+
+
+def test_baselines_learn_from_texts_that_are_joined_alike(module: Any, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.txt").write_text("one\n\ntwo\n\nthree")
+    arguments = argparse.Namespace(
+        dataset=str(tmp_path), text_file=None, text_column="text", sample_by="paragraph", split=None, max_bytes=None
+    )
+    arguments.join_with = "-\\n"
+    inputs = module("inputs")
+    assert inputs.load_training_texts(arguments) == inputs.load_texts(arguments) == ["one-\ntwo-\nthree"]
+    arguments.join_with = None
+    assert len(inputs.load_training_texts(arguments)) == 3
+
+
+def test_runs_of_files_of_one_name_and_other_contents_differ(module: Any, tmp_path: Path) -> None:
+    found = []
+    for number in "12":
+        path = tmp_path / number / "data" / "train.txt"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"text {number}")
+        (path.parent / "tokenizer.json").write_text(number)
+        data = {"train_file": [str(path)], "tokenizer": str(path.parent), "dataset": str(path.parent)}
+        found.append(module("jobs").contents_of(Run("text", model={}, data=data, training={})))
+    names = {"train_file train.txt", "tokenizer", "dataset train.txt", "dataset tokenizer.json"}
+    assert set(found[0]) == names and all(found[0][name] != found[1][name] for name in names)
+    embedded = Run("text", model={}, data={"dataset": "embedded:x"}, training={})
+    assert module("jobs").contents_of(embedded) == {}
