@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, NullLocator
 
-from hf_seqmix.analysis.figures import COLORS, draw_grid
+from hf_seqmix.analysis.plots.figures import COLORS, draw_grid
 
 from .bins import COUNT_EDGES, DISTANCE_EDGES
 
