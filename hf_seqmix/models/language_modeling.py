@@ -13,6 +13,7 @@ from transformers.modeling_outputs import (
 )
 
 from .._compat import can_return_tuple
+from .._labels import IGNORED_LABEL
 from ..cache import past_length
 from ..serving import RowBatchingMixin
 from .configuration import SeqMixConfig
@@ -85,8 +86,10 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
             position_ids: as for the backbone.
             past_key_values: as for the backbone.
             inputs_embeds: (batch, length, hidden_size), as for the backbone.
-            labels: (batch, length) token ids, shifted inside; -100 is ignored. With packed sequences the first token
-                of each should be -100, since the token before it belongs to another sequence.
+            labels: (batch, length) token ids, shifted inside; -100 is ignored. The first real token after left pads
+                is not predicted, since nothing stands before it (a departure from the library, whose models predict it
+                from the pad); `num_items_in_batch` of a `Trainer` counts it. With packed sequences the first token of
+                each should be -100, since the token before it belongs to another sequence.
             use_cache: as for the backbone.
             logits_to_keep: keep only the last so many positions (0 for all), or those a 1D tensor names.
             skip_logits: with labels and the library's loss, return no logits beside the loss. With a copy head, the
@@ -115,6 +118,8 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
             "past_key_values": outputs.past_key_values if past_key_values is None else past_key_values,
             **kwargs,
         }
+        if labels is not None:
+            labels = _without_first_after_pads(labels, attention_mask)
         labeled = labels is not None or kwargs.get("shift_labels") is not None
         skip_logits = skip_logits and labeled and self._has_library_loss()
         logits, loss = None, None
@@ -219,6 +224,21 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
         if isinstance(number, Tensor):
             number = number.to(log_p.device)
         return -torch.where(counted, log_p, 0).sum() / number
+
+
+def _without_first_after_pads(labels: Any, attention_mask: Any) -> Any:
+    """Ignore the label of a token before which there are pads alone: the outputs at these say nothing.
+
+    A pad after real tokens has the output of the last of them, by which the next token is predicted as it should be.
+    """
+    if not (isinstance(labels, Tensor) and isinstance(attention_mask, Tensor)) or attention_mask.dim() != 2:
+        return labels
+    length = labels.shape[-1]
+    if labels.dim() != 2 or not 1 < length <= attention_mask.shape[1]:
+        return labels
+    seen = (attention_mask != 0).cumsum(dim=1)[:, -length:] > 0  # (batch, length): a real token here or before
+    is_first = nn.functional.pad(~seen[:, :-1], (1, 0))
+    return labels.masked_fill(is_first.to(labels.device), IGNORED_LABEL)
 
 
 class MaskedLMTransform(nn.Module):

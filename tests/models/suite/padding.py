@@ -29,6 +29,20 @@ class PaddingTests(SuiteBase):
                     alone = model(ids[row][real][None], use_cache=False).last_hidden_state[0]
                     assert_close(out[row][real], alone)
 
+    @pytest.mark.parametrize("side", PADS)
+    def test_the_loss_of_padded_rows_is_that_of_rows_alone(self, is_causal, side):
+        if not is_causal:
+            pytest.skip("a masked language model predicts no next token")
+        model, mask = self.make("ForCausalLM", is_causal), torch.tensor(PADS[side])
+        ids = torch.randint(VOCAB, mask.shape)
+        rows = [row[real][None] for row, real in zip(ids, mask.bool(), strict=True)]
+        counts = [row.shape[1] - 1 for row in rows]
+        labels = ids.masked_fill(mask == 0, -100)
+        for call in ({}, {"skip_logits": True}):
+            losses = [model(row, labels=row, **call).loss * count for row, count in zip(rows, counts, strict=True)]
+            padded = model(ids, attention_mask=mask, labels=labels, **call).loss
+            assert_close(padded, sum(losses) / sum(counts))
+
     def test_what_stands_at_pads_does_not_matter(self, is_causal):
         model = self.make("Model", is_causal)
         for mask in (torch.tensor(pads) for pads in PADS.values()):
