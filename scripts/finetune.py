@@ -24,50 +24,53 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import datasets
-from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
-from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
-from finetuning.models import (
-    check_model,
-    load_image_processor,
-    load_model,
-    load_tokenizer,
-    longest_input,
-    with_classes_of_head,
-)
-from finetuning.scoring import Task, baselines, default_metrics, results_table
-from transformers import (
-    DataCollatorForTokenClassification,
-    DataCollatorWithPadding,
-    EarlyStoppingCallback,
-    PreTrainedModel,
-    TrainerCallback,
-)
+from hf_seqmix.training.command import packages_explained
 
-from hf_seqmix._files import write_json
-from hf_seqmix.analysis.plots import plot_loss
-from hf_seqmix.data.labeled import (
-    TEXTS_READ,
-    ImageClassification,
-    ImageCollator,
-    QuestionAnswering,
-    SegmentCollator,
-    SequenceClassification,
-    TokenClassification,
-    load_glue,
-    load_labeled,
-)
-from hf_seqmix.metrics import load_metric
-from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
-from hf_seqmix.training import prepare_run_folder
+with packages_explained("finetune.py"):
+    import datasets
+    from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
+    from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
+    from finetuning.models import (
+        check_model,
+        load_image_processor,
+        load_model,
+        load_tokenizer,
+        longest_input,
+        with_classes_of_head,
+    )
+    from finetuning.scoring import Task, baselines, default_metrics, results_table
+    from transformers import (
+        DataCollatorForTokenClassification,
+        DataCollatorWithPadding,
+        EarlyStoppingCallback,
+        PreTrainedModel,
+        TrainerCallback,
+    )
 
-# Importing the package registers its families with the Auto classes.
-from hf_seqmix.training.environment import run_environment
-from hf_seqmix.training.precision import settle_precision
-from hf_seqmix.training.resumable import ResumableTrainer
-from hf_seqmix.training.same_run import finished_results
-from hf_seqmix.training.scoring import METRIC_KEYS, check_best_metric
-from hf_seqmix.training.script import run_script
+    from hf_seqmix._files import write_json
+    from hf_seqmix.analysis.plots import plot_loss
+    from hf_seqmix.data.labeled import (
+        TEXTS_READ,
+        ImageClassification,
+        ImageCollator,
+        QuestionAnswering,
+        SegmentCollator,
+        SequenceClassification,
+        TokenClassification,
+        load_glue,
+        load_labeled,
+    )
+    from hf_seqmix.metrics import load_metric
+    from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
+    from hf_seqmix.training import prepare_run_folder
+
+    # Importing the package registers its families with the Auto classes.
+    from hf_seqmix.training.environment import run_environment
+    from hf_seqmix.training.precision import settle_precision
+    from hf_seqmix.training.resumable import ResumableTrainer
+    from hf_seqmix.training.same_run import finished_results
+    from hf_seqmix.training.scoring import METRIC_KEYS, check_best_metric
+    from hf_seqmix.training.script import run_script
 
 # The splits scored at the end; MNLI has two of either.
 EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")

@@ -18,26 +18,29 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-from pretraining.arguments import Arguments, parse_arguments, set_length, tokens_per_update
-from pretraining.inputs import build_blocks, load_documents, load_tokenizer
-from pretraining.models import build_config, build_model, check_model
-from pretraining.tokens import check_ids, check_labels, load_blocks
-from transformers import EvalPrediction, default_data_collator
-from transformers.trainer_utils import IntervalStrategy
+from hf_seqmix.training.command import packages_explained
 
-from hf_seqmix._files import write_json
-from hf_seqmix.analysis.plots import plot_loss
-from hf_seqmix.data import ReproducibleMaskingCollator
-from hf_seqmix.training import block_scores, corpus_metrics, prepare_run_folder
-from hf_seqmix.training.environment import run_environment
-from hf_seqmix.training.precision import settle_precision
-from hf_seqmix.training.resumable import ResumableTrainer
-from hf_seqmix.training.same_run import finished_results
-from hf_seqmix.training.scoring import check_best_metric
-from hf_seqmix.training.script import run_script
-from hf_seqmix.training.stateful import StatefulTrainer
-from hf_seqmix.training.streaming import EndlessStream
+with packages_explained("pretrain.py"):
+    import numpy as np
+    from pretraining.arguments import Arguments, parse_arguments, set_length, tokens_per_update
+    from pretraining.inputs import build_blocks, load_documents, load_tokenizer
+    from pretraining.models import build_config, build_model, check_model
+    from pretraining.tokens import check_ids, check_labels, load_blocks
+    from transformers import EvalPrediction, default_data_collator
+    from transformers.trainer_utils import IntervalStrategy
+
+    from hf_seqmix._files import write_json
+    from hf_seqmix.analysis.plots import plot_loss
+    from hf_seqmix.data import ReproducibleMaskingCollator
+    from hf_seqmix.training import block_scores, corpus_metrics, prepare_run_folder
+    from hf_seqmix.training.environment import run_environment
+    from hf_seqmix.training.precision import settle_precision
+    from hf_seqmix.training.resumable import ResumableTrainer
+    from hf_seqmix.training.same_run import finished_results
+    from hf_seqmix.training.scoring import check_best_metric
+    from hf_seqmix.training.script import run_script
+    from hf_seqmix.training.stateful import StatefulTrainer
+    from hf_seqmix.training.streaming import EndlessStream
 
 logger = logging.getLogger(__name__)
 

@@ -24,22 +24,24 @@ import logging
 import sys
 from collections.abc import Sequence
 
-from benchmarks.corpora.benchmark import add_corpora
-from benchmarks.glue.benchmark import add_glue
-from benchmarks.language_modeling.causal_lm import add_language_modeling
-from benchmarks.language_modeling.masked_lm import add_masked_language_modeling
-from benchmarks.leaderboard.benchmark import add_leaderboard
-from benchmarks.listops.benchmark import add_listops
-from benchmarks.lra.benchmark import add_lra
-from benchmarks.recipes.benchmark import add_recipes
-from benchmarks.report import add_report
-from benchmarks.results import Report
-from benchmarks.tradeoff.benchmark import add_tradeoff
-from finetuning import arguments as finetuning
-from pretraining import arguments as pretraining
+from hf_seqmix.training.command import explained, packages_explained
 
-from hf_seqmix.training.command import explained
-from hf_seqmix.training.run_folder import prepare_run_folder
+with packages_explained("run_benchmarks.py"):
+    from benchmarks.corpora.benchmark import add_corpora
+    from benchmarks.glue.benchmark import add_glue
+    from benchmarks.language_modeling.causal_lm import add_language_modeling
+    from benchmarks.language_modeling.masked_lm import add_masked_language_modeling
+    from benchmarks.leaderboard.benchmark import add_leaderboard
+    from benchmarks.listops.benchmark import add_listops
+    from benchmarks.lra.benchmark import add_lra
+    from benchmarks.recipes.benchmark import add_recipes
+    from benchmarks.report import add_report
+    from benchmarks.results import Report
+    from benchmarks.tradeoff.benchmark import add_tradeoff
+    from finetuning import arguments as finetuning
+    from pretraining import arguments as pretraining
+
+    from hf_seqmix.training.run_folder import prepare_run_folder
 
 SCRIPTS = {"pretrain.py": pretraining, "finetune.py": finetuning}
 """Script that trains -> what reads its command line: wrong arguments of a run are found before any process starts."""

@@ -39,7 +39,7 @@ OPTIONAL = [
     "xxhash",
 ]
 
-HIDE = f"""
+HIDE = """
 import sys
 
 class Hiding:
@@ -50,7 +50,7 @@ class Hiding:
         return getattr(self.finder, name)
 
     def find_spec(self, name, path=None, target=None):
-        return None if name.partition(".")[0] in {OPTIONAL!r} else self.finder.find_spec(name, path, target)
+        return None if name.partition(".")[0] in HIDDEN else self.finder.find_spec(name, path, target)
 
 sys.meta_path[:] = [Hiding(finder) for finder in sys.meta_path]
 """
@@ -81,7 +81,7 @@ README = "\n".join(
 @pytest.mark.parametrize("code", [EVERY_MODULE, README], ids=["modules", "readme"])
 def test_runs_without_extras(tmp_path, code):
     (tmp_path / "model_cards").symlink_to(REPOSITORY / "model_cards")
-    (tmp_path / "without_extras.py").write_text(HIDE + code + CHECK, encoding="utf-8")
+    (tmp_path / "without_extras.py").write_text(f"HIDDEN = {OPTIONAL!r}\n" + HIDE + code + CHECK, encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "without_extras.py"],
         cwd=tmp_path,
@@ -91,3 +91,28 @@ def test_runs_without_extras(tmp_path, code):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "package", "extra"),
+    [
+        ("run_benchmarks.py", "datasets", "train"),
+        ("finetune.py", "matplotlib", "train"),
+        ("pretrain.py", "accelerate", "train"),
+    ],
+)
+def test_a_script_names_the_extra_that_it_lacks(tmp_path, script, package, extra):
+    path = REPOSITORY / "scripts" / script
+    code = f"import runpy\nsys.argv = [{script!r}, '--help']\nrunpy.run_path({str(path)!r}, run_name='__main__')\n"
+    hidden = [package, "peft"]  # which imports accelerate where both are installed
+    (tmp_path / "without_extra.py").write_text(f"HIDDEN = {hidden!r}\n" + HIDE + code, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "without_extra.py"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{path.parent}"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    said = f"{script} needs the package {package}, which is not installed: pip install 'hf-seqmix[{extra}]'\n"
+    assert (done.returncode, done.stderr) == (1, said)

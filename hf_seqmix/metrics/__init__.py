@@ -45,4 +45,9 @@ def load_metric(name: str, config_name: str | None = None, **kwargs: Any) -> "ev
         raise ImportError("metrics need the library `evaluate`: pip install 'hf-seqmix[eval]'.") from error
 
     kwargs.setdefault("keep_in_memory", kwargs.get("num_process", 1) == 1)
-    return evaluate.load(str(folder), config_name, **kwargs)
+    try:
+        return evaluate.load(str(folder), config_name, **kwargs)
+    except ImportError as error:
+        if folder.parent != _FOLDER:
+            raise
+        raise ImportError(f"{name} needs a library that is not installed: pip install 'hf-seqmix[eval]'.") from error

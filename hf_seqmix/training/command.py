@@ -20,10 +20,26 @@ from .folder_lock import folders_released
 from .load_errors import without_lists
 from .run_folder import explain_write_error
 
-__all__ = ["INTERRUPTED", "device_name", "explained", "interruptible", "new_folder", "positive", "refuse_twice"]
+__all__ = [
+    "INTERRUPTED",
+    "device_name",
+    "explained",
+    "interruptible",
+    "new_folder",
+    "packages_explained",
+    "positive",
+    "refuse_twice",
+]
 
 INTERRUPTED = 130
 """The exit status that shells give a command that Ctrl-C ended."""
+
+EXTRAS = {
+    **dict.fromkeys(("accelerate", "datasets", "matplotlib", "tokenizers", "yaml"), "train"),
+    **dict.fromkeys(("evaluate", "scipy", "sklearn"), "eval"),
+    "triton": "triton",
+}
+"""Package, as it is imported -> the extra that brings it."""
 
 _WRONG_PATHS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
@@ -61,6 +77,30 @@ def interruptible(said: str) -> Iterator[None]:
 
 
 @contextmanager
+def packages_explained(name: str) -> Iterator[None]:
+    """End with one line where a package is not installed; what a script imports stands under it.
+
+    Args:
+        name: of the script, such as "tune.py".
+    """
+    try:
+        yield
+    except ImportError as error:
+        missing: BaseException | None = error
+        while isinstance(missing, ImportError) and missing.name is None:  # transformers says only what it was about
+            missing = missing.__cause__
+        if isinstance(missing, ModuleNotFoundError) and missing.name is not None:
+            package = missing.name.partition(".")[0]
+            if package == "hf_seqmix":  # a defect
+                raise
+            brings = f"'hf-seqmix[{EXTRAS[package]}]'" if package in EXTRAS else package
+            sys.exit(f"{name} needs the package {package}, which is not installed: pip install {brings}")
+        if "pip install" in str(error):
+            sys.exit(f"{name}: {error}")
+        raise
+
+
+@contextmanager
 def explained(name: str, then: str = "") -> Iterator[None]:
     """End with one line on wrong input, a path that is not what it should be, a missing tool, a full disk and a stop.
 
@@ -71,18 +111,13 @@ def explained(name: str, then: str = "") -> Iterator[None]:
         then: what the user of a stopped command is told.
     """
     try:
-        with interruptible(f"{name}: interrupted{then}."), folders_released():
+        with interruptible(f"{name}: interrupted{then}."), folders_released(), packages_explained(name):
             yield
     except (ValueError, SafetensorError, StrictDataclassError) as error:
         text = str(error)
         if "backend tokenizer" in text:  # the library then names packages that would not help
             text = "the checkpoint has no tokenizer: give the folder of one that was saved with its tokenizer."
         sys.exit(f"{name}: {without_lists(text)}")
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package == "hf_seqmix":  # a defect
-            raise
-        sys.exit(f"{name} needs the package {package}, which is not installed: pip install {package}")
     except OSError as error:
         if error.errno in _WRONG_PATHS and error.filename is not None:
             sys.exit(f"{name}: {error.filename}: {error.strerror}. Check the path.")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from .arguments import Arguments
 from .budget import updates_of, updates_within
-from .command import interruptible
+from .command import interruptible, packages_explained
 from .divergence_error import DivergenceError
 from .folder_lock import folders_released
 from .memory import keep_freed_memory
@@ -48,7 +48,8 @@ def run_script(
         sys.exit(f"{name}: {error}")
     said = f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one."
     # Of several processes, a launcher ends all.
-    with interruptible(said) if arguments.training.world_size == 1 else nullcontext(), folders_released():
+    stopped = interruptible(said) if arguments.training.world_size == 1 else nullcontext()
+    with stopped, folders_released(), packages_explained(name):
         return _run(name, arguments, prepare, finish)
 
 

@@ -27,6 +27,17 @@ def no_network(monkeypatch):
     monkeypatch.setattr("socket.getaddrinfo", refuse)
 
 
+def test_a_metric_names_the_extra_that_it_lacks(monkeypatch, tmp_path):
+    def lacking(*args, **kwargs):
+        raise ImportError("To be able to use f1, you need to install sklearn")
+
+    monkeypatch.setattr(evaluate, "load", lacking)
+    with pytest.raises(ImportError, match=r"^f1 needs .* pip install 'hf-seqmix\[eval\]'\.$"):
+        load_metric("f1")
+    with pytest.raises(ImportError, match="To be able"):  # a metric of a user's may stand on anything
+        load_metric(str(tmp_path))
+
+
 def test_every_metric_is_listed():
     assert list_metrics() == [
         "accuracy",

@@ -3,7 +3,9 @@
 import argparse
 import errno
 import os
+import re
 import signal
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_seqmix.training.command import (
+    EXTRAS,
     INTERRUPTED,
     device_name,
     explained,
@@ -40,6 +43,8 @@ from hf_seqmix.training.command import (
         (OSError(errno.ENOSPC, "No space left"), r"^tune\.py: a file could not be written.*No space left$"),
         (OSError("We couldn't connect to it"), r"If a folder was meant: there is none of that name here; paths start"),
         (ModuleNotFoundError("No module", name="torchao.quantization"), r"^tune\.py needs the package torchao, which"),
+        (ModuleNotFoundError("No module", name="sklearn.svm"), r"sklearn, .* pip install 'hf-seqmix\[eval\]'$"),
+        (ImportError("Metrics need x: pip install x"), r"^tune\.py: Metrics need x: pip install x$"),
         (FileExistsError(errno.EEXIST, "File exists", "out"), r"^tune\.py: out: File exists\. Check the path\.$"),
     ],
 )
@@ -54,11 +59,37 @@ def test_what_a_user_can_mend_is_said_in_a_line(error: Exception, message: str) 
 
 @pytest.mark.parametrize(
     "error",
-    [RuntimeError("shapes differ"), OSError(errno.EPIPE, "Broken pipe"), ModuleNotFoundError(name="hf_seqmix.gone")],
+    [
+        RuntimeError("shapes differ"),
+        OSError(errno.EPIPE, "Broken pipe"),
+        ModuleNotFoundError(name="hf_seqmix.gone"),
+        ImportError("cannot import name 'x'", name="torch"),
+        ImportError("a library failed"),
+    ],
 )
 def test_a_defect_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)), explained("tune.py"):
         raise error
+
+
+def test_the_package_is_named_where_a_library_says_what_it_imported() -> None:
+    with (
+        pytest.raises(SystemExit, match=r"^tune\.py needs the package accelerate, .*\[train\]'$"),
+        explained("tune.py"),
+    ):
+        try:
+            raise ModuleNotFoundError("No module", name="accelerate.utils")
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError("Could not import module 'EvalPrediction'.") from error
+
+
+def test_extras_are_those_of_the_package() -> None:
+    pyproject = Path(__file__).resolve().parents[2] / "pyproject.toml"
+    extras = tomllib.loads(pyproject.read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for extra in ("train", "eval", "triton"):
+        names = {re.split(r"[^\w-]", line)[0] for line in extras[extra]} - {"hf-seqmix"}
+        imported = {{"scikit-learn": "sklearn", "pyyaml": "yaml"}.get(name, name) for name in names}
+        assert imported == {package for package, brings in EXTRAS.items() if brings == extra}
 
 
 @pytest.fixture

@@ -39,6 +39,8 @@ def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: P
     for where in ("read", "prepare"):
         with pytest.raises(SystemExit, match=r"train\.py: no such model"):
             run(**{where: fail(ValueError("no such model"))})
+    with pytest.raises(SystemExit, match=r"train\.py needs the package scipy, .*'hf-seqmix\[eval\]'$"):
+        run(prepare=fail(ModuleNotFoundError("No module", name="scipy.stats")))
     with pytest.raises(SystemExit, match=r"train\.py: a file could not be written"):
         run(finish=fail(OSError(28, "No space left on device")))
     with pytest.raises(SystemExit) as stopped:
