@@ -3,7 +3,7 @@
 import argparse
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,16 @@ from .run_costs import state_costs
 logger = logging.getLogger("run_benchmarks")
 
 
-def training_arguments() -> argparse.ArgumentParser:
-    """Return what every benchmark that trains takes."""
+def training_arguments(refused: Collection[str] = ()) -> argparse.ArgumentParser:
+    """Return what every benchmark that trains takes.
+
+    Args:
+        refused: options that the benchmark refuses, with a reason; its help does not offer them.
+    """
+
+    def said(option: str, text: str) -> str:
+        return argparse.SUPPRESS if option in refused else text
+
     common = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     common.add_argument("--output-dir", type=Path, required=True, help="where runs, results, table and plots go")
     size = common.add_mutually_exclusive_group()
@@ -35,7 +43,7 @@ def training_arguments() -> argparse.ArgumentParser:
         action="store_const",
         const="full",
         dest="size",
-        help="the published size; says what it costs on this machine before it begins",
+        help=said("--full", "the published size; says what it costs on this machine before it begins"),
     )
     common.set_defaults(size="reduced")
     common.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
@@ -54,7 +62,9 @@ def training_arguments() -> argparse.ArgumentParser:
         action="extend",
         default=[],
         metavar="FIELD=VALUE",
-        help="fields of the configuration of every model from scratch, such as hidden_size=64",
+        help=said(
+            "--config-overrides", "fields of the configuration of every model from scratch, such as hidden_size=64"
+        ),
     )
     common.add_argument("--overwrite", action="store_true", help="run again what the output folder already holds")
     return common

@@ -50,7 +50,7 @@ def add_leaderboard(benchmarks: Any) -> None:
     """Add the sub-command `leaderboard`."""
     parser = benchmarks.add_parser(
         "leaderboard",
-        parents=[training_arguments()],
+        parents=[training_arguments(refused=("--full", "--config-overrides"))],
         allow_abbrev=False,
         help="every mixer, the controls and hybrids in one block, under equal conditions",
         description="Trains models of equal parameters, within 1 %, that differ in their mixers alone: as language "

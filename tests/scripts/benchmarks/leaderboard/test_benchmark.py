@@ -4,6 +4,7 @@ import argparse
 import importlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,16 @@ def test_wrong_input_ends_with_a_message(script: Any, tmp_path: Path, options: l
         script.main(command(tmp_path, *options))
     with pytest.raises(SystemExit, match="no published size"):
         script.main(["leaderboard", "--full", "--output-dir", str(tmp_path)])
+
+
+def test_help_offers_no_option_that_is_refused(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    offered = {}
+    for benchmark in ("leaderboard", "recipes"):
+        with pytest.raises(SystemExit):
+            script.main([benchmark, "--help"])
+        offered[benchmark] = set(re.findall("--[a-z-]+", capsys.readouterr().out))
+    refused = {"--full", "--config-overrides"}
+    assert refused <= offered["recipes"] and not refused & offered["leaderboard"]
 
 
 def test_recall_needs_all_of_its_cases(parts: Any) -> None:
