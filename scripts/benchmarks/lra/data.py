@@ -29,6 +29,15 @@ RELEASED = {
 }
 """Names of the benchmark's own files."""
 
+COLUMNS = {
+    "listops": (("Source",), ("Target",)),
+    "text": (("text", "sentence"), ("label",)),
+    "retrieval": (("0",), ("3",), ("4",)),
+    **dict.fromkeys(("image", "pathfinder", "path-x"), (("image", "img"), ("label",))),
+}
+"""Task -> the columns that finetune.py reads of files that are given, each by one of several names; numbers where the
+files have no header."""
+
 HUB = {"text": "stanfordnlp/imdb", "image": "uoft-cs/cifar10"}
 """Names of the tasks' data there."""
 
@@ -78,6 +87,7 @@ def prepare_task(task: str, folder: Path | None, output_dir: Path, settings: Map
 def _listops(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _released(task, folder)
+        _check_columns(task, files)
         baselines = {"outermost operator": accuracy_of_outermost(load_labeled(files))}
         return TaskData(_files(files), "the benchmark's files", baselines, _contents(files))
     options = dict(settings)
@@ -92,12 +102,14 @@ def _text(task: str, folder: Path | None, output_dir: Path, settings: Mapping[st
     if folder is None:
         return _from_hub(task, "IMDB")
     files = _tables(task, folder)
+    _check_columns(task, files)
     return TaskData(_files(files), "IMDB, from files", contents=_contents(files))
 
 
 def _retrieval(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None and (folder / RELEASED[task][0]).is_file():
         files = _released(task, folder)
+        _check_columns(task, files)
         return TaskData(_files(files), "AAN, the benchmark's files", contents=_contents(files))
     options = dict(settings)
     rows = options.pop("rows")
@@ -133,6 +145,7 @@ def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[s
             f"{files['test']} has {file.metadata.num_rows} rows and the columns {', '.join(file.schema_arrow.names)}; "
             "it must have pictures in a column 'img' or 'image', and labels in 'label'."
         )
+    _check_columns(task, files)
     # Not decoded: the format of the first picture is asked for.
     rows = datasets.Dataset.from_parquet(str(files["test"]))
     assert isinstance(rows, datasets.Dataset)
@@ -145,6 +158,7 @@ def _image(task: str, folder: Path | None, output_dir: Path, settings: Mapping[s
 def _pathfinder(task: str, folder: Path | None, output_dir: Path, settings: Mapping[str, Any]) -> TaskData:
     if folder is not None:
         files = _tables(task, folder)
+        _check_columns(task, files)
         return TaskData(_files(files), "from files", contents=_contents(files))
     options = dict(settings)
     rows = options.pop("rows")
@@ -190,6 +204,23 @@ def _tables(
             f"it has {held}."
         )
     return files
+
+
+def _check_columns(task: str, files: Mapping[str, Path]) -> None:
+    """Refuse files that lack a column, before anything trains on them.
+
+    Raises:
+        ValueError: a column is missing, or a file cannot be read.
+    """
+    header = not COLUMNS[task][0][0].isdecimal()
+    for split, rows in load_labeled(files, header=header).items():
+        has = rows.column_names
+        if not all(any(name in has for name in names) for names in COLUMNS[task]):
+            wanted = ", ".join(" or ".join(names) for names in COLUMNS[task])
+            raise ValueError(
+                f"{files[split]} has the columns {', '.join(has)}; for the task {task} it must have {wanted}"
+                f"{'' if header else ', which are counted from 0'}: rename its columns, or give other files."
+            )
 
 
 def _files(files: Mapping[str, Path]) -> dict[str, str]:

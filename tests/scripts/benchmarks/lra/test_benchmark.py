@@ -212,6 +212,11 @@ def test_other_contents_of_files_and_recipes_are_other_runs(
     assert keys[0] != keys[1] != keys[2] == keys[3] and len(folders) == 3
 
 
+RELEASED = {
+    "listops": ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv"),
+    "retrieval": ("new_aan_pairs.train.tsv", "new_aan_pairs.eval.tsv", "new_aan_pairs.test.tsv"),
+}
+
 TASKS = ["listops", "text", "retrieval", "image", "pathfinder", "path-x"]
 
 
@@ -309,7 +314,7 @@ def test_lossy_pictures_are_called_so(scripts: Any, tmp_path: Path, format: str,
 
 
 def test_the_benchmarks_own_listops_files_are_read(scripts: Any, tmp_path: Path) -> None:
-    for name in ("basic_train.tsv", "basic_val.tsv", "basic_test.tsv"):
+    for name in RELEASED["listops"]:
         (tmp_path / name).write_text("Source\tTarget\n( ( ( [MIN 4 ) 2 ) ] )\t2\n( ( ( [MAX 4 ) 2 ) ] )\t4\n")
     data = scripts.lra_data.prepare_task("listops", tmp_path, tmp_path / "out", {})
     assert data.source == "the benchmark's files" and dict(data.baselines) == {"outermost operator": 1.0}
@@ -348,6 +353,35 @@ def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[st
     more = [word.format(folder=tmp_path) for word in more]
     with pytest.raises(SystemExit, match=message):
         scripts.run_benchmarks.main(["lra", "--task", "listops", *more, "--output-dir", str(tmp_path / "out")])
+
+
+@pytest.mark.parametrize(
+    ("task", "names", "text", "message"),
+    [
+        ("listops", RELEASED["listops"], "Text\tTarget\n[MIN 4 2 ]\t2\n", "columns Text, Target; .* Source, Target:"),
+        ("retrieval", RELEASED["retrieval"], "1.0\ta\tb\n", r"columns 0, 1, 2; .* 0, 3, 4, which are counted from 0"),
+        (
+            "text",
+            ("train.csv", "test.csv"),
+            "review,label\ngood,1\n",
+            "columns review, label; .* text or sentence, label",
+        ),
+        ("text", ("train.csv", "test.csv"), "text,class\ngood,1\n", "columns text, class; "),
+        (
+            "pathfinder",
+            ("train.csv", "test.csv"),
+            "picture,label\n?,1\n",
+            "columns picture, label; .* image or img, label",
+        ),
+    ],
+)
+def test_columns_are_looked_at_before_anything_trains(
+    scripts: Any, tmp_path: Path, task: str, names: tuple[str, ...], text: str, message: str
+) -> None:
+    for name in names:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{names[0]} has the {message}"):
+        scripts.lra_data.prepare_task(task, tmp_path, tmp_path / "out", {})
 
 
 @pytest.mark.parametrize("columns", [{"picture": ["?"], "label": [0]}, {"image": [], "label": []}])
