@@ -3,6 +3,7 @@
 from .convolution import CONVOLUTION, ConvolutionLayer, ConvolutionStaticLayer, convolve_steps
 from .copy_keys import CopyKeys, StaticCopyKeys, check_all_read, copy_keys_of
 from .detaching import can_detach, detach_cache
+from .dtypes import check_dtype
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, check_room, past_length
 from .inputs import INPUTS, InputsLayer, InputsStaticLayer, count_steps
 from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
@@ -36,6 +37,7 @@ __all__ = [
     "cached_taps",
     "can_detach",
     "check_all_read",
+    "check_dtype",
     "check_room",
     "convolve_steps",
     "copy_keys_of",

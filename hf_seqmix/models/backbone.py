@@ -10,7 +10,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils import logging
 
 from .._compat import capture_outputs
-from ..cache import check_room, past_length
+from ..cache import check_dtype, check_room, past_length
 from ..modules.norms import build_norm
 from ..modules.patch_embedding import PatchEmbedding
 from ..modules.positions import PositionEmbedding, sinusoids
@@ -111,9 +111,10 @@ class SeqMixModel(SeqMixPreTrainedModel):
 
         Raises:
             TypeError: for ids or embeddings of another type of number, and a cache that is a tuple.
-            ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache given to a
-                bidirectional model or under gradient checkpointing, images given to a model of text, or text to a
-                model of images; and for `output_attentions` where no mixer weighs tokens.
+            ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache of a dtype that
+                does not go with that of this call, a cache given to a bidirectional model or under gradient
+                checkpointing, images given to a model of text, or text to a model of images; and for
+                `output_attentions` where no mixer weighs tokens.
         """
         wanted = self._wanted_weights(kwargs.get("output_attentions"))
         if self.gradient_checkpointing and self.training:
@@ -144,6 +145,7 @@ class SeqMixModel(SeqMixPreTrainedModel):
         past = past_length(past_key_values)
         if past_key_values is not None and not torch.compiler.is_compiling():
             check_room(past_key_values, past, batch, length, self.config.copy_head)
+            check_dtype(past_key_values, past, inputs_embeds, self.layer_types)
 
         masks = attention_mask if isinstance(attention_mask, dict) else None
         padding = padding_mask(attention_mask, batch, length, past)
