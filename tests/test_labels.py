@@ -16,8 +16,10 @@ def test_losses_of_torch_leave_it_out():
 
 
 def test_the_number_stands_in_one_file():
-    for folder in ("hf_seqmix/analysis", "hf_seqmix/data", "hf_seqmix/training", "scripts"):
+    for folder in ("hf_seqmix", "scripts"):
         for path in (REPOSITORY / folder).rglob("*.py"):
+            if path.relative_to(REPOSITORY).parts[1] in ("metrics", "_labels.py"):  # `evaluate` runs copies of metrics
+                continue
             nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
             numbers = {ast.unparse(node) for node in nodes if isinstance(node, ast.UnaryOp)}
             assert "-100" not in numbers, f"{path} writes -100; import IGNORED_LABEL of hf_seqmix._labels"

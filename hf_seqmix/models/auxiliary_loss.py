@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._labels import IGNORED_LABEL
+
 __all__ = ["add_auxiliary", "sum_auxiliary"]
 
 
@@ -45,7 +47,7 @@ def add_auxiliary(
         if labels is None:  # question answering: one item a row
             share = torch.as_tensor(len(args[0]) / items)
         else:
-            share = (labels != kwargs.get("ignore_index", -100)).sum() / items
+            share = (labels != kwargs.get("ignore_index", IGNORED_LABEL)).sum() / items
         return loss + auxiliary.to(loss.device) * share.to(loss.device)
 
     return total

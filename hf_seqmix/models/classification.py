@@ -11,6 +11,7 @@ from transformers.modeling_outputs import (
 )
 
 from .._compat import can_return_tuple
+from .._labels import IGNORED_LABEL
 from .configuration import SeqMixConfig
 from .heads import SeqMixHead, check_labels
 from .pooling import ClassificationHead, number_of_labels, pool
@@ -264,10 +265,6 @@ class SeqMixForQuestionAnswering(SeqMixHead):
         )
 
 
-IGNORED = -100
-"""A label that counts in no loss, as in the library."""
-
-
 def _fitting(labels: Tensor, logits: Tensor) -> Tensor:
     """Return labels in the shape of the logits, for one label a row or token in any shape of as many numbers."""
     check_labels(labels)
@@ -293,7 +290,7 @@ def _square_error(
     """
     dtype, device = torch.promote_types(logits.dtype, torch.float32), logits.device
     labels = labels.to(device, dtype)
-    counted = labels != IGNORED
+    counted = labels != IGNORED_LABEL
     if attention_mask is not None:
         counted = counted & (attention_mask.to(device) != 0).unsqueeze(-1)
     errors, count = (logits.to(dtype) - labels).masked_fill(~counted, 0), counted.sum().clamp(min=1)

@@ -7,14 +7,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from .._labels import IGNORED_LABEL
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
 from .backbone import SeqMixModel
 from .configuration import SeqMixConfig
 from .pretrained import SeqMixPreTrainedModel
 
 __all__ = ["SeqMixHead", "library_loss"]
-
-IGNORED = -100
 
 # Not `super().loss_function`, which compiled graphs cannot follow.
 library_loss = vars(PreTrainedModel)["loss_function"].fget
@@ -55,12 +54,13 @@ def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callabl
                 ) from error
             if labels.is_floating_point() or labels.device.type != "cpu":
                 raise
-            scored = labels[labels != IGNORED]
+            scored = labels[labels != IGNORED_LABEL]
             if not len(scored) or (scored.min() >= 0 and scored.max() < num_classes):
                 raise
             raise ValueError(
-                f"labels run from {int(scored.min())} to {int(scored.max())}; allowed are 0 to {num_classes - 1}, and "
-                f"{IGNORED} for what is not scored. Set num_labels, or look whether the tokenizer is the model's."
+                f"labels run from {int(scored.min())} to {int(scored.max())}; allowed are 0 to {num_classes - 1}, "
+                f"and {IGNORED_LABEL} for what is not scored. Set num_labels, or look whether the tokenizer is the "
+                "model's."
             ) from error
 
     return compute

@@ -180,7 +180,7 @@ class SeqMixForCausalLM(PromptHandling, RowBatchingMixin, SeqMixHead):
         labels: Tensor | None,
         shift_labels: Tensor | None = None,
         num_items_in_batch: Tensor | int | None = None,
-        ignore_index: int = -100,
+        ignore_index: int = IGNORED_LABEL,
         **_: Any,
     ) -> Tensor:
         """Compute what the library's loss is of the logits, without the logits.
