@@ -4,6 +4,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
+from ..models.loading import LFS_POINTER
 from .repository_files import require_file
 
 __all__ = ["Header", "read_header"]
@@ -11,7 +12,7 @@ __all__ = ["Header", "read_header"]
 Header = dict[str, tuple[str, tuple[int, ...]]]
 """Name of a tensor -> its type, as the format names it, and its shape."""
 
-_LFS_POINTER = int.from_bytes(b"version ", "little")  # where a file has the length of its header
+_LFS_POINTER = int.from_bytes(LFS_POINTER[:8], "little")  # where a file has the length of its header
 _MAX_HEADER = 32 * 2**20  # bytes; the format allows 100 MB
 
 

@@ -9,7 +9,7 @@ from typing import Any, Self
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
-__all__ = ["CheckedLoading"]
+__all__ = ["LFS_POINTER", "CheckedLoading"]
 
 _DRAWN_BYTES = 2**32
 """Weights that a checkpoint may lack in any case, such as those of a new head."""
@@ -20,7 +20,8 @@ class WrongShapesError(ValueError, RuntimeError):
 
 
 _INDEX = '{"metadata": {}, "weight_map": {name of a tensor: name of its file}}'
-_LFS_POINTER = b"version https://git-lfs"
+LFS_POINTER = b"version https://git-lfs"
+"""How a file begins that stands in the place of one that Git LFS keeps."""
 
 
 class CheckedLoading(PreTrainedModel):
@@ -106,7 +107,7 @@ def _fault_of_weights(folder: Path) -> str | None:
     """Say what is wrong with the first weights file, or index of such files, that is not in order."""
     for path in sorted(folder.glob("*.safetensors*")):
         with path.open("rb") as file:
-            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            if file.read(len(LFS_POINTER)) == LFS_POINTER:
                 return f"{path} is a pointer of Git LFS in the place of the file: run `git lfs pull` in its clone."
         try:
             if path.suffix != ".json":
