@@ -5,7 +5,11 @@ from typing import Any
 from .checks import check_activation, check_choice, check_range
 from .image_shape import check_image_fields
 
-__all__ = ["check_common_fields"]
+__all__ = ["NORM_TYPES", "TAPS_INITS", "check_common_fields"]
+
+# As in `modules`, which a configuration does without.
+NORM_TYPES = ("simple_rms", "layer", "batch", "static", "none")
+TAPS_INITS = ("identity", "uniform")
 
 
 def check_common_fields(config: Any) -> None:
@@ -30,10 +34,10 @@ def check_common_fields(config: Any) -> None:
     for field in ("norm_eps", "embedding_scale", "initializer_range"):
         check_range(field, getattr(config, field), above=0)
     check_activation("hidden_act", config.hidden_act)
-    check_choice("norm_type", config.norm_type, ("simple_rms", "layer", "batch", "static", "none"))
+    check_choice("norm_type", config.norm_type, NORM_TYPES)
     check_choice("norm_position", config.norm_position, ("pre", "post"))
     check_range("short_conv_taps", config.short_conv_taps, low=0)
-    check_choice("short_conv_init", config.short_conv_init, ("identity", "uniform"))
+    check_choice("short_conv_init", config.short_conv_init, TAPS_INITS)
     if config.short_conv_taps > 0 and config.short_conv_taps % 2 == 0 and not config.is_causal:
         raise ValueError(
             f"short_conv_taps is {config.short_conv_taps}, but is_causal is False: a convolution that is centered "

@@ -19,8 +19,12 @@ from hf_seqmix import (
     register_mixer,
 )
 from hf_seqmix.hub.concatenation.source_modules import Package
-from hf_seqmix.models import configuration, mixers
+from hf_seqmix.models import common_fields, configuration, mixers
 from hf_seqmix.models.auto import FAMILIES
+from hf_seqmix.models.ipa import options
+from hf_seqmix.modules.norms import NORM_TYPES
+from hf_seqmix.modules.short_convolution import INITS
+from hf_seqmix.ops.piecewise.column import KERNEL_NORMS
 from tests.ecosystem.tiny import CAUSAL, tiny_config, tiny_model
 
 
@@ -140,6 +144,11 @@ def test_a_configuration_needs_no_models(family):
     assert ("models", "configuration") in needed
     assert not {("models", name) for name in ("backbone", "block", "family", "heads", "mixers")} & set(needed)
     assert not [module for module in needed if module[-1].startswith("modeling_")]
+
+
+def test_configurations_know_the_choices_of_modules_and_operations():
+    assert (common_fields.NORM_TYPES, common_fields.TAPS_INITS) == (NORM_TYPES, INITS)
+    assert options.KERNEL_NORMS == KERNEL_NORMS
 
 
 def test_mixers_are_known_by_their_configurations(monkeypatch):

@@ -7,7 +7,9 @@ from huggingface_hub.dataclasses import strict
 from ..checks import check_choice
 from ..toeplitz.configuration import EncodedToeplitzConfig
 
-__all__ = ["FDTNNConfig"]
+__all__ = ["FREQUENCY_INPUTS", "FDTNNConfig"]
+
+FREQUENCY_INPUTS = ("omega", "cosine")
 
 
 @strict
@@ -42,4 +44,4 @@ class FDTNNConfig(EncodedToeplitzConfig):
     def check_architecture(self) -> None:
         """Check the shared fields and the input."""
         super().check_architecture()
-        check_choice("frequency_input", self.frequency_input, ("omega", "cosine"))
+        check_choice("frequency_input", self.frequency_input, FREQUENCY_INPUTS)

@@ -11,10 +11,9 @@ from ...ops.common.dispatch import dispatch
 from ...ops.toeplitz.hilbert import causal_taps, two_sided_taps
 from ...ops.toeplitz.response import response_suits
 from ..toeplitz.encoder import RelativePositionEncoder
+from .configuration_fd_tnn import FREQUENCY_INPUTS
 
 __all__ = ["FREQUENCY_INPUTS", "FrequencyKernel"]
-
-FREQUENCY_INPUTS = ("omega", "cosine")
 
 
 class FrequencyKernel(nn.Module):

@@ -9,4 +9,4 @@ KERNEL_TYPES = ("bilinear",)
 """The form of a kernel's logits: a product of a projected query and a projected key, plus a bias of the offset."""
 
 KERNEL_NORMS = ("p", "j", "prod", "mix", "none")
-"""What kernels are normalized over, see `piecewise_column`."""
+"""What kernels are normalized over, as in `piecewise_column`, which a configuration does without."""

@@ -10,11 +10,12 @@ from ..configuration import SeqMixConfig
 from ..tensor_parallel import GLU_PLAN, gathered_plan
 from .gated_checks import check_gated
 
-__all__ = ["PolyTransformerConfig"]
+__all__ = ["MIXINGS", "NORM_TYPES", "PolyTransformerConfig"]
 
-_DEGREE_FORMS = ("cumsum", "gate", "soft")
-_MIXINGS = ("content", "toeplitz", "triangular")
-_NORM_TYPES = {"rms": ("simple_rms", "layer"), "static": ("static",), "batch": ("batch",), "none": ("none",)}
+_DEGREE_FORMS = ("cumsum", "gate", "soft")  # as in the operation, which a configuration does without
+MIXINGS = ("content", "toeplitz", "triangular")
+NORM_TYPES = {"rms": ("simple_rms", "layer"), "static": ("static",), "batch": ("batch",), "none": ("none",)}
+"""Normalization of the mixers -> the norms of the blocks that go with it, the default first."""
 
 
 def _has_gate(degrees: list[float | int]) -> bool:
@@ -85,8 +86,8 @@ class PolyTransformerConfig(SeqMixConfig):
         """Set the degree and the norms between blocks, beside what every model derives."""
         if self.degree is None and self.layer_degrees is None and self.head_degrees is None:
             self.degree = 4 if self.degree_form == "soft" else 3
-        if self.norm_type == SeqMixConfig.norm_type and self.normalization in _NORM_TYPES:
-            self.norm_type = _NORM_TYPES[self.normalization][0]
+        if self.norm_type == SeqMixConfig.norm_type and self.normalization in NORM_TYPES:
+            self.norm_type = NORM_TYPES[self.normalization][0]
         super().derive_fields()
 
     @property
@@ -147,9 +148,9 @@ class PolyTransformerConfig(SeqMixConfig):
         check_range("degree", self.degree, low=2)
         check_range("num_attention_heads", self.num_attention_heads, low=1)
         check_choice("degree_form", self.degree_form, _DEGREE_FORMS)
-        check_choice("mixing", self.mixing, _MIXINGS)
+        check_choice("mixing", self.mixing, MIXINGS)
         check_choice("feed_forward", self.feed_forward, ("glu", "none"))
-        check_choice("normalization", self.normalization, tuple(_NORM_TYPES))
+        check_choice("normalization", self.normalization, tuple(NORM_TYPES))
         check_range("degree_penalty", self.degree_penalty, low=0)
         check_range("soft_degree_target", self.soft_degree_target, above=2, below=4)
         if self.hidden_size % self.num_attention_heads:
@@ -175,8 +176,8 @@ class PolyTransformerConfig(SeqMixConfig):
                 f"{' and '.join(given)} are both set: give one degree for all, that of each layer, or that of each "
                 "head."
             )
-        if self.norm_type not in _NORM_TYPES[self.normalization]:
-            allowed = " or ".join(map(repr, _NORM_TYPES[self.normalization]))
+        if self.norm_type not in NORM_TYPES[self.normalization]:
+            allowed = " or ".join(map(repr, NORM_TYPES[self.normalization]))
             raise ValueError(
                 f"norm_type is {self.norm_type!r}, but normalization is {self.normalization!r}: leave norm_type out, "
                 f"or set it to {allowed}."

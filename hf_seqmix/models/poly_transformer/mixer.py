@@ -19,10 +19,10 @@ from .factor_linear import FactorLinear
 from .gated_checks import check_gated
 from .gated_group import GatedGroup
 from .group import PolynomialGroup
-from .mixer_checks import MIXINGS, NORMALIZATIONS, check_mixer
+from .mixer_checks import check_mixer
 from .static_mixing import build_static_operator
 
-__all__ = ["MIXINGS", "NORMALIZATIONS", "PolynomialMixer"]
+__all__ = ["PolynomialMixer"]
 
 
 class PolynomialMixer(nn.Module):

@@ -3,12 +3,9 @@
 import math
 
 from ...ops.polynomial.product import DEGREE_FORMS
-from .static_mixing import STATIC_MIXINGS
+from .configuration_poly_transformer import MIXINGS, NORM_TYPES
 
-__all__ = ["MIXINGS", "NORMALIZATIONS", "check_mixer"]
-
-MIXINGS = ("content", *STATIC_MIXINGS)
-NORMALIZATIONS = ("rms", "static", "batch", "none")
+__all__ = ["check_mixer"]
 
 
 def check_mixer(
@@ -27,7 +24,7 @@ def check_mixer(
     for name, value, allowed in (
         ("degree_form", degree_form, DEGREE_FORMS),
         ("mixing", mixing, MIXINGS),
-        ("normalization", normalization, NORMALIZATIONS),
+        ("normalization", normalization, NORM_TYPES),
     ):
         if value not in allowed:
             raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}.")

@@ -13,9 +13,7 @@ from ...ops.layout import TokenLayout
 from ...ops.rows import RowOperation
 from ..toeplitz.operator import ToeplitzOperator
 
-__all__ = ["STATIC_MIXINGS", "LearnedTaps", "TriangularOperator", "build_static_operator"]
-
-STATIC_MIXINGS = ("toeplitz", "triangular")
+__all__ = ["LearnedTaps", "TriangularOperator", "build_static_operator"]
 
 
 def build_static_operator(

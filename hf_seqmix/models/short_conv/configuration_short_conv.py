@@ -5,6 +5,7 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 
 from ..checks import check_choice, check_range
+from ..common_fields import TAPS_INITS
 from ..configuration import SeqMixConfig
 
 __all__ = ["ShortConvConfig"]
@@ -46,7 +47,7 @@ class ShortConvConfig(SeqMixConfig):
         check_range("expand_ratio", self.expand_ratio, above=0)
         check_range("expand_ratio x hidden_size", self.mixer_size, low=1)
         check_range("taps", self.taps, low=1)
-        check_choice("taps_init", self.taps_init, ("identity", "uniform"))
+        check_choice("taps_init", self.taps_init, TAPS_INITS)
         if self.taps % 2 == 0 and not self.is_causal:
             raise ValueError(
                 f"taps is {self.taps}, but is_causal is False: a convolution that is centered on its token needs an "

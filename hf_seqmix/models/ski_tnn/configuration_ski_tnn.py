@@ -9,7 +9,10 @@ from ..checks import check_choice, check_per_axis, check_range
 from ..toeplitz.channel_decays import check_channel_decays
 from ..toeplitz.configuration import ToeplitzConfig
 
-__all__ = ["SKITNNConfig"]
+__all__ = ["DEGREES", "SKITNNConfig"]
+
+DEGREES = {"linear": 1, "cubic": 3}
+"""Degree of each kind of interpolation."""
 
 logger = logging.get_logger(__name__)
 
@@ -82,7 +85,7 @@ class SKITNNConfig(ToeplitzConfig):
         check_range("conv_kernel_size", self.conv_kernel_size, low=1)
         if self.conv_kernel_size % 2 == 0:
             raise ValueError(f"conv_kernel_size is {self.conv_kernel_size}; it must be odd, so that it has a center.")
-        check_choice("interpolation", self.interpolation, ("linear", "cubic"))
+        check_choice("interpolation", self.interpolation, tuple(DEGREES))
         if self.decay is not None:
             check_per_axis("decay", self.decay, self.mixing_dimensions, above=0, below=1)
         check_channel_decays(self.channel_decays, self.mixer_size, self.decay, None, above=0, below=1)

@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from ...ops.ski.interpolation import InducingGrid
 from ..toeplitz.axial import operator_of_axes
 from ..toeplitz.gated_unit import GatedToeplitzUnit
+from .configuration_ski_tnn import DEGREES
 from .kernel import InverseTimeWarpKernel
 from .operator import SKIOperator
 
-__all__ = ["DEGREES", "SKITNNMixer", "default_decay"]
-
-DEGREES = {"linear": 1, "cubic": 3}
-"""Degree of each kind of interpolation."""
+__all__ = ["SKITNNMixer", "default_decay"]
 
 
 def default_decay(length: int) -> float:

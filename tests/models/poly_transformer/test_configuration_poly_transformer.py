@@ -7,7 +7,6 @@ import torch
 
 from hf_seqmix import PolyTransformerConfig, PolyTransformerModel
 from hf_seqmix.models.poly_transformer import configuration_poly_transformer as configuration
-from hf_seqmix.models.poly_transformer.mixer import MIXINGS, NORMALIZATIONS
 from hf_seqmix.ops.polynomial.product import DEGREE_FORMS
 from tests.models.suite import VOCAB
 
@@ -69,7 +68,5 @@ def test_learned_positions_end():
     assert model.config.max_position_embeddings == 8
 
 
-def test_the_configuration_knows_the_choices_of_the_mixer():
+def test_the_configuration_knows_the_choices_of_the_operation():
     assert configuration._DEGREE_FORMS == DEGREE_FORMS
-    assert configuration._MIXINGS == MIXINGS
-    assert tuple(configuration._NORM_TYPES) == NORMALIZATIONS

@@ -5,7 +5,8 @@ import torch
 from transformers import DynamicCache
 
 from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerForCausalLM
-from hf_seqmix.models.poly_transformer.static_mixing import STATIC_MIXINGS, build_static_operator
+from hf_seqmix.models.poly_transformer.configuration_poly_transformer import MIXINGS
+from hf_seqmix.models.poly_transformer.static_mixing import build_static_operator
 from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.tolerances import assert_close
 
@@ -23,14 +24,14 @@ def model_of(mixing: str) -> PolyTransformerForCausalLM:
 
 
 @pytest.mark.parametrize("shape", [(1, 0), (0, 3), (0, 0)])
-@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+@pytest.mark.parametrize("mixing", MIXINGS[1:])
 def test_empty_input(mixing, shape):
     model = model_of(mixing)
     for use_cache in (True, False):
         assert model(torch.zeros(shape, dtype=torch.long), use_cache=use_cache).logits.shape == (*shape, 37)
 
 
-@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+@pytest.mark.parametrize("mixing", MIXINGS[1:])
 def test_an_empty_call_changes_no_history(mixing):
     operator = build_static_operator(mixing, 2, 3, 9, True, 0).double()
     x, cache = torch.randn(2, 7, 6, dtype=torch.float64), DynamicCache()
@@ -39,14 +40,14 @@ def test_an_empty_call_changes_no_history(mixing):
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+@pytest.mark.parametrize("mixing", MIXINGS[1:])
 def test_no_positions(mixing, is_causal):
     for positions in (0, -1):
         with pytest.raises(ValueError, match=f"max_positions is {positions}; .* needs at least 1"):
             PolynomialMixer(16, num_heads=4, mixing=mixing, max_positions=positions, is_causal=is_causal)
 
 
-@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+@pytest.mark.parametrize("mixing", MIXINGS[1:])
 def test_the_context_length_stays(mixing):
     model = model_of(mixing)
     for length in (8, 48):
@@ -57,7 +58,7 @@ def test_the_context_length_stays(mixing):
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-@pytest.mark.parametrize("mixing", STATIC_MIXINGS)
+@pytest.mark.parametrize("mixing", MIXINGS[1:])
 def test_packed_sequences_of_as_many_tokens_as_positions(mixing, is_causal):
     operator = build_static_operator(mixing, 2, 3, 37, is_causal, 0).double()
     numbers = torch.tensor([[0] * 37 + [1] * 2 + [2] * 35])
