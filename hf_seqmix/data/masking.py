@@ -15,7 +15,7 @@ from .rewriting import pair_with_rewriting
 
 __all__ = ["ReproducibleMaskingCollator", "mask_blocks"]
 
-Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
+AnyDataset = TypeVar("AnyDataset", datasets.Dataset, datasets.IterableDataset)
 
 DRAWS = 1000
 """Of masks at most, for a batch that has none: enough for one token in a hundred and rows of a few."""
@@ -83,8 +83,8 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
 
 
 def mask_blocks(
-    blocks: Rows, tokenizer: PreTrainedTokenizerBase, *, mlm_probability: float = 0.15, seed: int = 0
-) -> Rows:
+    blocks: AnyDataset, tokenizer: PreTrainedTokenizerBase, *, mlm_probability: float = 0.15, seed: int = 0
+) -> AnyDataset:
     """Mask evaluation blocks once and for all, each by itself, so that every evaluation answers the same questions.
 
     Args:

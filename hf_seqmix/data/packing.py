@@ -14,7 +14,7 @@ from .versioned import of_this_version
 
 __all__ = ["pack_for_evaluation", "pack_for_training", "total_bytes"]
 
-Rows = TypeVar("Rows", datasets.Dataset, datasets.IterableDataset)
+AnyDataset = TypeVar("AnyDataset", datasets.Dataset, datasets.IterableDataset)
 Batch: TypeAlias = dict[str, Any]
 
 # A stream is packed this many documents at a time; tokens that do not fill a block are dropped.
@@ -22,14 +22,14 @@ STREAMED_DOCUMENTS = 1000
 
 
 def pack_for_training(
-    documents: Rows,
+    documents: AnyDataset,
     tokenizer: PreTrainedTokenizerBase,
     block_size: int,
     *,
     causal: bool = True,
     respect_documents: bool = False,
     num_proc: int | None = None,
-) -> Rows:
+) -> AnyDataset:
     """Tokenize `documents` and cut them, one after the other, into blocks of exactly `block_size` tokens.
 
     The end-of-text token stands before each document: it ends the previous document and is the context of the first
@@ -67,14 +67,14 @@ def pack_for_training(
 
 
 def pack_for_evaluation(
-    documents: Rows,
+    documents: AnyDataset,
     tokenizer: PreTrainedTokenizerBase,
     block_size: int,
     *,
     causal: bool = True,
     respect_documents: bool = False,
     num_proc: int | None = None,
-) -> Rows:
+) -> AnyDataset:
     """Tokenize `documents` and cut them into blocks in which every token is predicted exactly once.
 
     The arguments are those of [`pack_for_training`]. No token is dropped: the last block is padded.
@@ -120,7 +120,9 @@ def total_bytes(blocks: datasets.Dataset | datasets.IterableDataset) -> int:
     return sum(row["num_bytes"] for row in blocks)
 
 
-def _tokenize(documents: Rows, tokenizer: PreTrainedTokenizerBase, *, with_bytes: bool, num_proc: int | None) -> Rows:
+def _tokenize(
+    documents: AnyDataset, tokenizer: PreTrainedTokenizerBase, *, with_bytes: bool, num_proc: int | None
+) -> AnyDataset:
     options: dict[str, Any] = {}
     if isinstance(documents, datasets.Dataset):
         options = {"num_proc": num_proc, "desc": "Tokenizing"}
@@ -181,7 +183,9 @@ def _encode(
     return batch
 
 
-def _map_blocks(tokens: Rows, pack: Callable[[Batch], Batch], block_size: int, *, with_bytes: bool) -> Rows:
+def _map_blocks(
+    tokens: AnyDataset, pack: Callable[[Batch], Batch], block_size: int, *, with_bytes: bool
+) -> AnyDataset:
     if block_size < 2:
         raise ValueError(
             f"the block size is {block_size}; a block needs at least 2 tokens, one to predict from another."

@@ -10,11 +10,9 @@ from .results import Result, with_run
 
 __all__ = ["row_of", "row_results"]
 
-Rows = Sequence[Mapping[str, Any]]
-
 
 def row_results(
-    rows: Rows,
+    rows: Sequence[Mapping[str, Any]],
     task: str,
     model: str,
     *,

@@ -8,13 +8,13 @@ from typing import Any
 
 from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS
 
-__all__ = ["Rows", "best_rows", "crossing", "table_of", "table_text"]
+__all__ = ["CrossoverRows", "best_rows", "crossing", "table_of", "table_text"]
 
-Rows = list[tuple[int | None, str]]
+CrossoverRows = list[tuple[int | None, str]]
 """(longest length, name), the last without a limit."""
 
 
-def best_rows(times: Mapping[int, Mapping[str, float]], names: Sequence[str], margin: float) -> Rows:
+def best_rows(times: Mapping[int, Mapping[str, float]], names: Sequence[str], margin: float) -> CrossoverRows:
     """Return the rows by which the total of the logarithms of the times is least.
 
     Args:
@@ -41,7 +41,7 @@ def best_rows(times: Mapping[int, Mapping[str, float]], names: Sequence[str], ma
     for before in reversed(steps):
         chosen_names.append(before[chosen_names[-1]])
     chosen_names.reverse()
-    rows: Rows = []
+    rows: CrossoverRows = []
     for (short, name), (long, following) in itertools.pairwise(zip(lengths, chosen_names, strict=True)):
         if name != following:
             rows.append((crossing(short, long, times, name, following), name))
@@ -59,9 +59,9 @@ def crossing(short: int, long: int, times: Mapping[int, Mapping[str, float]], na
     return min(long - 1, math.floor(short * (long / short) ** share))
 
 
-def table_of(points: Sequence[Mapping[str, Any]], margin: float) -> dict[str, dict[str, Rows]]:
+def table_of(points: Sequence[Mapping[str, Any]], margin: float) -> dict[str, dict[str, CrossoverRows]]:
     """Return the table of crossovers that the measurements make, where several implementations were timed."""
-    table: dict[str, dict[str, Rows]] = {}
+    table: dict[str, dict[str, CrossoverRows]] = {}
     for op, kind in dict.fromkeys((point["op"], point["kind"]) for point in points):
         mine = [point for point in points if (point["op"], point["kind"]) == (op, kind)]
         timed = {name for point in mine for name in point["implementations"]}
@@ -80,7 +80,7 @@ def table_of(points: Sequence[Mapping[str, Any]], margin: float) -> dict[str, di
     return table
 
 
-def table_text(table: Mapping[str, Mapping[str, Rows]]) -> str:
+def table_text(table: Mapping[str, Mapping[str, CrossoverRows]]) -> str:
     """Return a table as crossovers.py writes it."""
     lines = []
     for op, entry in table.items():

@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from crossover_table import Rows, table_of, table_text
+from crossover_table import CrossoverRows, table_of, table_text
 from op_candidates import BOUNDS, Sizes, add_size_arguments, check_size_arguments, chosen, sizes_of
 from protocol import Time, check_all, machine, time_in_turn
 from speed_plots import plot_points
@@ -166,7 +166,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 @explained("tune.py", "; the same command continues where it stopped")
-def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, Rows]]:
+def main(argv: Sequence[str] | None = None) -> dict[str, dict[str, CrossoverRows]]:
     """Run the measurements and return the table of crossovers."""
     arguments = parse_arguments(argv)
     torch.set_num_threads(arguments.threads)

@@ -6,13 +6,11 @@ from torch import Tensor
 from ...modules.sharding import split_heads
 from ...ops.common.dispatch import cast, compute_dtype
 from ...ops.polynomial.gated_product import fade, gated_product, gated_sum_shapes, sum_gated_rows
-from ...ops.polynomial.product import row_kinds, row_widths
+from ...ops.polynomial.product import StageRows, row_kinds, row_widths
 from .factor_group import FactorGroup
 from .forget_gate import ForgetGate, log_gates
 
 __all__ = ["GatedGroup"]
-
-Rows = tuple[Tensor, ...]
 
 
 class GatedGroup(FactorGroup):
@@ -84,7 +82,7 @@ class GatedGroup(FactorGroup):
         weights: Tensor | None = None,
         sums: Tensor | None = None,
         recent: Tensor | None = None,
-    ) -> tuple[Tensor, list[Rows]]:
+    ) -> tuple[Tensor, list[StageRows]]:
         """Multiply the factors.
 
         Args:
@@ -113,7 +111,7 @@ class GatedGroup(FactorGroup):
         )
         return product.y, product.rows
 
-    def pack_rows(self, rows: list[Rows]) -> Tensor:
+    def pack_rows(self, rows: list[StageRows]) -> Tensor:
         """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
         parts = [part.flatten(2) if part.ndim > 2 else part.unsqueeze(-1) for stage in rows for part in stage]
         dtype = compute_dtype(parts[0].dtype)
@@ -132,11 +130,11 @@ class GatedGroup(FactorGroup):
         (left,) = fade([sums.unflatten(-1, (gates.shape[-1], -1))], gates)
         return left.flatten(1)
 
-    def _unpack_rows(self, rows: Tensor) -> list[Rows]:
+    def _unpack_rows(self, rows: Tensor) -> list[StageRows]:
         parts = sum(self.row_parts)
         heads = (rows.shape[-1] - 1) // (int(self.forgets) + parts * self.head_dim)
         first, rest = rows[..., : 1 + heads * int(self.forgets)], rows[..., 1 + heads * int(self.forgets) :]
-        flags: Rows = (first[..., 0], first[..., 1:]) if self.forgets else (first[..., 0],)
+        flags: StageRows = (first[..., 0], first[..., 1:]) if self.forgets else (first[..., 0],)
         each = iter(rest.unflatten(-1, (parts, -1, self.head_dim)).unbind(-3))
         return [flags, *(tuple(next(each) for _ in range(number)) for number in self.row_parts)]
 

@@ -8,12 +8,10 @@ from torch import Tensor
 from ...modules.products import PolynomialProduct
 from ...modules.sharding import split_heads
 from ...ops.common.dispatch import cast, compute_dtype
-from ...ops.polynomial.product import row_factors, row_kinds, row_widths, sum_rows, sum_widths
+from ...ops.polynomial.product import StageRows, row_factors, row_kinds, row_widths, sum_rows, sum_widths
 from .factor_group import FactorGroup
 
 __all__ = ["PolynomialGroup"]
-
-Rows = tuple[Tensor, ...]
 
 
 class PolynomialGroup(FactorGroup):
@@ -63,7 +61,7 @@ class PolynomialGroup(FactorGroup):
         sums: Tensor | None = None,
         recent: Tensor | None = None,
         held: Tensor | None = None,
-    ) -> tuple[Tensor, list[Rows]]:
+    ) -> tuple[Tensor, list[StageRows]]:
         """Multiply the factors.
 
         Args:
@@ -101,7 +99,7 @@ class PolynomialGroup(FactorGroup):
         flag = like.new_ones((*like.shape[:2], 1), dtype=dtype) if real is None else real.unsqueeze(-1).to(dtype)
         return torch.cat([flag, *[cast(factors[index], dtype) for index in self.row_factors]], dim=-1)
 
-    def pack_rows(self, rows: list[Rows]) -> Tensor:
+    def pack_rows(self, rows: list[StageRows]) -> Tensor:
         """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
         parts = [part.flatten(2) if part.ndim > 2 else part.unsqueeze(-1) for stage in rows for part in stage]
         dtype = compute_dtype(parts[0].dtype)
@@ -112,7 +110,7 @@ class PolynomialGroup(FactorGroup):
         totals = sum_rows(self._unpack_rows(rows))  # not reshaped, since there may be no row
         return torch.cat([x.flatten(1) if x.ndim > 1 else x.unsqueeze(-1) for x in totals], dim=-1)
 
-    def _unpack_rows(self, rows: Tensor) -> list[Rows]:
+    def _unpack_rows(self, rows: Tensor) -> list[StageRows]:
         parts = [rows[..., 0], *rows[..., 1:].unflatten(-1, (self.row_parts, -1, self.head_dim)).unbind(-3)]
         ends = [0]
         for kind in self.kinds:

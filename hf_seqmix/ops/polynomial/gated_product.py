@@ -8,12 +8,10 @@ from torch import Tensor
 from ..common.dispatch import cast, dispatch
 from .power_attention import power_attention, power_sums
 from .power_chunks import PowerSums
-from .product import Product, compose
+from .product import Product, StageRows, compose
 from .symmetric_power import number_of_features
 
 __all__ = ["fade", "gated_product", "gated_sum_shapes", "sum_gated_rows"]
-
-Rows = tuple[Tensor, ...]
 
 
 def gated_product(
@@ -27,7 +25,7 @@ def gated_product(
     causal: bool = True,
     form: str = "chunked",
     sums: Sequence[Tensor] | None = None,
-    recent: Sequence[Rows] | None = None,
+    recent: Sequence[StageRows] | None = None,
 ) -> Product:
     """Multiply projections as `polynomial_product` does, with the gated sums of `power_attention` for its stages.
 
@@ -71,7 +69,7 @@ def gated_sum_shapes(kinds: Sequence[str], width: int, power: int = 1, denominat
     return [{"real": [], "mean": [width], "pair": pair}[kind] for kind in kinds]
 
 
-def sum_gated_rows(rows: Sequence[Rows], power: int = 1, denominator: bool = False) -> list[Tensor]:
+def sum_gated_rows(rows: Sequence[StageRows], power: int = 1, denominator: bool = False) -> list[Tensor]:
     """Add up the rows of each stage, each row multiplied by the gates after it.
 
     Args:
@@ -117,11 +115,11 @@ class _GatedStages:
         causal: bool,
         form: str,
         sums: Sequence[Tensor] | None,
-        recent: Sequence[Rows] | None,
+        recent: Sequence[StageRows] | None,
     ) -> None:
         self.power, self.denominator = power, denominator
         self.causal, self.form, self.sums, self.recent = causal, form, sums, recent
-        self.rows: list[Rows] = []
+        self.rows: list[StageRows] = []
         dtype = dispatch(like)[1]
         flags = like.new_ones(like.shape[:2], dtype=dtype) if real is None else real.to(dtype)
         self.tokens, (self.real, *gates) = self._past((flags,) if log_gates is None else (flags, log_gates))
@@ -167,7 +165,7 @@ class _GatedStages:
             form=self.form,
         )
 
-    def _past(self, rows: Rows) -> tuple[Tensor | None, Rows]:
+    def _past(self, rows: StageRows) -> tuple[Tensor | None, StageRows]:
         """Note what the next stage adds up; return its sum, and all rows that the sum does not count, these last."""
         stage = len(self.rows)
         self.rows.append(rows)

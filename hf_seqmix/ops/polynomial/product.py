@@ -14,6 +14,7 @@ from .stages import FORMS, attend, outer_sum, running_sum
 __all__ = [
     "DEGREE_FORMS",
     "Product",
+    "StageRows",
     "compose",
     "polynomial_product",
     "row_factors",
@@ -25,7 +26,7 @@ __all__ = [
 
 DEGREE_FORMS = ("cumsum", "gate", "soft")
 
-Rows = tuple[Tensor, ...]
+StageRows = tuple[Tensor, ...]
 """What one stage adds up: (real,), (x,), or (keys, values)."""
 
 
@@ -34,7 +35,7 @@ class Product(NamedTuple):
 
     y: Tensor
     """(batch, length, heads, width) in float32 (float64)."""
-    rows: list[Rows]
+    rows: list[StageRows]
     """What each stage adds up, position by position, in the order of `row_kinds`."""
 
 
@@ -46,8 +47,8 @@ def polynomial_product(
     causal: bool = True,
     form: str = "chunked",
     sums: Sequence[Tensor] | None = None,
-    recent: Sequence[Rows] | None = None,
-    held: Sequence[Rows] | None = None,
+    recent: Sequence[StageRows] | None = None,
+    held: Sequence[StageRows] | None = None,
     weights: Tensor | None = None,
 ) -> Product:
     """Multiply d projections P_1 ... P_d of the tokens into one of degree d, each head alone.
@@ -167,7 +168,7 @@ def sum_widths(kind: str, heads: int, width: int) -> int:
     return {"real": 1, "mean": heads * width, "pair": heads * width * width}[kind]
 
 
-def sum_rows(rows: Sequence[Rows]) -> list[Tensor]:
+def sum_rows(rows: Sequence[StageRows]) -> list[Tensor]:
     """Add up the rows of each stage: (batch,), (batch, heads, width), or (batch, heads, width, width), in float32."""
     return [outer_sum(*stage) if len(stage) == 2 else running_sum(stage[0], causal=False)[:, 0] for stage in rows]
 
@@ -192,15 +193,15 @@ class _Stages:
         causal: bool,
         form: str,
         sums: Sequence[Tensor] | None,
-        recent: Sequence[Rows] | None,
-        held: Sequence[Rows] | None,
+        recent: Sequence[StageRows] | None,
+        held: Sequence[StageRows] | None,
     ) -> None:
         # The whole product goes one route.
         self.route, self.dtype = dispatch(*factors)
         self.causal, self.form, self.sums, self.recent, self.held = causal, form, sums, recent, held
         like = factors[0]
         self.length = like.shape[1]
-        self.rows: list[Rows] = []
+        self.rows: list[StageRows] = []
         if real is not None and not torch.compiler.is_compiling() and real.shape != like.shape[:2]:
             raise ValueError(
                 f"real has shape {tuple(real.shape)}; it must be (batch, length), {tuple(like.shape[:2])}."
@@ -235,7 +236,7 @@ class _Stages:
         scale = self.share / query.shape[-1] ** 0.5
         return attend(self.route, self.dtype, query, key, value, state, self.causal, self.form, scale)
 
-    def _past(self, rows: Rows) -> tuple[Tensor | None, Rows]:
+    def _past(self, rows: StageRows) -> tuple[Tensor | None, StageRows]:
         """Note what the next stage adds up; return its sum, and all rows that the sum does not count, these last."""
         stage = len(self.rows)
         self.rows.append(rows)
