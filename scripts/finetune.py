@@ -66,9 +66,9 @@ with packages_explained("finetune.py"):
 
     # Importing the package registers its families with the Auto classes.
     from hf_seqmix.training.environment import run_environment
+    from hf_seqmix.training.folders.resumable import ResumableTrainer
+    from hf_seqmix.training.folders.same_run import finished_results
     from hf_seqmix.training.precision import settle_precision
-    from hf_seqmix.training.resumable import ResumableTrainer
-    from hf_seqmix.training.same_run import finished_results
     from hf_seqmix.training.scoring import METRIC_KEYS, check_best_metric
     from hf_seqmix.training.script import run_script
 

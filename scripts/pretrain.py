@@ -34,13 +34,13 @@ with packages_explained("pretrain.py"):
     from hf_seqmix.data import ReproducibleMaskingCollator
     from hf_seqmix.training import block_scores, corpus_metrics, prepare_run_folder
     from hf_seqmix.training.environment import run_environment
+    from hf_seqmix.training.folders.resumable import ResumableTrainer
+    from hf_seqmix.training.folders.same_run import finished_results
     from hf_seqmix.training.precision import settle_precision
-    from hf_seqmix.training.resumable import ResumableTrainer
-    from hf_seqmix.training.same_run import finished_results
     from hf_seqmix.training.scoring import check_best_metric
     from hf_seqmix.training.script import run_script
-    from hf_seqmix.training.stateful import StatefulTrainer
-    from hf_seqmix.training.streaming import EndlessStream
+    from hf_seqmix.training.segments.stateful import StatefulTrainer
+    from hf_seqmix.training.segments.streaming import EndlessStream
 
 logger = logging.getLogger(__name__)
 

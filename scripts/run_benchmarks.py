@@ -41,7 +41,7 @@ with packages_explained("run_benchmarks.py"):
     from finetuning import arguments as finetuning
     from pretraining import arguments as pretraining
 
-    from hf_seqmix.training.run_folder import prepare_run_folder
+    from hf_seqmix.training.folders.run_folder import prepare_run_folder
 
 SCRIPTS = {"pretrain.py": pretraining, "finetune.py": finetuning}
 """Script that trains -> what reads its command line: wrong arguments of a run are found before any process starts."""

@@ -1,11 +1,12 @@
 """What runs and what comes of it: runs and results, recipes, checkpoints, resuming, run folders, scores, tables.
 
-The package needs the extra `train`. `streaming`, `resumable` and `stateful` need `datasets` too, so nothing here
-imports these.
+The package needs the extra `train`. `segments` and `folders.resumable` need `datasets` too, so nothing here imports
+these.
 """
 
-from .checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
 from .environment import run_environment
+from .folders.checkpoints import choose_checkpoint, fault_of, fault_of_files, last_complete_checkpoint
+from .folders.run_folder import explain_write_error, prepare_run_folder
 from .load_errors import explain_model_error, fault_of_model
 from .recipes import (
     check_fields,
@@ -21,7 +22,6 @@ from .recipes import (
 from .result_files import ResultFile, read_results, write_results
 from .results import Kind, Result, Summary, group_results, summarize
 from .run import Run
-from .run_folder import explain_write_error, prepare_run_folder
 from .scoring import block_scores, corpus_metrics
 from .tables import markdown_table, results_table
 

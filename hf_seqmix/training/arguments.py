@@ -15,10 +15,10 @@ import torch
 from transformers import HfArgumentParser, Trainer, get_scheduler
 
 from .batch_averages import BATCH_NORM_BATCHES
-from .divergence import DivergenceWatch
+from .divergence.response import DivergenceWatch
+from .folders.resumable import LAST
 from .optimizers import MUON
 from .recipes import read_recipe, recipe_arguments, without_replaced
-from .resumable import LAST
 from .spelling import allowed_names
 from .training_arguments import SeqMixTrainingArguments
 

@@ -16,9 +16,9 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from .folder_lock import folders_released
+from .folders.folder_lock import folders_released
+from .folders.run_folder import explain_write_error
 from .load_errors import without_lists
-from .run_folder import explain_write_error
 
 __all__ = [
     "INTERRUPTED",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from huggingface_hub.errors import LocalEntryNotFoundError
 
-from .checkpoints import fault_of_files
+from .folders.checkpoints import fault_of_files
 
 __all__ = ["explain_model_error", "fault_of_model", "without_lists"]
 

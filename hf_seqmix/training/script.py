@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 from .arguments import Arguments
 from .budget import updates_of, updates_within
 from .command import interruptible, packages_explained
-from .divergence_error import DivergenceError
-from .folder_lock import folders_released
+from .divergence.error import DivergenceError
+from .folders.folder_lock import folders_released
+from .folders.resumable import ResumableTrainer
+from .folders.run_folder import ARGUMENTS_FILE, explain_write_error, nothing_left
+from .folders.same_run import changed_arguments, record_arguments
 from .memory import keep_freed_memory
 from .optimizers import OptimizerError
-from .resumable import ResumableTrainer
-from .run_folder import ARGUMENTS_FILE, explain_write_error, nothing_left
-from .same_run import changed_arguments, record_arguments
 
 __all__ = ["run_script"]
 

@@ -14,7 +14,7 @@ from transformers import EvalPrediction, PreTrainedModel
 from hf_seqmix._labels import IGNORED_LABEL
 from hf_seqmix.data.labeled import QuestionAnswering, SequenceClassification, TokenClassification
 from hf_seqmix.metrics import load_metric
-from hf_seqmix.training.resumable import ResumableTrainer
+from hf_seqmix.training.folders.resumable import ResumableTrainer
 
 from .arguments import Arguments
 from .scoring import Task, baselines, score

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from hf_seqmix.training import arguments, check_fields, parse_overrides
-from hf_seqmix.training.carried_states import StateSettings
+from hf_seqmix.training.segments.carried_states import StateSettings
 
 # Ways to say the same thing: one of them on the command line replaces the others of a recipe.
 ALTERNATIVES = (

@@ -16,7 +16,7 @@ from hf_seqmix.data import (
     pack_for_training,
     total_bytes,
 )
-from hf_seqmix.training.resumable import LAST
+from hf_seqmix.training.folders.resumable import LAST
 
 from .arguments import TOKENIZER, Arguments, DataArguments
 

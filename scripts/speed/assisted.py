@@ -22,8 +22,8 @@ import torch
 from generation import alone, check_tokens, code_requests, load
 
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
+from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.run_folder import prepare_run_folder
 from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, interleave
 

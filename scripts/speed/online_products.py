@@ -33,9 +33,9 @@ from hf_seqmix.ops.toeplitz.online import OnlineConvolution
 from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel
 from hf_seqmix.ops.toeplitz.online_tiles import PIECE
 from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.run_folder import prepare_run_folder
 
 HEAD = 64
 DECAY = 0.9995

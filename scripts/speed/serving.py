@@ -24,8 +24,8 @@ from generation import Request, alone, check_tokens, code_requests, load
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
+from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.run_folder import prepare_run_folder
 from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
 

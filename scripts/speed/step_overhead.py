@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM
 from transformers.generation import GenerationConfig, StoppingCriteriaList
 
 from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
-from hf_seqmix.training.run_folder import prepare_run_folder
 from hf_seqmix.training.timing import TokenClock
 
 COLUMNS = {

@@ -30,8 +30,8 @@ from torch import Tensor
 
 from hf_seqmix.models.auto import AUTO_CLASSES, FAMILIES
 from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.run_folder import prepare_run_folder
 from hf_seqmix.training.table_rows import row_results
 
 VOCABULARY = 64

@@ -36,10 +36,10 @@ from hf_seqmix.models.toeplitz.operator import ToeplitzOperator
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
+from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import with_run
 from hf_seqmix.training.run import run_of
-from hf_seqmix.training.run_folder import prepare_run_folder
 from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.tables import results_table
 

@@ -35,8 +35,8 @@ from hf_seqmix.analysis.text.repeated_pairs import (
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
+from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
-from hf_seqmix.training.run_folder import prepare_run_folder
 from hf_seqmix.training.table_rows import row_results
 
 COLUMNS = {

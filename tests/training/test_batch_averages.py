@@ -16,7 +16,7 @@ from transformers import TrainingArguments
 from hf_seqmix import TNNConfig, TNNForMaskedLM
 from hf_seqmix.modules import MaskedBatchNorm
 from hf_seqmix.training.batch_averages import average_batch_norms, batch_norms
-from hf_seqmix.training.resumable import LAST, ResumableTrainer
+from hf_seqmix.training.folders.resumable import LAST, ResumableTrainer
 
 VOCABULARY = 20
 

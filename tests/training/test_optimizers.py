@@ -14,9 +14,9 @@ from transformers import TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.models.parameter_roles import hidden_matrices, kernel_parameters
-from hf_seqmix.training.divergence_error import DivergenceError
+from hf_seqmix.training.divergence.error import DivergenceError
+from hf_seqmix.training.folders.resumable import ResumableTrainer
 from hf_seqmix.training.optimizers import Float32Muon, MuonWithAdamW, OptimizerError, RoleOptimizers, newton_schulz
-from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]

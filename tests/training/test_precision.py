@@ -10,8 +10,8 @@ from transformers import HfArgumentParser
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.training import precision
+from hf_seqmix.training.folders.resumable import ResumableTrainer
 from hf_seqmix.training.precision import AutoPrecisionArguments, bfloat16_speedup, choose_precision, settle_precision
-from hf_seqmix.training.resumable import ResumableTrainer
 
 
 def parse(*words: str) -> AutoPrecisionArguments:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from hf_seqmix.training.folders.resumable import ResumableTrainer
 from hf_seqmix.training.optimizers import RoleOptimizers
-from hf_seqmix.training.resumable import ResumableTrainer
 from hf_seqmix.training.script import run_script
 from tests.training.sample_arguments import parse
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from transformers import DynamicCache, PreTrainedConfig
 
-from ..cache import CopyKeys, detach_cache
-from ..cache.recent_inputs import RecentInputs
+from ...cache import CopyKeys, detach_cache
+from ...cache.recent_inputs import RecentInputs
 
 __all__ = ["CarriedStates", "StateSettings"]
 

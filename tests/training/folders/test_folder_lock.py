@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from hf_seqmix.training import folder_lock, prepare_run_folder
-from hf_seqmix.training.folder_lock import FolderInUseError, claim_folder, folders_released
-from hf_seqmix.training.run_folder import nothing_left
+from hf_seqmix.training import prepare_run_folder
+from hf_seqmix.training.folders import folder_lock
+from hf_seqmix.training.folders.folder_lock import FolderInUseError, claim_folder, folders_released
+from hf_seqmix.training.folders.run_folder import nothing_left
 
 # The file alone: a process that imports the package imports torch.
 HOLD = """

@@ -12,7 +12,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from .._files import write_json
+from ..._files import write_json
 
 __all__ = [
     "best_checkpoint",

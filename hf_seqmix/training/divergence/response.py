@@ -12,11 +12,11 @@ from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import ExportableState
 
-from .._files import write_json
-from .checkpoints import fault_of, saved_checkpoints, set_aside_later
-from .divergence_error import DivergenceError, advice
+from ..._files import write_json
+from ..folders.checkpoints import fault_of, saved_checkpoints, set_aside_later
+from ..folders.run_folder import DIVERGENCE_FILE
+from .error import DivergenceError, advice
 from .loss_watch import LossWatch, uninformed_loss
-from .run_folder import DIVERGENCE_FILE
 
 __all__ = ["ON_DIVERGENCE", "DivergenceWatch"]
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from hf_seqmix.training import choose_checkpoint, fault_of, last_complete_checkpoint
-from hf_seqmix.training.checkpoints import (
+from hf_seqmix.training.folders.checkpoints import (
     open_checkpoint_folder,
     remove_old_checkpoints,
     seal_checkpoint,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from hf_seqmix.training.carried_losses import CarriedLosses
+from hf_seqmix.training.segments.carried_losses import CarriedLosses
 
 
 def trainer(index: int = 0, world_size: int = 2, resumed_from: Path | None = None) -> Any:

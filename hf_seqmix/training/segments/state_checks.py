@@ -5,8 +5,8 @@ from typing import Any
 
 from transformers import DynamicCache, PreTrainedModel, TrainingArguments
 
-from ..cache import can_detach
-from ..models.configuration import SeqMixConfig
+from ...cache import can_detach
+from ...models.configuration import SeqMixConfig
 
 __all__ = ["refuse_arguments", "refuse_model"]
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from hf_seqmix._files import write_json
 from hf_seqmix.training import explain_write_error, prepare_run_folder
-from hf_seqmix.training.run_folder import nothing_left
+from hf_seqmix.training.folders.run_folder import nothing_left
 from tests.training.checkpoint_folder import write_checkpoint
 
 

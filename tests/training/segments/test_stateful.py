@@ -11,9 +11,9 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM
 from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM, TNNConfig, TNNForCausalLM
 from hf_seqmix.cache import detach_cache
 from hf_seqmix.training import budget
-from hf_seqmix.training.carried_states import StateSettings
-from hf_seqmix.training.resumable import ResumableTrainer
-from hf_seqmix.training.stateful import StatefulTrainer
+from hf_seqmix.training.folders.resumable import ResumableTrainer
+from hf_seqmix.training.segments.carried_states import StateSettings
+from hf_seqmix.training.segments.stateful import StatefulTrainer
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 BLOCK, SEGMENTS = 8, 4

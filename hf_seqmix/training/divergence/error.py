@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from .optimizers import MUON
+from ..optimizers import MUON
 
 __all__ = ["DivergenceError", "advice"]
 

@@ -8,9 +8,9 @@ import torch
 from torch.utils.data import Sampler
 from transformers import TrainerCallback, TrainerState
 
-from ..data.segments import SegmentSampler
+from ...data.segments import SegmentSampler
+from ..folders.resumable import ResumableTrainer
 from .carried_states import CarriedStates, StateSettings
-from .resumable import ResumableTrainer
 from .state_checks import refuse_arguments, refuse_model
 
 __all__ = ["StatefulTrainer"]

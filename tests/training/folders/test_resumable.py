@@ -11,8 +11,8 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.training import fault_of, last_complete_checkpoint
-from hf_seqmix.training.checkpoints import open_checkpoint_folder
-from hf_seqmix.training.resumable import LAST, ResumableTrainer
+from hf_seqmix.training.folders.checkpoints import open_checkpoint_folder
+from hf_seqmix.training.folders.resumable import LAST, ResumableTrainer
 
 ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
 

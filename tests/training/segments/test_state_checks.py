@@ -16,8 +16,8 @@ from hf_seqmix import (
     TNNForCausalLM,
     TNNForMaskedLM,
 )
-from hf_seqmix.training import state_checks
-from hf_seqmix.training.state_checks import refuse_arguments, refuse_model
+from hf_seqmix.training.segments import state_checks
+from hf_seqmix.training.segments.state_checks import refuse_arguments, refuse_model
 
 SHARED = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 2}
 POLYNOMIAL = {**SHARED, "num_attention_heads": 2}

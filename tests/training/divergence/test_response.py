@@ -13,10 +13,11 @@ import torch
 from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
-from hf_seqmix.training import fault_of, resumable
-from hf_seqmix.training.divergence import DivergenceWatch
-from hf_seqmix.training.divergence_error import DivergenceError
-from hf_seqmix.training.resumable import LAST, ResumableTrainer
+from hf_seqmix.training import fault_of
+from hf_seqmix.training.divergence.error import DivergenceError
+from hf_seqmix.training.divergence.response import DivergenceWatch
+from hf_seqmix.training.folders import resumable
+from hf_seqmix.training.folders.resumable import LAST, ResumableTrainer
 
 ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
 

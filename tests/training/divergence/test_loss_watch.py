@@ -10,7 +10,7 @@ import pytest
 from transformers import BertConfig, BertForQuestionAnswering, BertForSequenceClassification
 
 from hf_seqmix import TNNConfig, TNNForCausalLM, TNNForImageClassification
-from hf_seqmix.training.loss_watch import LossWatch, uninformed_loss
+from hf_seqmix.training.divergence.loss_watch import LossWatch, uninformed_loss
 
 VOCABULARY = math.log(4096)
 

@@ -14,10 +14,14 @@ from torch.utils.data import Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
-from .._files import whole_files
-from ..models.language_modeling import SeqMixForCausalLM
-from .batch_averages import BATCH_NORM_BATCHES, BatchAverages
-from .carried_losses import CarriedLosses
+from ..._files import whole_files
+from ...models.language_modeling import SeqMixForCausalLM
+from ..batch_averages import BATCH_NORM_BATCHES, BatchAverages
+from ..divergence.error import DivergenceError
+from ..divergence.response import DivergenceWatch
+from ..segments.carried_losses import CarriedLosses
+from ..step_clock import StepClock
+from ..training_arguments import SeqMixTrainingArguments
 from .checkpoints import (
     best_checkpoint,
     open_checkpoint_folder,
@@ -26,11 +30,7 @@ from .checkpoints import (
     set_aside_later,
 )
 from .continuation import given_checkpoint, newest_checkpoint
-from .divergence import DivergenceWatch
-from .divergence_error import DivergenceError
 from .same_run import refuse_other_model
-from .step_clock import StepClock
-from .training_arguments import SeqMixTrainingArguments
 
 __all__ = ["LAST", "ResumableTrainer"]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerState
 
-from .._files import write_json
+from ..._files import write_json
 
 __all__ = ["CarriedLosses"]
 

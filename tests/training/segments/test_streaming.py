@@ -7,7 +7,7 @@ import datasets
 import pytest
 import torch
 
-from hf_seqmix.training.streaming import EndlessStream
+from hf_seqmix.training.segments.streaming import EndlessStream
 
 
 def stream(folder: Path, shards: int = 3, buffer_size: int = 4) -> datasets.IterableDataset:

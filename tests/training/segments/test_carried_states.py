@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM
-from hf_seqmix.training.carried_states import CarriedStates, StateSettings
+from hf_seqmix.training.segments.carried_states import CarriedStates, StateSettings
 
 MIXERS = ["attention", "tnn", "poly_transformer", "short_conv", "ipa", "fd_tnn"]
 ROWS = [1, 2, 3, 4]

@@ -9,7 +9,12 @@ import pytest
 from transformers import LlamaConfig
 
 from hf_seqmix import FDTNNConfig, SeqMixHybridConfig, TNNConfig
-from hf_seqmix.training.same_run import changed_arguments, finished_results, record_arguments, refuse_other_model
+from hf_seqmix.training.folders.same_run import (
+    changed_arguments,
+    finished_results,
+    record_arguments,
+    refuse_other_model,
+)
 
 SMALL: dict[str, Any] = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 12}
 
