@@ -116,15 +116,25 @@ def _resized(recipe: Mapping[str, Any], share: float, length: int) -> dict[str, 
     """
     fields = recipe["model"]["config_overrides"]
     width = 8 * round(share * fields["hidden_size"] / 8)
-    resized: dict[str, Any] = {"hidden_size": width, "max_position_embeddings": length}
+    resized: dict[str, Any] = {"hidden_size": width, "max_position_embeddings": length, **_points(fields, length)}
+    parts = {
+        name: {**own, **_points(own, length), **({} if share == 1 else _own_parts(own, share, width))}
+        for name, own in fields.get("mixer_configs", {}).items()
+    }
+    resized |= {"mixer_configs": parts} if parts else {}
     if share == 1:
         return resized
     resized |= {name: width for name in AS_WIDE if name in fields} | _own_parts(fields, share, width)
     if "attention_multiplier" in fields:
         heads = resized.get("num_attention_heads", fields["num_attention_heads"])
         resized["attention_multiplier"] = (width / heads) ** -0.5
-    parts = {name: {**own, **_own_parts(own, share, width)} for name, own in fields.get("mixer_configs", {}).items()}
-    return resized | ({"mixer_configs": parts} if parts else {})
+    return resized
+
+
+def _points(fields: Mapping[str, Any], length: int) -> dict[str, int]:
+    """Return the inducing points of a SKI-TNN, at most one in four tokens: with as many as tokens, W A W^T is A."""
+    own = fields.get("num_inducing_points")
+    return {} if own is None else {"num_inducing_points": min(own, max(2, length // 4))}
 
 
 def _own_parts(fields: Mapping[str, Any], share: float, width: int) -> dict[str, Any]:

@@ -73,6 +73,20 @@ def test_models_are_equal_in_parameters(parts: Any, objective: str) -> None:
         assert all(abs(number - numbers[0]) <= 0.01 * numbers[0] for number in numbers)
 
 
+def test_inducing_points_are_at_most_one_in_four_tokens(parts: Any) -> None:
+    models = parts["models"]
+    for name, points in (("ski_tnn", lambda fields: fields), ("ski_tnn_attention", _ski_of)):
+        small = models.small_recipe("masked", name, 34, 32)["model"]["config_overrides"]
+        assert points(small)["num_inducing_points"] == 8
+        language = models.language_recipe("masked", name, 2048)["model"]["config_overrides"]
+        assert points(language)["num_inducing_points"] == 32
+
+
+def _ski_of(fields: dict[str, Any]) -> dict[str, Any]:
+    own: dict[str, Any] = fields["mixer_configs"]["ski_tnn"]
+    return own
+
+
 def _heads(fields: dict[str, Any]) -> list[int]:
     """All numbers of heads among the fields of a configuration and those of its mixers."""
     inner = [_heads(value) for value in fields.values() if isinstance(value, dict)]
