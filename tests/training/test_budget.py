@@ -12,7 +12,7 @@ import torch
 
 from hf_seqmix.training import budget
 from hf_seqmix.training.budget import updates_of, updates_within
-from tests.training.test_resumable import losses, trainer
+from tests.training.folders.test_resumable import losses, trainer
 
 
 class Ticking:
