@@ -30,12 +30,12 @@ with packages_explained("finetune.py"):
     import datasets
     from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
     from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
+    from finetuning.lengths import count_cut, longest_input, warn_of_cut
     from finetuning.models import (
         check_model,
         load_image_processor,
         load_model,
         load_tokenizer,
-        longest_input,
         with_classes_of_head,
     )
     from finetuning.scoring import Task, baselines, default_metrics, results_table
@@ -51,6 +51,7 @@ with packages_explained("finetune.py"):
     from hf_seqmix.analysis.plots import plot_loss
     from hf_seqmix.data.labeled import (
         TEXTS_READ,
+        WAS_CUT,
         ImageClassification,
         ImageCollator,
         QuestionAnswering,
@@ -170,7 +171,9 @@ def prepare_inputs(
         if task.num_segments > 1:
             collator = SegmentCollator(tokenizer)
     max_length = longest_input(arguments, model, tokenizer)
-    options = {"keep_texts": True} if arguments.data.baseline == "bag-of-words" else {}
+    options = {}
+    if isinstance(task, SequenceClassification):
+        options = {"keep_texts": arguments.data.baseline == "bag-of-words", "mark_cut": True}
     encoded = {split: task.encode(rows, tokenizer, max_length, split, **options) for split, rows in examples.items()}
     return task, model, datasets.DatasetDict(encoded), tokenizer, collator
 
@@ -199,6 +202,11 @@ def prepare(arguments: Arguments) -> Run:
         check_best_metric(training.metric_for_best_model, known)
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
         check_schedule(arguments, len(encoded["train"]))  # of long contexts several windows each
+        cut = count_cut(task, examples, encoded)
+    if cut and training.process_index == 0:
+        warn_of_cut(cut, examples, longest_input(arguments, model, processor), model, processor)
+    if isinstance(task, SequenceClassification):
+        encoded = encoded.remove_columns(WAS_CUT)
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width)
     texts = None
@@ -234,7 +242,7 @@ def prepare(arguments: Arguments) -> Run:
         # Classifiers of transformers accept the number of items in a whole update and ignore it, and the Trainer then
         # leaves the gradients of an accumulated update too large by the number of its parts (transformers#47688).
         trainer.model_accepts_loss_kwargs = False
-    run = Run(arguments, task, metrics, examples, encoded, model, trainer, texts)
+    run = Run(arguments, task, metrics, examples, encoded, model, trainer, cut, texts)
     trainer.compute_metrics = scorer(run, "validation")
     return run
 
@@ -259,6 +267,7 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         "model": arguments.model.model or arguments.model.model_type,
         **{key: value for key, value in run.task.config_fields().items() if key in ("problem_type", "num_labels")},
         **evaluations,
+        "cut_texts": run.cut,
         "train": {
             "examples": len(run.examples["train"]),
             "loss": trainer.mean_train_loss,

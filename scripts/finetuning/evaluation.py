@@ -39,6 +39,8 @@ class Run:
     encoded: datasets.DatasetDict
     model: PreTrainedModel
     trainer: ResumableTrainer
+    cut: dict[str, int]
+    """How many examples of each split are longer than the input of the model; empty for images and SQuAD."""
     texts: dict[str, list[list[str]]] | None = None
     """What the model reads of each text, by split, where a bag of words is to read the same."""
 

@@ -247,11 +247,3 @@ def add_padding(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> N
         raise ValueError(
             f"the tokenizer has {vocabulary} tokens and the model only {size}: they do not belong together."
         )
-
-
-def longest_input(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return what `--max-length` says, or what the model and its tokenizer take, at most 512."""
-    if arguments.data.max_length is not None:
-        return arguments.data.max_length
-    limits = [DEFAULT_MAX_LENGTH, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
-    return min(int(limit) for limit in limits if limit)

@@ -11,12 +11,13 @@ from .collation import ImageCollator, SegmentCollator
 from .image_classification import ImageClassification
 from .loading import GLUE_TASKS, GlueTask, load_glue, load_labeled
 from .question_answering import QuestionAnswering
-from .sequence_classification import TEXTS_READ, SequenceClassification
+from .sequence_classification import TEXTS_READ, WAS_CUT, SequenceClassification
 from .token_classification import TokenClassification
 
 __all__ = [
     "GLUE_TASKS",
     "TEXTS_READ",
+    "WAS_CUT",
     "Classification",
     "GlueTask",
     "ImageClassification",

@@ -14,10 +14,13 @@ from .classification import Classification
 from .labels import require_columns, require_training, require_values
 from .special_tokens import SpecialTokens, places, to_columns, tokenize
 
-__all__ = ["TEXTS_READ", "SequenceClassification"]
+__all__ = ["TEXTS_READ", "WAS_CUT", "SequenceClassification"]
 
 TEXTS_READ = "texts_read"
 """Column of the texts as far as inputs cover them, one or two texts a row."""
+
+WAS_CUT = "was_cut"
+"""Column of whether the inputs leave out the end of a text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,7 @@ class SequenceClassification(Classification):
         max_length: int,
         name: str,
         keep_texts: bool = False,
+        mark_cut: bool = False,
     ) -> datasets.Dataset:
         """Return the inputs, and `labels` if the split has labels.
 
@@ -91,6 +95,7 @@ class SequenceClassification(Classification):
             max_length: of the inputs, in tokens.
             name: of the split.
             keep_texts: whether a column `TEXTS_READ` holds the part of each text that the inputs cover, too.
+            mark_cut: whether a column `WAS_CUT` says which rows were too long, too.
         """
         require_columns(split, self.text_columns, name)
         require_values(split, self.text_columns, name, "text")
@@ -108,6 +113,7 @@ class SequenceClassification(Classification):
                 max_length=max_length,
                 apart=self.num_segments > 1,
                 keep_texts=keep_texts,
+                mark_cut=mark_cut,
             ),
             batched=True,
             remove_columns=split.column_names,
@@ -124,20 +130,20 @@ def _encode_texts(
     max_length: int,
     apart: bool,
     keep_texts: bool,
+    mark_cut: bool,
 ) -> dict[str, list[Any]]:
     parts = [tokenize(tokenizer, batch[column]) for column in columns]
     read: dict[str, list[Any]] = {}
+    if keep_texts or mark_cut:
+        sizes = [[len(ids) for ids in row] for row in zip(*parts, strict=True)]
+        kept = [_kept(special, of_row, max_length, apart) for of_row in sizes]
+    if mark_cut:
+        read[WAS_CUT] = [before != after for before, after in zip(sizes, kept, strict=True)]
     if keep_texts:
-        rows = zip(*(batch[column] for column in columns), strict=True)
+        texts = zip(*(batch[column] for column in columns), strict=True)
         offsets = zip(*(places(tokenizer, batch[column]) for column in columns), strict=True)
-        read[TEXTS_READ] = []
-        for texts, ids, of_texts in zip(rows, zip(*parts, strict=True), offsets, strict=True):
-            sizes = [len(of_text) for of_text in ids]
-            if apart:
-                kept = [special.kept(size, max_length=max_length)[0] for size in sizes]
-            else:
-                kept = list(special.kept(*sizes, max_length=max_length))[: len(sizes)]
-            read[TEXTS_READ].append(list(map(covered_text, texts, sizes, kept, of_texts)))
+        rows = zip(texts, sizes, kept, offsets, strict=True)
+        read[TEXTS_READ] = [list(map(covered_text, *row)) for row in rows]
     if apart:
         segments = [
             to_columns([special.join(ids, None, max_length) for ids in row]) for row in zip(*parts, strict=True)
@@ -145,3 +151,10 @@ def _encode_texts(
         return to_columns(segments) | read
     seconds = parts[1] if len(parts) == 2 else [None] * len(parts[0])
     return to_columns([special.join(a, b, max_length) for a, b in zip(parts[0], seconds, strict=True)]) | read
+
+
+def _kept(special: SpecialTokens, sizes: list[int], max_length: int, apart: bool) -> list[int]:
+    """Return how many tokens of each text of a row the inputs hold."""
+    if apart:
+        return [special.kept(size, max_length=max_length)[0] for size in sizes]
+    return list(special.kept(*sizes, max_length=max_length))[: len(sizes)]

@@ -7,7 +7,7 @@ from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_seqmix import TNNConfig
 from hf_seqmix.data import build_tokenizer
-from hf_seqmix.data.labeled import TEXTS_READ, SequenceClassification
+from hf_seqmix.data.labeled import TEXTS_READ, WAS_CUT, SequenceClassification
 
 TEXTS = ["good", "bad", "so so"]
 
@@ -146,6 +146,17 @@ def test_the_texts_that_inputs_cover(tokenizer, columns, apart):
     free = task.encode(data, tokenizer, 500, "training", keep_texts=True)
     assert free[TEXTS_READ][:] == [[row[column] for column in columns] for row in data]
     assert TEXTS_READ not in task.encode(data, tokenizer, 14, "training").column_names
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_rows_whose_texts_are_cut_are_marked(tokenizer, apart):
+    data = Dataset.from_dict({"text": ["so so", "x" * 40, "so"], "second": ["a", "a", "x" * 40], "label": [0, 1, 0]})
+    task = SequenceClassification.from_data(data, ["text", "second"], ["label"])
+    task = dataclasses.replace(task, num_segments=2 if apart else 1)
+    for _ in range(2):  # the second time from the cache
+        assert task.encode(data, tokenizer, 20, "training", mark_cut=True)[WAS_CUT][:] == [False, True, True]
+    assert not any(task.encode(data, tokenizer, 100, "training", mark_cut=True)[WAS_CUT])
+    assert WAS_CUT not in task.encode(data, tokenizer, 20, "training").column_names
 
 
 def test_hidden_labels():

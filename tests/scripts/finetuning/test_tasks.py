@@ -57,6 +57,31 @@ def test_a_bag_of_words_reads_what_the_model_reads(finetune, tmp_path):
     assert list(found["validation"]["baselines"]) == ["majority class", *names]
 
 
+@pytest.mark.parametrize(
+    ("model", "limit", "advice"),
+    [
+        ("masked", 20, "give a larger --max-length (the model sets no limit)"),
+        ("bert", 20, "give a larger --max-length (at most 512 for this model)"),
+        ("gpt2", 64, "the model takes no more, so shorten the texts or give a model for longer ones"),
+    ],
+)
+def test_texts_that_are_cut_are_counted_and_said(finetune, tmp_path, caplog, model, limit, advice):
+    rows = {"text": ["so good " * 40, *TEXTS[1:]], "label": LABELS}
+    results = finetune(rows, "--max-length", str(limit), model=model, steps=1, validation=TABLE)
+    assert results["cut_texts"] == {"train": 1, "validation": 0}
+    said = f"train: 1 of 8, validation: 0 of 8 texts are longer than {limit} tokens and were cut; {advice}"
+    assert said in caplog.messages
+    saved = json.loads((tmp_path / "out" / "results.json").read_text(encoding="utf-8"))
+    assert saved["cut_texts"] == results["cut_texts"]
+
+
+def test_words_that_are_cut_are_counted(finetune, caplog):
+    rows = {"tokens": [["so", "good"] * 20, ["bad"]] * 2, "tags": [["O", "B"] * 20, ["O"]] * 2}
+    options = ["--task", "token-classification", "--max-length", "20"]
+    results = finetune(rows, *options, model="masked", steps=1, validation=rows)
+    assert results["cut_texts"] == {"train": 2, "validation": 2} and "train: 2 of 4" in caplog.text
+
+
 def test_it_learns(finetune):
     results = finetune(TABLE, "--learning-rate", "1e-2", "--warmup-steps", "0", steps=60, validation=TABLE)
     assert results["validation"]["accuracy"] == 1.0
@@ -152,6 +177,7 @@ def test_question_answering(finetune, tmp_path, model):
     }
     options = ["--task", "question-answering", "--max-length", "40", "--stride", "4", "--save-predictions"]
     results = finetune(rows, *options, model=model, validation=rows)
+    assert results["cut_texts"] == {}
     assert {"exact_match", "f1", "loss"} <= results["validation"].keys()
     assert results["validation"]["baselines"]["most frequent answer"]["exact_match"] == 25.0
     assert AutoModelForQuestionAnswering.from_pretrained(tmp_path / "out").config.pad_token_id is not None
