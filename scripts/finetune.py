@@ -19,7 +19,7 @@ about each example. Every training argument of transformers works too.
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -131,19 +131,37 @@ def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datas
 
 
 def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
-    """Return what the data asks for."""
+    """Return what the data asks for.
+
+    Raises:
+        ValueError: a column is missing, where the option that names it is said, too, or the data makes no such task.
+    """
+
+    def present(*usual: str, default: str) -> list[str]:
+        return [next((column for column in usual if column in train.column_names), default)]
+
     if data.task == "question-answering":
         return QuestionAnswering.from_data(train, stride=data.stride)
+    make: Callable[[], Task]
+    option, labels = "--text-columns", data.label_column or ["label"]
     if data.task == "token-classification":
-        labels = data.label_column or [
-            next((c for c in ("ner_tags", "tags", "labels") if c in train.column_names), "tags")
-        ]
-        return TokenClassification.from_data(train, (data.text_columns or ["tokens"])[0], labels[0])
-    if data.task == "image-classification":
-        column = data.image_column or next((c for c in ("image", "img") if c in train.column_names), "image")
-        return ImageClassification.from_data(train, column, data.label_column or ["label"], data.problem_type)
-    texts = data.text_columns or [next((c for c in ("text", "sentence") if c in train.column_names), "text")]
-    return SequenceClassification.from_data(train, texts, data.label_column or ["label"], data.problem_type)
+        inputs = (data.text_columns or ["tokens"])[:1]
+        labels = (data.label_column or present("ner_tags", "tags", "labels", default="tags"))[:1]
+        make = partial(TokenClassification.from_data, train, inputs[0], labels[0])
+    elif data.task == "image-classification":
+        option = "--image-column"
+        inputs = [data.image_column] if data.image_column else present("image", "img", default="image")
+        make = partial(ImageClassification.from_data, train, inputs[0], labels, data.problem_type)
+    else:
+        inputs = data.text_columns or present("text", "sentence", default="text")
+        make = partial(SequenceClassification.from_data, train, inputs, labels, data.problem_type)
+    try:
+        return make()
+    except ValueError as error:
+        needed = {option: inputs, "--label-column": labels}
+        if missing := [name for name, columns in needed.items() if not {*columns} <= {*train.column_names}]:
+            raise ValueError(f"{error} Give {' and '.join(missing)}.") from error
+        raise
 
 
 def prepare_inputs(

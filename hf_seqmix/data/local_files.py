@@ -21,6 +21,7 @@ __all__ = [
     "first_rows",
     "format_of",
     "is_local",
+    "other_separator",
 ]
 
 Source: TypeAlias = str | Path
@@ -195,6 +196,13 @@ def first_rows(
         csv.field_size_limit(limit)
 
 
+def other_separator(columns: Sequence[str]) -> str:
+    """Return a sentence on the separator where the name of the one column holds another; nothing else."""
+    if len(columns) == 1 and any(mark in columns[0] for mark in ";\t,"):
+        return " The separator seems to be another: CSV needs commas, and TSV tabs."
+    return ""
+
+
 def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
     """Refuse a table whose first row has more or fewer fields than there are names, or two columns of one name.
 
@@ -214,6 +222,8 @@ def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
         _refuse_twins(path, rows[0] if rows else [])
         if len(rows) < 2:
             raise ValueError(f"{path} has no rows below its header.")
+        if len(rows[1]) != expected and (other := other_separator(rows[0])):
+            raise ValueError(f"{path} has the one column {rows[0][0]!r}.{other}")
     row = rows[0] if names is not None and rows else rows[1] if len(rows) > 1 else []
     if len(row) < expected:
         raise ValueError(

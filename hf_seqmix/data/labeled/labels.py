@@ -7,6 +7,8 @@ from typing import Any
 import datasets
 import numpy as np
 
+from ..local_files import other_separator
+
 __all__ = [
     "are_indicators",
     "complete",
@@ -26,7 +28,7 @@ def require_columns(split: datasets.Dataset, columns: Iterable[str], name: str) 
     if missing:
         raise ValueError(
             f"the {name} data has no column {', '.join(map(repr, missing))}; it has "
-            f"{', '.join(map(repr, split.column_names))}."
+            f"{', '.join(map(repr, split.column_names))}.{other_separator(split.column_names)}"
         )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import datasets
 
-from ..local_files import Source, check_fields, check_file, files_of_splits, format_of, is_local
+from ..local_files import Source, check_fields, check_file, files_of_splits, format_of, is_local, other_separator
 from .stdlib_corpus import python_stdlib
 
 __all__ = ["Corpus", "hold_out", "load_corpus"]
@@ -194,7 +194,8 @@ def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:
     if text_column not in columns:
         raise ValueError(
             f"the {name} split of {source} has no column {text_column!r}; its columns are "
-            f"{', '.join(columns) or 'none'}. Name the one that holds the text."
+            f"{', '.join(columns) or 'none'}. Name the one that holds the text (text_column, --text-column)."
+            f"{other_separator(columns)}"
         )
     split = split.select_columns([text_column])
     if text_column != "text":
@@ -203,7 +204,7 @@ def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:
     if not isinstance(first, str):
         raise ValueError(
             f"the column {text_column!r} of the {name} split of {source} holds {type(first).__name__}, not text."
-            " Name the column that holds the text."
+            " Name the column that holds the text (text_column, --text-column)."
         )
     split = split.filter(_has_text, input_columns="text")
     if next(iter(split), None) is None:

@@ -264,3 +264,9 @@ def test_names_of_files_are_no_patterns(tmp_path):
     for name, text in {"book[1].txt": "right", "book1.txt": "another"}.items():
         (tmp_path / name).write_text(text)
     assert load_corpus({"train": tmp_path / "book[1].txt"})["train"]["text"][:] == ["right"]
+
+
+def test_another_separator_is_said(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "text;label\ngood;1\nbad;0\n")
+    with pytest.raises(ValueError, match=r"text;label.* The separator seems to be another"):
+        load_corpus(tmp_path / "a.csv")

@@ -10,10 +10,10 @@ from tests.scripts.finetuning.inputs import LABELS, RECIPES, TABLE, TEXTS, table
 @pytest.mark.parametrize(
     "options, message",
     [
-        (["--text-columns", "words"], "training data has no column 'words'; it has 'text', 'label'"),
-        (["--label-column", "y"], "no column 'y'"),
+        (["--text-columns", "words"], r"data has no column 'words'; it has 'text', 'label'\. Give --text-columns\.$"),
+        (["--label-column", "y"], r"no column 'y'.* Give --label-column\.$"),
         (["--metrics", "bleu"], "no metric 'bleu'"),
-        (["--task", "token-classification"], "no column 'tokens', 'tags'"),
+        (["--task", "token-classification"], r"no column 'tokens', 'tags'.* Give --text-columns and --label-column\."),
         (["--task", "question-answering"], "no column 'question', 'context', 'answers'"),
         (["--task", "token-classification", "--baseline", "bag-of-words"], "is for sequence classification"),
         (["--glue-task", "sst2"], "one of --glue-task, --dataset and --train-file"),
@@ -63,6 +63,16 @@ def test_bad_data(finetune, script, checkpoints, tmp_path):
             )
 
 
+def test_another_separator_is_said(script, checkpoints, tmp_path):
+    typed = ["--model", str(checkpoints / "causal"), "--output-dir", str(tmp_path / "out"), "--use-cpu"]
+    typed += ["--cache-dir", str(tmp_path / "cache"), "--train-file", str(tmp_path / "rows.csv")]
+    for mark in (";", "\t"):
+        for text in ("good", "good, not bad"):
+            (tmp_path / "rows.csv").write_text(f"text{mark}label\n{text}{mark}1\nbad{mark}0\n", encoding="utf-8")
+            with pytest.raises(SystemExit, match="The separator seems to be another: CSV needs commas"):
+                script.main(typed)
+
+
 def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, checkpoints, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "load_examples", None)
     with pytest.raises(SystemExit, match="there is no such folder"):
@@ -94,7 +104,7 @@ def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, chec
         (["--model-type", "nothing", "--tokenizer", "byte"], "no model type 'nothing'"),
         (["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", "width=1"], "no field 'width'"),
         (["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", "decay=2"], "decay is 2"),
-        (["--model-type", "tnn", "--task", "image-classification"], "no column 'image'"),
+        (["--model-type", "tnn", "--task", "image-classification"], r"no column 'image'.* Give --image-column\."),
     ],
 )
 def test_bad_arguments_from_scratch(script, tmp_path, options, message):

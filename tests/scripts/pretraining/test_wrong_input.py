@@ -52,7 +52,7 @@ from tests.scripts.pretraining.inputs import QUIET, SHORT, command
         (["--global-batch-size", "3"], "does not divide"),
         (["--block-size", "100000"], "fewer tokens than one block"),
         (["--tokenizer", "bpe:9"], "too small"),
-        (["--text-column", "body"], "its columns are text"),
+        (["--text-column", "body"], r"its columns are text\. Name the one .*--text-column\)"),
         (["--recipe", "no-such.yaml"], "no recipe"),
         (["--optim", "moun"], "--optim moun is unknown; did you mean muon"),
         (["--adam-beta1", "1.5"], r"--adam-beta1 is 1\.5; it must be at least 0 and below 1"),
