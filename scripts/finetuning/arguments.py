@@ -71,7 +71,10 @@ class DataArguments:
     data_dir: str | None = field(
         default=None, metadata={"help": "Folder with GLUE's files; without it they come from the Hub."}
     )
-    dataset: str | None = field(default=None, metadata={"help": "A Hub name, or name:config."})
+    dataset: str | None = field(
+        default=None,
+        metadata={"help": "A Hub name, name:config, or a folder, such as one of images in a folder a label."},
+    )
     train_file: str | None = field(default=None, metadata={"help": "CSV, TSV, JSON, JSON lines or Parquet."})
     validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on while training."})
     test_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on once at the end."})
@@ -226,6 +229,11 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("give one of --glue-task, --dataset and --train-file.")
     if data.train_file is None and (data.validation_file or data.test_file):
         raise ValueError("--validation-file and --test-file belong to --train-file.")
+    for option, file in (("train", data.train_file), ("validation", data.validation_file), ("test", data.test_file)):
+        if file is not None and Path(file).expanduser().is_dir():
+            raise ValueError(
+                f"--{option}-file {file} is a folder; give a folder of all splits as --dataset, or a file."
+            )
     if data.data_dir is not None and data.glue_task is None:
         raise ValueError("--data-dir belongs to --glue-task; give files with --train-file.")
     if data.glue_task is not None and data.task != "sequence-classification":

@@ -73,6 +73,12 @@ def test_another_separator_is_said(script, checkpoints, tmp_path):
                 script.main(typed)
 
 
+def test_a_folder_is_no_file(script, tmp_path):
+    typed = ["--model-type", "tnn", "--task", "image-classification", "--output-dir", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match=r"--train-file .* is a folder; give a folder of all splits as --dataset"):
+        script.main([*typed, "--train-file", str(tmp_path)])
+
+
 def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, checkpoints, tmp_path, monkeypatch):
     monkeypatch.setattr(script, "load_examples", None)
     with pytest.raises(SystemExit, match="there is no such folder"):
