@@ -94,7 +94,12 @@ def _config_from_scratch(arguments: Arguments, tokenizer: PreTrainedTokenizerBas
     }
     if "max_position_embeddings" in values.keys() | overrides.keys():
         del derived["max_position_embeddings"]
-    config = config_from_overrides(str(model_type), overrides, derived, kept=values)
+    try:
+        config = config_from_overrides(str(model_type), overrides, derived, kept=values)
+    except ValueError as error:
+        if model.objective == "causal" and "is_causal is True" in str(error):
+            raise ValueError(f"{error} Or give --objective masked, which such a model needs.") from error
+        raise
     if model.objective == "causal" and hasattr(config, "is_decoder"):
         config.is_decoder = True  # encoders of transformers, such as BERT, see the future else
     return config

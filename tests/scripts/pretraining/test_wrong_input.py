@@ -85,6 +85,7 @@ def test_a_wrong_model_is_found_before_the_data_is_read(pretrain: ModuleType, tm
     for more, message in (
         (["--model", str(tmp_path / "model")], "config.json is missing"),
         (["--config-file", str(tmp_path / "config.json")], "config.json is not JSON"),
+        (["--model-type", "ski_tnn"], "a SKI-TNN is bidirectional(?s:.*) Or give --objective masked"),
         (["--model-type", "vit"], "there is no causal language model of the type vit"),
     ):
         with pytest.raises(SystemExit, match=message):
