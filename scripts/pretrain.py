@@ -1,8 +1,9 @@
 r"""Pretrain a causal or masked language model of any family on any text.
 
     python scripts/pretrain.py --recipe scripts/recipes/tnn-stdlib-small.yaml --output-dir runs/tnn
-    python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=256 num_hidden_layers=4 \
-        --train-file book.txt --tokenizer bpe:4096 --block-size 256 --max-tokens 2_000_000 --output-dir runs/book
+    python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=192 num_hidden_layers=4 \
+        --train-file book.txt --tokenizer bpe:4096 --max-tokens 2_000_000 \
+        --optim muon --learning-rate 4e-3 --warmup-steps 100 --output-dir runs/book
     python scripts/pretrain.py --recipe RECIPE --model runs/tnn --state-segments 16 --output-dir runs/longer
     torchrun --nproc-per-node 2 scripts/pretrain.py ... --use-cpu
     accelerate launch scripts/pretrain.py ...
@@ -50,6 +51,12 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     training, causal = arguments.training, arguments.model.objective == "causal"
     set_length(arguments)
     check_model(arguments)
+    by_default = training.learning_rate == type(training).learning_rate
+    if arguments.model.model is None and by_default and training.process_index == 0:
+        logger.warning(
+            f"--learning-rate is {training.learning_rate:g}, the library's default, which is for fine-tuning: random "
+            "weights hardly learn by it. Give --optim muon --learning-rate 4e-3, as the recipes do."
+        )
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:  # or other machines would find what this one has begun to write
             overwrite = arguments.run.overwrite_output_dir

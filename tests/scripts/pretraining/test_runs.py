@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_seqmix.analysis.text.language_modeling import refuse_future
-from tests.scripts.pretraining.inputs import QUIET, SHORT, command, losses
+from tests.scripts.pretraining.inputs import QUIET, SHORT, TINY, command, losses
 
 
 def test_bf16_auto_is_settled_once_a_run(
@@ -38,6 +38,25 @@ def test_bf16_auto_is_settled_once_a_run(
     given = pretrain.main(command(text, folder, "--bf16", "--max-steps", "1", "--overwrite-output-dir"))
     assert given["precision"] is None and given["arguments"]["training"]["bf16"] is True
     assert not (folder / "precision.json").exists()
+
+
+def test_the_rate_for_fine_tuning_is_named_where_weights_are_random(
+    pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun = command(text, tmp_path / "run", "--max-steps", "1")
+    pretrain.main(begun)
+    assert "fine-tuning" not in caplog.text
+    at = begun.index("--learning-rate")
+    without_rate = begun[:at] + begun[at + 2 :]
+    further = [*without_rate[len(TINY) :], "--model", str(tmp_path / "run"), "--output-dir", str(tmp_path / "further")]
+    further = [word for word in further if word not in ("--tokenizer", "byte")]
+    pretrain.main(further)
+    assert "fine-tuning" not in caplog.text
+    pretrain.main([*without_rate, "--overwrite-output-dir"])
+    assert [line for line in caplog.messages if "fine-tuning" in line] == [
+        "--learning-rate is 5e-05, the library's default, which is for fine-tuning: random weights hardly learn by "
+        "it. Give --optim muon --learning-rate 4e-3, as the recipes do."
+    ]
 
 
 def test_a_run_that_diverges_stops_or_goes_back(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
