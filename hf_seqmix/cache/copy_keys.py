@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .._compat import StaticLayer
-from .layer import SeqMixDynamicLayer, bring_back
+from .layer import SeqMixDynamicLayer, bring_back, refuse_layer
 
 __all__ = ["CopyKeys", "StaticCopyKeys", "check_all_read", "copy_keys_of"]
 
@@ -45,10 +45,7 @@ def copy_keys_of(past_key_values: Any) -> CopyKeys | StaticCopyKeys:
     # By what it holds, not by its class, of which exported model code may have brought a copy.
     companions = getattr(layer, "companions", None)
     if layer is None or companions is None:
-        raise ValueError(
-            f"the first layer of the cache is {type(layer).__name__}, which keeps no tokens, but the copy head needs "
-            "them: build the cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
-        )
+        refuse_layer(layer, 0, ", which keeps no tokens", "the copy head needs tokens")
     bring_back(past_key_values, layer)
     if "copy_keys" not in companions:
         companions["copy_keys"] = StaticCopyKeys(layer.max_cache_len) if layer.is_compileable else CopyKeys()

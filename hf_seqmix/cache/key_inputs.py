@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from .._compat import register_layer_type
-from .layer import SeqMixDynamicLayer, SeqMixStaticLayer, bring_back
+from .layer import SeqMixDynamicLayer, SeqMixStaticLayer, bring_back, refuse_layer
 
 __all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer", "previous_inputs"]
 
@@ -63,11 +63,8 @@ def previous_inputs(
     # By what it does, not by its class, of which exported model code may have brought a copy.
     push = getattr(layer, "push_inputs", None)
     if push is None:
-        raise ValueError(
-            f"layer {layer_idx} of the cache is {type(layer).__name__}, which keeps no inputs, but short convolutions "
-            "(short_conv_taps, token_shift) and n-grams (ngram_sizes) need the last ones: build the cache with "
-            "DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
-        )
+        needs = "short convolutions (short_conv_taps, token_shift) and n-grams (ngram_sizes) need the last inputs"
+        refuse_layer(layer, layer_idx, ", which keeps no inputs", needs)
     bring_back(past_key_values, layer)
     before: Tensor = push(name, inputs, real, count)
     return before

@@ -5,7 +5,7 @@ what a copy head keeps (`copy_keys.py`). To crop, reorder, select, join or reset
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -14,7 +14,29 @@ from torch.nn import functional as F
 from .._compat import DynamicLayer, StaticLayer
 from .recent_inputs import RecentInputs, check_rows, highest_floor, last_real, stack_rows
 
-__all__ = ["SeqMixDynamicLayer", "SeqMixStaticLayer", "bring_back"]
+__all__ = ["SeqMixDynamicLayer", "SeqMixStaticLayer", "bring_back", "refuse_layer"]
+
+
+def refuse_layer(layer: Any, layer_idx: int, keeps: str, needs: str) -> NoReturn:
+    """Refuse a layer of a cache that was not built for a mixer, and say how to build the cache.
+
+    Args:
+        layer: what the cache holds there; None for nothing.
+        layer_idx: number of the layer.
+        keeps: what the layer does not keep, after its class.
+        needs: who needs it.
+
+    Raises:
+        ValueError: always.
+    """
+    found = f"the cache holds no layer {layer_idx} yet"
+    if layer is not None:
+        found = f"layer {layer_idx} of the cache is {type(layer).__name__}{keeps}"
+    raise ValueError(
+        f"{found}, but {needs}: build the cache with DynamicCache(config=model.config) or "
+        "StaticCache(config=model.config, ...). For mixers without a model, give a configuration of their family, "
+        "such as PolyTransformerConfig(num_hidden_layers=2) for layers 0 and 1."
+    )
 
 
 def bring_back(past_key_values: Any, layer: Any) -> None:

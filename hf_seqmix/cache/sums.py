@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._compat import register_layer_type
 from ..ops.common.invariance import is_batch_invariant
-from .layer import SeqMixDynamicLayer, SeqMixStaticLayer, bring_back
+from .layer import SeqMixDynamicLayer, SeqMixStaticLayer, bring_back, refuse_layer
 from .recent_inputs import check_rows
 
 __all__ = ["SUMS", "SumsLayer", "SumsStaticLayer", "append_sums", "read_sums"]
@@ -200,10 +200,7 @@ def read_sums(past_key_values: Any, layer_idx: int) -> tuple[Tensor | None, Tens
             return None, None
         return layer.keys[:, 0, 0].clone(), None
     if getattr(layer, "_layer_type", None) != SUMS:
-        raise ValueError(
-            f"layer {layer_idx} of the cache is {type(layer).__name__}, but this mixer keeps running sums: build the "
-            "cache with DynamicCache(config=model.config) or StaticCache(config=model.config, ...)."
-        )
+        refuse_layer(layer, layer_idx, "", "this mixer keeps running sums")
     bring_back(past_key_values, layer)
     return layer.sums, None if layer.keys is None else layer.keys[:, 0]
 

@@ -71,8 +71,9 @@ def test_copy_keys_of_a_cache():
     assert copy_keys_of(cache) is copy_keys_of(cache) and copy_keys_of(cache).get_seq_length() == 0
     plain = DynamicCache()
     plain.update(torch.randn(1, 1, 3, 4), torch.randn(1, 1, 3, 4), 0)
-    for other, name in ((DynamicCache(), "NoneType"), (plain, "DynamicLayer")):
-        with pytest.raises(ValueError, match=f"first layer of the cache is {name}, which keeps no tokens"):
+    found = "the cache holds no layer 0 yet", "layer 0 of the cache is DynamicLayer, which keeps no tokens"
+    for other, what in zip((DynamicCache(), plain), found, strict=True):
+        with pytest.raises(ValueError, match=f"{what}, but the copy head needs tokens"):
             copy_keys_of(other)
 
 
