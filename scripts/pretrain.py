@@ -16,7 +16,8 @@ newest whole checkpoint, `--resume PATH` from that one.
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hf_seqmix.training.command import packages_explained
@@ -172,7 +173,17 @@ def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: 
         curve += [{"step": step, "eval_loss": loss} for step, loss in results["eval_loss_curve"]]
         if curve:
             plot_loss(curve, folder / "loss.png")
+        print(summary(results, folder))
     return results
+
+
+def summary(results: Mapping[str, Any], folder: Path) -> str:
+    """Return the last evaluation, as results.json has it, and where everything is, in a line."""
+    figures = results["evaluation"] or {"train_loss": results["train_loss"]}
+    names = ("token_loss", "perplexity", "bits_per_byte", "train_loss")
+    said = ", ".join(f"{name} {figures[name]:.4f}" for name in names if figures.get(name) is not None)
+    files = "model, results.json and loss.png are" if (folder / "loss.png").is_file() else "model and results.json are"
+    return f"{f'{said}; ' if said else ''}{files} in {folder}"
 
 
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:

@@ -80,7 +80,9 @@ def test_a_run_that_diverges_stops_or_goes_back(pretrain: ModuleType, text: Path
     assert (folder / "model.safetensors").read_bytes() != good
 
 
-def test_a_causal_run_writes_all_it_promises(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+def test_a_causal_run_writes_all_it_promises(
+    pretrain: ModuleType, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
     results = pretrain.main(command(text, folder, "--max-steps", "4", "--tokenizer", "bpe:270"))
     written = json.loads((folder / "results.json").read_text(encoding="utf-8"))
@@ -93,6 +95,9 @@ def test_a_causal_run_writes_all_it_promises(pretrain: ModuleType, text: Path, t
     assert {"torch", "transformers", "hf-seqmix"} <= written["environment"]["versions"].keys()
     assert written["arguments"]["data"]["tokenizer"] == "bpe:270"
     assert (folder / "loss.png").read_bytes().startswith(b"\x89PNG")
+    names = ("token_loss", "perplexity", "bits_per_byte")
+    said = ", ".join(f"{name} {written['evaluation'][name]:.4f}" for name in names)
+    assert f"{said}; model, results.json and loss.png are in {folder}\n" in capsys.readouterr().out
 
     model = AutoModelForCausalLM.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
