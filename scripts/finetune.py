@@ -130,6 +130,13 @@ def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datas
     return datasets.DatasetDict(limited)
 
 
+def draw_rows(arguments: Arguments, examples: datasets.DatasetDict) -> dict[str, list[int]]:
+    """Return which rows of the data each split of the run has; those of a split that is held out are of `train`."""
+    numbers = {split: datasets.Dataset.from_dict({"row": range(len(part))}) for split, part in examples.items()}
+    drawn = limit_examples(arguments.data, hold_out(arguments, datasets.DatasetDict(numbers)))
+    return {split: part["row"][:] for split, part in drawn.items()}
+
+
 def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
     """Return what the data asks for.
 
@@ -209,7 +216,9 @@ def prepare(arguments: Arguments) -> Run:
         task = make_task(data, examples["train"])
         if not isinstance(task, QuestionAnswering):
             task = with_classes_of_head(arguments, task)
-        examples = limit_examples(data, hold_out(arguments, examples))
+        rows = draw_rows(arguments, examples)
+        parts = {split: examples[split if split in examples else "train"] for split in rows}
+        examples = datasets.DatasetDict({split: part.select(rows[split]) for split, part in parts.items()})
         metrics = data.metrics or default_metrics(task)
         for name in metrics:
             load_metric(name)
@@ -260,7 +269,7 @@ def prepare(arguments: Arguments) -> Run:
         # Classifiers of transformers accept the number of items in a whole update and ignore it, and the Trainer then
         # leaves the gradients of an accumulated update too large by the number of its parts (transformers#47688).
         trainer.model_accepts_loss_kwargs = False
-    run = Run(arguments, task, metrics, examples, encoded, model, trainer, cut, texts)
+    run = Run(arguments, task, metrics, examples, rows, encoded, model, trainer, cut, texts)
     trainer.compute_metrics = scorer(run, "validation")
     return run
 

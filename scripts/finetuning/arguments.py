@@ -137,7 +137,10 @@ class RunArguments(arguments.RunArguments):
     schedule_steps: int | None = field(
         default=None, metadata={"help": "Updates the learning rate's schedule is laid out for, if not the run's own."}
     )
-    save_predictions: bool = field(default=False, metadata={"help": "Write predictions_SPLIT.jsonl."})
+    save_predictions: bool = field(
+        default=False,
+        metadata={"help": "Write predictions_SPLIT.jsonl, with the row of each example in its file, from 0."},
+    )
 
 
 @dataclass

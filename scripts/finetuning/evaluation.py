@@ -36,6 +36,8 @@ class Run:
     task: Task
     metrics: list[str]
     examples: datasets.DatasetDict
+    rows: dict[str, list[int]]
+    """Which rows of the data the examples of each split are, from 0; held-out rows are of the training data."""
     encoded: datasets.DatasetDict
     model: PreTrainedModel
     trainer: ResumableTrainer
@@ -129,11 +131,11 @@ def by_length(run: Run, split: str, output: Any) -> dict[str, Any]:
 
 
 def write_predictions(run: Run, split: str, output: Any) -> None:
-    """Write one JSON line an example, in the order of the data: prediction, and label if there is one."""
+    """Write one JSON line an example: its row in the data, the prediction, and the label if there is one."""
     task = run.task
     predictions: Any = predictions_of(run, split, output)
     readable = predictions if isinstance(task, QuestionAnswering) else task.readable(predictions)
-    rows = [{"prediction": prediction} for prediction in readable]
+    rows = [{"row": row, "prediction": prediction} for row, prediction in zip(run.rows[split], readable, strict=True)]
     if task.has_labels(run.examples[split]):
         references: Any = task.references(run.examples[split], split)
         labels = references if isinstance(task, QuestionAnswering) else task.readable(references)

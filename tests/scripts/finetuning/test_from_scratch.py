@@ -65,10 +65,10 @@ def test_pairs_from_scratch_are_two_segments(script, tmp_path):
     assert model.config.num_segments == 2
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     lines = (tmp_path / "out" / "predictions_validation.jsonl").read_text().splitlines()
-    for (label, _, _, first, second), line in zip(rows, lines, strict=True):
+    for row, ((label, _, _, first, second), line) in enumerate(zip(rows, lines, strict=True)):
         pair = tokenizer([first, second], padding=True, return_tensors="pt")
         logits = model(**{name: values.unsqueeze(0) for name, values in pair.items()}).logits[0]
-        assert json.loads(line) == {"prediction": str(logits.argmax().item()), "label": str(label)}
+        assert json.loads(line) == {"row": row, "prediction": str(logits.argmax().item()), "label": str(label)}
     with pytest.raises(SystemExit, match="reads pairs, so give two text columns"):
         from_scratch(script, tmp_path / "one", "retrieval", "tnn", files, "--text-columns", "3")
 

@@ -25,6 +25,17 @@ def test_validation_data_is_held_out_where_there_is_none(finetune):
     assert (results["train"]["examples"], results["validation"]["examples"]) == (10, 6)
 
 
+def test_predictions_name_the_rows_of_the_file(finetune, tmp_path):
+    """The label of a row is its number, so that a line says both."""
+    rows = {"text": TEXTS * 3, "label": [float(row) for row in range(24)]}
+    drawn = ["--validation-fraction", "0.5", "--max-eval-samples", "6", "--save-predictions"]
+    finetune(rows, *drawn, steps=1, test=rows)
+    for split in ("validation", "test"):
+        lines = (tmp_path / "out" / f"predictions_{split}.jsonl").read_text(encoding="utf-8").splitlines()
+        found = [json.loads(line) for line in lines]
+        assert len(found) == 6 and [line["row"] for line in found] == [line["label"] for line in found]
+
+
 def test_labels_are_those_of_all_training_data(finetune):
     rows = {"text": TEXTS, "label": ["a", "b", "c", "d"] * 2}
     results = finetune(rows, "--max-train-samples", "2", validation=rows)

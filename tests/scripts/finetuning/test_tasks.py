@@ -35,9 +35,9 @@ def test_sequence_classification(finetune, tmp_path, model, capsys):
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert reloaded.config.id2label == {0: "0", 1: "1"} and reloaded.config.pad_token_id == tokenizer.pad_token_id
     lines = (tmp_path / "out" / "predictions_validation.jsonl").read_text().splitlines()
-    for text, label, line in zip(TEXTS, LABELS, lines, strict=True):
+    for row, (text, label, line) in enumerate(zip(TEXTS, LABELS, lines, strict=True)):
         logits = reloaded(**tokenizer(text, return_tensors="pt")).logits[0]
-        assert json.loads(line) == {"prediction": str(logits.argmax().item()), "label": str(label)}
+        assert json.loads(line) == {"row": row, "prediction": str(logits.argmax().item()), "label": str(label)}
 
 
 def test_a_bag_of_words_reads_what_the_model_reads(finetune, tmp_path):
