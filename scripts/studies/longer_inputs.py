@@ -5,9 +5,9 @@ r"""Scores masked models of TNN and SKI-TNN at inputs longer than those of their
 
 Four ways, at each length: the kernel as the model evaluates it; for SKI-TNN its inducing points spread over the longer
 input (the paper's way) instead of more points at the same spacing; zero at all lags that training did not have; and
-zero at all lags, which leaves the convolutions. What the first way gains over the third is what new lags are worth,
-and what it gains over the fourth is what the long kernel is worth at all. Models of one architecture are seeds 0, 1,
-.. in their order. All models need the same tokenizer: they fill the same gaps.
+zero at all lags, which leaves the convolutions, where there are any. What the first way gains over the third is what
+new lags are worth, and what it gains over the fourth is what the long kernel is worth at all. Models of one
+architecture are seeds 0, 1, .. in their order. All models need the same tokenizer: they fill the same gaps.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_results
-from hf_seqmix.training.results import with_run
+from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import run_of
 from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.tables import results_table
@@ -147,7 +147,10 @@ def score(arguments: argparse.Namespace, texts: Sequence[str]) -> list[dict[str,
         family, trained = model.config.model_type, model.config.max_position_embeddings
         seed = seeds[family] = seeds.get(family, -1) + 1
         operators = [operator for _, operator, _ in toeplitz_operators(model)]
-        ways = [way for way in WAYS if way != SPREAD or any(isinstance(op, SKIOperator) for op in operators)]
+        has_points = any(isinstance(operator, SKIOperator) for operator in operators)
+        # Without points and a short convolution, the kernel is all that mixes tokens.
+        left_out = set() if has_points else {SPREAD} if model.config.short_conv_taps else {SPREAD, NONE}
+        ways = [way for way in WAYS if way not in left_out]
         for length in arguments.lengths:
             blocks = mask_documents(tokenizer, texts, context_length=length, share=arguments.share)
             for way in ways:
@@ -167,6 +170,23 @@ def score(arguments: argparse.Namespace, texts: Sequence[str]) -> list[dict[str,
     return rows
 
 
+def write_report(folder: Path, title: str, results: Sequence[Result]) -> None:
+    """Print the table, and write table, results and a picture with a panel for each architecture."""
+    table = results_table(results, {"model": "model", "way": "long kernel", "length": "tokens"}, METRICS)
+    print(f"{title}\n\n{table}")
+    write_results(folder / "longer-inputs.jsonl", results)
+    write_text(folder / "longer-inputs.md", f"{title}\n\n{table}\n")
+    lines = [
+        replace(
+            result, model=result.get("way"), setting={"length": result.get("length"), "architecture": result.model}
+        )
+        for result in results
+    ]
+    labels = {"length": "tokens", "bits_per_byte": "bits a byte of hidden tokens", "architecture": ""}
+    picture = folder / "longer-inputs.png"
+    plot_results(lines, picture, x="length", y="bits_per_byte", panels="architecture", log_x=True, labels=labels)
+
+
 @explained("longer_inputs.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return its rows; exit with a message on wrong input."""
@@ -180,20 +200,8 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
         raise ValueError(f"{arguments.dataset} has no split {arguments.split!r}; it has {', '.join(corpus)}.")
     rows = score(arguments, corpus[arguments.split]["text"])
     results = row_results(rows, "masked language modeling", "model", setting=("length", "trained"))
-    write_results(arguments.output_dir / "longer-inputs.jsonl", with_run(results, run_of(arguments, "longer-inputs")))
-    table = results_table(results, {"model": "model", "way": "long kernel", "length": "tokens"}, METRICS)
-    text = f"Gaps in the split {arguments.split} of {arguments.dataset}\n\n{table}\n"
-    print(text)
-    write_text(arguments.output_dir / "longer-inputs.md", text)
-    lines = [replace(r, model=f"{r.model}, {r.get('way')}", setting={"length": r.get("length")}) for r in results]
-    plot_results(
-        lines,
-        arguments.output_dir / "longer-inputs.png",
-        x="length",
-        y="bits_per_byte",
-        log_x=True,
-        labels={"length": "tokens", "bits_per_byte": "bits a byte of hidden tokens"},
-    )
+    results = with_run(results, run_of(arguments, "longer-inputs"))
+    write_report(arguments.output_dir, f"Gaps in the split {arguments.split} of {arguments.dataset}", results)
     return rows
 
 
