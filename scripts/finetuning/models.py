@@ -129,6 +129,8 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
             return AutoTokenizer.from_pretrained(arguments.folder)
     if model.tokenizer is not None:
         tokenizer = build_tokenizer(model.tokenizer, texts)
+        if model.model is not None:
+            _warn_of_other_tokens(model.model, model.tokenizer, tokenizer, model.trust_remote_code)
         if model.model_type is not None:
             with whole_files(arguments.folder, last="tokenizer_config.json") as aside:
                 tokenizer.save_pretrained(aside)
@@ -140,6 +142,19 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
         raise ValueError(
             f"no tokenizer could be loaded: {reason}. If the checkpoint has none, give --tokenizer."
         ) from error
+
+
+def _warn_of_other_tokens(model: str, name: str, tokenizer: PreTrainedTokenizerBase, trust_remote_code: bool) -> None:
+    """Warn where a checkpoint has a tokenizer of other tokens, whose meanings its embeddings have learned."""
+    try:
+        own = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError):
+        return  # a checkpoint without a tokenizer
+    if own.get_vocab() != tokenizer.get_vocab():
+        logger.warning(
+            f"--tokenizer {name} has other tokens than the tokenizer of {model}, whose embeddings then mean something "
+            "else: leave --tokenizer out, unless the checkpoint was trained with that one."
+        )
 
 
 def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:

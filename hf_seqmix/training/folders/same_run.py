@@ -44,8 +44,8 @@ _OF_NUMBERS = (
     "weight_decay",
 )
 """Training arguments that a checkpoint has settled or that change what is trained on."""
-_NOT_THE_RUN = ("max_seconds", "overwrite_output_dir", "resume")
-"""What may be said otherwise each time."""
+_NOT_THE_RUN = ("max_seconds", "max_tokens", "overwrite_output_dir", "resume")
+"""What may be said otherwise each time: how long to train, and how to begin."""
 
 
 def refuse_other_model(checkpoint: str | Path | None, config: PreTrainedConfig | None) -> None:

@@ -174,6 +174,13 @@ def test_tokenizer_without_padding_or_end(finetune, checkpoints, tmp_path):
     assert grown.get_input_embeddings().num_embeddings == len(bare) + 1
 
 
+@pytest.mark.parametrize(("given", "warned"), [("bert", False), ("bpe:300", True)])
+def test_a_tokenizer_of_other_tokens_is_warned_of(finetune, checkpoints, caplog, given, warned):
+    name = str(checkpoints / given) if given == "bert" else given
+    finetune(TABLE, "--tokenizer", name, model="masked")
+    assert ("whose embeddings then mean something else" in caplog.text) == warned
+
+
 @pytest.mark.slow
 def test_two_processes(checkpoints, tmp_path):
     path = tmp_path / "train.csv"

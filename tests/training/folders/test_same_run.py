@@ -68,13 +68,13 @@ def test_a_problem_that_was_left_open_is_settled_by_training(tmp_path: Path) -> 
 def test_arguments_that_change_are_named(tmp_path: Path) -> None:
     began: dict[str, Any] = {
         "data": {"train_file": ["a.txt"], "block_size": 64},
-        "run": {"resume": None, "state_segments": 4, "max_seconds": 5.0},
+        "run": {"resume": None, "state_segments": 4, "max_seconds": 5.0, "max_tokens": None},
         "training": {"learning_rate": 1e-3, "max_steps": 10, "logging_steps": 1},
     }
     assert changed_arguments(tmp_path, began) == []  # of a version that kept no record
     record_arguments(tmp_path, began)
     later = json.loads(json.dumps(began))
-    later["run"] |= {"resume": "last", "max_seconds": None}
+    later["run"] |= {"resume": "last", "max_seconds": None, "max_tokens": 2000}
     later["training"] |= {"max_steps": 20, "logging_steps": 5}
     assert changed_arguments(tmp_path, later) == []
     later["data"]["train_file"] = ["b.txt"]
