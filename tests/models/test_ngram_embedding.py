@@ -217,7 +217,7 @@ def test_fields_that_make_no_sense(fields, message):
 def test_a_cache_that_keeps_no_tokens_is_refused():
     assert make(["attention"]).config.layer_types == ["seqmix_key_inputs"]
     assert TNNConfig(num_hidden_layers=2, **NGRAMS).layer_types == ["seqmix_convolution"] * 2
-    with pytest.raises(ValueError, match=r"keeps no inputs, but .*ngram_sizes"):
+    with pytest.raises(ValueError, match=r"holds no layer 0 yet, but .*ngram_sizes"):
         make(["attention"])(torch.randint(9, (1, 5)), past_key_values=DynamicCache())
 
 
