@@ -226,7 +226,9 @@ def test_caches_that_do_not_suit():
     x = x_like(1, 3)
     with pytest.raises(ValueError, match="bidirectional mixer has no cache"):
         make(False)(x, past_key_values=DynamicCache())
-    with pytest.raises(ValueError, match=r"holds no layer \d yet, but .*need the last inputs.*DynamicCache\(config=model.config\)"):
+    with pytest.raises(
+        ValueError, match=r"holds no layer \d yet, but .*need the last inputs.*DynamicCache\(config=model.config\)"
+    ):
         make(token_shift=2)(x, past_key_values=DynamicCache())
     packed = torch.tensor([[0, 1, 0]])
     cache = DynamicCache()

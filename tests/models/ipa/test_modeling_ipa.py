@@ -213,7 +213,7 @@ def test_caches_that_were_not_built_for_the_model():
     ids = torch.randint(VOCAB, (1, 5))
     with pytest.raises(ValueError, match="holds no layer 0 yet, but short convolutions"):
         make(token_shift=3)(ids, past_key_values=DynamicCache())
-    with pytest.raises(ValueError, match="holds no layer 0 yet, but the copy head needs tokens"):
+    with pytest.raises(ValueError, match="keeps no tokens, but the copy head needs tokens"):
         make(copy_head=True)(ids, past_key_values=DynamicCache())
 
 
