@@ -78,10 +78,14 @@ def load_model(name: str, trust_remote_code: bool) -> PreTrainedModel:
     Raises:
         ValueError: the model cannot be loaded, or has kernels that do not go on in these ways.
     """
+    options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
     try:
-        model = AutoModelForMaskedLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
+        loaded: Any = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True, **options)
     except (OSError, ValueError) as error:
         raise ValueError(explain_model_error(name, error)) from error
+    model, found = loaded
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(f"{name} has no weights of {', '.join(missing[:3])}: give a masked language model.")
     for layer, operator, places in toeplitz_operators(model):
         if places is not None or isinstance(operator.kernel, FrequencyKernel):
             raise ValueError(

@@ -10,7 +10,15 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from hf_seqmix import FDTNNConfig, FDTNNForMaskedLM, SKITNNConfig, SKITNNForMaskedLM, TNNConfig, TNNForMaskedLM
+from hf_seqmix import (
+    FDTNNConfig,
+    FDTNNForMaskedLM,
+    SKITNNConfig,
+    SKITNNForMaskedLM,
+    TNNConfig,
+    TNNForMaskedLM,
+    TNNModel,
+)
 from hf_seqmix.analysis.kernels import toeplitz_operators
 from hf_seqmix.analysis.text.masked_modeling import evaluate_masked_model, mask_documents
 from hf_seqmix.data import build_tokenizer
@@ -123,6 +131,11 @@ def test_kernels_go_on_as_their_way_says(script: ModuleType, folder: Path, name:
 
 def test_models_whose_kernels_go_on_otherwise_are_refused(script: ModuleType, folder: Path) -> None:
     with pytest.raises(SystemExit, match=r"has a kernel on a grid\. Give models of TNN or SKI-TNN"):
+        script.main(command(folder, "fd"))
+    TNNModel(TNNConfig(vocab_size=300, hidden_size=16, num_hidden_layers=1, is_causal=False)).save_pretrained(
+        folder / "fd"
+    )
+    with pytest.raises(SystemExit, match=r"has no weights of lm_head\..*: give a masked language model"):
         script.main(command(folder, "fd"))
     with pytest.raises(SystemExit, match="has no split 'training'; it has test"):
         script.main([*command(folder, "tnn"), "--split", "training"])
