@@ -8,7 +8,8 @@ Runs compare_mixers.py for each length, in a folder of its own (equal parameters
 rate swept on the first seed; a killed run goes on where it stopped), and then times training steps of the models side
 by side, in turn. Further arguments are those of compare_mixers.py. The first model is the one that the others are
 compared with. Writes lengths.jsonl, lengths.md and lengths.png. Recalled tokens are those whose pair with the token
-before stood in the context, and fewer than 100 times in the training text (hf_seqmix.analysis.text.repeated_pairs).
+before stood in the context, and fewer than 100 times in the training text; common pairs stood there 1,000 times and
+more (hf_seqmix.analysis.text.repeated_pairs).
 
 The question is that of Shamsi, Hua, Williams 2023 (arXiv 2306.12317), who report 1.5 % less cross-entropy than
 attention at short lengths, an advantage that shrinks with the length, and training times that are very similar.
@@ -97,6 +98,9 @@ def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) 
                 "other_gap": gap_mean.get("others"),
                 "other_gap_sd": gap_sd.get("others"),
                 "by_seed_other_gap": by_seed.get("others", []),
+                "common_gap": gap_mean.get("common"),
+                "common_gap_sd": gap_sd.get("common"),
+                "by_seed_common_gap": by_seed.get("common", []),
                 "recalled_tokens": gap_mean.get("tokens"),
                 "step_ms": times[result["model"]],
                 "time_ratio": times[result["model"]] / times[reference["model"]],
@@ -105,6 +109,7 @@ def rows_of(report: Mapping[str, Any], length: int, times: Mapping[str, float]) 
     return rows
 
 
+GAPS_BY_SEED = ("by_seed_percent", "by_seed_recall_gap", "by_seed_other_gap", "by_seed_common_gap")
 EQUAL_TOKENS = {"batch_tokens": "batch_size", "eval_tokens": "eval_blocks"}
 """Option in tokens -> the option in sequences that it stands for at each length."""
 COLUMNS = {
@@ -120,6 +125,8 @@ COLUMNS = {
     "recall_gap_sd": "sd:.3f",
     "other_gap": "at others, nats:+.3f",
     "other_gap_sd": "sd:.3f",
+    "common_gap": "at common pairs, nats:+.3f",
+    "common_gap_sd": "sd:.3f",
     "num_seeds": "seeds",
     "step_ms": "step ms:.1f",
     "time_ratio": "step time, ratio:.2f",
@@ -196,7 +203,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     batch = f"{arguments.batch_tokens} tokens" if arguments.batch_tokens else f"{options.batch_size} sequences"
     title = f"{options.steps} updates of {batch}, {options.threads} CPU thread(s), step times by AdamW in float32; "
     title += "differences from the first model are of runs of the same seed, mean and standard deviation"
-    inner = dict.fromkeys(("by_seed_percent", "by_seed_recall_gap", "by_seed_other_gap"), ("seed",))
+    inner = dict.fromkeys(GAPS_BY_SEED, ("seed",))
     kept = row_results(rows, "lm-causal", "model", inner=inner, setting=("length",))
     folder = write_report(shown, "lengths", [(title, rows, COLUMNS)], kept)
     plot(rows, folder / "lengths.png")

@@ -20,6 +20,7 @@ from .documents import refuse_other_tokenizer
 from .language_modeling import refuse_future
 
 __all__ = [
+    "COMMON",
     "COUNT_EDGES",
     "DISTANCE_EDGES",
     "FREQUENT",
@@ -37,6 +38,8 @@ DISTANCE_EDGES = (0, 1, 16, 64, 256, 1024, None)
 """Bounds of the classes of distances in tokens, 0 where the pair is new in the context; the last is open."""
 FREQUENT = 100
 """Occurrences in the training text from which on a pair counts as known from there."""
+COMMON = 1000
+"""Occurrences from which on a pair is among the most common ones: the last of `COUNT_EDGES`."""
 
 Bounds = tuple[int, int | None]
 """The least value of a class, and the least above the class; None: open."""
@@ -103,6 +106,7 @@ class RecallGap:
         total: of all tokens, the model's mean loss minus the other's.
         recall: of the repeated pairs that are not frequent in training, alike.
         others: of all other tokens, alike.
+        common: of pairs that stood `COMMON` times and more in training, repeated or not; None where there are none.
         share_of_tokens: that are such pairs.
         share_of_total: of `total` that they make up; above 1 where the model is ahead at other tokens.
     """
@@ -110,6 +114,7 @@ class RecallGap:
     total: float
     recall: float
     others: float
+    common: float | None
     share_of_tokens: float
     share_of_total: float
 
@@ -206,7 +211,8 @@ def recall_gap(scores: Sequence[PairScore], others: Sequence[PairScore]) -> Reca
     r"""Return by how much a model is behind another one, and what repeated pairs that are rare in training make of it.
 
     With $n_c$ tokens of class $c$ and mean losses $L_c$ and $L'_c$ the total is $\sum n_c (L_c - L'_c) / \sum n_c$.
-    The parts are the same sums over the classes that are recall (`PairScore.is_recall`), and over the others.
+    The parts are the same sums over the classes that are recall (`PairScore.is_recall`), and over the others; over
+    pairs that are common in training, besides.
 
     Args:
         scores: of the model, as `score_pairs` returns them.
@@ -225,10 +231,13 @@ def recall_gap(scores: Sequence[PairScore], others: Sequence[PairScore]) -> Reca
     if not sizes[recalled].sum():
         raise ValueError("no token is a repeated pair that is rare in training: give longer contexts or more text.")
     rest = sizes[~recalled].sum()
+    common = np.asarray([score.train_count[0] >= COMMON for score in scores], dtype=bool)
+    found = sizes[common].sum()
     return RecallGap(
         total=float(gaps.sum() / sizes.sum()),
         recall=float(gaps[recalled].sum() / sizes[recalled].sum()),
         others=float(gaps[~recalled].sum() / rest) if rest else 0.0,
+        common=float(gaps[common].sum() / found) if found else None,
         share_of_tokens=float(sizes[recalled].sum() / sizes.sum()),
         share_of_total=float(gaps[recalled].sum() / gaps.sum()) if gaps.sum() else 0.0,
     )

@@ -83,8 +83,8 @@ def gap_of_bins(bins: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str,
     """Return by how many nats a model is behind another one at recalled tokens and at all others, of the same rows.
 
     Returns:
-        `recall`, `others`, the `share` of the whole gap that recalled tokens make up, and the share of `tokens` they
-        are; nothing where no token is recalled.
+        `recall`, `others`, the `share` of the whole gap that recalled tokens make up, the share of `tokens` they are,
+        and `common`, of pairs that are common in training, if there are any; nothing where no token is recalled.
     """
 
     def scores(entries: Sequence[Mapping[str, Any]]) -> list[PairScore]:
@@ -102,7 +102,9 @@ def gap_of_bins(bins: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str,
     if not any(score.is_recall for score in own):
         return {}
     gap = recall_gap(own, scores(others))
-    return {"recall": gap.recall, "others": gap.others, "share": gap.share_of_total, "tokens": gap.share_of_tokens}
+    common = {} if gap.common is None else {"common": gap.common}
+    parts = {"recall": gap.recall, "others": gap.others, "share": gap.share_of_total, "tokens": gap.share_of_tokens}
+    return parts | common
 
 
 def mean_of_bins(runs: Sequence[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

@@ -129,6 +129,8 @@ def _markdown(comparison: Comparison, rows: Sequence[Mapping[str, Any]], main_me
     columns |= {"difference": f"test, minus {rows[0]['model']}"}
     if any("gap" in row for row in rows):
         columns |= {"recall": "at recalled tokens, nats", "others": "at others, nats"}
+    if any("common" in row.get("gap", {}) for row in rows):
+        columns |= {"common": "at common pairs, nats"}
     columns |= {"n": "seeds"}
     sizes = []
     for split, blocks in task.evaluation.items():

@@ -129,6 +129,8 @@ def test_the_gap_is_that_of_repeated_pairs_and_of_the_rest() -> None:
     gap = recall_gap(scores(10.0, 6.0, 3.0), scores(9.0, 2.0, 4.0))
     assert gap.total == pytest.approx(0.4) and gap.recall == 2.0 and gap.others == 0.0
     assert gap.share_of_tokens == 0.2 and gap.share_of_total == 1.0
+    assert gap.common == pytest.approx(-1 / 3)
+    assert recall_gap(scores(10.0, 6.0, 3.0)[:2], scores(9.0, 2.0, 4.0)[:2]).common is None
     assert [score.is_recall for score in scores(1, 1, 1)] == [False, True, False]
     with pytest.raises(ValueError, match="of different tokens"):
         recall_gap(scores(1.0, 1.0, 1.0), scores(1.0, 1.0, 1.0)[:2])

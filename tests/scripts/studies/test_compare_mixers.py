@@ -321,6 +321,13 @@ def test_the_gap_of_a_text_is_that_of_recalled_tokens_seed_by_seed(script: Modul
     assert "gap" not in rows[2]
     bins = importlib.import_module("comparison.bins")
     assert bins.gap_of_bins(entries(2.0, 1.0)[:1], entries(1.0, 1.0)[:1]) == {}
+    assert "common" not in bins.gap_of_bins(entries(2.0, 1.0), entries(1.0, 1.0))
+
+    def with_common(loss: float) -> list[dict[str, Any]]:
+        common = {"train_count": [1000, None], "distance": [0, 1], "token_loss": loss, "num_tokens": 2}
+        return [*entries(2.0, 1.0), common]
+
+    assert bins.gap_of_bins(with_common(1.5), with_common(1.0))["common"] == pytest.approx(0.5)
 
 
 def test_differences_are_of_the_same_seed(script: ModuleType) -> None:
