@@ -13,8 +13,7 @@ from .._compat import OutputRecorder, PicklableCapture
 from ..modules.norms import MaskedBatchNorm
 from ..modules.positions import PositionEmbedding
 from .block import SeqMixBlock
-from .code_references import refuse_own_classes
-from .configuration import SeqMixConfig
+from .configuration import SeqMixConfig, refuse_own_classes
 from .loading import CheckedLoading
 from .mixers import WeighingMixer
 

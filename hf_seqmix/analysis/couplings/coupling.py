@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from ...models.checks import check_choice
+from ...models.configuration import check_choice
 from ...models.mixers import QueryKey, WeighingMixer
 from ...models.pretrained import SeqMixPreTrainedModel
 from ...modules.evaluation import in_evaluation

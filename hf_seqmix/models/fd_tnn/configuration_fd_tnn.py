@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..checks import check_choice
+from ..configuration import check_choice
 from ..toeplitz.configuration import EncodedToeplitzConfig
 
 __all__ = ["FREQUENCY_INPUTS", "FDTNNConfig"]

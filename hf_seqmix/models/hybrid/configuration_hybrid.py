@@ -6,8 +6,7 @@ from typing import Any, ClassVar
 from huggingface_hub.dataclasses import strict
 from huggingface_hub.errors import StrictDataclassError
 
-from ..checks import check_range
-from ..configuration import MIXER_CONFIGS, SeqMixConfig
+from ..configuration import MIXER_CONFIGS, SeqMixConfig, check_range
 from .heads import check_heads
 
 __all__ = ["AttentionConfig", "SeqMixHybridConfig"]

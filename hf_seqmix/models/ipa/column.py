@@ -9,7 +9,7 @@ from transformers import initialization as init
 from ...modules.short_convolution import ShortConvolution
 from ...ops.piecewise.column import piecewise_column
 from ...ops.piecewise.weights import piecewise_weights
-from ..checks import check_choice, check_range
+from ..configuration import check_choice, check_range
 from .merged_norm import MergedNorm
 from .options import COUPLINGS, KERNEL_NORMS
 from .row import OutputLinear

@@ -4,8 +4,7 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..checks import check_choice, check_range
-from ..configuration import SeqMixConfig
+from ..configuration import SeqMixConfig, check_choice, check_range
 from .options import COUPLINGS, KERNEL_NORMS, KERNEL_TYPES
 
 __all__ = ["IPAConfig"]

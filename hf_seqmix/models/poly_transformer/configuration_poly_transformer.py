@@ -5,9 +5,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..checks import check_choice, check_range
-from ..configuration import SeqMixConfig
-from ..tensor_parallel import GLU_PLAN, gathered_plan
+from ..configuration import GLU_PLAN, SeqMixConfig, check_choice, check_range, gathered_plan
 from .gated_checks import check_gated
 
 __all__ = ["MIXINGS", "NORM_TYPES", "PolyTransformerConfig"]

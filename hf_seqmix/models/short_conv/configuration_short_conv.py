@@ -4,9 +4,7 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..checks import check_choice, check_range
-from ..common_fields import TAPS_INITS
-from ..configuration import SeqMixConfig
+from ..configuration import TAPS_INITS, SeqMixConfig, check_choice, check_range
 
 __all__ = ["ShortConvConfig"]
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 from huggingface_hub.dataclasses import strict
 from transformers.utils import logging
 
-from ..checks import check_choice, check_per_axis, check_range
+from ..configuration import check_choice, check_per_axis, check_range
 from ..toeplitz.channel_decays import check_channel_decays
 from ..toeplitz.configuration import ToeplitzConfig
 

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..checks import check_per_axis
+from ..configuration import check_per_axis
 from ..toeplitz.channel_decays import check_channel_decays
 from ..toeplitz.configuration import EncodedToeplitzConfig
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from torch import Tensor, cat
 
 from ...modules.sharding import own_part
-from ..checks import check_range
+from ..configuration import check_range
 
 __all__ = ["block_sizes", "by_channel", "check_channel_decays", "decay_of_each_channel", "log_decays"]
 

@@ -4,8 +4,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from ..checks import check_activation, check_choice, check_range
-from ..configuration import SeqMixConfig
+from ..configuration import SeqMixConfig, check_activation, check_choice, check_range
 
 __all__ = ["RPE_NORM_TYPES", "EncodedToeplitzConfig", "ToeplitzConfig"]
 

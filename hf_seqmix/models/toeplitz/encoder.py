@@ -9,7 +9,7 @@ from transformers.activations import ACT2FN
 from ...modules.norms import SeqMixLayerNorm, SimpleRMSNorm
 from ...ops.common.dispatch import compute_dtype
 from ...ops.common.layout import transposed
-from ..checks import check_choice
+from ..configuration import check_choice
 from .configuration import RPE_NORM_TYPES
 
 __all__ = ["Float32Linear", "RelativePositionEncoder"]

@@ -19,8 +19,9 @@ from hf_seqmix import (
     register_mixer,
 )
 from hf_seqmix.hub.concatenation.source_modules import Package
-from hf_seqmix.models import common_fields, configuration, mixers
+from hf_seqmix.models import mixers
 from hf_seqmix.models.auto import FAMILIES
+from hf_seqmix.models.configuration import base, common_fields
 from hf_seqmix.models.ipa import options
 from hf_seqmix.modules.norms import NORM_TYPES
 from hf_seqmix.modules.short_convolution import INITS
@@ -141,7 +142,7 @@ def test_heads_refuse_the_wrong_direction():
 def test_a_configuration_needs_no_models(family):
     package = Package(Path(hf_seqmix.__file__).parent)
     needed = package.import_order([tuple(family.config_class.__module__.split(".")[1:])])
-    assert ("models", "configuration") in needed
+    assert ("models", "configuration", "base") in needed
     assert not {("models", name) for name in ("backbone", "block", "family", "heads", "mixers")} & set(needed)
     assert not [module for module in needed if module[-1].startswith("modeling_")]
 
@@ -152,8 +153,8 @@ def test_configurations_know_the_choices_of_modules_and_operations():
 
 
 def test_mixers_are_known_by_their_configurations(monkeypatch):
-    monkeypatch.setattr("hf_seqmix.models.configuration.MIXER_CONFIGS", {})
-    monkeypatch.setattr("hf_seqmix.models.mixers.MIXER_CONFIGS", known := configuration.MIXER_CONFIGS)
+    monkeypatch.setattr("hf_seqmix.models.configuration.base.MIXER_CONFIGS", {})
+    monkeypatch.setattr("hf_seqmix.models.mixers.MIXER_CONFIGS", known := base.MIXER_CONFIGS)
 
     class MineConfig(TNNConfig):
         model_type = "mine"
