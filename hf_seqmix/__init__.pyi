@@ -44,7 +44,7 @@ from .models.hybrid.modeling_hybrid import (
 from .models.hybrid.modeling_hybrid import SeqMixHybridForTokenClassification as SeqMixHybridForTokenClassification
 from .models.hybrid.modeling_hybrid import SeqMixHybridModel as SeqMixHybridModel
 from .models.hybrid.modeling_hybrid import SeqMixHybridPreTrainedModel as SeqMixHybridPreTrainedModel
-from .models.image_processing import SeqMixImageProcessor as SeqMixImageProcessor
+from .models.images.processing import SeqMixImageProcessor as SeqMixImageProcessor
 from .models.ipa.configuration_ipa import IPAConfig as IPAConfig
 from .models.ipa.mixer import IPAMixer as IPAMixer
 from .models.ipa.modeling_ipa import IPAForCausalLM as IPAForCausalLM

@@ -63,7 +63,7 @@ for part in ("ops", "modules", "models", "cache", "hub"):
     package = importlib.import_module(f"hf_seqmix.{part}")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         # Triton's kernels, and the one file that needs Pillow.
-        if not {"kernels", "precision", "image_processing"} & set(module.name.split(".")):
+        if not {"kernels", "precision", "processing"} & set(module.name.split(".")):
             importlib.import_module(module.name)
 """
 

@@ -226,7 +226,7 @@ def open_processor(folder: Path, config: SeqMixConfig) -> Any:
     try:
         if reads_images:
             # Some releases want torchvision for the Auto class, which the package's own processor does without.
-            from ..models.image_processing import SeqMixImageProcessor
+            from ..models.images.processing import SeqMixImageProcessor
 
             _check_processor_type(read_json(folder / settings))
             processor = SeqMixImageProcessor.from_pretrained(str(folder), local_files_only=True)

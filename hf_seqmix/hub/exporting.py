@@ -153,7 +153,7 @@ def check_processor(config: Any, processor: Any) -> None:
 
 
 def _check_image_processor(image: Any, processor: Any) -> None:
-    from ..models.image_processing import SeqMixImageProcessor
+    from ..models.images.processing import SeqMixImageProcessor
 
     if type(processor) is not SeqMixImageProcessor:
         raise ValueError(

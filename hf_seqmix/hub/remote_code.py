@@ -30,7 +30,7 @@ __all__ = ["RemoteCode", "family_of", "remote_code"]
 
 _PACKAGE = Package(Path(__file__).resolve().parents[1])
 _OPERATORS = "hf_seqmix::"
-_PROCESSOR: Module = ("models", "image_processing")
+_PROCESSOR: Module = ("models", "images", "processing")
 _PROCESSOR_FILE = "image_processing_seqmix"
 
 

@@ -21,7 +21,7 @@ from .classification import (
 from .family import Family
 from .fd_tnn.modeling_fd_tnn import FDTNN_FAMILY
 from .hybrid.modeling_hybrid import HYBRID_FAMILY
-from .image_registration import register_image_processor
+from .images.registration import register_image_processor
 from .ipa.modeling_ipa import IPA_FAMILY
 from .language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from .poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY

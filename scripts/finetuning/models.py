@@ -25,7 +25,7 @@ from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.data.labeled import Classification, TokenClassification
 from hf_seqmix.models.configuration import SeqMixConfig
-from hf_seqmix.models.image_processing import SeqMixImageProcessor
+from hf_seqmix.models.images.processing import SeqMixImageProcessor
 from hf_seqmix.models.loading import WrongShapesError
 from hf_seqmix.training import (
     config_from_overrides,

@@ -142,7 +142,7 @@ def test_what_no_class_reaches_is_left_out():
 def test_a_family_brings_no_other():
     text = remote_code(TNNConfig())
     modules = re.findall(r"^# --- (.*) ---$", "".join(text.files.values()), flags=re.MULTILINE)
-    words = ("/ski", "fd_", "ipa", "poly", "hybrid", "image_processing", "piecewise")
+    words = ("/ski", "fd_", "ipa", "poly", "hybrid", "images/processing", "piecewise")
     assert not [name for name in modules if any(word in name for word in words)]
     assert not text.processor_map
     images = remote_code(TNNConfig(**IMAGE))

@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from hf_seqmix.models.image_processing import SeqMixImageProcessor
+from hf_seqmix.models.images.processing import SeqMixImageProcessor
 from hf_seqmix.training.environment import environment_of, file_digest, portable_command, portable_path
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result

@@ -26,7 +26,7 @@ from transformers import (
 
 import hf_seqmix  # noqa: F401 - registers its families with the Auto classes
 from hf_seqmix.data.labeled import ImageClassification, ImageCollator, load_labeled
-from hf_seqmix.models.image_processing import SeqMixImageProcessor
+from hf_seqmix.models.images.processing import SeqMixImageProcessor
 
 __all__ = [
     "CIFAR10",

@@ -5,7 +5,7 @@ from PIL import Image
 
 from hf_seqmix import SKITNNConfig
 from hf_seqmix.data.labeled import ImageCollator, SegmentCollator
-from hf_seqmix.models.image_processing import SeqMixImageProcessor
+from hf_seqmix.models.images.processing import SeqMixImageProcessor
 
 
 def test_segments_are_padded_together(tokenizers):

@@ -1,6 +1,6 @@
 """Registering the image processor, apart from the configurations, which need no Pillow."""
 
-from .configuration import SeqMixConfig
+from ..configuration import SeqMixConfig
 
 __all__ = ["register_image_processor"]
 
@@ -17,7 +17,7 @@ def register_image_processor(config_class: type[SeqMixConfig]) -> None:
     # Not the public name, which in older releases is of no use without torchvision, not even for registering.
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
-    from .image_processing import SeqMixImageProcessor
+    from .processing import SeqMixImageProcessor
 
     # One class for both names: where torchvision is installed, the library asks for that first.
     processors: dict[str, type] = {"pil": SeqMixImageProcessor, "torchvision": SeqMixImageProcessor}

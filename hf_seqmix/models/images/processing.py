@@ -8,7 +8,7 @@ from transformers.image_processing_backends import PilBackend
 from transformers.image_utils import PILImageResampling, infer_channel_dimension_format
 from transformers.processing_utils import ImagesKwargs
 
-from .configuration import SeqMixConfig
+from ..configuration import SeqMixConfig
 
 __all__ = ["SeqMixImageProcessor"]
 

@@ -165,7 +165,7 @@ def test_the_library_finds_it(tmp_path):
 def test_the_library_finds_it_before_any_configuration_is_made(tmp_path, imports):
     SeqMixImageProcessor(num_channels=1).save_pretrained(tmp_path)
     code = f"{imports}\nprint(type(AutoImageProcessor.from_pretrained({str(tmp_path)!r})).__name__)"
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, cwd=root, timeout=120
     )

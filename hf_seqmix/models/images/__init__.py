@@ -1,0 +1,1 @@
+"""Images as models read them: the image processor, and its registration, which needs no Pillow."""
