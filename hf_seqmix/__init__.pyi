@@ -15,7 +15,6 @@ from .models.auto import IMAGE_HEADS as IMAGE_HEADS
 from .models.auto import TEXT_HEADS as TEXT_HEADS
 from .models.auto import register_family as register_family
 from .models.configuration import SeqMixConfig as SeqMixConfig
-from .models.copy_head import CopyHead as CopyHead
 from .models.family import Family as Family
 from .models.fd_tnn.configuration_fd_tnn import FDTNNConfig as FDTNNConfig
 from .models.fd_tnn.kernel import FrequencyKernel as FrequencyKernel
@@ -28,6 +27,7 @@ from .models.fd_tnn.modeling_fd_tnn import FDTNNForSequenceClassification as FDT
 from .models.fd_tnn.modeling_fd_tnn import FDTNNForTokenClassification as FDTNNForTokenClassification
 from .models.fd_tnn.modeling_fd_tnn import FDTNNModel as FDTNNModel
 from .models.fd_tnn.modeling_fd_tnn import FDTNNPreTrainedModel as FDTNNPreTrainedModel
+from .models.heads.copy_head import CopyHead as CopyHead
 from .models.hybrid.attention import SoftmaxAttention as SoftmaxAttention
 from .models.hybrid.configuration_hybrid import AttentionConfig as AttentionConfig
 from .models.hybrid.configuration_hybrid import SeqMixHybridConfig as SeqMixHybridConfig

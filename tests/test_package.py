@@ -81,7 +81,7 @@ def test_type_checkers_know_the_classes(tmp_path):
         'TNNForCausalLM.from_pretrained("a")': "hf_seqmix.models.tnn.modeling_tnn.TNNForCausalLM",
         "SKITNNForMaskedLM(SKITNNConfig()).config": "hf_seqmix.models.ski_tnn.configuration_ski_tnn.SKITNNConfig",
         "TNNForCausalLM(TNNConfig()).model": "hf_seqmix.models.backbone.SeqMixModel",
-        "IPAForCausalLM(IPAConfig()).copy_head": "hf_seqmix.models.copy_head.CopyHead | None",
+        "IPAForCausalLM(IPAConfig()).copy_head": "hf_seqmix.models.heads.copy_head.CopyHead | None",
         "toeplitz_matmul(torch.ones(1), torch.ones(1))": "torch._tensor.Tensor",
     }
     path = tmp_path / "user.py"

@@ -13,21 +13,22 @@ from transformers import (
     AutoModelForTokenClassification,
 )
 
-from .classification import (
+from .family import Family
+from .fd_tnn.modeling_fd_tnn import FDTNN_FAMILY
+from .heads import (
+    SeqMixForCausalLM,
+    SeqMixForImageClassification,
+    SeqMixForMaskedLM,
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from .family import Family
-from .fd_tnn.modeling_fd_tnn import FDTNN_FAMILY
 from .hybrid.modeling_hybrid import HYBRID_FAMILY
 from .images.registration import register_image_processor
 from .ipa.modeling_ipa import IPA_FAMILY
-from .language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from .poly_transformer.modeling_poly_transformer import POLY_TRANSFORMER_FAMILY
 from .ski_tnn.modeling_ski_tnn import SKITNN_FAMILY
 from .tnn.modeling_tnn import TNN_FAMILY
-from .vision import SeqMixForImageClassification
 
 __all__ = ["AUTO_CLASSES", "FAMILIES", "IMAGE_HEADS", "TEXT_HEADS", "register_family"]
 

@@ -17,8 +17,8 @@ A family is a folder with a configuration, a mixer and `modeling_<family>.py`:
     MY_FAMILY = Family(MyPreTrainedModel, build_my_mixer)
 
 One more line, in `auto.FAMILIES` or a call of `auto.register_family`, makes the library's `Auto` classes know the
-family. `README.md` beside this file has the steps. The heads are those of `language_modeling.py`,
-`classification.py` and `vision.py`. `GenerationMixin` has to be a direct base, where `generate` looks for it.
+family. `README.md` beside this file has the steps. The heads are those of the folder `heads`. `GenerationMixin` has
+to be a direct base, where `generate` looks for it.
 """
 
 from collections.abc import Callable

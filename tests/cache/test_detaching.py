@@ -24,7 +24,7 @@ from hf_seqmix import (
     TNNForCausalLM,
 )
 from hf_seqmix.cache import detach_cache
-from hf_seqmix.models.copy_head import CopyHead
+from hf_seqmix.models.heads.copy_head import CopyHead
 from tests.models.suite import perturb
 from tests.tolerances import MODEL_TOLERANCE, relative_error
 

@@ -10,14 +10,15 @@ from transformers import GenerationMixin
 
 from hf_seqmix import Family, GatedToeplitzUnit, SeqMixConfig, ToeplitzOperator, register_family
 from hf_seqmix.models.backbone import SeqMixModel
-from hf_seqmix.models.classification import (
+from hf_seqmix.models.heads import (
+    SeqMixForCausalLM,
+    SeqMixForImageClassification,
+    SeqMixForMaskedLM,
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from hf_seqmix.models.language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
-from hf_seqmix.models.vision import SeqMixForImageClassification
 from tests.models.suite import VOCAB, CompiledModelSuite, ModelSuite
 
 # -- the family ----------------------------------------------------------------------------------------------------

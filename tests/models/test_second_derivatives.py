@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hf_seqmix.models import copy_head
+from hf_seqmix.models.heads import copy_head
 from tests.ecosystem.tiny import CAUSAL, tiny_model
 
 IDS = torch.arange(22).view(2, 11) * 7 % 31

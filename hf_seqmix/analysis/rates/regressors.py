@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification
 
-from ...models.classification import SeqMixForTokenClassification
+from ...models.heads import SeqMixForTokenClassification
 from ...models.hybrid.configuration_hybrid import SeqMixHybridConfig
 from ...models.hybrid.modeling_hybrid import SeqMixHybridForTokenClassification
 from .targets import require_at_least

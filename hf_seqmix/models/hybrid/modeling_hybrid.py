@@ -3,17 +3,18 @@
 from transformers import GenerationMixin
 
 from ..backbone import SeqMixModel
-from ..classification import (
+from ..family import Family
+from ..heads import (
+    SeqMixForCausalLM,
+    SeqMixForImageClassification,
+    SeqMixForMaskedLM,
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from ..family import Family
-from ..language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..mixers import register_mixer
 from ..pretrained import SeqMixPreTrainedModel
 from ..toeplitz.distilled import DistillableDecoder
-from ..vision import SeqMixForImageClassification
 from .attention import SoftmaxAttention
 from .configuration_hybrid import AttentionConfig, SeqMixHybridConfig
 

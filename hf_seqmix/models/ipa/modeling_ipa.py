@@ -3,15 +3,16 @@
 from transformers import GenerationMixin
 
 from ..backbone import SeqMixModel
-from ..classification import (
+from ..family import Family
+from ..heads import (
+    SeqMixForCausalLM,
+    SeqMixForImageClassification,
+    SeqMixForMaskedLM,
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from ..family import Family
-from ..language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..pretrained import SeqMixPreTrainedModel
-from ..vision import SeqMixForImageClassification
 from .configuration_ipa import IPAConfig
 from .mixer import IPAMixer
 from .row import PiecewiseRow

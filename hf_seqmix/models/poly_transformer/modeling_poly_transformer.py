@@ -4,15 +4,16 @@ from transformers import GenerationMixin
 
 from ...modules.glu import GatedLinearUnit
 from ..backbone import SeqMixModel
-from ..classification import (
+from ..family import Family
+from ..heads import (
+    SeqMixForCausalLM,
+    SeqMixForImageClassification,
+    SeqMixForMaskedLM,
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from ..family import Family
-from ..language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..pretrained import SeqMixPreTrainedModel
-from ..vision import SeqMixForImageClassification
 from .configuration_poly_transformer import PolyTransformerConfig
 from .mixer import PolynomialMixer
 

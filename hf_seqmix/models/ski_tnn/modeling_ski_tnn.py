@@ -1,15 +1,15 @@
 """SKI-TNN: its classes, and its row of the table of families."""
 
 from ..backbone import SeqMixModel
-from ..classification import (
+from ..family import Family
+from ..heads import (
+    SeqMixForImageClassification,
+    SeqMixForMaskedLM,
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from ..family import Family
-from ..language_modeling import SeqMixForMaskedLM
 from ..pretrained import SeqMixPreTrainedModel
-from ..vision import SeqMixForImageClassification
 from .configuration_ski_tnn import SKITNNConfig
 from .mixer import SKITNNMixer
 

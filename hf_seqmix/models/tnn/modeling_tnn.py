@@ -3,17 +3,18 @@
 from transformers import GenerationMixin
 
 from ..backbone import SeqMixModel
-from ..classification import (
+from ..family import Family
+from ..heads import (
+    SeqMixForCausalLM,
+    SeqMixForImageClassification,
+    SeqMixForMaskedLM,
     SeqMixForQuestionAnswering,
     SeqMixForSequenceClassification,
     SeqMixForTokenClassification,
 )
-from ..family import Family
-from ..language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
 from ..pretrained import SeqMixPreTrainedModel
 from ..toeplitz.distilled import DistillableDecoder
 from ..toeplitz.tail import attach_tail
-from ..vision import SeqMixForImageClassification
 from .configuration_tnn import TNNConfig
 from .mixer import TNNMixer
 

@@ -15,7 +15,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
 from ..._files import whole_files
-from ...models.language_modeling import SeqMixForCausalLM
+from ...models.heads import SeqMixForCausalLM
 from ..batch_averages import BATCH_NORM_BATCHES, BatchAverages
 from ..divergence.error import DivergenceError
 from ..divergence.response import DivergenceWatch

@@ -11,7 +11,7 @@ from typing import Any
 import datasets
 import pytest
 
-from hf_seqmix.models.language_modeling import SeqMixForCausalLM
+from hf_seqmix.models.heads import SeqMixForCausalLM
 from hf_seqmix.training import precision
 from hf_seqmix.training.results import Result
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_seqmix.models.pooling import pool
+from hf_seqmix.models.heads.pooling import pool
 from hf_seqmix.ops import batch_invariant
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_seqmix.cache import CopyKeys, StaticCopyKeys
-from hf_seqmix.models.copy_head import CopyHead
+from hf_seqmix.models.heads.copy_head import CopyHead
 from hf_seqmix.models.recent_tokens import sum_of_parts
 from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.largest import Largest
@@ -106,7 +106,7 @@ def test_blocks_are_the_whole_and_smaller(monkeypatch, form, memory):
     states = torch.randn(2, 33, form.get("channels", 6), dtype=torch.float64)
     results = []
     for limit in (2**20, memory):
-        monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", limit)
+        monkeypatch.setattr("hf_seqmix.models.heads.copy_head._BYTES", limit)
         modules[0].zero_grad()
         with Largest() as largest:
             out = run(modules, ids, states, TokenLayout())

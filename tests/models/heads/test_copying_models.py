@@ -30,7 +30,7 @@ from tests.tolerances import assert_close
 @torch.no_grad()
 def test_copying_by_its_formula(monkeypatch, form, mixers, memory):
     if memory is not None:
-        monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", memory)
+        monkeypatch.setattr("hf_seqmix.models.heads.copy_head._BYTES", memory)
     model = make(mixers, **form)
     mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
     ids = torch.randint(1, 9, mask.shape)  # few tokens, so that they repeat

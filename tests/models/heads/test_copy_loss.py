@@ -24,7 +24,7 @@ def test_blocks_in_a_model_have_the_same_gradients(monkeypatch, form):
     model(ids, labels=ids).loss.backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
     model.zero_grad()
-    monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", 1)
+    monkeypatch.setattr("hf_seqmix.models.heads.copy_head._BYTES", 1)
     model(ids, labels=ids).loss.backward()
     for name, parameter in model.named_parameters():
         assert_close(parameter.grad, expected[name], factor=10)
@@ -37,7 +37,7 @@ def test_blocks_in_a_model_have_the_same_gradients(monkeypatch, form):
 def test_the_loss_without_logits_is_that_of_the_logits(monkeypatch, form, mixers, given, memory):
     """Loss and gradients, with pads and tokens that are not counted, in any form of the labels."""
     if memory is not None:
-        monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", memory)
+        monkeypatch.setattr("hf_seqmix.models.heads.copy_head._BYTES", memory)
     model = make(mixers, hidden_dropout=0.0, **form).train()
     mask = torch.tensor([*PADS["inside"], *PADS["left"], *PADS["right"]])
     ids = torch.randint(1, 9, mask.shape)
@@ -83,7 +83,7 @@ def test_the_loss_without_logits_after_earlier_tokens(form, cache_class):
 
 def test_gradients_of_a_function_in_blocks(monkeypatch):
     """Transforms of torch.func take no checkpoints."""
-    monkeypatch.setattr("hf_seqmix.models.copy_head._BYTES", 1)
+    monkeypatch.setattr("hf_seqmix.models.heads.copy_head._BYTES", 1)
     model, ids = make(["tnn"]), torch.randint(1, 9, (2, 9))
     parameters = dict(model.named_parameters())
     for skip in (False, True):

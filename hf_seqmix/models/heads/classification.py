@@ -10,10 +10,10 @@ from transformers.modeling_outputs import (
     TokenClassifierOutput,
 )
 
-from .._compat import can_return_tuple
-from .._labels import IGNORED_LABEL
-from .configuration import SeqMixConfig
-from .heads import SeqMixHead, check_labels
+from ..._compat import can_return_tuple
+from ..._labels import IGNORED_LABEL
+from ..configuration import SeqMixConfig
+from .base import SeqMixHead, check_labels
 from .pooling import ClassificationHead, number_of_labels, pool
 
 __all__ = [

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from .._labels import IGNORED_LABEL
+from ..._labels import IGNORED_LABEL
+from ..backbone import SeqMixModel
+from ..configuration import SeqMixConfig
+from ..pretrained import SeqMixPreTrainedModel
 from .auxiliary_loss import add_auxiliary, sum_auxiliary
-from .backbone import SeqMixModel
-from .configuration import SeqMixConfig
-from .pretrained import SeqMixPreTrainedModel
 
 __all__ = ["SeqMixHead", "library_loss"]
 

@@ -11,8 +11,8 @@ from transformers.generation.candidate_generator import (
 )
 from transformers.utils import logging
 
-from .._compat import attends
-from ..ops.masking import real_positions
+from ..._compat import attends
+from ...ops.masking import real_positions
 
 __all__ = ["PromptHandling"]
 

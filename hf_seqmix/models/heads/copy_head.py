@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from transformers import initialization as init
 
-from ..cache import check_all_read, copy_keys_of
-from ..ops.common.copies import add_copies
-from ..ops.common.dispatch import ORDINARY, dispatch
-from ..ops.common.pointer import pointer_sums
-from ..ops.layout import TokenLayout, token_layout
-from ..ops.masking import padding_mask
-from .recent_tokens import RecentTokens, last_tokens, recent_tokens, sum_of_parts
+from ...cache import check_all_read, copy_keys_of
+from ...ops.common.copies import add_copies
+from ...ops.common.dispatch import ORDINARY, dispatch
+from ...ops.common.pointer import pointer_sums
+from ...ops.layout import TokenLayout, token_layout
+from ...ops.masking import padding_mask
+from ..recent_tokens import RecentTokens, last_tokens, recent_tokens, sum_of_parts
 
 __all__ = ["CopyHead"]
 

@@ -12,14 +12,14 @@ from transformers.modeling_outputs import (
     MaskedLMOutput,
 )
 
-from .._compat import can_return_tuple
-from .._labels import IGNORED_LABEL
-from ..cache import past_length
-from ..serving import RowBatchingMixin
-from .configuration import SeqMixConfig
+from ..._compat import can_return_tuple
+from ..._labels import IGNORED_LABEL
+from ...cache import past_length
+from ...serving import RowBatchingMixin
+from ..configuration import SeqMixConfig
+from .base import SeqMixHead, library_loss
 from .copy_head import CopyHead
 from .generation import PromptHandling
-from .heads import SeqMixHead, library_loss
 
 __all__ = [
     "SeqMixForCausalLM",

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor
 from transformers.modeling_outputs import ImageClassifierOutput
 
-from .._compat import can_return_tuple
+from ..._compat import can_return_tuple
+from ..configuration import SeqMixConfig
 from .classification import SeqMixClassifier
-from .configuration import SeqMixConfig
 from .pooling import pool
 
 __all__ = ["SeqMixForImageClassification"]

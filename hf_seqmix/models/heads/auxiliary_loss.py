@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._labels import IGNORED_LABEL
+from ..._labels import IGNORED_LABEL
 
 __all__ = ["add_auxiliary", "sum_auxiliary"]
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from .configuration import SeqMixConfig
+from ..configuration import SeqMixConfig
 
 __all__ = ["ClassificationHead", "number_of_labels", "pool"]
 

@@ -1,0 +1,20 @@
+"""Heads on a backbone, which give logits and losses, and their parts: pooling, copying, prompts of `generate`."""
+
+from .base import SeqMixHead
+from .classification import (
+    SeqMixForQuestionAnswering,
+    SeqMixForSequenceClassification,
+    SeqMixForTokenClassification,
+)
+from .language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
+from .vision import SeqMixForImageClassification
+
+__all__ = [
+    "SeqMixForCausalLM",
+    "SeqMixForImageClassification",
+    "SeqMixForMaskedLM",
+    "SeqMixForQuestionAnswering",
+    "SeqMixForSequenceClassification",
+    "SeqMixForTokenClassification",
+    "SeqMixHead",
+]
