@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pytest
 import quickstart
+import torch
+
+from hf_seqmix.training import read_recipe
 
 RECIPES = Path(quickstart.__file__).parent / "recipes"
 
@@ -25,3 +28,25 @@ def test_a_recipe_without_a_sample_is_refused_before_training(capsys: pytest.Cap
     assert "--objective is masked, and a sample needs a causal model" in capsys.readouterr().err
     arguments, rest = quickstart.parse_arguments(["--recipe", str(RECIPES / "python-2m" / "ipa.yaml"), "--use-cpu"])
     assert arguments.context_lengths == [256, 1024] and rest == ["--use-cpu"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_the_machine_chooses_the_recipe(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def choice(device: torch.device, width: int, rows: int) -> dict[str, object]:
+        return {"dtype": dtype, "speedup": None, "reason": "measured"}
+
+    monkeypatch.setattr(quickstart, "choose_precision", choice)
+    recipe, why = quickstart.recipe_of_machine()
+    assert recipe.name == f"{dtype}.yaml" and why == "measured"
+    assert read_recipe(recipe)["model"]["objective"] == "causal"
+    assert quickstart.parse_arguments([])[0].recipe is None
+
+
+def test_the_recipe_without_bfloat16_differs_in_width_and_batch_alone() -> None:
+    wide, narrow = (read_recipe(RECIPES / "quickstart" / f"{name}.yaml") for name in ("bfloat16", "float32"))
+    assert narrow["model"]["config_overrides"].pop("hidden_size") < wide["model"]["config_overrides"].pop(
+        "hidden_size"
+    )
+    batch = "per_device_train_batch_size"
+    assert narrow["training"].pop(batch) < wide["training"].pop(batch)
+    assert narrow == wide
