@@ -39,6 +39,9 @@ TRITON = {"kernels", "precision"}
 LIBRARY_ROOMS = ("pretraining", "finetuning", "benchmarks")
 """Rooms of `scripts` that are packages; no room imports another. Folders of the other rooms are packages, too."""
 
+SHARED_FOLDERS = {"comparison", "ski", "vision"}
+"""Folders of `studies` that the others there may import; these import none."""
+
 
 class Import(NamedTuple):
     """One imported name: its full dotted path in parts, and the line; `level` is the number of leading dots."""
@@ -128,7 +131,36 @@ def wrong_rooms(root: Path) -> list[str]:
     return wrong
 
 
-@pytest.mark.parametrize("check", [wrong_directions, wrong_kernels, wrong_rooms])
+def wrong_folders(root: Path) -> list[str]:
+    """List the imports inside a room of `scripts` that leave a folder other than to the level that the room shares.
+
+    What two folders need is a file beside them, or one of `SHARED_FOLDERS`. The files beside the folders of a library
+    room import none of them. Nothing in a room imports a command.
+    """
+    scripts = root / "scripts"
+    wrong = []
+    for path in sorted(scripts.glob("*/**/*.py")):
+        room, *inner, _ = path.relative_to(scripts).parts
+        own = inner[0] if inner else None
+        library = room in LIBRARY_ROOMS
+        folders = {folder.name for folder in (scripts / room).iterdir() if folder.is_dir()}
+        for found in imports(path, scripts):
+            name = found.target[library] if len(found.target) > library else ""
+            if (library and found.target[0] != room) or name == own:
+                continue
+            shared = name in SHARED_FOLDERS and own not in SHARED_FOLDERS
+            if name in folders and (library or own) and not shared:
+                wrong.append(f"{path.relative_to(root)} {found} of the folder {name}: move what both need beside it")
+            elif not library and is_command(scripts / room / f"{name}.py"):
+                wrong.append(f"{path.relative_to(root)} {found} of the command {name}.py: move what both need")
+    return wrong
+
+
+def is_command(path: Path) -> bool:
+    return path.is_file() and 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("check", [wrong_directions, wrong_kernels, wrong_rooms, wrong_folders])
 def test_imports_point_down(check):
     wrong = check(REPOSITORY)
     assert not wrong, "\n".join(wrong)
@@ -209,6 +241,12 @@ def test_one_file_calls_the_fourier_transform():
         (wrong_rooms, "scripts/studies/e/a.py", "from e.b import X", "its own package: import it relatively"),
         (wrong_rooms, "scripts/studies/e/a.py", "from ..b import X", "relatively, which leaves the package e"),
         (wrong_rooms, "scripts/studies/e/a.py", "from f.b import X", "line 1 imports f.b.X of the room speed"),
+        (wrong_folders, "scripts/benchmarks/e/a.py", "from ..h.b import X", "benchmarks.h.b.X of the folder h"),
+        (wrong_folders, "scripts/benchmarks/e/a.py", "from .. import h", "imports benchmarks.h of the folder h"),
+        (wrong_folders, "scripts/benchmarks/a.py", "from .h import b", "imports benchmarks.h.b of the folder h"),
+        (wrong_folders, "scripts/speed/e/a.py", "from f.b import X", "imports f.b.X of the folder f"),
+        (wrong_folders, "scripts/speed/e/a.py", "from i import X", "imports i.X of the command i.py"),
+        (wrong_folders, "scripts/speed/a.py", "import i", "imports i of the command i.py"),
     ],
 )
 def test_a_wrong_import_is_named(tmp_path, check, file, text, message):
@@ -217,6 +255,7 @@ def test_a_wrong_import_is_named(tmp_path, check, file, text, message):
         "scripts/speed/d.py": "import c",
         "scripts/speed/f/b.py": "from . import a",
         "scripts/speed/g.py": "from f import b",
+        "scripts/speed/i.py": 'import g\n\nif __name__ == "__main__":\n    g.main()',
         "scripts/benchmarks/b.py": "from . import a",
         "scripts/benchmarks/h/b.py": "from .. import b",
         "scripts/finetuning/b.py": "from . import b",

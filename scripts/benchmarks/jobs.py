@@ -28,6 +28,9 @@ REPLACED = {
 OPTIONS = {"seed": "--seeds", "output_dir": "--output-dir"}
 """Training argument -> the option that says it for every run."""
 
+LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
+"""Training arguments that say how long a run is."""
+
 RATES = ("learning_rate", "muon_learning_rate", "kernel_learning_rate")
 
 PRETRAINED = "pretraining"

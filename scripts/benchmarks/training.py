@@ -7,10 +7,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hf_seqmix.training import parse_overrides
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result
 
-from .jobs import PRETRAINED, Job, train
+from .jobs import LENGTHS, PRETRAINED, RATES, Job, train
 from .results import LOG, Report, origin
 from .run_checks import check_runs
 from .run_costs import state_costs
@@ -68,6 +69,24 @@ def training_arguments(refused: Collection[str] = ()) -> argparse.ArgumentParser
     )
     common.add_argument("--overwrite", action="store_true", help="run again what the output folder already holds")
     return common
+
+
+def refuse_fixed(arguments: argparse.Namespace, instead: str) -> None:
+    """Refuse rates and lengths in `--training` of a benchmark that sweeps the former and gives the latter.
+
+    Args:
+        arguments: of the command line.
+        instead: what to do.
+
+    Raises:
+        ValueError: there is one.
+    """
+    fixed = [name for name in parse_overrides(arguments.training) if name in (*RATES, *LENGTHS)]
+    if fixed:
+        raise ValueError(
+            f"--training says {', '.join(fixed)}, which would be the same in every run, whatever its --rate-factors "
+            f"and --max-seconds: {instead}."
+        )
 
 
 def check_jobs(arguments: argparse.Namespace, jobs: Sequence[Job]) -> None:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from compare_mixers import compare
+from comparison.compare import compare
 from comparison.models import MODELS, build_model
 from comparison.options import Options, add_arguments
 from comparison.report import write_report as write_comparison

@@ -15,23 +15,18 @@ occurrence.
 """
 
 import argparse
-import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+from comparison.compare import compare
 from comparison.models import MODELS
 from comparison.options import Options, add_arguments
 from comparison.report import write_report
-from comparison.runs import Comparison, OutOfTimeError
 from comparison.tasks import TASKS
 
-from hf_seqmix.training import explain_write_error
 from hf_seqmix.training.command import explained
-
-logger = logging.getLogger("compare_mixers")
 
 
 def parse_arguments(argv: Sequence[str]) -> Options:
@@ -49,29 +44,6 @@ def parse_arguments(argv: Sequence[str]) -> Options:
     parser.add_argument("--block-size", type=int, help="tokens a sequence")
     add_arguments(parser)
     return Options.of(**vars(parser.parse_args(argv)))
-
-
-def compare(arguments: Options) -> Comparison:
-    """Train what is missing, as far as the time budget goes; exit with a message on wrong input."""
-    logging.basicConfig(format="%(message)s", level=logging.WARNING)
-    logger.setLevel(logging.INFO)
-    try:
-        torch.set_num_threads(arguments.threads)
-        comparison = Comparison(arguments)
-    except ValueError as error:
-        sys.exit(f"compare_mixers.py: {error}")
-    try:
-        for model in arguments.models:
-            comparison.complete(model)
-            write_report(comparison)
-    except OutOfTimeError:
-        logger.warning("The time budget is used up; the same command goes on from here.")
-    except OSError as error:
-        message = explain_write_error(error, comparison.folder)
-        if message is None:
-            raise
-        sys.exit(f"compare_mixers.py: {message}")
-    return comparison
 
 
 @explained("compare_mixers.py")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from recall_gap import load_tokenizer
+from study_models import load_tokenizer
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 

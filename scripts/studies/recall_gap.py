@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from study_models import load_tokenizer
 from tqdm.auto import tqdm
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoModelForCausalLM
 
 from hf_seqmix.analysis.plots.figures import draw_grid, legend_below, line
 from hf_seqmix.analysis.text.documents import find_prefix_token, tokenize_documents
@@ -81,26 +82,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", type=device_name, help="by default an accelerator if there is one")
     parser.add_argument("--output-dir", type=Path, required=True, help="where tables, results and the picture go")
     return parser
-
-
-def load_tokenizer(names: Sequence[str], trust_remote_code: bool) -> PreTrainedTokenizerBase:
-    """Return the tokenizer of all checkpoints.
-
-    Raises:
-        ValueError: one cannot be loaded, or two are not the same.
-    """
-    found = []
-    for name in names:
-        try:
-            found.append(AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code))
-        except (OSError, ValueError) as error:
-            raise ValueError(explain_model_error(name, error)) from error
-        if _ways_of(found[-1]) != _ways_of(found[0]):
-            raise ValueError(
-                f"{name} and {names[0]} have other tokens, or another token before a text, so their losses are of "
-                "other pairs: compare models of one tokenizer."
-            )
-    return found[0]
 
 
 def load_model(name: str, trust_remote_code: bool) -> Any:
@@ -240,12 +221,6 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     folder = write_report(arguments, "recall-gap", tables, results)
     plot(found, folder / "recall-gap.png")
     return rows
-
-
-def _ways_of(tokenizer: Any) -> tuple[Any, ...]:
-    """Return all that makes tokens of a text."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    return tokenizer.get_vocab(), find_prefix_token(tokenizer), None if backend is None else backend.to_str()
 
 
 def _mean(scores: Sequence[PairScore]) -> float:

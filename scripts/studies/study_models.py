@@ -1,14 +1,17 @@
-"""Checkpoints that the studies look into."""
+"""Checkpoints that the studies look into, and the tokenizer that these share."""
 
 import logging
+from collections.abc import Sequence
+from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, PreTrainedModel
+from transformers import AutoConfig, AutoModel, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as transformers_logging
 
+from hf_seqmix.analysis.text.documents import find_prefix_token
 from hf_seqmix.training import explain_model_error
 
-__all__ = ["load_backbone"]
+__all__ = ["load_backbone", "load_tokenizer"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,3 +36,29 @@ def load_backbone(name: str, trust_remote_code: bool = False) -> PreTrainedModel
     logger.setLevel(logging.INFO)
     logger.info(f"{name}: {type(model).__name__}, {model.num_parameters():,} parameters")
     return model.eval()
+
+
+def load_tokenizer(names: Sequence[str], trust_remote_code: bool) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of all checkpoints.
+
+    Raises:
+        ValueError: one cannot be loaded, or two are not the same.
+    """
+    found = []
+    for name in names:
+        try:
+            found.append(AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code))
+        except (OSError, ValueError) as error:
+            raise ValueError(explain_model_error(name, error)) from error
+        if _ways_of(found[-1]) != _ways_of(found[0]):
+            raise ValueError(
+                f"{name} and {names[0]} have other tokens, or another token before a text, so their losses are of "
+                "other pairs: compare models of one tokenizer."
+            )
+    return found[0]
+
+
+def _ways_of(tokenizer: Any) -> tuple[Any, ...]:
+    """Return all that makes tokens of a text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    return tokenizer.get_vocab(), find_prefix_token(tokenizer), None if backend is None else backend.to_str()

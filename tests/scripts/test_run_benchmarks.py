@@ -113,7 +113,7 @@ def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys
 
 def test_continues_where_it_stopped(script, checkpoints, text_file, tmp_path, monkeypatch):
     scored = []
-    benchmark = importlib.import_module("benchmarks.language_modeling.causal_lm")
+    benchmark = importlib.import_module("benchmarks.causal_scoring")
     original = benchmark.iter_language_model_scores
 
     def counting(*args, **kwargs):

@@ -18,8 +18,8 @@ from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import Run
 
+from .. import causal_scoring, masked_scoring
 from ..inputs import first_bytes, text_hash
-from ..language_modeling import causal_lm, masked_lm
 from ..results import Report, select
 
 MASKED_SHARE = 0.15
@@ -112,20 +112,20 @@ def _score(
     }
     if arguments.objective == "causal":
         settings = argparse.Namespace(**options, stride=None, context_length=kernel_length)
-        key = causal_lm.result_key(settings, folder, texts, length)
+        key = causal_scoring.result_key(settings, folder, texts, length)
         if arguments.overwrite:
             log.forget(key)
         if log.get(key) is None:
-            causal_lm.score_model(settings, folder, texts, {length: key}, log, shared)
+            causal_scoring.score_model(settings, folder, texts, {length: key}, log, shared)
     else:
         settings = argparse.Namespace(
             **options, context_length=length, share=MASKED_SHARE, ngram=None, dataset=None, text_file=None
         )
-        key = {**masked_lm.result_key(settings, folder, texts, []), "kernel_length": kernel_length}
+        key = {**masked_scoring.result_key(settings, folder, texts, []), "kernel_length": kernel_length}
         if arguments.overwrite:
             log.forget(key)
         if log.get(key) is None:
-            results = masked_lm.score_model(settings, folder, texts, {}, [], shared, kernel_length)
+            results = masked_scoring.score_model(settings, folder, texts, {}, [], shared, kernel_length)
             [loss] = select(results, metric="token_loss")
             perplexity = math.exp(min(loss.value or 0.0, 700.0))
             log.append(key, [*results, replace(loss, metric="perplexity", value=perplexity)])

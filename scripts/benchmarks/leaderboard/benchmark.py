@@ -18,9 +18,8 @@ from hf_seqmix.training.precision import PRECISION_FILE, choose_precision
 from ..equal_seconds import updates_in
 from ..inputs import default_device
 from ..jobs import Job
-from ..recipes.variants import refuse_fixed
 from ..results import Report, keep_test_bytes, write_report
-from ..training import check_jobs, train_all, training_arguments
+from ..training import check_jobs, refuse_fixed, train_all, training_arguments
 from .costs import TOKENS, run_costs
 from .models import names_of, recipe_of
 from .report import BUDGETS, at_best, best_factors, describe

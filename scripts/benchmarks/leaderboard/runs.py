@@ -10,7 +10,7 @@ from hf_seqmix.training import merge_recipes, parse_overrides
 from hf_seqmix.training.results import Result, group_results
 
 from ..jobs import RATES, Job, contents_of, make_run
-from ..recipes.benchmark import measure as measure_recipe
+from ..language_results import measure as measure_language
 from .models import language_recipe, small_recipe
 from .scoring import score_cases, score_text
 from .tasks import TASKS
@@ -123,8 +123,8 @@ def task_job(
 
 
 def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
-    """Return the results of a run: those of a recipe, of text by length of context, of a synthetic task by case."""
-    results = measure_recipe(found, shared)
+    """Return the results of a run: of training, of text by length of context, of a synthetic task by case."""
+    results = measure_language(found, shared)
     for key, metric, over in (("by_context", "test_bits_per_byte", "context"), ("by_case", "accuracy", "case")):
         results += group_results({metric: found[key]} if key in found else {}, over=over, **shared)
     return results

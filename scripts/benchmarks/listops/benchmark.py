@@ -23,8 +23,7 @@ from hf_seqmix.training.results import Result
 from hf_seqmix.training.tables import results_table
 
 from ..inputs import common_arguments, default_device, named, open_model, short_names
-from ..results import LOG, Report, origin, select, write_report
-from .operators import (
+from ..listops_operators import (
     PLACES,
     ROWS_TO_COUNT,
     by_operator,
@@ -34,6 +33,7 @@ from .operators import (
     operator_results,
     predict,
 )
+from ..results import LOG, Report, origin, select, write_report
 
 TRAINING_SEED = 0  # of the expressions that `lra` trains on
 SINGLE = "one operator"  # in place of a range

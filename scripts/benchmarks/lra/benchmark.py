@@ -16,7 +16,7 @@ from hf_seqmix.training import merge_recipes, read_recipe
 
 from ..inputs import default_device
 from ..jobs import SCRIPTS, Job, make_run
-from ..listops.operators import ONE_OPERATOR, PLACES, one_operator, score_operators
+from ..listops_operators import ONE_OPERATOR, PLACES, one_operator, score_operators
 from ..results import Report, select, write_report
 from ..training import train_all, training_arguments
 from . import pretraining

@@ -19,7 +19,7 @@ from hf_seqmix.data import listops, load_documents, pathfinder, same_document_pa
 from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.training.environment import file_digest
 
-from ..listops.operators import accuracy_of_outermost
+from ..listops_operators import accuracy_of_outermost
 
 SPLITS = ("train", "validation", "test")
 

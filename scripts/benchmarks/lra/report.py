@@ -9,7 +9,7 @@ from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.tables import results_table
 
 from ..jobs import PRETRAINED
-from ..listops.operators import operator_results
+from ..listops_operators import operator_results
 from ..results import Report, select
 from .sizes import TOEPLITZ
 

@@ -14,20 +14,19 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from hf_seqmix.analysis import iter_language_model_scores
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import merge_recipes, parse_overrides, read_recipe
-from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
 from ..equal_seconds import timings_table, updates_in
 from ..inputs import default_device, first_bytes
 from ..jobs import RATES, Job, contents_of, make_run
+from ..language_results import TEST_METRICS, measure
 from ..results import Report, keep_test_bytes, write_report
-from ..training import check_jobs, train_all, training_arguments
-from .report import CHOSEN_BY, LONGER, PLAIN, best_factor, describe
-from .variants import check_variants, parse_variants, refuse_fixed, refuse_hidden, sections_of, training_names
+from ..training import check_jobs, refuse_fixed, train_all, training_arguments
+from .report import LONGER, PLAIN, best_factor, describe
+from .variants import check_variants, parse_variants, refuse_hidden, sections_of, training_names
 
 SECONDS = {"fast": 10.0, "reduced": 200.0, "full": 1200.0}
 
-TEST_METRICS = ("test_bits_per_byte", "test_bits_per_byte_longer")
 FAST_BYTES = 4000
 
 logger = logging.getLogger("run_benchmarks")
@@ -273,24 +272,3 @@ def score_test(folder: Path, max_bytes: int | None = None) -> dict[str, Any]:
         except ValueError as error:  # of a model whose positions end before
             logger.warning(f"{folder.name} is not scored at {length} tokens: {error}")
     return found
-
-
-def measure(found: Mapping[str, Any], shared: dict[str, Any]) -> list[Result]:
-    """Return the results of a run's results.json; curves over the seconds of training."""
-    evaluation, updates = found["evaluation"], found["num_updates"]
-    metric = next(metric for metric in CHOSEN_BY if metric in evaluation)
-    of_a_nat = evaluation[metric] / evaluation["token_loss"]
-    each = found["seconds_per_update"]  # None where a finished run was only scored again
-    seconds = updates * each if each else found["train_seconds"]
-    curve = {round(seconds * step / updates, 1): loss * of_a_nat for step, loss in found["eval_loss_curve"]}
-    values = {
-        metric: evaluation[metric],
-        **{name: found[name] for name in TEST_METRICS if name in found},
-        "updates": updates,
-        "train_seconds": seconds,
-        "num_parameters": found["num_parameters"],
-        "num_train_tokens": found["num_train_tokens"],
-        "steps_per_second": found["steps_per_second"],
-    }
-    results = group_results(values, **shared)
-    return results + group_results({metric: curve}, over="seconds", **shared)

@@ -11,6 +11,7 @@ from hf_seqmix.analysis.plots.results import plot_results
 from hf_seqmix.training.results import Result, summarize
 from hf_seqmix.training.tables import markdown_table, results_table
 
+from ..language_results import CHOSEN_BY
 from ..results import select
 
 LONGER = 4
@@ -18,9 +19,6 @@ LONGER = 4
 
 PLAIN = "as the recipe"
 """Variant of a recipe without a change."""
-
-CHOSEN_BY = {"bits_per_byte": "bits per byte", "token_loss": "nats a masked token"}
-"""What rates are chosen by, on the validation text: causal models have the first, masked ones the second."""
 
 DIFFERENCE = {"mean": "difference:+.3f", "spread": "±:.3f", "seeds": "seeds"}
 

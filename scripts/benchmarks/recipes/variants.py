@@ -9,10 +9,9 @@ from hf_seqmix.training import check_fields, parse_overrides
 from hf_seqmix.training.spelling import allowed_names
 from hf_seqmix.training.training_arguments import SeqMixTrainingArguments
 
-from ..jobs import RATES
+from ..jobs import LENGTHS
 from .report import PLAIN
 
-LENGTHS = ("max_seconds", "max_steps", "max_tokens", "num_train_epochs")
 OWN = (*LENGTHS, "eval_strategy", "eval_steps", "save_steps", "seed")
 """Training arguments that the benchmark sets, in each run the same or for each run its own."""
 
@@ -47,24 +46,6 @@ def refuse_hidden(arguments: argparse.Namespace, variants: Mapping[str, Mapping[
         for who, said in own.items():
             if both := [field for field in said if field in fields]:
                 raise ValueError(f"{option} says {', '.join(both)} for every run, and {who} says it: leave one out.")
-
-
-def refuse_fixed(arguments: argparse.Namespace, instead: str) -> None:
-    """Refuse rates and lengths in `--training` of a benchmark that sweeps the former and gives the latter.
-
-    Args:
-        arguments: of the command line.
-        instead: what to do.
-
-    Raises:
-        ValueError: there is one.
-    """
-    fixed = [name for name in parse_overrides(arguments.training) if name in (*RATES, *LENGTHS)]
-    if fixed:
-        raise ValueError(
-            f"--training says {', '.join(fixed)}, which would be the same in every run, whatever its --rate-factors "
-            f"and --max-seconds: {instead}."
-        )
 
 
 def training_names(arguments: argparse.Namespace) -> set[str]:

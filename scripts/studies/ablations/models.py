@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import compare_mixers
 import torch
+from comparison.compare import compare
 from comparison.models import MODELS, TOEPLITZ
 from comparison.options import SPLITS, Options
 from comparison.report import write_report as write_comparison
@@ -54,14 +54,14 @@ def text_files(arguments: argparse.Namespace) -> dict[str, Path]:
 
 
 def train(arguments: argparse.Namespace, task: str, models: Sequence[str]) -> list[dict[str, Any]]:
-    """Train models with compare_mixers.py; return a row a model, with its curves of the training loss by seed."""
+    """Train models as compare_mixers.py does; return a row a model, with its curves of the training loss by seed."""
     names = ("steps", "batch_size", "block_size", "eval_blocks", "hidden_size", "num_layers", "threads")
     given = {name: getattr(arguments, name) for name in (*names, "tokenizer", "learning_rates", "seeds")}
     given |= {f"{split}_file": str(path) for split, path in text_files(arguments).items()}
     options = Options.of(
         task, output_dir=Path(arguments.output_dir) / "training", models=models, extend_sweep=0, **given
     )
-    comparison = compare_mixers.compare(options)
+    comparison = compare(options)
     report = write_comparison(comparison)
     if report is None:
         raise ValueError("no model could be trained; see the messages above, or try lower --learning-rates.")

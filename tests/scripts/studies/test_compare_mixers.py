@@ -57,12 +57,16 @@ def faked(script: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[tuple[flo
             "threads": 1,
         }
 
-    monkeypatch.setattr(script.Comparison, "_train", train)
+    monkeypatch.setattr(comparison_runs().Comparison, "_train", train)
     return runs
 
 
 def models() -> ModuleType:
     return importlib.import_module("comparison.models")
+
+
+def comparison_runs() -> ModuleType:
+    return importlib.import_module("comparison.runs")
 
 
 def recall(folder: Path, *more: str) -> list[str]:
@@ -134,7 +138,7 @@ def test_static_norms_are_calibrated(script: ModuleType, tmp_path: Path, monkeyp
 
 def test_every_model_has_as_many_parameters(script: ModuleType, tmp_path: Path) -> None:
     options = script.parse_arguments(["--task", "recall", "--hidden-size", "96", "--output-dir", str(tmp_path)])
-    comparison = script.Comparison(options)
+    comparison = comparison_runs().Comparison(options)
     # Other scripts add hybrids of their own mixers.
     own = [name for name, (_, fields) in models().MODELS.items() if "mixer_types" not in fields]
     causal = [name for name in own if name not in models().BIDIRECTIONAL_ONLY]
@@ -149,7 +153,7 @@ def test_every_model_has_as_many_parameters(script: ModuleType, tmp_path: Path) 
 def test_feed_forwards_of_one_width_leave_what_else_differs(script: ModuleType, tmp_path: Path) -> None:
     names = ("ipa-p-half-rank", "ipa-p", "ipa-p-double-rank")
     given = ["--task", "recall", "--hidden-size", "96", "--feed-forward", "64", "--models", *names]
-    comparison = script.Comparison(script.parse_arguments([*given, "--output-dir", str(tmp_path)]))
+    comparison = comparison_runs().Comparison(script.parse_arguments([*given, "--output-dir", str(tmp_path)]))
     assert {config.intermediate_size for config in comparison.configs.values()} == {64}
     half, whole, double = (models().build_model(comparison.configs[n], True, 0).num_parameters() for n in names)
     assert double - whole == 2 * (whole - half) > 0
@@ -158,7 +162,7 @@ def test_feed_forwards_of_one_width_leave_what_else_differs(script: ModuleType, 
 def test_a_ski_tnn_has_at_most_as_many_points_as_half_of_the_positions(script: ModuleType, tmp_path: Path) -> None:
     for more, points in (([], 12), (["--block-size", "256"], 32)):
         options = script.parse_arguments(["--task", "recall-masked", "--output-dir", str(tmp_path), *SMALL[:6], *more])
-        comparison = script.Comparison(options)
+        comparison = comparison_runs().Comparison(options)
         config = models().build_config("ski_tnn", comparison.task, comparison.sizes)
         assert config.num_inducing_points == points
 
@@ -379,7 +383,7 @@ def test_wrong_arguments_end_with_a_message(script: ModuleType, tmp_path: Path, 
 
 
 def test_generated_data_is_what_the_task_says(script: ModuleType, tmp_path: Path) -> None:
-    comparison = script.Comparison(script.parse_arguments(recall(tmp_path, "--models", "tnn")))
+    comparison = comparison_runs().Comparison(script.parse_arguments(recall(tmp_path, "--models", "tnn")))
     expected = associative_recall(
         {"train": 4, "validation": 6, "test": 6}, num_pairs=4, vocab_size=34, length=24, causal=True
     )

@@ -112,8 +112,8 @@ def test_nothing_is_computed_twice(script, novels, finished, tmp_path, monkeypat
     monkeypatch.setattr(subprocess, "run", refuse)
     scoring = importlib.import_module("benchmarks.corpora.scoring")
     lengths = []
-    original = scoring.causal_lm.score_model
-    monkeypatch.setattr(scoring.causal_lm, "score_model", refuse)
+    original = scoring.causal_scoring.score_model
+    monkeypatch.setattr(scoring.causal_scoring, "score_model", refuse)
     assert script.main(command(novels, output)).results == report.results
 
     def counted(arguments, folder, texts, keys, log, shared):
@@ -121,7 +121,7 @@ def test_nothing_is_computed_twice(script, novels, finished, tmp_path, monkeypat
         original(arguments, folder, texts, keys, log, shared)
 
     # One more length is all that a second command adds; the text cut shorter is another text.
-    monkeypatch.setattr(scoring.causal_lm, "score_model", counted)
+    monkeypatch.setattr(scoring.causal_scoring, "score_model", counted)
     script.main(command(novels, output, "--inference-lengths", "16", "64"))
     assert lengths == [64]
     script.main(command(novels, output, "--inference-lengths", "16", "--max-bytes", "100"))
@@ -235,7 +235,7 @@ def test_a_length_that_memory_refuses_is_said(script, novels, finished, monkeypa
     def full(arguments, folder, texts, keys, log, shared):
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
-    monkeypatch.setattr(scoring.causal_lm, "score_model", full)
+    monkeypatch.setattr(scoring.causal_scoring, "score_model", full)
     report = script.main(command(novels, output, "--inference-lengths", "16", "128"))
     assert list(values(report.results, "nll")) == [16]
     table = (output / "results.md").read_text(encoding="utf-8")

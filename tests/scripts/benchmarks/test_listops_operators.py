@@ -9,14 +9,14 @@ from datasets import Dataset, DatasetDict
 
 from hf_seqmix.data import listops, listops_values
 
-SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
 
 
 @pytest.fixture(scope="module")
 def operators() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        yield importlib.import_module("benchmarks.listops.operators")
+        yield importlib.import_module("benchmarks.listops_operators")
 
 
 def table(*rows: tuple[str, int]) -> Dataset:
