@@ -19,7 +19,7 @@ about each example. Every training argument of transformers works too.
 
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,39 +28,18 @@ from hf_seqmix.training.command import packages_explained
 
 with packages_explained("finetune.py"):
     import datasets
-    from finetuning.arguments import Arguments, DataArguments, check_schedule, parse_arguments
+    from finetuning.arguments import Arguments, check_schedule, parse_arguments
     from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
+    from finetuning.examples import EVALUATED, draw_rows, load_examples
+    from finetuning.inputs import make_task, prepare_inputs
     from finetuning.lengths import count_cut, longest_input, warn_of_cut
-    from finetuning.models import (
-        check_model,
-        load_image_processor,
-        load_model,
-        load_tokenizer,
-        with_classes_of_head,
-    )
-    from finetuning.scoring import Task, baselines, default_metrics, results_table
-    from transformers import (
-        DataCollatorForTokenClassification,
-        DataCollatorWithPadding,
-        EarlyStoppingCallback,
-        PreTrainedModel,
-        TrainerCallback,
-    )
+    from finetuning.models import check_model, with_classes_of_head
+    from finetuning.scoring import baselines, default_metrics, results_table
+    from transformers import EarlyStoppingCallback, TrainerCallback
 
     from hf_seqmix._files import write_json
     from hf_seqmix.analysis.plots import plot_loss
-    from hf_seqmix.data.labeled import (
-        TEXTS_READ,
-        WAS_CUT,
-        ImageClassification,
-        ImageCollator,
-        QuestionAnswering,
-        SegmentCollator,
-        SequenceClassification,
-        TokenClassification,
-        load_glue,
-        load_labeled,
-    )
+    from hf_seqmix.data.labeled import TEXTS_READ, WAS_CUT, QuestionAnswering, SequenceClassification
     from hf_seqmix.metrics import load_metric
     from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
     from hf_seqmix.training import prepare_run_folder
@@ -73,134 +52,7 @@ with packages_explained("finetune.py"):
     from hf_seqmix.training.scoring import METRIC_KEYS, check_best_metric
     from hf_seqmix.training.script import run_script
 
-# The splits scored at the end; MNLI has two of either.
-EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")
-
 logger = logging.getLogger("finetune")
-
-
-def load_examples(arguments: Arguments) -> datasets.DatasetDict:
-    """Return the splits train, validation and perhaps others; fill in the columns and metrics of a GLUE task."""
-    data = arguments.data
-    if data.glue_task is not None:
-        examples, glue = load_glue(data.glue_task, data.data_dir, data.cache_dir)
-        data.text_columns = data.text_columns or list(glue.text_columns)
-        data.label_column = data.label_column or [glue.label_column]
-        data.metrics = data.metrics or list(glue.metrics)
-    elif data.dataset is not None:
-        examples = load_labeled(data.dataset, cache_dir=data.cache_dir)
-    else:
-        files = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
-        given = {split: file for split, file in files.items() if file is not None}
-        examples = load_labeled(given, header=not data.no_header, cache_dir=data.cache_dir)
-    if "train" not in examples:
-        raise ValueError(f"there is no training split; there is {', '.join(examples)}.")
-    if data.validation_from_train:
-        if "validation" not in examples:
-            raise ValueError(
-                f"--validation-from-train needs validation data to test on; there is {', '.join(examples)}."
-            )
-        own = {split.replace("validation", "test"): rows for split, rows in examples.items() if "validation" in split}
-        examples = datasets.DatasetDict({"train": examples["train"], **own})
-    if "validation" not in examples and len(examples["train"]) < 2:
-        raise ValueError("one training example leaves nothing to evaluate on; give more, or --validation-file.")
-    return examples
-
-
-def hold_out(arguments: Arguments, examples: datasets.DatasetDict) -> datasets.DatasetDict:
-    """Return the splits with validation data, held out from the training data where there are none."""
-    if "validation" in examples:
-        return examples
-    parts = examples["train"].train_test_split(arguments.data.validation_fraction, seed=arguments.training.seed)
-    logger.info(f"{len(parts['test'])} of the training examples are held out to evaluate on")
-    return datasets.DatasetDict({**examples, "train": parts["train"], "validation": parts["test"]})
-
-
-def limit_examples(data: DataArguments, examples: datasets.DatasetDict) -> datasets.DatasetDict:
-    """Return the splits that are used, and of each as many examples as are asked for.
-
-    They are drawn: files are often sorted by label, and the first thousand reviews of IMDB are all bad ones.
-    """
-    limits = {"train": data.max_train_samples, **dict.fromkeys(EVALUATED, data.max_eval_samples)}
-    limited = {}
-    for split, limit in limits.items():
-        if split in examples:
-            rows = examples[split]
-            limited[split] = rows if limit is None or limit >= len(rows) else rows.shuffle(seed=0).take(limit)
-    return datasets.DatasetDict(limited)
-
-
-def draw_rows(arguments: Arguments, examples: datasets.DatasetDict) -> dict[str, list[int]]:
-    """Return which rows of the data each split of the run has; those of a split that is held out are of `train`."""
-    numbers = {split: datasets.Dataset.from_dict({"row": range(len(part))}) for split, part in examples.items()}
-    drawn = limit_examples(arguments.data, hold_out(arguments, datasets.DatasetDict(numbers)))
-    return {split: part["row"][:] for split, part in drawn.items()}
-
-
-def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
-    """Return what the data asks for.
-
-    Raises:
-        ValueError: a column is missing, where the option that names it is said, too, or the data makes no such task.
-    """
-
-    def present(*usual: str, default: str) -> list[str]:
-        return [next((column for column in usual if column in train.column_names), default)]
-
-    if data.task == "question-answering":
-        return QuestionAnswering.from_data(train, stride=data.stride)
-    make: Callable[[], Task]
-    option, labels = "--text-columns", data.label_column or ["label"]
-    if data.task == "token-classification":
-        inputs = (data.text_columns or ["tokens"])[:1]
-        labels = (data.label_column or present("ner_tags", "tags", "labels", default="tags"))[:1]
-        make = partial(TokenClassification.from_data, train, inputs[0], labels[0])
-    elif data.task == "image-classification":
-        option = "--image-column"
-        inputs = [data.image_column] if data.image_column else present("image", "img", default="image")
-        make = partial(ImageClassification.from_data, train, inputs[0], labels, data.problem_type)
-    else:
-        inputs = data.text_columns or present("text", "sentence", default="text")
-        make = partial(SequenceClassification.from_data, train, inputs, labels, data.problem_type)
-    try:
-        return make()
-    except ValueError as error:
-        needed = {option: inputs, "--label-column": labels}
-        if missing := [name for name, columns in needed.items() if not {*columns} <= {*train.column_names}]:
-            raise ValueError(f"{error} Give {' and '.join(missing)}.") from error
-        raise
-
-
-def prepare_inputs(
-    arguments: Arguments, task: Task, examples: datasets.DatasetDict
-) -> tuple[Task, PreTrainedModel, datasets.DatasetDict, Any, Any]:
-    """Return the task as the model reads it, the model, its inputs, what prepares and what batches the inputs."""
-    if isinstance(task, ImageClassification):
-        # The collator decodes images; without this the Trainer would drop them, which are no argument of the model.
-        arguments.training.remove_unused_columns = False
-        model = load_model(arguments, task.config_fields(), None)
-        images = {split: task.encode(rows, split) for split, rows in examples.items()}
-        processor = load_image_processor(arguments, model.config)
-        pictures = ImageCollator(processor)
-        pictures([images["train"][0]])  # or what cannot be made of an image would be said in training
-        return task, model, datasets.DatasetDict(images), processor, pictures
-    tokenizer = load_tokenizer(arguments, task.texts(examples["train"]))
-    model = load_model(arguments, task.config_fields(), tokenizer)
-    if isinstance(task, (QuestionAnswering, TokenClassification)):
-        tokenizer.padding_side = "right"  # positions of answers and of words count from the first token
-    collator: Any = DataCollatorWithPadding(tokenizer)
-    if isinstance(task, TokenClassification):
-        collator = DataCollatorForTokenClassification(tokenizer)
-    elif isinstance(task, SequenceClassification):
-        task = task.read_by(model.config)
-        if task.num_segments > 1:
-            collator = SegmentCollator(tokenizer)
-    max_length = longest_input(arguments, model, tokenizer)
-    options = {}
-    if isinstance(task, SequenceClassification):
-        options = {"keep_texts": arguments.data.baseline == "bag-of-words", "mark_cut": True}
-    encoded = {split: task.encode(rows, tokenizer, max_length, split, **options) for split, rows in examples.items()}
-    return task, model, datasets.DatasetDict(encoded), tokenizer, collator
 
 
 def prepare(arguments: Arguments) -> Run:
@@ -240,17 +92,6 @@ def prepare(arguments: Arguments) -> Run:
     if arguments.data.baseline == "bag-of-words":
         texts = {split: rows[TEXTS_READ][:] for split, rows in encoded.items()}
         encoded = encoded.remove_columns(TEXTS_READ)
-    callbacks: list[TrainerCallback] = []
-    if arguments.run.early_stopping_patience is not None:
-        callbacks.append(EarlyStoppingCallback(arguments.run.early_stopping_patience))
-        # The library says "loss" where the best model is loaded and nothing is said.
-        default = "loss" if training.load_best_model_at_end else None
-        training.load_best_model_at_end = True
-        # Or a resumed run would count the evaluations without a better one from zero.
-        training.restore_callback_states_from_checkpoint = True
-        if training.metric_for_best_model == default:
-            training.metric_for_best_model = METRIC_KEYS.get(metrics[0], Path(metrics[0]).stem)
-            training.greater_is_better = True
     trainer = ResumableTrainer(
         model=model,
         args=training,
@@ -259,7 +100,7 @@ def prepare(arguments: Arguments) -> Run:
         processing_class=processor,
         data_collator=collator,
         preprocess_logits_for_metrics=partial(reduce_logits, task),
-        callbacks=callbacks,
+        callbacks=stop_early(arguments, metrics[0]),
         schedule_steps=arguments.run.schedule_steps,
         weight_decay_on_all_parameters=arguments.run.weight_decay_on_all_parameters,
         batch_norm_batches=arguments.run.batch_norm_batches,
@@ -274,22 +115,27 @@ def prepare(arguments: Arguments) -> Run:
     return run
 
 
-def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
-    """Train from the start or from a checkpoint, evaluates, and writes the output folder."""
+def stop_early(arguments: Arguments, metric: str) -> list[TrainerCallback]:
+    """Return what ends a run that gets no better by a metric, if that is asked for; the best model is then kept."""
+    training, patience = arguments.training, arguments.run.early_stopping_patience
+    if patience is None:
+        return []
+    # The library says "loss" where the best model is loaded and nothing is said.
+    default = "loss" if training.load_best_model_at_end else None
+    training.load_best_model_at_end = True
+    # Or a resumed run would count the evaluations without a better one from zero.
+    training.restore_callback_states_from_checkpoint = True
+    if training.metric_for_best_model == default:
+        training.metric_for_best_model = METRIC_KEYS.get(metric, Path(metric).stem)
+        training.greater_is_better = True
+    return [EarlyStoppingCallback(patience)]
+
+
+def results_of(run: Run, evaluations: Mapping[str, Mapping[str, Any]], seconds: float) -> dict[str, Any]:
+    """Return everything there is to know about a finished run, ready for JSON."""
     arguments, trainer = run.arguments, run.trainer
-    folder = run.folder
-    seconds = 0.0
-    finished = checkpoint is not None and trainer.restore_finished(checkpoint)
-    if finished and (kept := finished_results(trainer)) is not None:
-        return kept
-    if not finished:
-        seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
-    trainer.save_model()
-    history = list(trainer.state.log_history)
-    evaluations = {split: evaluate_split(run, split) for split in EVALUATED if split in run.encoded}
-    if trainer.is_world_process_zero():
-        add_baselines(run, evaluations)
-    results = {
+    history = trainer.state.log_history
+    return {
         "task": arguments.data.task,
         "model": arguments.model.model or arguments.model.model_type,
         **{key: value for key, value in run.task.config_fields().items() if key in ("problem_type", "num_labels")},
@@ -317,8 +163,25 @@ def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
         "arguments": arguments.to_json(),
         "environment": run_environment(),
     }
+
+
+def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
+    """Train from the start or from a checkpoint, evaluate, and write the output folder."""
+    arguments, trainer, folder = run.arguments, run.trainer, run.folder
+    seconds = 0.0
+    finished = checkpoint is not None and trainer.restore_finished(checkpoint)
+    if finished and (kept := finished_results(trainer)) is not None:
+        return kept
+    if not finished:
+        seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
+    trainer.save_model()
+    evaluations = {split: evaluate_split(run, split) for split in EVALUATED if split in run.encoded}
+    if trainer.is_world_process_zero():
+        add_baselines(run, evaluations)
+    results = results_of(run, evaluations, seconds)
     if trainer.is_world_process_zero():
         write_json(folder / "results.json", results)
+        history = trainer.state.log_history
         if any("loss" in entry for entry in history):
             regression = results.get("problem_type") == "regression"
             title = f"{arguments.data.glue_task or arguments.data.task}: {arguments.model.name}"

@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from op_candidates import BOUNDS, OPS, Form, Sizes, candidate
+from op_candidates import BOUNDS, candidate
+from op_forms import OPS, Form, Sizes
 from protocol import check_all, time_in_turn
 from transformers import DynamicCache
 

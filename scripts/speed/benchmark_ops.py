@@ -44,18 +44,9 @@ from typing import Any
 import roofline
 import speed_goals
 import torch
-from op_candidates import (
-    BOUNDS,
-    OPS,
-    Sizes,
-    add_size_arguments,
-    call_of,
-    candidates_of,
-    check_size_arguments,
-    chosen,
-    forms_of,
-    sizes_of,
-)
+from op_arguments import add_size_arguments, check_size_arguments, sizes_of
+from op_candidates import BOUNDS, call_of, candidates_of, chosen, forms_of
+from op_forms import OPS, Sizes
 from protocol import Time, WrongResultError, check_all, machine, time_in_turn
 from speed_plots import names_of, plot_op
 

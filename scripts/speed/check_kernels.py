@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from op_candidates import BOUNDS, OPS, Sizes, candidate, usable
+from op_candidates import BOUNDS, candidate, usable
+from op_forms import OPS, Sizes
 from protocol import Candidate, Time, machine
 from tune_candidates import TUNED
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from op_candidates import Form, Sizes
+from op_forms import Form, Sizes
 
 from hf_seqmix.training.timing import Clock
 

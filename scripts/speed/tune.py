@@ -27,7 +27,9 @@ from typing import Any
 
 import torch
 from crossover_table import CrossoverRows, table_of, table_text
-from op_candidates import BOUNDS, Sizes, add_size_arguments, check_size_arguments, chosen, sizes_of
+from op_arguments import add_size_arguments, check_size_arguments, sizes_of
+from op_candidates import BOUNDS, chosen
+from op_forms import Sizes
 from protocol import Time, check_all, machine, time_in_turn
 from speed_plots import plot_points
 from tune_candidates import TUNED, candidate_of, variants_of

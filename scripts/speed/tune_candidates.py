@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import op_products as products
 import torch
-from op_candidates import OPS, Form, Sizes, candidate, usable
+from op_candidates import candidate, usable
+from op_forms import OPS, Form, Sizes
 from protocol import Candidate
 from torch import Tensor
 
@@ -27,7 +28,7 @@ TUNED = {
     "causal_sum": "linear_attention",
     "short_conv": "short_conv",
 }
-"""Entry of `crossovers.IMPLEMENTATIONS` -> the operation of `op_candidates.OPS` by which it is timed."""
+"""Entry of `crossovers.IMPLEMENTATIONS` -> the operation of `op_forms.OPS` by which it is timed."""
 
 _FFT, _SUM = "hf_seqmix.ops.common.fft", "hf_seqmix.ops.polynomial.linear_attention"
 

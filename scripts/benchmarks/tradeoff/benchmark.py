@@ -3,72 +3,26 @@
 import argparse
 import dataclasses
 import logging
-import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hf_seqmix import __version__
-from hf_seqmix.analysis.plots.results import plot_results
 from hf_seqmix.training.command import device_name, positive
-from hf_seqmix.training.result_files import ResultFile, read_results
+from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results
-from hf_seqmix.training.run import Run
-from hf_seqmix.training.tables import results_table
 from hf_seqmix.training.timing import in_fresh_process
 
-from ..results import LOG, Report, origin, select, write_report
-from .models import NUM_LABELS, Contest, measure, same_setting, smallest_batch
-
-COLUMNS = {
-    "num_parameters": "parameters:,.0f",
-    "accuracy": "test accuracy:.4f",
-    "ms": "ms/update:.1f",
-    "times_as_fast": "times as fast:.2f",
-    "peak_memory_mib": "peak MiB:,.1f",
-}
-LABELS = {
-    "updates_per_second": "updates a second",
-    "accuracy": "test accuracy",
-    "ms": "ms an update",
-    "peak_memory_mib": "peak memory, MiB",
-    "length": "length of the inputs",
-}
+from ..results import LOG, Report, origin, write_report
+from .finished import FinishedTask, read_tasks
+from .models import Contest, measure, smallest_batch
+from .report import describe, join
 
 FAST_ROUNDS, FAST_BATCH = 1, 4
 
 logger = logging.getLogger("run_benchmarks")
-
-
-@dataclass
-class FinishedTask:
-    """What results say of one task.
-
-    Attributes:
-        task, size, data: as the benchmark `lra` names them.
-        accuracies: measured, one a family and seed, each with its run.
-        parameters: family -> their number when it was trained.
-        baselines: accuracies of rules that a model should beat.
-    """
-
-    task: str
-    size: str
-    data: str
-    accuracies: list[Result]
-    parameters: dict[str, float | None]
-    baselines: list[Result]
-
-    @property
-    def title(self) -> str:
-        """Task, size and data."""
-        return f"{self.task}, {self.size}: {self.data}"
-
-    def runs(self) -> dict[str, Run]:
-        """Return the run of each family, in the order of the results, the same for all seeds."""
-        return {result.model: same_setting(result.run) for result in self.accuracies if result.run is not None}
 
 
 def add_tradeoff(benchmarks: Any) -> None:
@@ -165,42 +119,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--lengths must be at least 2; given {min(arguments.lengths)}.")
 
 
-def read_tasks(paths: Sequence[Path], families: Sequence[str] | None = None) -> list[FinishedTask]:
-    """Return what files say of each task, runs of several files together where task, size and data are the same.
-
-    Raises:
-        ValueError: a file is not of the benchmark `lra`, files contradict each other, or runs of a family differ in
-            more than their seed.
-    """
-    results = [result for result in read_results(paths) if result.task in NUM_LABELS]
-    accuracies = [r for r in select(results, metric="accuracy", kind="measured") if r.run is not None]
-    if families is not None:
-        known = sorted({result.model for result in accuracies})
-        if unknown := [name for name in families if accuracies and name not in known]:
-            raise ValueError(f"--families names {', '.join(unknown)}; the files have {', '.join(known)}.")
-        accuracies = [result for result in accuracies if result.model in families]
-    if not accuracies:
-        raise ValueError(
-            f"there is no accuracy of a run of lra in {', '.join(map(str, paths))}, or none of --families; give "
-            "results.jsonl of the benchmark lra."
-        )
-    found = []
-    for task, size, data in dict.fromkeys((r.task, r.size, r.get("data")) for r in accuracies):
-        of = {"task": task, "size": size, "data": data}
-        own = select(accuracies, **of)
-        for family in dict.fromkeys(result.model for result in own):
-            settings = {same_setting(r.run).digest for r in own if r.model == family and r.run is not None}
-            if len(settings) > 1:
-                raise ValueError(
-                    f"the runs of {family} on {task} differ in more than their seed: give results of one setting."
-                )
-        parameters = {r.model: r.value for r in select(results, metric="num_parameters", kind="measured", **of)}
-        chance = Result(task, "chance", "accuracy", 1 / NUM_LABELS[task], size=size, kind="baseline")
-        baselines = [*select(results, metric="accuracy", kind="baseline", **of), chance]
-        found.append(FinishedTask(task, size, str(data), own, parameters, baselines))
-    return found
-
-
 def make_contests(arguments: argparse.Namespace, found: FinishedTask) -> list[Contest]:
     """Return what is to be measured for a task, one contest a length."""
     runs, batch_size = found.runs(), arguments.batch_size
@@ -248,65 +166,3 @@ def costs(found: FinishedTask, contest: Contest, rows: Sequence[Mapping[str, Any
             environment={**where["environment"], "clock": row.get("clock")},
         )
     return results
-
-
-def join(found: FinishedTask, measured: Sequence[Result], reference: str) -> list[Result]:
-    """Return what was measured, how fast that is against the reference, and the accuracies at the same settings."""
-    base = {r.get("length"): r.value for r in measured if (r.model, r.metric) == (reference, "ms")}
-    results = list(measured)
-    for result in select(measured, metric="ms"):
-        if result.value is not None:
-            derived = {"updates_per_second": 1e3 / result.value}
-            reference_ms = base.get(result.get("length"))
-            if reference_ms is not None:
-                derived["times_as_fast"] = reference_ms / result.value
-            results += [dataclasses.replace(result, metric=name, value=value) for name, value in derived.items()]
-        own = select(found.accuracies, model=result.model)
-        results += [dataclasses.replace(accuracy, setting=result.setting) for accuracy in own]
-    return results
-
-
-def describe(folder: Path, found: FinishedTask, results: Sequence[Result], stem: str) -> list[str]:
-    """Return the table of a task, and plot accuracy over speed, and with several lengths costs over the length.
-
-    Args:
-        folder: of the plots.
-        found: the task.
-        results: of all tasks.
-        stem: of the plots' names.
-    """
-    own = [r for r in results if (r.task, r.size) == (found.task, found.size) and r.get("data") in (found.data, None)]
-    if not own:
-        return []
-    rows = {"model": "family", "length": "length", "batch_size": "batch"}
-    measured = [result for result in own if result.kind == "measured"]
-    done = [r for r in select(measured, metric="updates_per_second") if r.value]
-    lengths = list(dict.fromkeys(result.get("length") for result in done))
-    levels = {
-        name: statistics.mean(r.value or 0.0 for r in select(found.baselines, model=name))
-        for name in dict.fromkeys(result.model for result in found.baselines)
-    }
-    if done:
-        plot_results(
-            measured,
-            folder / f"{stem}.png",
-            x="updates_per_second",
-            y="accuracy",
-            area="peak_memory_mib",
-            panels="length" if len(lengths) > 1 else None,
-            references=levels,
-            labels=LABELS,
-            title=f"{found.title}; batch {done[0].get('batch_size')}; area: peak memory of an update",
-        )
-    if len(lengths) > 1:
-        plot_results(
-            measured,
-            folder / f"{stem}-lengths.png",
-            x="length",
-            y=("ms", "peak_memory_mib"),
-            log_x=True,
-            log_y=True,
-            labels=LABELS,
-            title=found.title,
-        )
-    return [f"{found.title}\n\n{results_table(own, rows, COLUMNS)}"]

@@ -1,5 +1,7 @@
 """The recipes of Long Range Arena and of sentence pairs, as finetune.py reads them."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -29,7 +31,7 @@ def test_every_lra_recipe_is_read_and_its_model_built(script, recipe, family, tm
     assert (training.seed, run.schedule_steps, training.lr_scheduler_type) == (2222, 50_000, "cosine")
     tokenizer = None if arguments.reads_images else build_tokenizer(arguments.model.tokenizer)
     with torch.device("meta"):
-        model = script.load_model(arguments, {"num_labels": 10}, tokenizer)
+        model = importlib.import_module("finetuning.models").load_model(arguments, {"num_labels": 10}, tokenizer)
     config = model.config
     assert (config.model_type, config.is_causal, config.norm_type) == (family, False, "batch")
     assert config.max_position_embeddings == (arguments.data.max_length or config.image_size**2)

@@ -1,5 +1,6 @@
 """finetune.py on every task: scores, baselines, predictions and the model that is read back."""
 
+import importlib
 import json
 import math
 
@@ -143,9 +144,10 @@ def test_token_classification(finetune, tmp_path, model):
     assert reloaded.config.id2label[0] == "O"
 
 
-def test_words_are_scored_alike_on_whichever_side_a_tokenizer_pads(script, finetune, monkeypatch):
+def test_words_are_scored_alike_on_whichever_side_a_tokenizer_pads(finetune, monkeypatch):
     rows = {"tokens": [["a"], ["b", "c", "dddd"], ["e", "f"]] * 4, "tags": [["B"], ["O", "B", "O"], ["O", "B"]] * 4}
-    load, found = script.load_tokenizer, []
+    inputs = importlib.import_module("finetuning.inputs")
+    load, found = inputs.load_tokenizer, []
     for side in ("right", "left"):
 
         def padded(*given, side=side):
@@ -153,7 +155,7 @@ def test_words_are_scored_alike_on_whichever_side_a_tokenizer_pads(script, finet
             tokenizer.padding_side = side
             return tokenizer
 
-        monkeypatch.setattr(script, "load_tokenizer", padded)
+        monkeypatch.setattr(inputs, "load_tokenizer", padded)
         options = ["--task", "token-classification", "--save-predictions", "--overwrite-output-dir"]
         found.append(finetune(rows, *options, model="masked", validation=rows)["validation"]["accuracy"])
     assert found[0] == found[1]

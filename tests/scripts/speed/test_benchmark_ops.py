@@ -25,7 +25,7 @@ SMALL = ["--batch", "2", "--channels", "6", "--head-width", "2", "--points", "8"
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("benchmark_ops", "op_candidates", "op_products", "protocol", "roofline", "speed_goals")
+        names = ("benchmark_ops", "op_candidates", "op_forms", "op_products", "protocol", "roofline", "speed_goals")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -83,7 +83,7 @@ def test_what_a_cpu_does_not_say_is_unmeasured(
     assert ours["measured"] == rows[0]["vs_rfft"] and ours["met"] == (rows[0]["vs_rfft"] >= 1.4)
     assert {goal["measured"] for key, goal in goals.items() if key[0] == "GPU" or "SKI" in key[1]} == {None}
     assert {goal["met"] for key, goal in goals.items() if key[0] == "GPU"} == {None}
-    sizes = {512: scripts["op_candidates"].Sizes(2, 6, 512)}
+    sizes = {512: scripts["op_forms"].Sizes(2, 6, 512)}
     model = scripts["roofline"].model_rows(rows, sizes, None)
     assert {row["measured_ms"] for row in model} == {row["off_percent"] for row in model} == {None}
     growth = next(goal for key, goal in goals.items() if key[1].startswith("exponent") and "causal" in key[1])
@@ -107,7 +107,7 @@ def test_rivals_get_a_process_of_their_own(script: ModuleType, tmp_path: Path) -
 def test_a_wrong_result_is_not_timed(
     scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
-    entry = scripts["op_candidates"].OPS[op]
+    entry = scripts["op_forms"].OPS[op]
     right = entry.forms["ours"]
     wrong = right._replace(product=lambda *tensors: right.product(*tensors) * 1.001)
     monkeypatch.setitem(entry.forms, "ours", wrong)
@@ -121,7 +121,7 @@ def test_a_wrong_implementation_is_left_out(
     scripts: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
     candidates = scripts["op_candidates"]
-    sizes = candidates.Sizes(1, 2, 9, 2)
+    sizes = scripts["op_forms"].Sizes(1, 2, 9, 2)
     forms = candidates.forms_of("toeplitz", sizes)
     assert forms["right_angle"].names == (("toeplitz_causal", "right_angle"),)
     forms["right_angle"] = forms["right_angle"]._replace(product=lambda x, kernel: x + kernel.sum())
@@ -139,9 +139,9 @@ def test_forced_implementations_are_used(scripts: dict[str, ModuleType]) -> None
         used.append(hf_seqmix.ops.common.crossovers.implementation("toeplitz_causal", x, x.shape[-1]))
         return x
 
-    candidates = scripts["op_candidates"]
-    form = candidates.Form(product, product, names=(("toeplitz_causal", "right_angle"),))
-    candidate = candidates.candidate("named", form, candidates.Sizes(1, 2, 9, 2))
+    forms = scripts["op_forms"]
+    form = forms.Form(product, product, names=(("toeplitz_causal", "right_angle"),))
+    candidate = scripts["op_candidates"].candidate("named", form, forms.Sizes(1, 2, 9, 2))
     scripts["protocol"].check(candidate)
     assert used == ["right_angle", "fft"]  # the oracle is not forced
     clock = Clock(torch.device("cpu"))
@@ -186,10 +186,10 @@ def test_references_by_blocks_are_the_formulas(
 
 
 def test_floor_and_model(scripts: dict[str, ModuleType]) -> None:
-    roofline, candidates = scripts["roofline"], scripts["op_candidates"]
-    sizes = candidates.Sizes(2, 3, 8, 3, dtype="bfloat16", device="cuda")
+    roofline, forms = scripts["roofline"], scripts["op_forms"]
+    sizes = forms.Sizes(2, 3, 8, 3, dtype="bfloat16", device="cuda")
     elements, taps = 2 * 3 * 8, 4 * 3 * 8
-    ours = candidates.OPS["toeplitz"].forms["ours"]
+    ours = forms.OPS["toeplitz"].forms["ours"]
     assert roofline.fewest_bytes(sizes, ours) == (4 * elements + taps, 10 * elements + 3 * taps)
     assert roofline.floor_ms(sizes, ours, 1e3) == (4 * elements + taps, 10 * elements + 3 * taps)
     assert roofline.kept_bytes(sizes, ours) == 2 * elements + taps

@@ -118,7 +118,7 @@ def test_heads_at_both_ends_are_checked(
     scripts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = scripts["check_kernels"]
-    forms = importlib.import_module("op_candidates").OPS[kernels.TUNED["causal_sum"]].forms
+    forms = importlib.import_module("op_forms").OPS[kernels.TUNED["causal_sum"]].forms
     whole = forms["ours"].product
 
     def first_head_alone(*inputs: Any) -> Any:

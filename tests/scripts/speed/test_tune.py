@@ -23,7 +23,7 @@ SMALL = ["--batch", "1", "--channels", "4", "--head-width", "2", "--points", "4"
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("tune", "tune_candidates", "crossover_table", "op_candidates")
+        names = ("tune", "tune_candidates", "crossover_table", "op_forms")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -70,7 +70,7 @@ def test_a_single_implementation_is_no_choice(here: ModuleType, tmp_path: Path) 
 
 def test_variants_use_what_they_name(scripts: dict[str, ModuleType]) -> None:
     candidates = scripts["tune_candidates"]
-    sizes = scripts["op_candidates"].Sizes(1, 4, 8, 2)
+    sizes = scripts["op_forms"].Sizes(1, 4, 8, 2)
     variants = candidates.variants_of("toeplitz_causal", sizes)
     assert variants["right_angle"].form.names == (("toeplitz_causal", "right_angle"),)
     in_force = fft_conv._CPU_BYTES_PER_THREAD
@@ -89,7 +89,7 @@ def test_variants_use_what_they_name(scripts: dict[str, ModuleType]) -> None:
 def test_what_is_wrong_is_left_out(
     scripts: dict[str, ModuleType], here: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    sizes = scripts["op_candidates"].Sizes(1, 4, 8, 2)
+    sizes = scripts["op_forms"].Sizes(1, 4, 8, 2)
     arguments = here.parse_arguments(SMALL)
     made = here.variants_of("toeplitz_causal", sizes)
     wrong = made["dense"].form._replace(product=lambda x, kernel: x + kernel.sum())

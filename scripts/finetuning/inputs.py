@@ -1,0 +1,90 @@
+"""From labeled examples to what a model reads: the task, the model with its tokenizer or image processor, batches."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import datasets
+from transformers import DataCollatorForTokenClassification, DataCollatorWithPadding, PreTrainedModel
+
+from hf_seqmix.data.labeled import (
+    ImageClassification,
+    ImageCollator,
+    QuestionAnswering,
+    SegmentCollator,
+    SequenceClassification,
+    TokenClassification,
+)
+
+from .arguments import Arguments, DataArguments
+from .lengths import longest_input
+from .models import load_image_processor, load_model, load_tokenizer
+from .scoring import Task
+
+__all__ = ["make_task", "prepare_inputs"]
+
+
+def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
+    """Return what the data asks for.
+
+    Raises:
+        ValueError: a column is missing, where the option that names it is said, too, or the data makes no such task.
+    """
+
+    def present(*usual: str, default: str) -> list[str]:
+        return [next((column for column in usual if column in train.column_names), default)]
+
+    if data.task == "question-answering":
+        return QuestionAnswering.from_data(train, stride=data.stride)
+    make: Callable[[], Task]
+    option, labels = "--text-columns", data.label_column or ["label"]
+    if data.task == "token-classification":
+        inputs = (data.text_columns or ["tokens"])[:1]
+        labels = (data.label_column or present("ner_tags", "tags", "labels", default="tags"))[:1]
+        make = partial(TokenClassification.from_data, train, inputs[0], labels[0])
+    elif data.task == "image-classification":
+        option = "--image-column"
+        inputs = [data.image_column] if data.image_column else present("image", "img", default="image")
+        make = partial(ImageClassification.from_data, train, inputs[0], labels, data.problem_type)
+    else:
+        inputs = data.text_columns or present("text", "sentence", default="text")
+        make = partial(SequenceClassification.from_data, train, inputs, labels, data.problem_type)
+    try:
+        return make()
+    except ValueError as error:
+        needed = {option: inputs, "--label-column": labels}
+        if missing := [name for name, columns in needed.items() if not {*columns} <= {*train.column_names}]:
+            raise ValueError(f"{error} Give {' and '.join(missing)}.") from error
+        raise
+
+
+def prepare_inputs(
+    arguments: Arguments, task: Task, examples: datasets.DatasetDict
+) -> tuple[Task, PreTrainedModel, datasets.DatasetDict, Any, Any]:
+    """Return the task as the model reads it, the model, its inputs, what prepares and what batches the inputs."""
+    if isinstance(task, ImageClassification):
+        # The collator decodes images; without this the Trainer would drop them, which are no argument of the model.
+        arguments.training.remove_unused_columns = False
+        model = load_model(arguments, task.config_fields(), None)
+        images = {split: task.encode(rows, split) for split, rows in examples.items()}
+        processor = load_image_processor(arguments, model.config)
+        pictures = ImageCollator(processor)
+        pictures([images["train"][0]])  # or what cannot be made of an image would be said in training
+        return task, model, datasets.DatasetDict(images), processor, pictures
+    tokenizer = load_tokenizer(arguments, task.texts(examples["train"]))
+    model = load_model(arguments, task.config_fields(), tokenizer)
+    if isinstance(task, (QuestionAnswering, TokenClassification)):
+        tokenizer.padding_side = "right"  # positions of answers and of words count from the first token
+    collator: Any = DataCollatorWithPadding(tokenizer)
+    if isinstance(task, TokenClassification):
+        collator = DataCollatorForTokenClassification(tokenizer)
+    elif isinstance(task, SequenceClassification):
+        task = task.read_by(model.config)
+        if task.num_segments > 1:
+            collator = SegmentCollator(tokenizer)
+    max_length = longest_input(arguments, model, tokenizer)
+    options = {}
+    if isinstance(task, SequenceClassification):
+        options = {"keep_texts": arguments.data.baseline == "bag-of-words", "mark_cut": True}
+    encoded = {split: task.encode(rows, tokenizer, max_length, split, **options) for split, rows in examples.items()}
+    return task, model, datasets.DatasetDict(encoded), tokenizer, collator

@@ -1,0 +1,1 @@
+"""Kernels with decaying modes for tails: the parts of distilled_decoding.py."""
