@@ -8,7 +8,10 @@ from typing import Any
 from .environment import environment_of, portable_command
 from .results import Result, with_run
 
-__all__ = ["row_of", "row_results"]
+__all__ = ["TableRows", "row_of", "row_results"]
+
+TableRows = list[dict[str, Any]]
+"""Rows of a table: column -> value."""
 
 
 def row_results(

@@ -21,12 +21,13 @@ import sys
 from collections.abc import Sequence
 
 from approximations.checkpoints import add_checkpoints
-from approximations.log import Rows, logger, shared_arguments
+from approximations.log import logger, shared_arguments
 from approximations.order import add_order
 from approximations.rate import add_rate
 
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained, refuse_twice
+from hf_seqmix.training.table_rows import TableRows
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -45,7 +46,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 @explained("approximation.py")
-def main(argv: Sequence[str] | None = None) -> Rows:
+def main(argv: Sequence[str] | None = None) -> TableRows:
     """Run the command line and return the rows of its table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)

@@ -32,6 +32,7 @@ from hf_seqmix.training.environment import environment_of, fingerprint, portable
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, summarize
 from hf_seqmix.training.run import Run
+from hf_seqmix.training.table_rows import TableRows
 
 CONDITIONS: dict[str, tuple[bool, bool]] = {
     "as it is": (False, False),
@@ -44,8 +45,6 @@ PAPER = {"accuracy": (0.98, 0.96), "bleu": (26.85, 25.91)}
 """The paper's figures in the original and the changed order: ViT on CIFAR-10, a Transformer on WMT14 En-De."""
 
 logger = logging.getLogger("permutation")
-
-Rows = list[dict[str, Any]]
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -93,7 +92,7 @@ def figures_of(task: Task, condition: str, seed: int) -> Mapping[str, float]:
         return task.score(model)
 
 
-def run(arguments: argparse.Namespace) -> Rows:
+def run(arguments: argparse.Namespace) -> TableRows:
     """Score each model in each condition; runs that the results file has are read."""
     file = ResultFile(arguments.output_dir / "results.jsonl")
     training = Training(arguments.steps, arguments.batch_size, arguments.learning_rate)
@@ -136,7 +135,7 @@ def _conditions(seeds: Sequence[int]) -> Iterator[tuple[str, int | None]]:
         yield from ((condition, seed) for seed in (seeds if is_trained else [None]))
 
 
-def _rows(results: Sequence[Result]) -> Rows:
+def _rows(results: Sequence[Result]) -> TableRows:
     """Return a row a model and metric, a column a condition."""
     rows: dict[tuple[str, str], dict[str, Any]] = {}
     for summary in summarize(results):
@@ -151,7 +150,7 @@ def _rows(results: Sequence[Result]) -> Rows:
 
 
 @explained("permutation.py")
-def main(argv: Sequence[str] | None = None) -> Rows:
+def main(argv: Sequence[str] | None = None) -> TableRows:
     """Run the command line and return the rows of its table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)

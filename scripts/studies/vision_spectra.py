@@ -52,6 +52,7 @@ from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained, refuse_twice
 from hf_seqmix.training.environment import fingerprint, portable_path
 from hf_seqmix.training.result_files import write_report
+from hf_seqmix.training.table_rows import TableRows
 
 ERRORS = ("train_loss", "train_error", "test_loss", "test_error")
 ERROR_COLUMNS = {
@@ -95,7 +96,6 @@ LAYER_COLUMNS = {
 
 logger = logging.getLogger("vision_spectra")
 
-Rows = list[dict[str, Any]]
 Measured = dict[tuple[str, int | None], list[Figures]]
 """(model, size) -> the figures of each seed; the size of a trained model is None."""
 
@@ -135,7 +135,7 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run_train(arguments: argparse.Namespace) -> Rows:
+def run_train(arguments: argparse.Namespace) -> TableRows:
     """Train classifiers of one size after another, fit how their error falls, and measure their spectra."""
     log, measured = Log(arguments), Measured()
     shape = Classifiers(arguments.patch_size, arguments.hidden_size, arguments.num_layers, arguments.num_heads)
@@ -177,7 +177,7 @@ def run_train(arguments: argparse.Namespace) -> Rows:
     return errors
 
 
-def run_measure(arguments: argparse.Namespace) -> Rows:
+def run_measure(arguments: argparse.Namespace) -> TableRows:
     """Measure the spectra of trained models, whatever their heads."""
     log, measured = Log(arguments), Measured()
     for name in arguments.model:
@@ -210,14 +210,14 @@ def _layer_title(measured: Measured, arguments: argparse.Namespace) -> str:
     )
 
 
-def _error_rows(measured: Measured) -> Rows:
+def _error_rows(measured: Measured) -> TableRows:
     return [
         {"model": kind, "size": size, **{name: _median(seeds, name) for name in ("parameters", *ERRORS)}}
         for (kind, size), seeds in measured.items()
     ]
 
 
-def _fits(measured: Measured, kinds: Sequence[str], sizes: Sequence[int]) -> tuple[Rows, dict[str, PowerLawFit]]:
+def _fits(measured: Measured, kinds: Sequence[str], sizes: Sequence[int]) -> tuple[TableRows, dict[str, PowerLawFit]]:
     """Fit training losses and shares of wrong answers; nothing where there are fewer than three sizes, or a zero."""
     rows, laws = [], {}
     for kind in kinds:
@@ -236,7 +236,7 @@ def _fits(measured: Measured, kinds: Sequence[str], sizes: Sequence[int]) -> tup
     return rows, laws
 
 
-def _layer_rows(measured: Measured, layers: Sequence[int]) -> Rows:
+def _layer_rows(measured: Measured, layers: Sequence[int]) -> TableRows:
     rows = []
     for (kind, size), seeds in measured.items():
         for layer in layers:
@@ -257,7 +257,7 @@ def _median(seeds: Sequence[Figures], metric: str, layer: int | None = None) -> 
 
 
 @explained("vision_spectra.py")
-def main(argv: Sequence[str] | None = None) -> Rows:
+def main(argv: Sequence[str] | None = None) -> TableRows:
     """Run the command line and return the rows of its first table; exit with a message on wrong input."""
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)

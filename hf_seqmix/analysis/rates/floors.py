@@ -26,7 +26,7 @@ PREDICTORS = (
 FLOOR_COLUMNS = {"predictor": "best predictor", "mse": "mean square error:.3e", "standard_error": "±:.1e"}
 """Columns of `Floor.to_dict` for `markdown_table`."""
 
-Rows = tuple[Tensor, Tensor, Tensor]
+Sample = tuple[Tensor, Tensor, Tensor]
 """Inputs (rows, length, width), ones (rows,) and outputs (rows, length, outputs), in float64."""
 
 
@@ -120,12 +120,12 @@ def sampled_floors(target: Target, rows: int = 4096, seed: int = 0) -> dict[str,
     return found
 
 
-def _draw(target: Target, rows: int, generator: torch.Generator) -> Rows:
+def _draw(target: Target, rows: int, generator: torch.Generator) -> Sample:
     inputs, outputs = target.draw(rows, generator, torch.float64)
     return inputs, inputs.new_ones(rows), outputs.reshape(rows, target.length, -1)
 
 
-def _square_errors(predictor: str, fitted: Rows, measured: Rows) -> Tensor:
+def _square_errors(predictor: str, fitted: Sample, measured: Sample) -> Tensor:
     """Return the square errors (rows, length, outputs) of the predictor that is best on other rows."""
     errors = torch.empty_like(measured[2])
     for (at, fit), (_, test) in zip(

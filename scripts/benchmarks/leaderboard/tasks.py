@@ -21,8 +21,8 @@ from hf_seqmix.data import (
     running_count,
 )
 
-Rows = Callable[..., datasets.DatasetDict]
-"""Takes split -> number of rows, `seed`, and `causal=False` for a masked model."""
+DrawRows = Callable[..., datasets.DatasetDict]
+"""Draws the rows of splits: takes split -> number of rows, `seed`, and `causal=False` for a masked model."""
 
 RARE = 100
 """Occurrences in the training rows, below which a word is rare."""
@@ -47,20 +47,20 @@ class Task:
     title: str
     vocab_size: int
     length: int
-    training: tuple[Rows, ...]
-    cases: Mapping[str, Rows | tuple[int, float]]
+    training: tuple[DrawRows, ...]
+    cases: Mapping[str, DrawRows | tuple[int, float]]
     masked: bool = False
 
 
-def _recall(num_pairs: int) -> Rows:
+def _recall(num_pairs: int) -> DrawRows:
     return partial(associative_recall, num_pairs=num_pairs, vocab_size=34, length=32)
 
 
-def _noisy(num_pairs: int, length: int) -> Rows:
+def _noisy(num_pairs: int, length: int) -> DrawRows:
     return partial(noisy_recall, num_pairs=num_pairs, vocab_size=32, length=length)
 
 
-def _count(modulus: int, length: int) -> Rows:
+def _count(modulus: int, length: int) -> DrawRows:
     return partial(running_count, modulus=modulus, length=length)
 
 

@@ -8,8 +8,9 @@ from hf_seqmix.analysis.rates import LinearTarget, OrderingRow, checkpoint_repor
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
+from hf_seqmix.training.table_rows import TableRows
 
-from .log import Rows, settings_of
+from .log import settings_of
 from .order import FLOORS, KERNELS
 from .plots import plot_order
 
@@ -34,12 +35,12 @@ def add_checkpoints(experiments: Any, shared: argparse.ArgumentParser) -> None:
     checkpoints.set_defaults(run=run_checkpoints)
 
 
-def run_checkpoints(arguments: argparse.Namespace) -> Rows:
+def run_checkpoints(arguments: argparse.Namespace) -> TableRows:
     """Measure saved models on convolutions whose inputs or kernel are in another order, or whose inputs are mixed."""
     models = {path.resolve().name: path for path in arguments.models}
     if len(models) < len(arguments.models):
         raise ValueError("two of the models' folders have the same name; give each another name.")
-    rows: Rows = []
+    rows: TableRows = []
     results: list[Result] = []
     shared: dict[str, Any] = {"command": portable_command("approximation"), "environment": environment_of()}
     options: dict[str, Any] = {"rows": arguments.test_rows}

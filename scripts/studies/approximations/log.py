@@ -18,7 +18,7 @@ from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Kind, Result
 from hf_seqmix.training.run import Run
 
-__all__ = ["Log", "Rows", "logger", "median", "settings_of", "shared_arguments", "unfinished", "values"]
+__all__ = ["Log", "logger", "median", "settings_of", "shared_arguments", "unfinished", "values"]
 
 SETTINGS = {
     "max_steps": "updates of a run, at most",
@@ -31,8 +31,6 @@ SETTINGS = {
 """Fields of `TrainSettings` on the command line."""
 
 logger = logging.getLogger("approximation")
-
-Rows = list[dict[str, Any]]
 
 
 def shared_arguments() -> argparse.ArgumentParser:

@@ -23,8 +23,9 @@ from hf_seqmix.analysis.rates import (
     error_floors,
 )
 from hf_seqmix.training.result_files import write_report
+from hf_seqmix.training.table_rows import TableRows
 
-from .log import Log, Rows, median, unfinished
+from .log import Log, median, unfinished
 from .plots import plot_order
 
 __all__ = ["FLOORS", "add_order", "run_order"]
@@ -58,7 +59,7 @@ def add_order(experiments: Any, shared: argparse.ArgumentParser) -> None:
     order.set_defaults(run=run_order)
 
 
-def run_order(arguments: argparse.Namespace) -> Rows:
+def run_order(arguments: argparse.Namespace) -> TableRows:
     """Train models on convolutions whose inputs or kernel are in another order, or whose inputs are mixed."""
     if arguments.length < 20:
         raise ValueError(f"--length is {arguments.length}; permutations turn ends of 10 tokens: give 20 or more.")

@@ -12,8 +12,9 @@ from hf_seqmix.analysis.rates import CouplingTarget, MultiHeadTransformer
 from hf_seqmix.analysis.rates.transformer import POSITIONS
 from hf_seqmix.analysis.spectra import fit_power_law
 from hf_seqmix.training.result_files import write_report
+from hf_seqmix.training.table_rows import TableRows
 
-from .log import Log, Rows, median, unfinished, values
+from .log import Log, median, unfinished, values
 from .plots import plot_rate
 
 __all__ = ["add_rate", "run_rate"]
@@ -41,7 +42,7 @@ def add_rate(experiments: Any, shared: argparse.ArgumentParser) -> None:
     rate.set_defaults(run=run_rate)
 
 
-def run_rate(arguments: argparse.Namespace) -> Rows:
+def run_rate(arguments: argparse.Namespace) -> TableRows:
     """Train the paper's transformer on couplings of known singular values, with one head size after another."""
     log, rows, fits = Log(arguments), [], []
     for option in ("num_heads", "head_sizes", "num_layers", "ranks"):
@@ -115,7 +116,7 @@ def _row(log: Log, form: dict[str, Any], size: int) -> dict[str, Any]:
     return {**form, "head_size": size, **figures, "truncated": cut, "errors": errors, "cut": unfinished(results)}
 
 
-def _fit(form: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Rows:
+def _fit(form: dict[str, Any], rows: Sequence[dict[str, Any]]) -> TableRows:
     """Fit the errors of head sizes below the rank; none where there are fewer than three.
 
     What a head size can reach is the least error of all trainings, so the least of the seeds is fitted, too, and the
@@ -126,7 +127,7 @@ def _fit(form: dict[str, Any], rows: Sequence[dict[str, Any]]) -> Rows:
     if len(below) < 3 or not whole:
         return []
     sizes = [row["head_size"] for row in below]
-    fits: Rows = []
+    fits: TableRows = []
     for of, key in {"all seeds": "errors", "least of seeds": "least", "(coupling of that rank)": "truncated"}.items():
         table = torch.tensor([row[key] for row in below], dtype=torch.float64)  # (sizes, seeds), or (sizes,)
         found = fit_power_law(sizes, table.T if table.ndim == 2 else table)
