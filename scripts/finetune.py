@@ -6,9 +6,9 @@ r"""Train a classifier on labeled data, from any checkpoint or from scratch, and
     python scripts/finetune.py --task token-classification --model NAME --dataset conll2003 --output-dir runs/ner
     python scripts/finetune.py --task question-answering --model NAME --train-file squad.json --output-dir runs/qa
     python scripts/finetune.py --recipe scripts/recipes/lra/image.yaml --family fd_tnn --output-dir runs/image
-    python scripts/finetune.py --task image-classification --model-type tnn \
-        --config-overrides image_size=28 num_channels=1 is_causal=false hidden_size=64 num_hidden_layers=2 \
-        --train-file mnist.parquet --output-dir runs/mnist
+    python scripts/finetune.py --task image-classification --train-file mnist.parquet --model-type tnn \
+        --config-overrides image_size=28 num_channels=1 patch_size=4 is_causal=false hidden_size=64 \
+        num_hidden_layers=2 --optim muon --learning-rate 4e-3 --output-dir runs/mnist
     torchrun --nproc-per-node 2 scripts/finetune.py ... --use-cpu
     accelerate launch scripts/finetune.py ...
 

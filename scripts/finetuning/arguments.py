@@ -95,7 +95,11 @@ class DataArguments:
         default=None, metadata={"help": "One, or two for pairs. Words of a token classification: one (tokens)."}
     )
     image_column: str | None = field(
-        default=None, metadata={"help": "Encoded images or paths of files; by default image or img."}
+        default=None,
+        metadata={
+            "help": "Encoded images or paths of files; by default image or img. A relative path starts from the "
+            "folder of its table, or from the working directory where a file is there alone."
+        },
     )
     label_column: list[str] | None = field(
         default=None, metadata={"help": "Column of the label; several columns of zeros and ones: several labels."}

@@ -8,7 +8,7 @@ from hf_seqmix.data.labeled import load_glue, load_labeled
 
 from .arguments import Arguments, DataArguments
 
-__all__ = ["EVALUATED", "draw_rows", "load_examples"]
+__all__ = ["EVALUATED", "draw_rows", "image_columns", "load_examples"]
 
 EVALUATED = ("validation", "validation_mismatched", "test", "test_mismatched")
 """The splits scored at the end; MNLI has two of either."""
@@ -29,7 +29,8 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
     else:
         files = {"train": data.train_file, "validation": data.validation_file, "test": data.test_file}
         given = {split: file for split, file in files.items() if file is not None}
-        examples = load_labeled(given, header=not data.no_header, cache_dir=data.cache_dir)
+        paths = image_columns(data) if arguments.reads_images else ()
+        examples = load_labeled(given, header=not data.no_header, paths=paths, cache_dir=data.cache_dir)
     if "train" not in examples:
         raise ValueError(f"there is no training split; there is {', '.join(examples)}.")
     if data.validation_from_train:
@@ -42,6 +43,11 @@ def load_examples(arguments: Arguments) -> datasets.DatasetDict:
     if "validation" not in examples and len(examples["train"]) < 2:
         raise ValueError("one training example leaves nothing to evaluate on; give more, or --validation-file.")
     return examples
+
+
+def image_columns(data: DataArguments) -> list[str]:
+    """Return the names of which one is the column of the images."""
+    return [data.image_column] if data.image_column else ["image", "img"]
 
 
 def hold_out(arguments: Arguments, examples: datasets.DatasetDict) -> datasets.DatasetDict:

@@ -17,6 +17,7 @@ from hf_seqmix.data.labeled import (
 )
 
 from .arguments import Arguments, DataArguments
+from .examples import image_columns
 from .lengths import longest_input
 from .models import load_image_processor, load_model, load_tokenizer
 from .scoring import Task
@@ -44,7 +45,8 @@ def make_task(data: DataArguments, train: datasets.Dataset) -> Task:
         make = partial(TokenClassification.from_data, train, inputs[0], labels[0])
     elif data.task == "image-classification":
         option = "--image-column"
-        inputs = [data.image_column] if data.image_column else present("image", "img", default="image")
+        names = image_columns(data)
+        inputs = present(*names, default=names[0])
         make = partial(ImageClassification.from_data, train, inputs[0], labels, data.problem_type)
     else:
         inputs = data.text_columns or present("text", "sentence", default="text")

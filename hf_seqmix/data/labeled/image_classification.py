@@ -23,8 +23,8 @@ class ImageClassification(Classification):
     Images stay as they are stored, and are decoded when a batch is made (see `ImageCollator`).
 
     Attributes:
-        image_column: holds encoded images ({"bytes": ...}, as in parquet files of the Hub), paths of image files,
-            or the images of a `datasets.Image` feature.
+        image_column: holds encoded images ({"bytes": ...}, as in parquet files of the Hub), paths of image files
+            (`load_labeled` says where relative ones start), or the images of a `datasets.Image` feature.
     """
 
     image_column: str
@@ -67,7 +67,8 @@ class ImageClassification(Classification):
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, OSError) as error:
             raise ValueError(
                 f"the column {self.image_column!r} of the {name} data holds no images: {error}. Images are encoded "
-                f'({{"bytes": ...}}), or paths of image files; relative ones start from {Path.cwd()}.'
+                f'({{"bytes": ...}}), or paths of image files; relative ones start from {Path.cwd()}, or from the '
+                "folder of their table by `paths` of `load_labeled`."
             ) from error
         if not isinstance(first, Image.Image):
             raise ValueError(f"the column {self.image_column!r} holds {type(first).__name__}, not images.")

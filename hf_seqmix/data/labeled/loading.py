@@ -78,9 +78,10 @@ def load_labeled(
     *,
     header: bool = True,
     columns: Sequence[str] | None = None,
+    paths: Sequence[str] = (),
     cache_dir: str | Path | None = None,
 ) -> datasets.DatasetDict:
-    """Load tables of examples, one split a file, with their columns unchanged.
+    """Load tables of examples, one split a file, with their columns unchanged but for `paths`.
 
     CSV follows RFC 4180: fields may be quoted. TSV has no quotes, as in the registration of IANA and in the files of
     GLUE: a quotation mark is text. Words such as "NA" or "null" stay words in both. JSON is a list or lines of
@@ -90,6 +91,9 @@ def load_labeled(
         source: split -> file, or the name of a Hub data set, `"name"` or `"name:config"`.
         header: the first line of CSV and TSV files names the columns. Otherwise the columns are named "0", "1" ...
         columns: names of the columns, for CSV and TSV files without a header.
+        paths: names of columns that may hold paths of files. A relative path starts from the folder of its table, as
+            in `imagefolder`, or from the working directory where a file is there alone. Absolute paths and addresses
+            stay as they are.
         cache_dir: where `datasets` keeps what was read; its default is in the home directory.
 
     Raises:
@@ -104,8 +108,9 @@ def load_labeled(
         except (OSError, ValueError, datasets.exceptions.DatasetNotFoundError) as error:
             raise ValueError(f"the data set {source!r} could not be loaded: {error}") from error
         return loaded if isinstance(loaded, datasets.DatasetDict) else datasets.DatasetDict(loaded)
+    loaded = {split: _load_file(Path(path).expanduser(), header, columns, cache) for split, path in source.items()}
     return datasets.DatasetDict(
-        {split: _load_file(Path(path).expanduser(), header, columns, cache) for split, path in source.items()}
+        {split: _with_paths(rows, Path(source[split]).expanduser().parent, paths) for split, rows in loaded.items()}
     )
 
 
@@ -188,6 +193,25 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
     if len(split) == 0:
         raise ValueError(f"{path} has no rows.")
     return split
+
+
+def _with_paths(split: datasets.Dataset, folder: Path, columns: Sequence[str]) -> datasets.Dataset:
+    """Return rows whose relative paths start from a folder, in the columns of text among those named."""
+
+    def located(path: str | None) -> str | None:
+        if not path or "://" in path:
+            return path
+        beside = (folder / path).absolute()  # of an absolute path, the path itself
+        return path if Path(path).exists() and not beside.exists() else str(beside)
+
+    texts = ("string", "large_string")
+    held = [column for column in columns if getattr(split.features.get(column), "dtype", None) in texts]
+    if not held:
+        return split
+    # In memory: what is found depends on the files that there are now, which no cache knows.
+    return split.map(
+        lambda batch: {column: list(map(located, batch[column])) for column in held}, batched=True, keep_in_memory=True
+    )
 
 
 def _holds_articles(feature: Any) -> bool:

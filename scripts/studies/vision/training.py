@@ -237,7 +237,7 @@ def read_images(
     if min(rows.values()) < 1:
         raise ValueError("--train-rows and --test-rows must be at least 1.")
     try:
-        tables = load_labeled(files if all(files.values()) else arguments.dataset)
+        tables = load_labeled(files if all(files.values()) else arguments.dataset, paths=("image", "img"))
     except ValueError as error:
         hint = "" if all(files.values()) else f" Where there is no network, give {options}."
         raise ValueError(f"{error}{hint}") from error

@@ -37,6 +37,23 @@ def test_files_without_header(load):
     assert long.column_names == ["0", "1"] and len(long["1"][0]) == 200_000
 
 
+def test_paths_start_from_the_table(load, tmp_path, monkeypatch):
+    """A file beside the table comes before one in the working directory, which is found where it is alone."""
+    here = tmp_path / "here"
+    for path in ("pictures/both.png", "here/pictures/both.png", "here/pictures/only.png"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch()
+    monkeypatch.chdir(here)
+    given = ["pictures/both.png", "pictures/only.png", "pictures/none.png", "/a/b.png", "https://a/b.png", ""]
+    content = "image,label,other\n" + "".join(f"{path},0,pictures/both.png\n" for path in given)
+    rows = load("a.csv", content, paths=["image", "img", "label"])
+    beside = [str(tmp_path / "pictures" / f"{name}.png") for name in ("both", "none")]
+    assert rows["image"][:] == [beside[0], "pictures/only.png", beside[1], *given[3:]]
+    assert rows.column_names == ["image", "label", "other"]
+    assert rows["label"][:] == [0] * 6 and set(rows["other"]) == {"pictures/both.png"}
+    assert load("a.csv", content)["image"][:] == given
+
+
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.parquet"])
 def test_other_formats_give_the_same_rows(load, name, tmp_path):
     rows = [{"text": "one", "label": [0, 1]}, {"text": "two", "label": []}]

@@ -113,6 +113,25 @@ def test_images_from_scratch(script, tmp_path, family):
     assert (list(kept.image_mean), kept.num_channels) == ([0.4808], 1)
 
 
+@needs_no_torchvision
+def test_paths_of_images_start_from_the_folder_of_their_table(script, tmp_path, monkeypatch):
+    """In the working directory lie other files of the same names, which are no images."""
+    for folder in ("data", "elsewhere"):
+        (tmp_path / folder / "images").mkdir(parents=True)
+    for level in range(4):
+        Image.new("L", (6, 4), 60 * level).save(tmp_path / "data" / "images" / f"{level}.png")
+        (tmp_path / "elsewhere" / "images" / f"{level}.png").write_bytes(b"none")
+    rows = [("picture", "label"), *((f"images/{level}.png", level % 2) for level in range(4))]
+    path = tmp_path / "data" / "train.csv"
+    path.write_text("".join(f"{image},{label}\n" for image, label in rows), encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    size = ["--config-overrides", "image_size=[4, 6]", "num_channels=1", "is_causal=false", "hidden_size=8"]
+    options = ["--task", "image-classification", "--image-column", "picture", "--max-steps", "1", "--use-cpu"]
+    given = ["--train-file", str(path), "--validation-file", str(path), "--output-dir", str(tmp_path / "out")]
+    results = script.main(["--model-type", "tnn", *size, *options, *given, "--disable-tqdm", "true"])
+    assert results["train"]["examples"] == 4
+
+
 def test_channels_that_an_image_has_not_are_refused_before_training(script, tmp_path):
     files = ["--train-file", images(tmp_path / "train.parquet", 8), "--max-steps", "1"]
     with pytest.raises(SystemExit, match=r"finetune\.py: an image has 3 channels; this processor makes 2"):
