@@ -39,8 +39,8 @@ TRITON = {"kernels", "precision"}
 LIBRARY_ROOMS = ("pretraining", "finetuning", "benchmarks")
 """Rooms of `scripts` that are packages; no room imports another. Folders of the other rooms are packages, too."""
 
-SHARED_FOLDERS = {"comparison", "ski", "vision"}
-"""Folders of `studies` that the others there may import; these import none."""
+SHARED_FOLDERS = {"comparison", "ski", "vision", "timing"}
+"""Folders of `studies` and `speed` that the others there may import; these import none."""
 
 
 class Import(NamedTuple):

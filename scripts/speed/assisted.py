@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from generation import alone, check_tokens, code_requests, load
+from generation.requests import alone, check_tokens, code_requests, load
 
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
 from hf_seqmix.training.folders.run_folder import prepare_run_folder

@@ -25,9 +25,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from op_candidates import BOUNDS, candidate
-from op_forms import OPS, Form, Sizes
-from protocol import check_all, time_in_turn
+from operations.candidates import BOUNDS, candidate
+from operations.forms import OPS, Form, Sizes
+from timing.protocol import check_all, time_in_turn
 from transformers import DynamicCache
 
 from hf_seqmix import PolyTransformerConfig, SeqMixHybridConfig

@@ -20,7 +20,7 @@ Tables:
                 are installed and so only up to --slow-limit tokens; and on a GPU against gated linear attention of
                 flash-linear-attention, where that is installed
 
-"original" is the layer of scripts/speed/original_tnn.py. The package's TNN must give its output and input gradient for
+"original" is the layer of layers/original_tnn.py. The package's TNN must give its output and input gradient for
 the same weights, and every layer its own result in float64, under autocast too; nothing is timed otherwise. Each pair
 has a process of its own, in which the two run in turn; times are medians over rounds (see benchmark_ops.py, also for
 the clocks). Peak memory is that of all tensors allocated during a step, gradients included, weights and input not (see
@@ -37,9 +37,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import speed_goals
 import torch
-from layer_candidates import (
+from layers.candidates import (
     Pair,
     Trial,
     candidates_of,
@@ -49,8 +48,10 @@ from layer_candidates import (
     paper_pairs,
     transformer_pairs,
 )
-from protocol import Time, check_all, machine, time_in_turn
-from speed_plots import plot_layers, plot_paper
+from layers.goals import layer_goals
+from layers.plots import plot_layers, plot_paper
+from timing.goals import COLUMNS as GOAL_COLUMNS
+from timing.protocol import Time, check_all, machine, time_in_turn
 
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import device_name, explained, positive
@@ -266,10 +267,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, list[dict[str, Any]]]:
         "transformers": f"Training a layer against a Llama layer of as many parameters: {where}",
         "others": f"Training a layer against other layers of as many parameters: {where}",
     }
-    goals = speed_goals.layer_goals(tables, arguments.device, arguments.dtype, arguments.hidden_size)
-    sections: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [
-        (f"Goals: {where}", goals, speed_goals.COLUMNS)
-    ]
+    goals = layer_goals(tables, arguments.device, arguments.dtype, arguments.hidden_size)
+    sections: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [(f"Goals: {where}", goals, GOAL_COLUMNS)]
     sections += [(titles[table], rows, COLUMNS[table]) for table, rows in tables.items()]
     write_report(arguments, "benchmark_models", sections)
     for table, rows in tables.items():

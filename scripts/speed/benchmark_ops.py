@@ -28,7 +28,7 @@ that anything before asked for. With --together, and on a GPU, all share one pro
 medians over rounds in which every candidate runs once, two in turn and more in an order drawn anew, so that none
 always meets a warm cache: thread CPU time on one CPU thread, wall time on several, device events on a GPU. Bytes kept
 are those that autograd saves, peaks those of forward and backward with their gradients. The floor is the least traffic
-over the bandwidth of a copy, measured in the run (see roofline.py).
+over the bandwidth of a copy, measured in the run (see operations/roofline.py).
 
 HF_SEQMIX_NATIVE=1 has SKI compiled in C for the CPU and times it, too. Writes tables (goals of both kinds of device
 among them, "unmeasured" where the run does not say) and a plot an operation; benchmark_ops.jsonl takes every result at
@@ -41,14 +41,15 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import roofline
-import speed_goals
 import torch
-from op_arguments import add_size_arguments, check_size_arguments, sizes_of
-from op_candidates import BOUNDS, call_of, candidates_of, chosen, forms_of
-from op_forms import OPS, Sizes
-from protocol import Time, WrongResultError, check_all, machine, time_in_turn
-from speed_plots import names_of, plot_op
+from operations import roofline
+from operations.arguments import add_size_arguments, check_size_arguments, sizes_of
+from operations.candidates import BOUNDS, call_of, candidates_of, chosen, forms_of
+from operations.forms import OPS, Sizes
+from operations.goals import op_goals
+from operations.plots import names_of, plot_op
+from timing.goals import COLUMNS as GOAL_COLUMNS
+from timing.protocol import Time, WrongResultError, check_all, machine, time_in_turn
 
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained
@@ -236,14 +237,12 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     kept = kept_rows(arguments)
     problems = {length: sizes_of(arguments, length, arguments.dtype) for length in arguments.lengths}
     elements = min(sizes.batch * sizes.channels * sizes.length for sizes in problems.values())
-    goals = speed_goals.op_goals(rows, kept, arguments.device, arguments.dtype, elements)
+    goals = op_goals(rows, kept, arguments.device, arguments.dtype, elements)
     model = roofline.model_rows(rows, problems, bandwidth if device.type == "cuda" else None)
     amount = f"{arguments.elements} elements" if arguments.elements else f"batch {arguments.batch}"
     where = f"{amount}, {arguments.channels} channels, {arguments.dtype}, {arguments.device}, {rows[0]['clock']}"
     where += f", torch {torch.__version__}, copying {bandwidth / 1e9:.1f} GB/s"
-    sections: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [
-        (f"Goals: {where}", goals, speed_goals.COLUMNS)
-    ]
+    sections: list[tuple[str, Sequence[dict[str, Any]], dict[str, str]]] = [(f"Goals: {where}", goals, GOAL_COLUMNS)]
     for op in arguments.ops:
         mine = [row for row in rows if row["op"] == op]
         if not mine:

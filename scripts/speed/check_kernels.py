@@ -4,9 +4,9 @@
     TRITON_INTERPRET=1 python scripts/speed/check_kernels.py --device cpu --lengths 1 33 --dtypes float32
 
 An error is the norm of the difference over the norm of the exact result, the largest of the output and of every
-gradient. The bound of each dtype is that of the benchmarks (see `op_candidates.BOUNDS`). A fault is an exception, such
-as a kernel that does not compile. No case keeps the others from running: the command ends with status 1 after the last
-case if one was wrong. Seconds are those of the first call, compilation included.
+gradient. The bound of each dtype is that of the benchmarks (see `operations.candidates.BOUNDS`). A fault is an
+exception, such as a kernel that does not compile. No case keeps the others from running: the command ends with status
+1 after the last case if one was wrong. Seconds are those of the first call, compilation included.
 
 Writes a table; check_kernels.jsonl takes every case at once, and the same command goes on from there.
 """
@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from op_candidates import BOUNDS, candidate, usable
-from op_forms import OPS, Sizes
-from protocol import Candidate, Time, machine
-from tune_candidates import TUNED
+from operations.candidates import BOUNDS, candidate, usable
+from operations.forms import OPS, Sizes
+from operations.variants import TUNED
+from timing.protocol import Candidate, Time, machine
 
 from hf_seqmix.training.command import device_name, explained
 from hf_seqmix.training.result_files import ResultFile, write_report

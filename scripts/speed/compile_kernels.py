@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 import triton
-from compile_cases import CASES
+from compilation.cases import CASES
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 

@@ -16,7 +16,7 @@ caches are not told how many tokens will come.
              cache, and models take turns.
   recompute  the last --recomputed tokens before each mark, for the models that have no cache.
   costs      operations, bytes moved and memory of the last --counted tokens before each mark, counted by
-             `decoding_costs.CostCounter`, not timed. A step of a batch is shared out over the rows.
+             `generation.costs.CostCounter`, not timed. A step of a batch is shared out over the rows.
 
 Before a model is timed, --checked tokens with its cache must be those without in float64, and float32 logits may
 differ by at most 1e-4 after each of --check-at tokens. Whole texts in float32 are compared again at these lengths.
@@ -32,9 +32,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from decoding_models import contender
-from decoding_report import COST_COLUMNS, METRICS, TIME_COLUMNS, plot_costs, plot_times, rows_of, wins
-from decoding_session import Session
+from generation.models import contender
+from generation.report import COST_COLUMNS, METRICS, TIME_COLUMNS, plot_costs, plot_times, rows_of, wins
+from generation.session import Session
 
 from hf_seqmix.training.command import device_name, explained, positive
 from hf_seqmix.training.result_files import write_report

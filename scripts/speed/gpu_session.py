@@ -31,8 +31,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import session_page
 import torch
+from gpu.page import page, said
 
 SCRIPTS = Path(__file__).resolve().parent.parent
 
@@ -193,9 +193,9 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _write_page(arguments: argparse.Namespace, outcomes: Sequence[dict[str, Any]], work: Path) -> str:
     """Write the page of what has become of the parts so far, and return the page."""
-    page = session_page.page(machine(arguments.device), outcomes, work)
-    (Path(arguments.folder) / "session.md").write_text(page, encoding="utf-8")
-    return page
+    text = page(machine(arguments.device), outcomes, work)
+    (Path(arguments.folder) / "session.md").write_text(text, encoding="utf-8")
+    return text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -215,7 +215,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A part that ends by itself needs a part of its time for that.
         given = max(0.5, left - GRACE / 60) if PARTS[name].limited and left < PARTS[name].minutes + 1 else left
         outcomes.append(run_part(name, arguments.device, work / name, folder / "session.log", given))
-        print(f"{name}: {session_page.said(outcomes[-1])}", flush=True)
+        print(f"{name}: {said(outcomes[-1])}", flush=True)
         collect(folder, work)
         _write_page(arguments, outcomes, work)
     print(f"\n{_write_page(arguments, outcomes, work)}")

@@ -24,7 +24,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from protocol import WrongResultError
+from timing.protocol import WrongResultError
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from generation import Request, alone, check_tokens, code_requests, load
+from generation.requests import Request, alone, check_tokens, code_requests, load
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
 from hf_seqmix.training.command import device_name, explained, positive, refuse_twice

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from decoding_models import FAMILIES, VOCABULARY, Sizes, build
-from layer_rivals import count
+from generation.models import FAMILIES, VOCABULARY, Sizes, build
+from timing.parameters import count
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from transformers.generation import GenerationConfig, StoppingCriteriaList

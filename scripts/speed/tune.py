@@ -26,13 +26,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from crossover_table import CrossoverRows, table_of, table_text
-from op_arguments import add_size_arguments, check_size_arguments, sizes_of
-from op_candidates import BOUNDS, chosen
-from op_forms import Sizes
-from protocol import Time, check_all, machine, time_in_turn
-from speed_plots import plot_points
-from tune_candidates import TUNED, candidate_of, variants_of
+from operations.arguments import add_size_arguments, check_size_arguments, sizes_of
+from operations.candidates import BOUNDS, chosen
+from operations.forms import Sizes
+from operations.plots import plot_points
+from operations.variants import TUNED, candidate_of, variants_of
+from timing.crossover_table import CrossoverRows, table_of, table_text
+from timing.protocol import Time, check_all, machine, time_in_turn
 
 from hf_seqmix._files import write_json
 from hf_seqmix.ops.common.crossovers import crossovers_in_force

@@ -20,7 +20,7 @@ SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "speed"
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("benchmark_models", "layer_candidates", "layer_rivals", "protocol", "speed_goals")
+        names = ("benchmark_models", "layers.candidates", "timing.parameters", "timing.protocol", "layers.goals")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -72,7 +72,7 @@ def test_goals_are_of_the_causal_rivals(scripts: dict[str, ModuleType]) -> None:
     tables = {"layers": layers, "transformers": transformers}
 
     def measured(*arguments: Any) -> list[tuple[str, float, bool]]:
-        goals = scripts["speed_goals"].layer_goals(tables, *arguments)
+        goals = scripts["layers.goals"].layer_goals(tables, *arguments)
         return [(g["device"], g["measured"], g["met"]) for g in goals if g["measured"] is not None]
 
     on_cpu = [("CPU", 1.7, True), ("CPU", 1.5, False), ("CPU", 1.0, True), ("CPU", 1.2, True)]
@@ -84,7 +84,7 @@ def test_goals_are_of_the_causal_rivals(scripts: dict[str, ModuleType]) -> None:
 
 @pytest.mark.parametrize("causal", [True, False])
 def test_rivals_see_what_they_should(scripts: dict[str, ModuleType], causal: bool) -> None:
-    candidates = scripts["layer_candidates"]
+    candidates = scripts["layers.candidates"]
     families = ("llama", "mamba") if causal else ("llama",)
     for family in families:
         layer = candidates.build(candidates.Layer(family, causal), 9, 16, 4000)
@@ -96,21 +96,21 @@ def test_rivals_see_what_they_should(scripts: dict[str, ModuleType], causal: boo
 
 
 def test_a_rival_that_cannot_be_as_large_is_refused(scripts: dict[str, ModuleType]) -> None:
-    candidates = scripts["layer_candidates"]
+    candidates = scripts["layers.candidates"]
     with pytest.raises(RuntimeError, match="where 500 are wanted"):
         candidates.build(candidates.Layer("llama", True), 9, 16, 500)
 
 
 def test_a_rival_is_as_wide_as_a_gpu_likes(scripts: dict[str, ModuleType]) -> None:
     """And as large, within 1 %."""
-    candidates, rivals = scripts["layer_candidates"], scripts["layer_rivals"]
+    candidates, parameters = scripts["layers.candidates"], scripts["timing.parameters"]
     for pair in candidates.transformer_pairs():
-        wanted = rivals.count(candidates.build(pair.layer, 64, 256))
+        wanted = parameters.count(candidates.build(pair.layer, 64, 256))
         llama = candidates.build(pair.rival, 64, 256, wanted)
         assert llama.layer.mlp.up_proj.out_features % 16 == 0
-        assert rivals.count(llama) == pytest.approx(wanted, rel=0.01)
-    assert [rivals.in_tiles(width, 1024) for width in (1, 24.1, 2767)] == [16, 32, 2768]
-    assert rivals.in_tiles(37, 16) == 37
+        assert parameters.count(llama) == pytest.approx(wanted, rel=0.01)
+    assert [parameters.in_tiles(width, 1024) for width in (1, 24.1, 2767)] == [16, 32, 2768]
+    assert parameters.in_tiles(37, 16) == 37
 
 
 @pytest.mark.parametrize("place", [0, 1])
@@ -119,12 +119,12 @@ def test_gradients_that_are_no_numbers_are_wrong(scripts: dict[str, ModuleType],
     found[place] = torch.full((3,), float("nan"))
     oracle = SimpleNamespace(name="it", actual=lambda: found, expected=lambda: [torch.ones(3)] * 2, bound=0.1)
     candidate = SimpleNamespace(name="this", oracles=lambda: [oracle], active=nullcontext)
-    with pytest.raises(scripts["protocol"].WrongResultError, match="this differs from it: relative error inf"):
-        scripts["protocol"].check(candidate)
+    with pytest.raises(scripts["timing.protocol"].WrongResultError, match="this differs from it: relative error inf"):
+        scripts["timing.protocol"].check(candidate)
 
 
 def test_half_precision_is_checked(scripts: dict[str, ModuleType]) -> None:
-    candidates, protocol = scripts["layer_candidates"], scripts["protocol"]
+    candidates, protocol = scripts["layers.candidates"], scripts["timing.protocol"]
     pair = candidates.transformer_pairs()[0]
     single, half = (
         protocol.check(candidates.candidates_of(candidates.Trial(pair, 9, 2, 16, dtype, "cpu"))["layer"])
@@ -139,7 +139,7 @@ def test_no_pair_is_left(script: ModuleType, tmp_path: Path) -> None:
 
 
 def test_published_figures_stand_beside_their_pair(scripts: dict[str, ModuleType]) -> None:
-    made = scripts["layer_candidates"].paper_pairs()
+    made = scripts["layers.candidates"].paper_pairs()
     pairs = {(p.layer.name, p.layer.causal, p.rival.name): p for p in made}
     assert pairs["fd_tnn K=6", True, "tnn K=6"].published_faster == {512: 0.15}
     assert pairs["fd_tnn K=6", True, "original K=6"].published_faster == {512: 0.15}
@@ -153,7 +153,7 @@ def test_published_figures_stand_beside_their_pair(scripts: dict[str, ModuleType
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", [2, 13])
 def test_the_original_is_the_same_layer(scripts: dict[str, ModuleType], causal: bool, length: int) -> None:
-    candidates = scripts["layer_candidates"]
+    candidates = scripts["layers.candidates"]
     original = candidates.Layer("original", causal, 8, 2)
     rival, ours = (candidates.build(layer, length, 6) for layer in (original, original._replace(family="tnn")))
     x = torch.randn(2, length, 6)
@@ -165,7 +165,7 @@ def test_the_original_is_the_same_layer(scripts: dict[str, ModuleType], causal: 
 def test_a_wrong_layer_is_not_timed(
     scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = scripts["layer_candidates"].OriginalTNNLayer
+    original = scripts["layers.candidates"].OriginalTNNLayer
     forward = original.forward
     monkeypatch.setattr(original, "forward", lambda self, x: forward(self, x) * 1.01)
     with pytest.raises(RuntimeError, match="length 9: causal tnn K=1 differs from the original"):
@@ -190,7 +190,7 @@ def test_no_time_is_no_missing_pair(script: ModuleType, tmp_path: Path) -> None:
 
 
 def test_figures_name_the_processor(scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> None:
-    protocol = importlib.import_module("protocol")
+    protocol = importlib.import_module("timing.protocol")
     name = protocol.machine("cpu")["machine"]
     if Path("/proc/cpuinfo").is_file() and "model name" in Path("/proc/cpuinfo").read_text(encoding="utf-8"):
         assert name in Path("/proc/cpuinfo").read_text(encoding="utf-8") and name != platform.machine()

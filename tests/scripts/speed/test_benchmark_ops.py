@@ -25,7 +25,8 @@ SMALL = ["--batch", "2", "--channels", "6", "--head-width", "2", "--points", "8"
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("benchmark_ops", "op_candidates", "op_forms", "op_products", "protocol", "roofline", "speed_goals")
+        parts = [f"operations.{name}" for name in ("candidates", "forms", "goals", "products", "roofline")]
+        names = ("benchmark_ops", "timing.protocol", *parts)
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -75,7 +76,7 @@ def test_what_a_cpu_does_not_say_is_unmeasured(
     command = [*SMALL, "--ops", "toeplitz", "--lengths", "512", "600", "--together", "--output-dir", str(tmp_path)]
     rows = script.main(command)
     kept = script.kept_rows(script.parse_arguments(command))
-    found = scripts["speed_goals"].op_goals(rows, kept, "cpu", "float32", 1)
+    found = scripts["operations.goals"].op_goals(rows, kept, "cpu", "float32", 1)
     goals = {(goal["device"], goal["what"], goal["length"]): goal for goal in found}
     [ours] = [
         goal for key, goal in goals.items() if key == ("CPU", "causal Toeplitz, times as fast as torch.fft", 512)
@@ -83,8 +84,8 @@ def test_what_a_cpu_does_not_say_is_unmeasured(
     assert ours["measured"] == rows[0]["vs_rfft"] and ours["met"] == (rows[0]["vs_rfft"] >= 1.4)
     assert {goal["measured"] for key, goal in goals.items() if key[0] == "GPU" or "SKI" in key[1]} == {None}
     assert {goal["met"] for key, goal in goals.items() if key[0] == "GPU"} == {None}
-    sizes = {512: scripts["op_forms"].Sizes(2, 6, 512)}
-    model = scripts["roofline"].model_rows(rows, sizes, None)
+    sizes = {512: scripts["operations.forms"].Sizes(2, 6, 512)}
+    model = scripts["operations.roofline"].model_rows(rows, sizes, None)
     assert {row["measured_ms"] for row in model} == {row["off_percent"] for row in model} == {None}
     growth = next(goal for key, goal in goals.items() if key[1].startswith("exponent") and "causal" in key[1])
     assert growth["measured"] is not None
@@ -107,7 +108,7 @@ def test_rivals_get_a_process_of_their_own(script: ModuleType, tmp_path: Path) -
 def test_a_wrong_result_is_not_timed(
     scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:
-    entry = scripts["op_forms"].OPS[op]
+    entry = scripts["operations.forms"].OPS[op]
     right = entry.forms["ours"]
     wrong = right._replace(product=lambda *tensors: right.product(*tensors) * 1.001)
     monkeypatch.setitem(entry.forms, "ours", wrong)
@@ -120,13 +121,13 @@ def test_a_wrong_result_is_not_timed(
 def test_a_wrong_implementation_is_left_out(
     scripts: dict[str, ModuleType], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    candidates = scripts["op_candidates"]
-    sizes = scripts["op_forms"].Sizes(1, 2, 9, 2)
+    candidates = scripts["operations.candidates"]
+    sizes = scripts["operations.forms"].Sizes(1, 2, 9, 2)
     forms = candidates.forms_of("toeplitz", sizes)
     assert forms["right_angle"].names == (("toeplitz_causal", "right_angle"),)
     forms["right_angle"] = forms["right_angle"]._replace(product=lambda x, kernel: x + kernel.sum())
     found = {name: candidates.candidate(name, form, sizes) for name, form in forms.items()}
-    errors, left_out = scripts["protocol"].check_all(found, "toeplitz, length 9")
+    errors, left_out = scripts["timing.protocol"].check_all(found, "toeplitz, length 9")
     assert "right_angle" not in found and "relative error" in left_out["right_angle"]
     assert errors["ours"] < 1e-5
     assert "right_angle is left out" in capsys.readouterr().err
@@ -139,18 +140,18 @@ def test_forced_implementations_are_used(scripts: dict[str, ModuleType]) -> None
         used.append(hf_seqmix.ops.common.crossovers.implementation("toeplitz_causal", x, x.shape[-1]))
         return x
 
-    forms = scripts["op_forms"]
+    forms = scripts["operations.forms"]
     form = forms.Form(product, product, names=(("toeplitz_causal", "right_angle"),))
-    candidate = scripts["op_candidates"].candidate("named", form, forms.Sizes(1, 2, 9, 2))
-    scripts["protocol"].check(candidate)
+    candidate = scripts["operations.candidates"].candidate("named", form, forms.Sizes(1, 2, 9, 2))
+    scripts["timing.protocol"].check(candidate)
     assert used == ["right_angle", "fft"]  # the oracle is not forced
     clock = Clock(torch.device("cpu"))
-    scripts["protocol"].time_in_turn({"named": candidate}, 1, clock, memory=False)
+    scripts["timing.protocol"].time_in_turn({"named": candidate}, 1, clock, memory=False)
     assert set(used[2:]) == {"right_angle"}
 
 
 def test_plain_products_agree_with_their_definitions(scripts: dict[str, ModuleType]) -> None:
-    products = scripts["op_products"]
+    products = scripts["operations.products"]
     x = torch.randn(2, 3, 10, dtype=torch.float64)
     kernel, two_sided = torch.randn(3, 10, dtype=torch.float64), torch.randn(3, 19, dtype=torch.float64)
     expected = toeplitz_matmul_dense(x, kernel)
@@ -163,13 +164,13 @@ def test_plain_products_agree_with_their_definitions(scripts: dict[str, ModuleTy
 def test_the_reference_of_ski_is_its_definition(scripts: dict[str, ModuleType]) -> None:
     x, taps, kernel = (torch.randn(shape, dtype=torch.float64) for shape in ((2, 3, 11), (3, 5), (3, 7)))
     expected = short_conv_dense(x, taps) + ski_matmul_dense(x, kernel, InducingGrid(11, 4))
-    torch.testing.assert_close(scripts["op_products"].ski_reference(x, taps, kernel), expected)
+    torch.testing.assert_close(scripts["operations.products"].ski_reference(x, taps, kernel), expected)
 
 
 def test_references_by_blocks_are_the_formulas(
     scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    products = scripts["op_products"]
+    products = scripts["operations.products"]
     monkeypatch.setattr(products, "BLOCK", 4)
     factors = torch.randn(4, 2, 9, 3, 2, dtype=torch.float64)
     parallel = hf_seqmix.ops.polynomial_product
@@ -186,7 +187,7 @@ def test_references_by_blocks_are_the_formulas(
 
 
 def test_floor_and_model(scripts: dict[str, ModuleType]) -> None:
-    roofline, forms = scripts["roofline"], scripts["op_forms"]
+    roofline, forms = scripts["operations.roofline"], scripts["operations.forms"]
     sizes = forms.Sizes(2, 3, 8, 3, dtype="bfloat16", device="cuda")
     elements, taps = 2 * 3 * 8, 4 * 3 * 8
     ours = forms.OPS["toeplitz"].forms["ours"]
@@ -205,7 +206,7 @@ def test_goals_of_a_gpu_need_its_sizes(scripts: dict[str, ModuleType]) -> None:
     kept = [{"dtype": "bfloat16", "batch": 16, "length": 512, "over_inputs": 1.0, "times_fewer": 8.0}]
 
     def met(elements: int, dtype: str) -> list[Any]:
-        goals = scripts["speed_goals"].op_goals(rows, kept, "cuda", dtype, elements)
+        goals = scripts["operations.goals"].op_goals(rows, kept, "cuda", dtype, elements)
         return [goal["met"] for goal in goals if goal["measured"] is not None]
 
     assert met(16_000_000, "bfloat16") == [True, True, True]  # times as fast at 512, bytes kept, peak
@@ -214,7 +215,7 @@ def test_goals_of_a_gpu_need_its_sizes(scripts: dict[str, ModuleType]) -> None:
 
 def test_ratios_of_an_implementation_go_through_ours(scripts: dict[str, ModuleType]) -> None:
     row = {"op": "ski", "length": 512, "chosen": "native", "vs_rfft": 6.0, "vs_torch": 4.0, "forward_vs_rfft": 8.0}
-    goals = scripts["speed_goals"].op_goals([row], [], "cpu", "float32", 1)
+    goals = scripts["operations.goals"].op_goals([row], [], "cpu", "float32", 1)
     measured = [goal["measured"] for goal in goals if "SKI" in goal["what"] and goal["length"] == 512]
     assert measured == [1.5, 8.0]
 

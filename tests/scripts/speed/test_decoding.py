@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import decoding
-import decoding_session
 import pytest
 import torch
-from protocol import WrongResultError
+from generation import session
+from timing.protocol import WrongResultError
 
 SIZES = ["--hidden-size", "64", "--layers", "1", "--prompt", "3", "--tokens", "8", "--turn", "4", "--window", "4"]
 SIZES += ["--marks", "8", "16", "--counted", "2", "--checked", "4", "--check-at", "8", "--device", "cpu"]
@@ -47,13 +47,13 @@ def test_a_command_goes_on_where_it_stopped(rows, monkeypatch):
     log = folder / "stretches.jsonl"
     log.write_text("".join(log.read_text().splitlines(keepends=True)[1:]))  # without the first turn of whole texts
     started = []
-    text = decoding_session.text_after
+    text = session.text_after
 
     def noted(*given: Any, **more: Any) -> Any:
         started.append(given[3])
         return text(*given, **more)
 
-    monkeypatch.setattr(decoding_session, "text_after", noted)
+    monkeypatch.setattr(session, "text_after", noted)
     for name in ("plot_times", "plot_costs"):
         monkeypatch.setattr(decoding, name, lambda *_: None)
     again = decoding.main([*MODELS, *SIZES, "--batch", "1", "2", "--output-dir", str(folder)])
@@ -66,7 +66,7 @@ def test_nothing_is_timed_that_is_wrong(tmp_path, monkeypatch):
     def wrong(*_: object) -> None:
         raise WrongResultError("differs")
 
-    monkeypatch.setattr(decoding_session, "check", wrong)
+    monkeypatch.setattr(session, "check", wrong)
     with pytest.raises(WrongResultError):
         decoding.main(["--models", "llama", *SIZES, "--output-dir", str(tmp_path)])
     assert not list(Path(tmp_path).iterdir())

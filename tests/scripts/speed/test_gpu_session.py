@@ -23,7 +23,7 @@ WRITES = (
 def scripts() -> Iterator[dict[str, Any]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("gpu_session", "session_page", "check_kernels", "protocol")
+        names = ("gpu_session", "gpu.page", "check_kernels", "timing.protocol")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -89,7 +89,7 @@ def test_the_page_names_wrong_kernels_and_crossovers(
     (tmp_path / "crossovers").mkdir()
     measured, in_force = {"ski": {"cpu": [[None, "torch"]]}}, {"ski": {"cpu": [[None, "native"]]}}
     (tmp_path / "crossovers" / "tune.json").write_text(json.dumps({"crossovers": measured, "in_force": in_force}))
-    page = scripts["session_page"].page("here", [], tmp_path)
+    page = scripts["gpu.page"].page("here", [], tmp_path)
     assert "| toeplitz_causal | fft" in page and '"cpu": [(None, "torch")]' in page
     line = next(line for line in page.splitlines() if "| fft " in line)
     assert [cell.strip() for cell in line.split("|")][4:6] == ["1", "1"]
@@ -118,7 +118,7 @@ def test_heads_at_both_ends_are_checked(
     scripts: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = scripts["check_kernels"]
-    forms = importlib.import_module("op_forms").OPS[kernels.TUNED["causal_sum"]].forms
+    forms = importlib.import_module("operations.forms").OPS[kernels.TUNED["causal_sum"]].forms
     whole = forms["ours"].product
 
     def first_head_alone(*inputs: Any) -> Any:
@@ -137,6 +137,6 @@ def test_heads_at_both_ends_are_checked(
 
 
 def test_time_is_over_after_its_minutes(scripts: dict[str, Any]) -> None:
-    made = scripts["protocol"].Time
+    made = scripts["timing.protocol"].Time
     assert not made(None).is_over() and not made(1.0).is_over()
     assert made(0.0).is_over()

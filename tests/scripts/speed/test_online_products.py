@@ -3,7 +3,7 @@
 import pytest
 import torch
 from online_products import main
-from protocol import WrongResultError
+from timing.protocol import WrongResultError
 
 ARGUMENTS = ["--channels", "64", "--batch", "2", "--lengths", "12", "40", "--blocks", "4", "--samples", "2"]
 

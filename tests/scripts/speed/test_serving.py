@@ -42,7 +42,7 @@ def test_both_ways_are_timed(script, tmp_path):
 
 
 def test_prompts_longer_than_the_text_are_refused(script: Any) -> None:
-    requests = importlib.import_module("generation").code_requests
+    requests = importlib.import_module("generation.requests").code_requests
     with pytest.raises(ValueError, match="prompts of 1000000 tokens were asked for, and the text has"):
         requests(CHECKPOINT, 1, (1_000_000, 1_000_000), (1, 2))
 

@@ -1,7 +1,6 @@
-"""Tuning: what is timed is right and uses what it names; the table is the best one, and can be put in force."""
+"""Tuning: what is timed is right and uses what it names; the table can be put in force."""
 
 import importlib
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +22,7 @@ SMALL = ["--batch", "1", "--channels", "4", "--head-width", "2", "--points", "4"
 def scripts() -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(SCRIPTS))
-        names = ("tune", "tune_candidates", "crossover_table", "op_forms")
+        names = ("tune", "operations.variants", "operations.forms")
         yield {name: importlib.import_module(name) for name in names}
 
 
@@ -69,8 +68,8 @@ def test_a_single_implementation_is_no_choice(here: ModuleType, tmp_path: Path) 
 
 
 def test_variants_use_what_they_name(scripts: dict[str, ModuleType]) -> None:
-    candidates = scripts["tune_candidates"]
-    sizes = scripts["op_forms"].Sizes(1, 4, 8, 2)
+    candidates = scripts["operations.variants"]
+    sizes = scripts["operations.forms"].Sizes(1, 4, 8, 2)
     variants = candidates.variants_of("toeplitz_causal", sizes)
     assert variants["right_angle"].form.names == (("toeplitz_causal", "right_angle"),)
     in_force = fft_conv._CPU_BYTES_PER_THREAD
@@ -89,7 +88,7 @@ def test_variants_use_what_they_name(scripts: dict[str, ModuleType]) -> None:
 def test_what_is_wrong_is_left_out(
     scripts: dict[str, ModuleType], here: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    sizes = scripts["op_forms"].Sizes(1, 4, 8, 2)
+    sizes = scripts["operations.forms"].Sizes(1, 4, 8, 2)
     arguments = here.parse_arguments(SMALL)
     made = here.variants_of("toeplitz_causal", sizes)
     wrong = made["dense"].form._replace(product=lambda x, kernel: x + kernel.sum())
@@ -101,46 +100,6 @@ def test_what_is_wrong_is_left_out(
     del variants["fft"]
     with pytest.raises(RuntimeError, match="nothing is right at length 8"):
         here.measure(arguments, "toeplitz_causal", sizes)
-
-
-def test_rows_are_the_best_and_a_change_must_pay(scripts: dict[str, ModuleType]) -> None:
-    best = scripts["crossover_table"].best_rows
-    times = {64: {"a": 1.0, "b": 2.0}, 256: {"a": 4.0, "b": 4.0}, 1024: {"a": 16.0, "b": 8.0}}
-    assert best(times, ["a", "b"], 0.03) == [(256, "a"), (None, "b")]
-    nearly = {64: {"a": 1.0, "b": 1.02}, 256: {"a": 4.0, "b": 3.93}, 1024: {"a": 16.0, "b": 16.0}}
-    assert best(nearly, ["a", "b"], 0.03) == [(None, "a")]
-    assert best({64: {"a": 2.0, "b": 1.0}}, ["a", "b"], 0.03) == [(None, "b")]
-    missing = {64: {"a": 3.0, "b": 1.0}, 128: {"a": 3.0}}
-    assert best(missing, ["a", "b"], 0.03) == [(64, "b"), (None, "a")]
-
-
-def test_limits_are_where_times_cross(scripts: dict[str, ModuleType]) -> None:
-    crossing = scripts["crossover_table"].crossing
-    times = {64: {"a": 1.0, "b": 2.0}, 256: {"a": 8.0, "b": 4.0}}
-    assert crossing(64, 256, times, "a", "b") == 128  # halfway on a log scale
-    assert crossing(64, 256, {64: {"a": 1.0, "b": 2.0}, 256: {"b": 4.0}}, "a", "b") == 64
-    assert crossing(64, 65, {64: {"a": 1.0, "b": 9.0}, 65: {"a": 9.0, "b": 8.9}}, "a", "b") == 64
-
-
-def test_dtypes_of_one_kind_share_a_table(scripts: dict[str, ModuleType]) -> None:
-    def point(dtype: str, length: int, **ms: float) -> dict[str, Any]:
-        names = list(ms)
-        kind = {"op": "toeplitz_causal", "kind": "cuda half", "dtype": dtype}
-        return {**kind, "length": length, "ms": ms, "implementations": names}
-
-    points = [
-        point("bfloat16", 64, fft=8.0, tiles=1.0),
-        point("float16", 64, fft=8.0, tiles=2.0),
-        point("bfloat16", 1024, fft=8.0, tiles=9.0),
-        point("float16", 1024, fft=8.0, tiles=64.0),
-    ]
-    made = scripts["crossover_table"].table_of(points, 0.03)
-    [(longest, name), last] = made["toeplitz_causal"]["cuda half"]
-    share = math.log(8 / math.sqrt(2)) / (math.log(8 / math.sqrt(2)) + math.log(3))
-    assert (longest, name, last) == (math.floor(64 * 16**share), "tiles", (None, "fft"))
-    text = scripts["crossover_table"].table_text(made)
-    assert f'"cuda half": [({longest}, "tiles"), (None, "fft")],' in text
-    crossovers._checked("toeplitz_causal", "cuda half", made["toeplitz_causal"]["cuda half"])
 
 
 def test_costs_of_what_is_in_force(scripts: dict[str, ModuleType]) -> None:

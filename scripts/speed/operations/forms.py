@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import op_products as products
 from torch import Tensor
 
 from hf_seqmix import toeplitz_matmul
+
+from . import products
 
 __all__ = ["OPS", "Form", "Op", "Sizes"]
 

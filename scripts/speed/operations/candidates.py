@@ -4,12 +4,13 @@ import importlib.util
 from collections.abc import Callable, Sequence
 
 import torch
-from op_forms import OPS, Form, Sizes
-from protocol import Call, Candidate, Oracle, values
+from timing.protocol import Call, Candidate, Oracle, values
 from torch import Tensor
 
 from hf_seqmix.ops import forced
 from hf_seqmix.ops.common.crossovers import IMPLEMENTATIONS, KERNELS, implementation
+
+from .forms import OPS, Form, Sizes
 
 __all__ = ["BOUNDS", "call_of", "candidate", "candidates_of", "chosen", "forms_of", "usable"]
 

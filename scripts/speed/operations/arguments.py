@@ -4,9 +4,10 @@ import argparse
 from collections.abc import Sequence
 
 import torch
-from op_forms import Sizes
 
 from hf_seqmix.training.command import device_name, positive
+
+from .forms import Sizes
 
 __all__ = ["add_size_arguments", "check_size_arguments", "sizes_of"]
 

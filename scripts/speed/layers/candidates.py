@@ -1,6 +1,6 @@
 """The registry of timed layers: which pairs there are, and how each layer is built and checked.
 
-Rivals from elsewhere are "original" (scripts/speed/original_tnn.py) and those of scripts/speed/layer_rivals.py.
+Rivals from elsewhere are "original" (original_tnn.py) and those of rivals.py.
 """
 
 import importlib.util
@@ -9,14 +9,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from layer_rivals import HEAD_WIDTH, RIVALS, build_rival, count
-from original_tnn import OriginalTNNLayer
-from protocol import Call, Candidate, Oracle, values
+from timing.parameters import count
+from timing.protocol import Call, Candidate, Oracle, values
 from torch import Tensor, nn
 from transformers import AutoConfig
 
 from hf_seqmix import SeqMixHybridConfig
 from hf_seqmix.models.block import SeqMixBlock
+
+from .original_tnn import OriginalTNNLayer
+from .rivals import HEAD_WIDTH, RIVALS, build_rival
 
 __all__ = [
     "Layer",

@@ -7,16 +7,17 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-import op_products as products
 import torch
-from op_candidates import candidate, usable
-from op_forms import OPS, Form, Sizes
-from protocol import Candidate
+from timing.protocol import Candidate
 from torch import Tensor
 
 from hf_seqmix.ops import linear_attention, toeplitz_matmul_dense
 from hf_seqmix.ops.common.dispatch import real_valued
 from hf_seqmix.ops.polynomial.linear_attention import causal_sum_vectorized
+
+from . import products
+from .candidates import candidate, usable
+from .forms import OPS, Form, Sizes
 
 __all__ = ["TUNED", "Variant", "active", "candidate_of", "variants_of"]
 
@@ -28,7 +29,7 @@ TUNED = {
     "causal_sum": "linear_attention",
     "short_conv": "short_conv",
 }
-"""Entry of `crossovers.IMPLEMENTATIONS` -> the operation of `op_forms.OPS` by which it is timed."""
+"""Entry of `crossovers.IMPLEMENTATIONS` -> the operation of `forms.OPS` by which it is timed."""
 
 _FFT, _SUM = "hf_seqmix.ops.common.fft", "hf_seqmix.ops.polynomial.linear_attention"
 

@@ -1,35 +1,24 @@
-"""What the package wants of its speed and memory, beside what came out.
+"""What the package wants of operations, beside what came out.
 
-A goal belongs to one kind of device; a run on the other kind, at other lengths or in another precision leaves it
-unmeasured. The reasons: a Toeplitz product must beat what its users would write with torch.fft, at every length; SKI
-must beat a Toeplitz product, or its approximation buys nothing; backward keeps the inputs alone; time grows almost
-linearly with the length; and a layer must beat the original implementation and, from some length on, attention.
+The reasons: a Toeplitz product must beat what its users would write with torch.fft, at every length; SKI must beat a
+Toeplitz product, or its approximation buys nothing; backward keeps the inputs alone; and time grows almost linearly
+with the length.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from timing.goals import goal
 
 from hf_seqmix.training.timing import slope
 
-__all__ = ["COLUMNS", "layer_goals", "op_goals"]
-
-COLUMNS = {
-    "device": "device",
-    "what": "what",
-    "length": "length",
-    "bound_text": "at least or most",
-    "measured_text": "measured",
-    "verdict": "met",
-}
+__all__ = ["op_goals"]
 
 Row = Mapping[str, Any]
 
 FEWEST_ELEMENTS = 16_000_000
 """Elements of a stream from which on the goals of operations on a GPU hold."""
-SMALLEST_LAYER = 1024
-"""Hidden size from which on the goals of layers on a GPU hold."""
 
 # What, against what, operation, key of the measured ratio, least ratio by length.
 _RATIOS: dict[str, list[tuple[str, str, str, str, dict[int, float]]]] = {
@@ -45,22 +34,6 @@ _RATIOS: dict[str, list[tuple[str, str, str, str, dict[int, float]]]] = {
         ("causal Toeplitz", "torch.fft", "toeplitz", "vs_rfft", {8192: 2.0, 16384: 2.0}),
         ("product of degree 3", "fused attention", "degree_3", "vs_attention", {2048: 0.6, 16384: 3.0}),
         ("product of degree 4", "fused attention", "degree_4", "vs_attention", {2048: 0.6, 16384: 3.0}),
-    ],
-}
-_LLAMA = "Llama layer of as many parameters"
-# Family, table, against what, least ratio by length.
-_LAYERS: dict[str, list[tuple[str, str, str, dict[int, float]]]] = {
-    "CPU": [
-        ("tnn", "layers", "the original's layer", {512: 1.5, 2048: 1.5, 8192: 1.5}),
-        ("ski_tnn", "layers", "the original's layer", {512: 1.6, 2048: 1.8, 8192: 2.0}),
-        ("tnn", "transformers", f"a {_LLAMA}", {512: 0.95, 2048: 1.2, 8192: 2.2}),
-        ("ski_tnn", "transformers", f"a {_LLAMA}", {512: 1.0, 2048: 1.4, 8192: 2.8}),
-    ],
-    "GPU": [
-        ("tnn", "layers", "the original's layer", {512: 1.7, 2048: 1.7, 8192: 1.5}),
-        ("ski_tnn", "layers", "the original's layer", {512: 2.0, 2048: 2.0, 8192: 2.0}),
-        ("tnn", "transformers", f"a {_LLAMA}", {512: 0.75, 2048: 0.8, 8192: 1.05, 16384: 1.5}),
-        ("ski_tnn", "transformers", f"a {_LLAMA}", {512: 0.8, 2048: 0.95, 8192: 1.4, 16384: 2.1}),
     ],
 }
 
@@ -86,56 +59,12 @@ def op_goals(rows: Sequence[Row], kept: Sequence[Row], device: str, dtype: str, 
     ]
 
 
-def layer_goals(
-    tables: Mapping[str, Sequence[Row]], device: str, dtype: str, hidden_size: int
-) -> list[dict[str, Any]]:
-    """Return the goals of layers, of both kinds of device; rivals are causal, and so is TNN.
-
-    Args:
-        tables: name -> rows of the benchmark.
-        device: of the run.
-        dtype: of the run.
-        hidden_size: of the run.
-    """
-    kind = torch.device(device).type
-    applies = {
-        "CPU": kind == "cpu" and dtype == "float32",
-        "GPU": kind == "cuda" and dtype == "bfloat16" and hidden_size >= SMALLEST_LAYER,
-    }
-    found = []
-    for where, goals in _LAYERS.items():
-        for family, table, rival, bounds in goals:
-            rows = tables.get(table, ()) if applies[where] else ()
-            for length, bound in bounds.items():
-                measured = next((row["ratio"] for row in rows if _is_meant(row, family, length)), None)
-                found.append(_goal(where, f"{family}, times as fast as {rival}", bound, measured, length=length))
-    return found
-
-
-def _goal(
-    device: str, what: str, bound: float, measured: float | None, *, most: bool = False, length: int | str = ""
-) -> dict[str, Any]:
-    """Return a line of the table of goals: `bound` is the least value wanted, or the most."""
-    met = None if measured is None else (measured <= bound if most else measured >= bound)
-    return {
-        "device": device,
-        "what": what,
-        "length": length,
-        "bound": bound,
-        "bound_text": f"{'<=' if most else '>='} {bound:g}",
-        "measured": measured,
-        "measured_text": "unmeasured" if measured is None else f"{measured:.2f}",
-        "met": met,
-        "verdict": "unmeasured" if met is None else "yes" if met else "no",
-    }
-
-
 def _ratio_goals(device: str, rows: Sequence[Row]) -> list[dict[str, Any]]:
     goals = []
     for what, rival, op, key, bounds in _RATIOS[device]:
         for length, bound in bounds.items():
             row = next((row for row in rows if row["op"] == op and row["length"] == length), {})
-            goals.append(_goal(device, f"{what}, times as fast as {rival}", bound, _ratio(row, key), length=length))
+            goals.append(goal(device, f"{what}, times as fast as {rival}", bound, _ratio(row, key), length=length))
     return goals
 
 
@@ -158,16 +87,14 @@ def _growth(rows: Sequence[Row], op: str, key: str) -> float | None:
 def _cpu_goals(rows: Sequence[Row], kept: Sequence[Row]) -> list[dict[str, Any]]:
     others = [row["vs_rfft"] for row in rows if row["op"] == "toeplitz" and 128 <= row["length"] <= 8192]
     what = "causal Toeplitz, times as fast as torch.fft, least"
-    goals = [_goal("CPU", what, 1.0, min(others, default=None), length="128 to 8192")]
+    goals = [goal("CPU", what, 1.0, min(others, default=None), length="128 to 8192")]
     found = {row["dtype"]: row for row in kept}
     for dtype, bound in (("float32", 4.0), ("bfloat16", 7.0)):
         row = found.get(dtype, {})
         what = f"bytes kept, {dtype}, batch {row['batch']}" if row else f"bytes kept, {dtype}"
         length = row.get("length", "")
-        goals.append(
-            _goal("CPU", f"{what}: over x and kernel", 1.01, row.get("over_inputs"), most=True, length=length)
-        )
-        goals.append(_goal("CPU", f"{what}: torch.fft over ours", bound, row.get("times_fewer"), length=length))
+        goals.append(goal("CPU", f"{what}: over x and kernel", 1.01, row.get("over_inputs"), most=True, length=length))
+        goals.append(goal("CPU", f"{what}: torch.fft over ours", bound, row.get("times_fewer"), length=length))
     native = any(row.get("chosen") == "native" for row in rows if row["op"] == "ski")
     for what, op, key, bound in (
         ("causal Toeplitz", "toeplitz", "ours_ms", 1.15),
@@ -175,7 +102,7 @@ def _cpu_goals(rows: Sequence[Row], kept: Sequence[Row]) -> list[dict[str, Any]]
         ("native SKI, forward", "ski", "ours_forward_ms" if native else "native_forward_ms", 1.0),
     ):
         measured = _growth(rows, op, key)
-        goals.append(_goal("CPU", f"exponent of time in length, 512 on: {what}", bound, measured, most=True))
+        goals.append(goal("CPU", f"exponent of time in length, 512 on: {what}", bound, measured, most=True))
     return goals
 
 
@@ -189,13 +116,4 @@ def _gpu_goals(rows: Sequence[Row], kept: Sequence[Row]) -> list[dict[str, Any]]
         "bytes kept by the product, torch.fft over ours": (7.0, [half["times_fewer"]] if half else []),
         "peak bytes of a step, torch.fft over ours, least": (7.0, peaks),
     }
-    return [_goal("GPU", what, bound, min(found, default=None)) for what, (bound, found) in least.items()]
-
-
-def _is_meant(row: Row, family: str, length: int) -> bool:
-    """Return whether a row is of a family against the causal original or Llama layer."""
-    if row["length"] != length or row["layer"].split()[0] != family:
-        return False
-    rival = row["rival"].split()[0].rstrip(",")
-    causal_rival = row["rival"].endswith(", causal") or row["direction"] == "causal"
-    return rival in ("original", "llama") and causal_rival
+    return [goal("GPU", what, bound, min(found, default=None)) for what, (bound, found) in least.items()]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
-from speed_plots import End, label_ends
+from timing.labels import End, label_ends
 
 from hf_seqmix.analysis.plots.figures import COLORS, MARKERS, draw_grid, token_ticks
 from hf_seqmix.training.results import Result

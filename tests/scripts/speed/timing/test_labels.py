@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from speed_plots import _apart
+from timing.labels import _apart
 
 
 @pytest.mark.parametrize("heights", [[0.2, 0.5], [0.4, 0.41, 0.42], [0.95, 0.96, 0.97, 1.0], [0.0, 0.0, 0.01]])

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from decoding_models import FAMILIES, Sizes, build, check, contender, logits_error, ready, text_after
-from protocol import WrongResultError
+from generation.models import FAMILIES, Sizes, build, check, contender, logits_error, ready, text_after
+from timing.protocol import WrongResultError
 
 SIZES = Sizes(width=64, depth=1, longest=40, prompt=3)
 

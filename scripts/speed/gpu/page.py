@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crossover_table import table_text
+from timing.crossover_table import table_text
 
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result

@@ -1,7 +1,7 @@
 """What the first tokens took is summed where timed, and taken to grow evenly between samples."""
 
 import pytest
-from decoding_report import Stretch, first_tokens, rows_of, wins
+from generation.report import Stretch, first_tokens, rows_of, wins
 
 from hf_seqmix.training.results import Result
 

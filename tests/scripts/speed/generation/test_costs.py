@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from decoding_costs import CostCounter, kernel_bytes
+from generation.costs import CostCounter, kernel_bytes
 from torch.nn import functional as F
 
 X, Y = torch.randn(2, 6, 16), torch.randn(16, 5)

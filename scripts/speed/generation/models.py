@@ -6,8 +6,8 @@ from types import MethodType
 from typing import Any, NamedTuple
 
 import torch
-from layer_rivals import count, in_tiles
-from protocol import WrongResultError
+from timing.parameters import count, in_tiles
+from timing.protocol import WrongResultError
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, DynamicCache, StaticCache
 from transformers.generation import GenerationConfig, StoppingCriteriaList

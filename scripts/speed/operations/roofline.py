@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from op_forms import Form, Sizes
 
 from hf_seqmix.training.timing import Clock
+
+from .forms import Form, Sizes
 
 __all__ = ["copy_bandwidth", "fewest_bytes", "floor_ms", "kept_bytes", "model_rows", "rfft_model"]
 

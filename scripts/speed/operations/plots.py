@@ -1,15 +1,14 @@
-"""Plots of timed operations, layers and implementations."""
+"""Plots of timed operations and of their implementations."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from matplotlib.axes import Axes
+from timing.labels import End, label_ends
 
-from hf_seqmix.analysis.plots.figures import COLORS, MARKERS, draw_grid, legend_below, token_ticks
+from hf_seqmix.analysis.plots.figures import COLORS, MARKERS, draw_grid, token_ticks
 
-__all__ = ["label_ends", "names_of", "plot_layers", "plot_op", "plot_paper", "plot_points"]
+__all__ = ["names_of", "plot_op", "plot_points"]
 
 MOST = 8.0
 """Times the best beyond which `plot_points` draws nothing."""
@@ -17,9 +16,6 @@ MOST = 8.0
 _FIXED = {"ours": 0, "rfft": 1, "strided": 2, "attention": 3, "floor": 6}
 """Colors that mean the same in every figure."""
 _OTHERS = (4, 5, 6)
-
-End = tuple[float, float, str, str]
-"""x, y, text and color of the end of a line."""
 
 
 def names_of(rows: Sequence[dict[str, Any]]) -> list[str]:
@@ -35,45 +31,6 @@ def style_of(name: str, names: Sequence[str]) -> dict[str, Any]:
     else:
         index = _OTHERS[[other for other in names if other not in _FIXED].index(name) % len(_OTHERS)]
     return {"color": COLORS[index], "marker": MARKERS[index]}
-
-
-def label_ends(panel: Axes, ends: Sequence[End]) -> None:
-    """Write each line's name beside its last point, moved within the panel where it would stand on another.
-
-    Args:
-        panel: with its limits and scales set.
-        ends: (x, y, text, color) of each line.
-    """
-    ends = sorted(ends, key=lambda end: end[1])
-    own = [panel.transAxes.inverted().transform(panel.transData.transform(end[:2]))[1] for end in ends]
-    for (x, y, text, color), before, height in zip(ends, own, _apart(own), strict=True):
-        moved = abs(height - before) > 0.01
-        arrow = {"arrowstyle": "-", "color": color, "linewidth": 0.6, "shrinkA": 0, "relpos": (0, 0.5)}
-        panel.annotate(
-            text,
-            (x, y),
-            (1.04 if moved else 1.01, height),
-            textcoords="axes fraction",
-            color=color,
-            va="center",
-            fontsize=9,
-            annotation_clip=False,
-            arrowprops=arrow if moved else None,
-        )
-
-
-def _apart(heights: Sequence[float], gap: float = 0.055) -> list[float]:
-    """Return ascending heights moved as little as keeps them apart and within 0 and 1, by least squares."""
-    # Without the gaps they only need to ascend: neighbors that do not are moved to their mean.
-    groups: list[list[float]] = []
-    for place, height in enumerate(heights):
-        groups.append([height - place * gap])
-        while len(groups) > 1 and fmean(groups[-2]) > fmean(groups[-1]):
-            last = groups.pop()
-            groups[-1] += last
-    means = [fmean(group) for group in groups for _ in group]
-    highest = max(0.0, 1 - (len(means) - 1) * gap)
-    return [min(max(mean, 0.0), highest) + place * gap for place, mean in enumerate(means)]
 
 
 def plot_op(rows: Sequence[dict[str, Any]], path: Path, title: str, bandwidth: float) -> None:
@@ -118,75 +75,6 @@ def plot_op(rows: Sequence[dict[str, Any]], path: Path, title: str, bandwidth: f
         figure.canvas.draw()  # places of labels follow from the limits
         for panel, labels in zip(panels.flat, ends, strict=True):
             label_ends(panel, labels)
-
-
-def plot_layers(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Draw the ratio of each pair of layers at each length as bars."""
-
-    def draw(panel: Axes, row: Mapping[str, Any], y: float, height: float, style: dict[str, Any]) -> None:
-        panel.barh(y, row["ratio"], height, **style)
-        panel.annotate(f"{row['ratio']:.2f}", (row["ratio"], y), (3, 0), textcoords="offset points", va="center")
-
-    pairs = len({_pair(row) for row in rows})
-    with draw_grid(path, 9, 1.4 + 0.62 * pairs, title=title) as (figure, axes):
-        panel = axes[0, 0]
-        _draw_bars(panel, rows, draw, "{layer}, {way}\nagainst {rival}")
-        panel.axvline(1, color="black", linewidth=0.8)
-        panel.set_xlabel("times as fast in training (forward and backward)")
-        legend_below(figure, panel, columns=4)
-
-
-def plot_paper(rows: Sequence[dict[str, Any]], path: Path, title: str) -> None:
-    """Draw how much faster each layer is, and how much memory it saves, with the published figures as diamonds."""
-    pairs = len({_pair(row) for row in rows})
-    with draw_grid(path, 12, 1.6 + 0.5 * pairs, 1, 2, title, sharey=True) as (figure, axes):
-        for panel, quantity, label in zip(
-            axes[0], ("faster", "less_memory"), ("faster (%)", "less peak memory (%)"), strict=True
-        ):
-
-            def draw(
-                panel: Axes,
-                row: Mapping[str, Any],
-                y: float,
-                height: float,
-                style: dict[str, Any],
-                quantity: str = quantity,
-            ) -> None:
-                value, published = row[f"{quantity}_percent"], row.get(f"published_{quantity}_percent")
-                panel.barh(y, value, height, **style)
-                # Beside a diamond that is near, not under it.
-                place = published if published is not None and 0 < published - value < 20 else value
-                side: dict[str, Any] = {"ha": "left" if value >= 0 else "right", "va": "center", "fontsize": 8}
-                offset = (5 if value >= 0 else -3, 0)
-                panel.annotate(f"{value:+.0f}", (place, y), offset, textcoords="offset points", **side)
-                if published is not None:
-                    panel.plot(published, y, "D", color="black", markersize=5, label="published, NVIDIA A100")
-
-            _draw_bars(panel, rows, draw, "{layer} against {rival}, {way}")
-            panel.axvline(0, color="black", linewidth=0.8)
-            panel.set_xlabel(label)
-            panel.margins(x=0.12)
-        legend_below(figure, axes[0, 0], columns=4)
-
-
-def _pair(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    return row["direction"], row["layer"], row["rival"]
-
-
-def _draw_bars(panel: Axes, rows: Sequence[dict[str, Any]], draw: Any, label: str) -> None:
-    """Draw a group of bars for each pair of layers, a bar for each length."""
-    pairs = list(dict.fromkeys(map(_pair, rows)))
-    lengths = list(dict.fromkeys(row["length"] for row in rows))
-    height = 0.8 / len(lengths)
-    for row in sorted(rows, key=lambda row: lengths.index(row["length"])):
-        index = lengths.index(row["length"])
-        y = pairs.index(_pair(row)) + (index - (len(lengths) - 1) / 2) * height
-        draw(panel, row, y, height * 0.9, {"color": COLORS[index % len(COLORS)], "label": f"{row['length']} tokens"})
-    panel.set_yticks(
-        range(len(pairs)), [label.format(way=way, layer=layer, rival=rival) for way, layer, rival in pairs]
-    )
-    panel.set_ylim(len(pairs) - 0.5, -0.5)
-    panel.grid(axis="y", visible=False)
 
 
 def plot_points(points: Sequence[Mapping[str, Any]], path: Path, title: str) -> None:

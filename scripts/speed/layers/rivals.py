@@ -9,18 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from timing.parameters import count, in_tiles
 from torch import Tensor, nn
 
 from hf_seqmix.modules.glu import GatedLinearUnit
 
-__all__ = ["HEAD_WIDTH", "RIVALS", "build_rival", "count", "in_tiles"]
+__all__ = ["HEAD_WIDTH", "RIVALS", "build_rival"]
 
 HEAD_WIDTH = 64
-
-
-def count(module: nn.Module) -> int:
-    """Return the number of parameters."""
-    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def build_rival(family: str, causal: bool, length: int, hidden_size: int, parameters: int) -> nn.Module:
@@ -44,16 +40,6 @@ def build_rival(family: str, causal: bool, length: int, hidden_size: int, parame
     if abs(count(module) / parameters - 1) > 0.02:
         raise RuntimeError(f"a rival has {count(module)} parameters where {parameters} are wanted.")
     return module
-
-
-def in_tiles(width: float, hidden_size: int) -> int:
-    """Return the nearest inner width that matrix products of a GPU do well: a multiple of 16.
-
-    A Llama layer of 2,767 inner channels has half the speed of one with 2,800 on an H200, in bfloat16. Layers narrower
-    than 256 channels, which are there to try the scripts, get smaller multiples.
-    """
-    tile = min(16, max(1, hidden_size // 16))
-    return tile * max(1, round(width / tile))
 
 
 class _Llama(nn.Module):

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from decoding_costs import CostCounter, kernel_bytes
-from decoding_models import Contender, Sizes, Text, check, logits_error, ready, text_after
-from layer_rivals import count
-from protocol import Time, machine
+from timing.parameters import count
+from timing.protocol import Time, machine
 
 from hf_seqmix.cache.size import cache_bytes
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.timing import peak_bytes
+
+from .costs import CostCounter, kernel_bytes
+from .models import Contender, Sizes, Text, check, logits_error, ready, text_after
 
 __all__ = ["Session"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from protocol import WrongResultError
+from timing.protocol import WrongResultError
 from transformers import AutoTokenizer
 
 from hf_seqmix.models.auto import AUTO_CLASSES  # its module registers every family
