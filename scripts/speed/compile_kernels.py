@@ -11,131 +11,22 @@ Triton's cache has the code (give an empty TRITON_CACHE_DIR). Ends with 1 if a k
 """
 
 import argparse
-import os
-import re
-import subprocess
 import sys
-import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 from compilation.cases import CASES
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
+from compilation.launches import TARGETS, launches_caught
+from compilation.occupancy import occupancy
 
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
 
-TARGETS = {
-    "sm_80": GPUTarget("cuda", 80, 32),
-    "sm_90": GPUTarget("cuda", 90, 32),
-    "sm_100": GPUTarget("cuda", 100, 32),
-    "gfx942": GPUTarget("hip", "gfx942", 64),
-}
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-TENSOR_CORES = ("wgmma", "mma.sync", "tcgen05", "v_mfma")
-
-
-class OfflineDriver:
-    """Stands for a device that is not there: Triton asks it for nothing but the target when it compiles."""
-
-    def __init__(self, target: GPUTarget) -> None:
-        self.target = target
-
-    def get_current_target(self) -> GPUTarget:
-        """Return the target to compile for."""
-        return self.target
-
-    def get_current_device(self) -> int:
-        """Return one device."""
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        """Return one stream."""
-        return 0
-
-
-@contextmanager
-def launches_caught(target: GPUTarget) -> Iterator[list[Any]]:
-    """Compile for `target` instead of launching, and collect (name, compiled kernel, CPU seconds)."""
-    found: list[Any] = []
-    run = JITFunction.run
-    compiled_before: set[int] = set()
-
-    def compiled(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        if id(self) not in compiled_before:
-            # What it keeps for a device, the target among it, may be of an earlier target.
-            self.device_caches.clear()
-            compiled_before.add(id(self))
-        begin = cpu_seconds()
-        kernel = run(self, *args, grid=grid, warmup=True, **kwargs)
-        found.append((self.fn.__name__, kernel, cpu_seconds() - begin))
-        return kernel
-
-    JITFunction.run = compiled
-    triton.runtime.driver.set_active(OfflineDriver(target))
-    try:
-        yield found
-    finally:
-        JITFunction.run = run
-
-
-def cpu_seconds() -> float:
-    """Return those of this process and of the assemblers that it called."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
-
-
-def occupancy(kernel: Any, target: GPUTarget) -> dict[str, Any]:
-    """Return registers, spilled bytes and the like, from the compiler's own report where there is one."""
-    text = kernel.asm.get("ptx") or kernel.asm.get("amdgcn") or ""
-    row = {
-        "shared_bytes": kernel.metadata.shared,
-        "warps": kernel.metadata.num_warps,
-        "tensor_cores": any(name in text for name in TENSOR_CORES),
-        "registers": None,
-        "spilled_bytes": None,
-    }
-    if target.backend == "cuda":
-        report = assemble(text)
-        row["registers"] = int(re.findall(r"Used (\d+) registers", report)[-1])
-        row["spilled_bytes"] = sum(map(int, re.findall(r"(\d+) bytes spill stores", report)))
-    else:
-        row["registers"] = max(map(int, re.findall(r"\.vgpr_count:\s+(\d+)", text)), default=None)
-        row["spilled_bytes"] = 4 * sum(map(int, re.findall(r"\.vgpr_spill_count:\s+(\d+)", text)))
-    return row
-
-
-def assemble(ptx: str) -> str:
-    """Return what ptxas reports of a kernel."""
-    named = re.search(r"\.target (\w+)", ptx)
-    assert named is not None
-    # Triton carries two assemblers, of which the second knows newer devices and versions of the language.
-    folder = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-    complaint = ""
-    with tempfile.TemporaryDirectory() as temporary:
-        source = Path(temporary) / "kernel.ptx"
-        source.write_text(ptx, encoding="utf-8")
-        for ptxas in (folder / "ptxas", folder / "ptxas-blackwell"):
-            command = [
-                str(ptxas),
-                "-v",
-                f"--gpu-name={named[1]}",
-                str(source),
-                "-o",
-                str(Path(temporary) / "kernel.cubin"),
-            ]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                return done.stderr
-            complaint = done.stderr
-    raise RuntimeError(f"the assembler fails: {complaint[:500]}")
 
 
 def compile_all(targets: Sequence[str], dtypes: Sequence[str], cases: Sequence[str]) -> list[dict[str, Any]]:
