@@ -67,8 +67,8 @@ class ImageClassification(Classification):
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, TypeError, OSError) as error:
             raise ValueError(
                 f"the column {self.image_column!r} of the {name} data holds no images: {error}. Images are encoded "
-                f'({{"bytes": ...}}), or paths of image files; relative ones start from {Path.cwd()}, or from the '
-                "folder of their table by `paths` of `load_labeled`."
+                f'({{"bytes": ...}}), or paths of image files that exist: relative to the table where `load_labeled` '
+                f"is told of the column, else to {Path.cwd()}."
             ) from error
         if not isinstance(first, Image.Image):
             raise ValueError(f"the column {self.image_column!r} holds {type(first).__name__}, not images.")
