@@ -36,10 +36,21 @@ def test_the_machine_chooses_the_recipe(dtype: str, monkeypatch: pytest.MonkeyPa
         return {"dtype": dtype, "speedup": None, "reason": "measured"}
 
     monkeypatch.setattr(quickstart, "choose_precision", choice)
-    recipe, why = quickstart.recipe_of_machine()
-    assert recipe.name == f"{dtype}.yaml" and why == "measured"
+    given: list[list[str]] = []
+
+    def pretrain(arguments: list[str]) -> None:
+        given.append(arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(quickstart, "pretrain", pretrain)
+    for own in ([], ["--recipe", "mine.yaml"], ["--bf16", "auto"]):
+        with pytest.raises(KeyboardInterrupt):
+            quickstart.main(own)
+    recipe = RECIPES / "quickstart" / f"{dtype}.yaml"
     assert read_recipe(recipe)["model"]["objective"] == "causal"
-    assert quickstart.parse_arguments([])[0].recipe is None
+    chosen = ["--recipe", str(recipe), "--bf16", "true" if dtype == "bfloat16" else "false"]
+    assert given[0][:4] == chosen and given[1][:2] == ["--recipe", "mine.yaml"] and "--bf16" not in given[1]
+    assert given[2][:4] == chosen and given[2][-2:] == ["--bf16", "auto"]  # what is said last holds
 
 
 def test_the_recipe_without_bfloat16_differs_in_width_and_batch_alone() -> None:

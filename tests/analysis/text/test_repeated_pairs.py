@@ -12,6 +12,9 @@ from transformers.modeling_outputs import CausalLMOutput
 from hf_seqmix import PolyTransformerConfig, PolyTransformerForCausalLM
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.analysis.text.repeated_pairs import (
+    COMMON,
+    COUNT_EDGES,
+    FREQUENT,
     Bounds,
     PairCounts,
     PairScore,
@@ -130,6 +133,7 @@ def test_the_gap_is_that_of_repeated_pairs_and_of_the_rest() -> None:
     assert gap.total == pytest.approx(0.4) and gap.recall == 2.0 and gap.others == 0.0
     assert gap.share_of_tokens == 0.2 and gap.share_of_total == 1.0
     assert gap.common == pytest.approx(-1 / 3)
+    assert {COMMON, FREQUENT} < {*COUNT_EDGES}  # no class may lie on both sides
     assert recall_gap(scores(10.0, 6.0, 3.0)[:2], scores(9.0, 2.0, 4.0)[:2]).common is None
     assert [score.is_recall for score in scores(1, 1, 1)] == [False, True, False]
     with pytest.raises(ValueError, match="of different tokens"):
