@@ -9,7 +9,7 @@ from transformers import PreTrainedConfig
 from .code_references import CodeReferences
 from .common_fields import check_common_fields
 from .image_shape import ImageShape, Pixels, check_image_fields
-from .limits import check_extra_fields, check_sizes
+from .limits import check_extra_fields, check_sizes, warn_of_misspelled
 from .tensor_parallel import GLU_PLAN, tensor_parallel_plan
 
 __all__ = ["MIXER_CONFIGS", "SeqMixConfig"]
@@ -143,6 +143,7 @@ class SeqMixConfig(CodeReferences):
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.check_fields(kwargs)
+        warn_of_misspelled(type(self), kwargs)
         derived = [name for name in kwargs if isinstance(getattr(type(self), name, None), property)]
         own = [name for name in derived if name not in dir(PreTrainedConfig)]
         if own:

@@ -1,11 +1,17 @@
 """What no configuration may say, whatever its family: a hostile file is refused before anything is made of it."""
 
 import dataclasses
+import difflib
 import math
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["check_extra_fields", "check_sizes"]
+from transformers import PreTrainedConfig
+from transformers.utils import logging
+
+__all__ = ["check_extra_fields", "check_sizes", "warn_of_misspelled"]
+
+logger = logging.get_logger(__name__)
 
 _LARGEST_NUMBER = 2**31
 _LARGEST = {
@@ -169,6 +175,24 @@ def check_extra_fields(config_class: Any, fields: Mapping[str, Any]) -> None:
             raise ValueError(f"id2label is {_short(value)}; it must map the number of each class to a name.")
         if field == "num_labels" and (type(value) is not int or value < 0):
             raise ValueError(f"num_labels is {_short(value)}; it must be a number of classes.")
+
+
+def warn_of_misspelled(config_class: Any, fields: Mapping[str, Any]) -> None:
+    """Warn of names that are no field but look like one: the library keeps them, and no model reads them.
+
+    Args:
+        config_class: whose fields are known.
+        fields: what was given beside the fields.
+    """
+    inherited = {*dir(PreTrainedConfig), *PreTrainedConfig.__dataclass_fields__}
+    own = [name for name in config_class.__dataclass_fields__ if name not in inherited]
+    for field in sorted(set(fields) - inherited - set(dir(config_class))):
+        similar = difflib.get_close_matches(field, own, n=2, cutoff=0.66)
+        if similar:
+            logger.warning(
+                f"{config_class.__name__} has no field {_short(field)}, and no model reads it; fields of a like name: "
+                f"{', '.join(similar)}."
+            )
 
 
 def _is_class(number: Any) -> bool:

@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hf_seqmix import IPAConfig, PolyTransformerConfig, SeqMixHybridConfig, TNNConfig
+from hf_seqmix import FDTNNConfig, IPAConfig, PolyTransformerConfig, SeqMixHybridConfig, TNNConfig
 from hf_seqmix.models.auto import FAMILIES
 
 SIZES = st.one_of(st.integers(-2, 40), st.sampled_from([2**15, 2**20, 2**24, 2**31, 2**70, -(10**30), 10**400]))
@@ -234,3 +234,25 @@ def test_other_extra_fields_are_kept_as_the_library_does():
     assert TNNConfig.from_dict(config.to_dict()).some_tool_wrote_this == [1, 2]
     numbers = {"trained_tokens": 5 * 10**9, "created_at": 1764317000000, "losses": [1.5] * 5000}
     assert TNNConfig(**numbers).to_dict().items() >= numbers.items()
+
+
+@pytest.mark.parametrize(
+    ("config_class", "field", "meant"),
+    [
+        (TNNConfig, "hiden_size", "hidden_size"),
+        (TNNConfig, "num_layers", "num_hidden_layers"),
+        (FDTNNConfig, "expand_ration", "expand_ratio"),
+        (SeqMixHybridConfig, "mixers", "mixer_types"),
+    ],
+)
+def test_a_misspelled_field_is_named_beside_the_one_that_was_meant(config_class, field, meant, caplog):
+    config = config_class(**{field: 2})
+    assert f"{config_class.__name__} has no field '{field}'" in caplog.text and meant in caplog.text
+    # the library's own habit: what a caller adds stays, for whatever reads it
+    assert getattr(config, field) == 2
+
+
+@pytest.mark.parametrize("field", ["num_labels", "output_attentions", "is_encoder_decoder", "note_of_a_user"])
+def test_fields_of_the_library_and_of_users_are_taken_in_silence(field, caplog):
+    TNNConfig(**{field: 2})
+    assert not caplog.records
