@@ -28,7 +28,7 @@ from hf_seqmix.training.command import packages_explained
 
 with packages_explained("finetune.py"):
     import datasets
-    from finetuning.arguments import Arguments, check_schedule, parse_arguments
+    from finetuning.arguments import LEARNING_RATE, Arguments, check_schedule, parse_arguments
     from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
     from finetuning.examples import EVALUATED, draw_rows, load_examples
     from finetuning.inputs import make_task, prepare_inputs
@@ -59,6 +59,8 @@ def prepare(arguments: Arguments) -> Run:
     """Return everything up to the first step."""
     data, training = arguments.data, arguments.training
     check_model(arguments)
+    if arguments.model.model is None:
+        training.warn_of_fine_tuning_rate(LEARNING_RATE)
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:
             overwrite = arguments.run.overwrite_output_dir

@@ -52,12 +52,8 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     training, causal = arguments.training, arguments.model.objective == "causal"
     set_length(arguments)
     check_model(arguments)
-    by_default = training.learning_rate == type(training).learning_rate
-    if arguments.model.model is None and by_default and training.process_index == 0:
-        logger.warning(
-            f"--learning-rate is {training.learning_rate:g}, the library's default, which is for fine-tuning: random "
-            "weights hardly learn by it. Give --optim muon --learning-rate 4e-3, as the recipes do."
-        )
+    if arguments.model.model is None:
+        training.warn_of_fine_tuning_rate(type(training).learning_rate)
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:  # or other machines would find what this one has begun to write
             overwrite = arguments.run.overwrite_output_dir

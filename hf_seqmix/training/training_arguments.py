@@ -87,6 +87,14 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
                 f"{OptimizerNames(self.optim).value}, not muon."
             )
 
+    def warn_of_fine_tuning_rate(self, default: float) -> None:
+        """Warn that random weights are to learn at the default rate; call this where weights are random."""
+        if self.learning_rate == default and self.process_index == 0:
+            logger.warning(
+                f"--learning-rate is {self.learning_rate:g}, the default, which is for fine-tuning: random "
+                "weights hardly learn by it. Give --optim muon --learning-rate 4e-3, as the recipes do."
+            )
+
     def optimizer_factory(self, decays: Callable[[nn.Module], Collection[str]]) -> Any:
         """Return what the `Trainer` takes as `optimizer_cls_and_kwargs`; None where the library's own way serves.
 

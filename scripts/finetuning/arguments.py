@@ -161,11 +161,13 @@ KINDS = (ModelArguments, DataArguments, RunArguments)
 USAGE = (
     "finetune.py (--model NAME | --model-type TYPE | --recipe FILE) --output-dir DIR [options]   (--help lists them)"
 )
+LEARNING_RATE = 2e-4
+"""By default, of a checkpoint that is fine-tuned."""
 DEFAULTS = {
     "eval_strategy": "epoch",
     "save_strategy": "epoch",
     "save_total_limit": 1,
-    "learning_rate": 2e-4,
+    "learning_rate": LEARNING_RATE,
     "per_device_train_batch_size": 32,
     "per_device_eval_batch_size": 64,
     "warmup_steps": 0.1,

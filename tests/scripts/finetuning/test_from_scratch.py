@@ -213,3 +213,16 @@ def test_the_schedule_and_the_decay_of_all_parameters(script, tmp_path):
     assert all(group["weight_decay"] == 0.1 for group in long.optimizer.param_groups if group["params"])
     with pytest.raises(ValueError, match=r"--schedule-steps is 5, but the run makes 6 updates"):
         trainer("short", "--num-train-epochs", "3", "--schedule-steps", "5")
+
+
+def test_random_weights_at_the_rate_of_fine_tuning_are_warned_of(script, tmp_path, caplog):
+    path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS, LABELS, strict=True)])
+    sizes = ["--config-overrides", "hidden_size=8", "num_hidden_layers=1", "--tokenizer", "byte", "--use-cpu"]
+    command = ["--model-type", "tnn", *sizes, "--train-file", path, "--validation-file", path, "--max-steps", "1"]
+    script.main([*command, "--output-dir", str(tmp_path / "default")])
+    assert "--learning-rate is 0.0002, the default" in caplog.text
+    caplog.clear()
+    script.main([*command, "--learning-rate", "4e-3", "--output-dir", str(tmp_path / "given")])
+    again = ["--model", str(tmp_path / "given"), "--train-file", path, "--validation-file", path, "--max-steps", "1"]
+    script.main([*again, "--use-cpu", "--output-dir", str(tmp_path / "again")])
+    assert "fine-tuning" not in caplog.text

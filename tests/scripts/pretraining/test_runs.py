@@ -54,7 +54,7 @@ def test_the_rate_for_fine_tuning_is_named_where_weights_are_random(
     assert "fine-tuning" not in caplog.text
     pretrain.main([*without_rate, "--overwrite-output-dir"])
     assert [line for line in caplog.messages if "fine-tuning" in line] == [
-        "--learning-rate is 5e-05, the library's default, which is for fine-tuning: random weights hardly learn by "
+        "--learning-rate is 5e-05, the default, which is for fine-tuning: random weights hardly learn by "
         "it. Give --optim muon --learning-rate 4e-3, as the recipes do."
     ]
 
