@@ -49,11 +49,7 @@ def parse_arguments(argv: Sequence[str]) -> Options:
 @explained("compare_mixers.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any] | None:
     """Run the command line and return what the table shows; exit with a message on wrong input."""
-    try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
-    except ValueError as error:
-        sys.exit(f"compare_mixers.py: {error}")
-    return write_report(compare(arguments))
+    return write_report(compare(parse_arguments(sys.argv[1:] if argv is None else argv)))
 
 
 if __name__ == "__main__":

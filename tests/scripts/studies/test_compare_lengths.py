@@ -72,6 +72,11 @@ def test_a_length_given_twice_is_refused(script: ModuleType, command: list[str])
         script.main(["--models", "tnn", "--lengths", "12", "12", *command])
 
 
+def test_an_error_names_the_command_that_was_given(script: ModuleType, command: list[str]) -> None:
+    with pytest.raises(SystemExit, match=r"^compare_lengths\.py: ski_tnn is bidirectional"):
+        script.main(["--models", "ski_tnn", "--lengths", "12", *command])
+
+
 def test_bad_lengths_are_refused(script: ModuleType, command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         script.main(["--lengths", "1", *command])
