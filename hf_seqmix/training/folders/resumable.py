@@ -307,6 +307,12 @@ class ResumableTrainer(Trainer):
             library: Any = super()
             return library._finalize_training(*args, **kwargs)
 
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Warn of what a checkpoint lacks, but not of tied weights, which it has under another name."""
+        tied = getattr(self.accelerator.unwrap_model(self.model), "all_tied_weights_keys", {})
+        missing = [name for name in load_result.missing_keys if name not in tied]
+        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
+
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing: the library calls this while the checkpoint has no seal; the checkpoint is pushed afterwards."""
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
@@ -69,6 +70,19 @@ def test_the_newest_whole_checkpoint_and_a_line_about_the_others(tmp_path: Path)
     manifest = tmp_path / "checkpoint-6" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"num_processes": 1', '"num_processes": 4'))
     assert "4 processes wrote it, now 1 go on" in trainer(tmp_path).find_checkpoint(LAST)[1]
+
+
+def test_tied_weights_are_not_missed_and_others_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    trainer(tmp_path).train()
+    again = trainer(tmp_path, max_steps=8)
+    again.train(resume_from_checkpoint=tmp_path / "checkpoint-6")
+    assert "missing keys" not in caplog.text
+    weights = tmp_path / "checkpoint-6" / "model.safetensors"
+    kept = load_file(weights)
+    assert kept.pop("model.embed_tokens.weight").shape == (20, 8)
+    save_file(kept, weights, metadata={"format": "pt"})
+    again._load_from_checkpoint(str(tmp_path / "checkpoint-6"))
+    assert "missing keys in the checkpoint model loaded: ['model.embed_tokens.weight']" in caplog.text
 
 
 def test_nothing_is_started_anew_in_silence(tmp_path: Path) -> None:
