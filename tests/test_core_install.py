@@ -97,7 +97,7 @@ def test_runs_without_extras(tmp_path, code):
     ("script", "package", "extra"),
     [
         ("run_benchmarks.py", "datasets", "train"),
-        ("finetune.py", "matplotlib", "train"),
+        pytest.param("finetune.py", "matplotlib", "train", marks=pytest.mark.slow),
         ("pretrain.py", "accelerate", "train"),
     ],
 )

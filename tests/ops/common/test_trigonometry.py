@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hf_seqmix.ops import real_valued, toeplitz_matmul, toeplitz_matmul_dense
 from hf_seqmix.ops.common.trigonometry import cosines
+from tests.markers import one_in
 from tests.tolerances import assert_close
 
 # torch's own modules, when a function is first compiled
@@ -19,9 +20,9 @@ def products(rows: int, columns: int, first: int) -> Tensor:
 
 
 @OF_TORCH
-@pytest.mark.parametrize("first", [0, -3, 5])
-@pytest.mark.parametrize(("rows", "columns", "period"), [(1, 1, 2), (2, 2, 2), (4, 6, 6), (3, 64, 128)])
-def test_cosines_of_products(rows: int, columns: int, period: int, first: int) -> None:
+@pytest.mark.parametrize(("size", "first"), one_in(3, [(1, 1, 2), (2, 2, 2), (4, 6, 6), (3, 64, 128)], [0, -3, 5]))
+def test_cosines_of_products(size: tuple[int, int, int], first: int) -> None:
+    rows, columns, period = size
     steps = products(rows, columns, first)
     expected = torch.tensor([[math.cos(2 * math.pi * (s % period) / period) for s in row] for row in steps.tolist()])
     assert torch.allclose(cosines(steps, period, torch.float32), expected, rtol=0, atol=2e-7)

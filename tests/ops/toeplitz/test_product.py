@@ -184,7 +184,7 @@ def test_transforms_of_torch_func(length, causal):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # of torch's modules
-@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("causal", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_forward_mode_is_compiled(causal):
     x, kernel = make(6, causal)
     tangents = torch.randn_like(x), torch.randn_like(kernel)

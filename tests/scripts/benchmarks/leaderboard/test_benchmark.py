@@ -132,6 +132,7 @@ def trained(script: Any, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     monkeypatch.setattr(shared, "train", train)
     monkeypatch.setattr(timing, "train", train)
+    monkeypatch.setattr(importlib.import_module("benchmarks.run_costs"), "train", train)
     return runs
 
 
@@ -200,6 +201,7 @@ def test_costs_are_the_seconds_of_all_seeds(
 ) -> None:
     options = ["--parts", "language", "--models", "tnn", "llama", "--seeds", "0", "1", "2", "--max-seconds", "720"]
     script.main(command(tmp_path, *options, "--costs"))
+    assert {job.run.training["max_steps"] for job in trained} == {5}
     assert "2.0 hours in all" in capsys.readouterr().out  # two models, three rates and two more seeds
     assert not (tmp_path / "results.md").exists()
 
@@ -266,7 +268,6 @@ def test_costs_are_measured_and_kept(script: Any, tmp_path: Path) -> None:
         "--models",
         "tnn",
         "gpt",
-        "poly3_attention",
         "--lengths",
         "16",
         "--prompts",
