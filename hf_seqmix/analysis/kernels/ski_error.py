@@ -199,11 +199,12 @@ def learned_ski_errors(
         decays = decay_of_each_channel(kernel.decay, kernel.channels)
         chosen = spread_channels(len(decays), channels)
         rates = torch.tensor(decays, dtype=torch.float64)[chosen, None].log()
-        is_causal, count = kernel.is_causal, len(chosen)
+        last = math.inf if kernel.max_lag is None else kernel.max_lag
+        first, count = 0 if kernel.is_causal else -last, len(chosen)
 
         def evaluate(lags: Tensor) -> Tensor:
             taps = encoder(lags) * torch.exp(lags.abs() * rates)
-            return taps * (lags >= 0) if is_causal else taps
+            return taps * ((lags >= first) & (lags <= last))
 
     else:
         raise ValueError(f"{type(kernel).__name__} has values at integer lags only: SKI between them is not defined.")

@@ -120,6 +120,11 @@ def test_learned_kernels():
         assert one == pytest.approx(learned_ski_errors(mixer.operator, 48, 12, channels=1)["ski"])
         mixer.operator.kernel.decay = 0.95
         assert one != pytest.approx(learned_ski_errors(mixer.operator, 48, 12, channels=1)["ski"])
+    for is_causal in (True, False):
+        mixer = TNNMixer(4, 1, is_causal=is_causal, rpe_hidden_size=8, kernel_max_lag=3)
+        matrix = toeplitz_matrix(mixer.operator.kernel(16).double(), 16, causal=is_causal)[0]
+        norm = torch.linalg.matrix_norm(matrix, ord=2).item()
+        assert learned_ski_errors(mixer.operator, 16, 4)["norm"] == pytest.approx(norm, rel=1e-5)
     with pytest.raises(ValueError, match="FrequencyKernel has values at integer lags only"):
         learned_ski_errors(FDTNNMixer(4, 16).operator, 16, 4)
 
