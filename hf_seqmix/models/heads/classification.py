@@ -238,6 +238,9 @@ class SeqMixForQuestionAnswering(SeqMixHead):
 
         Returns:
             `loss`, `start_logits` and `end_logits` (batch, length), `hidden_states`.
+
+        Raises:
+            TypeError: for positions that are no tensor.
         """
         outputs = self.model(
             input_ids,
@@ -250,6 +253,8 @@ class SeqMixForQuestionAnswering(SeqMixHead):
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
+            check_labels(start_positions, "start_positions")
+            check_labels(end_positions, "end_positions")
             length = start_logits.shape[1]  # the library ignores this position, and takes those below 0 for 0
             positions = [torch.where(p < 0, length, p.long()) for p in (start_positions, end_positions)]
             loss = self.loss_function(start_logits, end_logits, *positions, **kwargs)

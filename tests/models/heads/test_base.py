@@ -193,6 +193,13 @@ def test_labels_that_are_no_tensor(head):
         model_class(config(**fields))(torch.randint(VOCAB, (2, 7)), labels=[0, 1])
 
 
+@pytest.mark.parametrize("name", ["start_positions", "end_positions"])
+def test_positions_that_are_no_tensor(name):
+    given = {"start_positions": torch.tensor([1, 3]), "end_positions": torch.tensor([1, 3])}
+    with pytest.raises(TypeError, match=f"{name} is a list; it must be a tensor"):
+        TNNForQuestionAnswering(config())(torch.randint(VOCAB, (2, 7)), **{**given, name: [1, 3]})
+
+
 @pytest.mark.parametrize(
     ("head", "shape"), [("causal", (2, 5)), ("masked", (2, 6)), ("single label", (2, 3)), ("token", (2, 7, 2))]
 )
