@@ -196,8 +196,8 @@ class RequestBatch:
         generator = None
         if config.do_sample:
             generator = torch.Generator(device)
-            # Generators on CPUs take 32 bits of a seed.
-            generator.manual_seed(zlib.crc32(state.request_id.encode(), self.seed % 2**32))
+            # Generators on CPUs take 32 bits of a seed. As a start of the sum, seed 0 of "1" would be seed 1 of "0".
+            generator.manual_seed(zlib.crc32(f"{self.seed} {state.request_id}".encode()))
         return _Row(state, processors, generator)
 
     def _as_generate_fills(self, config: GenerationConfig, state: RequestState) -> GenerationConfig:

@@ -199,6 +199,17 @@ def test_a_sampled_request_does_not_depend_on_its_neighbors(small):
         assert collect(manager, [name])[0].generated_tokens == alone(small, PROMPTS[0], 4)
 
 
+def test_requests_draw_otherwise_under_each_name_and_seed(small):
+    config = GenerationConfig(do_sample=True, top_k=0, eos_token_id=-1, max_new_tokens=12)
+    drawn = set()
+    for seed in range(3):
+        batching = ContinuousBatchingConfig(seed=seed)
+        with small.continuous_batching_context_manager(config, continuous_batching_config=batching) as manager:
+            names = [manager.add_request(PROMPTS[0], request_id=name) for name in ("0", "1", "2")]
+            drawn |= {tuple(output.generated_tokens) for output in collect(manager, names)}
+    assert len(drawn) == 9
+
+
 @pytest.mark.parametrize(
     ("prompt", "arguments", "message"),
     [
