@@ -15,8 +15,8 @@ __all__ = ["Progress", "TrainSettings", "TrainedModel", "held_out_error", "train
 Progress = Callable[[str, int, list[float]], None]
 """Called with what is trained, updates done, and the recent mean square error of each net."""
 
-# Seeds of rows: the numbers that drew the weights must not draw the rows.
-_ROWS_SEED, _TEST_SEED = 2**32, 2**40
+# Seeds of rows: the numbers that drew the weights must not draw the rows. Generators on CPUs take 32 bits of a seed.
+_ROWS_SEED, _TEST_SEED = 2**30, 2**31
 _ROWS_AT_ONCE = 512
 
 

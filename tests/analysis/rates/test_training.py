@@ -54,6 +54,20 @@ def test_a_net_among_others_is_the_net_alone():
     assert both[0].steps == 20 and not both[0].has_stalled
 
 
+def test_rows_to_train_on_are_neither_held_out_nor_drawn_with_the_weights():
+    drawn = []
+
+    class Watched(LinearTarget):
+        def inputs(self, *args):
+            drawn.append(super().inputs(*args))
+            return drawn[-1]
+
+    train_on_target(lambda: LinearRNN(1, 4), Watched.from_kernel(length=5), TINY, (0, 1))
+    drawn += [torch.rand(64, 5, 1, generator=torch.Generator().manual_seed(seed)) for seed in (0, 1)]
+    rows = torch.cat(drawn)
+    assert len(rows) == 2 * 64 + 600 + 2 * 64 == len(rows.unique(dim=0))
+
+
 def test_a_linear_net_learns_until_it_stalls():
     settings = TrainSettings(
         rows=256, test_rows=256, batch_size=32, learning_rate=0.03, check_every=10, patience=3, reductions=1
