@@ -39,6 +39,7 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
 
     Several classes: F1 is the mean over classes ("macro"); two: that of the second; several labels: of all decisions
     together ("micro"). Of tokens F1 is the mean over all tags but "O", which says that a token belongs to no entity.
+    Means leave out classes and tags that neither side has.
     Regressions get their mean squared error too, the one figure that a constant has.
     """
     several = isinstance(task, Classification) and task.problem_type == "multi_label_classification"
@@ -50,7 +51,8 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
     for name in metrics:
         options: dict[str, Any] = {}
         if name == "f1" and isinstance(task, TokenClassification):
-            entities = [index for index, tag in enumerate(task.label_names) if tag != OUTSIDE]
+            present = {*predictions.tolist(), *references.tolist()}
+            entities = [index for index in sorted(present) if task.label_names[index] != OUTSIDE]
             options = {"average": "macro", "labels": entities or None}
         elif name == "f1" and isinstance(task, Classification):
             options = {"average": "micro" if several else "binary" if len(task.label_names) == 2 else "macro"}

@@ -26,6 +26,14 @@ def test_f1_of_tags_leaves_out_what_is_outside(predicted, f1):
     assert found["f1"] == pytest.approx(f1)
 
 
+def test_f1_of_tags_leaves_out_those_that_neither_side_has():
+    task = token_task(["x", "x", "y", "y", "z", "O"])
+    x, y, outside = (task.label_names.index(tag) for tag in "xyO")
+    for tags in ([x, x, outside], [outside, outside]):
+        assert score(task, ["f1"], [tags], [tags])["f1"] == 1
+    assert score(task, ["f1"], [[x, y, outside]], [[x, x, outside]])["f1"] == pytest.approx((2 / 3 + 0) / 2)
+
+
 def test_f1_of_tags_without_an_outside_is_the_mean_over_all():
     task = token_task(["x", "x", "y", "y", "z", "z"])
     found = score(task, ["f1"], [[0, 0, 1, 1, 1, 1]], [[0, 0, 1, 1, 2, 2]])
