@@ -122,12 +122,10 @@ def stop_early(arguments: Arguments, metric: str) -> list[TrainerCallback]:
     training, patience = arguments.training, arguments.run.early_stopping_patience
     if patience is None:
         return []
-    # The library says "loss" where the best model is loaded and nothing is said.
-    default = "loss" if training.load_best_model_at_end else None
     training.load_best_model_at_end = True
     # Or a resumed run would count the evaluations without a better one from zero.
     training.restore_callback_states_from_checkpoint = True
-    if training.metric_for_best_model == default:
+    if not training.names_best_metric:
         training.metric_for_best_model = METRIC_KEYS.get(metric, Path(metric).stem)
         training.greater_is_better = True
     return [EarlyStoppingCallback(patience)]

@@ -52,6 +52,8 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
     )
 
     def __post_init__(self) -> None:
+        self.names_best_metric = self.metric_for_best_model is not None
+        """Whether the user says by what the best model is chosen, where the library fills in "loss" otherwise."""
         by_muon = self.optim == MUON
         if by_muon and self.deepspeed:
             raise ValueError(

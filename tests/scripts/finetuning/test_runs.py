@@ -55,6 +55,7 @@ def test_early_stopping_keeps_the_best_model(finetune, tmp_path):
     ("labels", "more"),
     [
         ([1, 0] * 4, ["--metric-for-best-model", "loss", "--learning-rate", "1e-4"]),
+        ([1, 0] * 4, ["--metric-for-best-model", "loss", "--learning-rate", "1e-4", "--load-best-model-at-end"]),
         ([place / 10 for place in range(8)], ["--metric-for-best-model", "mse", "--load-best-model-at-end"]),
     ],
 )
