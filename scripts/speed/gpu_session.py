@@ -81,8 +81,8 @@ def collect(folder: Path, work: Path) -> None:
             shutil.copyfile(work / name / plot, folder / f"{name}.png")
 
 
-def machine(device: str) -> str:
-    """Return what the session runs on."""
+def software(device: str) -> str:
+    """Return the GPU and the versions that the session runs on."""
     found = [f"torch {torch.__version__}", f"Python {platform.python_version()}"]
     for package in ("triton", "transformers", "datasets", "evaluate"):
         with contextlib.suppress(ImportError):
@@ -112,7 +112,7 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _write_page(arguments: argparse.Namespace, outcomes: Sequence[dict[str, Any]], work: Path) -> str:
     """Write the page of what has become of the parts so far, and return the page."""
-    text = page(machine(arguments.device), outcomes, work)
+    text = page(software(arguments.device), outcomes, work)
     (Path(arguments.folder) / "session.md").write_text(text, encoding="utf-8")
     return text
 

@@ -15,12 +15,10 @@ from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
 
-from .plots import KINDS, plot_curves, plot_equal, plot_errors
+from .plots import KINDS, Rows, plot_curves, plot_equal, plot_errors
 from .training import FLOOR, clipped
 
 __all__ = ["compare", "results_of", "run_of", "write_report"]
-
-Rows = Sequence[Mapping[str, Any]]
 
 
 _NUMBERS = ("projections", "with_overhead", "separation_rank", "task_rank", "bound", "train_seconds", "rate")
