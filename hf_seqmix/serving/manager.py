@@ -161,6 +161,7 @@ class RowBatchingManager:
 
         Raises:
             TypeError: the name is no string.
+            ValueError: a request of that name has not ended.
             queue.Full: if the queue has no room for 10 seconds.
         """
         if self._stopping or self.fatal_error is not None:
@@ -168,7 +169,8 @@ class RowBatchingManager:
             return None
         if request_id is None:
             with self._lock:
-                request_id = f"req_{self._number}"
+                while self._results.may_come(request_id := f"req_{self._number}"):  # a name given by hand
+                    self._number += 1
                 self._number += 1
         check_name(request_id)
         config = self.generation_config

@@ -85,8 +85,17 @@ class ResultQueue:
             self._open.difference_update(request_ids)
 
     def expect(self, request_ids: Collection[str]) -> None:
-        """Note requests that will have results."""
+        """Note requests that will have results.
+
+        Raises:
+            ValueError: a request of that name has not ended.
+        """
         with self._ready:
+            if taken := sorted(self._open.intersection(request_ids)):
+                raise ValueError(
+                    f"request_id is {taken[0]!r}, the name of a request that has not ended: give another one, or none, "
+                    "or their results would be mixed."
+                )
             self._open.update(request_ids)
 
     def expected(self) -> list[str]:
