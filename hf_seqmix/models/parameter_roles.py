@@ -49,5 +49,5 @@ def hidden_matrices(model: nn.Module) -> set[str]:
 
 
 def kernel_parameters(model: nn.Module) -> set[str]:
-    """Return the names of the parameters of kernel networks: of TNN, of FD-TNN and of SKI-TNN."""
+    """Return the names of the parameters of kernel networks, and of the taps of polynomial "toeplitz" mixing."""
     return {name for name, _ in model.named_parameters() if _KERNEL in name.split(".")[:-1]}

@@ -93,8 +93,8 @@ class ResultQueue:
         with self._ready:
             if taken := sorted(self._open.intersection(request_ids)):
                 raise ValueError(
-                    f"request_id is {taken[0]!r}, the name of a request that has not ended: give another one, or none, "
-                    "or their results would be mixed."
+                    f"request_id is {taken[0]!r}, the name of a request that has not ended: give another one, or "
+                    "none, or their results would be mixed."
                 )
             self._open.update(request_ids)
 

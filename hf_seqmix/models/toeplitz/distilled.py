@@ -89,8 +89,9 @@ class DistillationReport:
 class DistillableDecoder:
     """What causal language models with Toeplitz layers add: `distill_decoder` and the way back.
 
-    A forward pass with a cache, and so `generate`, then mixes by exact taps and modes; without a cache and in training
-    the exact kernel is used. Modes are saved with the model. Modes do not follow weights that change: distill again.
+    A forward pass with a cache, and so `generate`, then mixes by exact taps and modes. The exact kernel is used
+    without a cache, in training and while gradients are recorded. Modes are saved with the model. Modes do not follow
+    weights that change: distill again.
     """
 
     def distill_decoder(
