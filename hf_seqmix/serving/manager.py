@@ -169,8 +169,9 @@ class RowBatchingManager:
             return None
         if request_id is None:
             with self._lock:
-                while self._results.may_come(request_id := f"req_{self._number}"):  # a name given by hand
+                while self._results.may_come(f"req_{self._number}"):  # a name that was given by hand
                     self._number += 1
+                request_id = f"req_{self._number}"
                 self._number += 1
         check_name(request_id)
         config = self.generation_config
