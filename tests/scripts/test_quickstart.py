@@ -53,11 +53,13 @@ def test_the_machine_chooses_the_recipe(dtype: str, monkeypatch: pytest.MonkeyPa
     assert given[2][:4] == chosen and given[2][-2:] == ["--bf16", "auto"]  # what is said last holds
 
 
-def test_the_recipe_without_bfloat16_differs_in_width_and_batch_alone() -> None:
+def test_the_recipe_without_bfloat16_differs_in_width_batch_and_seconds_alone() -> None:
     wide, narrow = (read_recipe(RECIPES / "quickstart" / f"{name}.yaml") for name in ("bfloat16", "float32"))
     assert narrow["model"]["config_overrides"].pop("hidden_size") < wide["model"]["config_overrides"].pop(
         "hidden_size"
     )
     batch = "per_device_train_batch_size"
     assert narrow["training"].pop(batch) < wide["training"].pop(batch)
+    seconds = [recipe["training"].pop("max_seconds") for recipe in (wide, narrow)]
+    assert seconds[0] < seconds[1] < 300  # the smaller model is scored sooner; all of it takes six minutes
     assert narrow == wide
