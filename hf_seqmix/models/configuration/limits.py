@@ -1,4 +1,7 @@
-"""What no configuration may say, whatever its family: a hostile file is refused before anything is made of it."""
+"""What no configuration may say, whatever its family: a hostile file is refused before anything is made of it.
+
+Names that look like misspelled fields are kept, as the library keeps them, and warned of.
+"""
 
 import dataclasses
 import difflib
@@ -179,6 +182,8 @@ def check_extra_fields(config_class: Any, fields: Mapping[str, Any]) -> None:
 
 def warn_of_misspelled(config_class: Any, fields: Mapping[str, Any]) -> None:
     """Warn of names that are no field but look like one: the library keeps them, and no model reads them.
+
+    A name looks like a field where `difflib` finds them alike by 0.66 or more; the two most alike are named.
 
     Args:
         config_class: whose fields are known.
