@@ -13,7 +13,7 @@ from transformers.generation.continuous_batching import RequestState, RequestSta
 from transformers.utils import logging
 
 from .batch import CHILD, RequestBatch, fail, fields_of_a_search, names_of_children
-from .prompts import check_name, tokens_of
+from .prompts import check_name, ends_of, number_of_tokens, tokens_of
 from .results import ResultQueue
 
 __all__ = ["RowBatchingManager"]
@@ -145,7 +145,7 @@ class RowBatchingManager:
 
         Args:
             input_ids: tokens of the prompt, a tensor (length,) or (1, length) or other integers. A request whose
-                prompt is anything else fails.
+                prompt is anything else fails; likewise where the two arguments below are no integers.
             request_id: its name; "req_0", "req_1" ... by default.
             max_new_tokens: as the generation configuration says by default, by this name or as `max_length` less the
                 prompt; None there for no limit.
@@ -175,25 +175,24 @@ class RowBatchingManager:
                 self._number += 1
         check_name(request_id)
         config = self.generation_config
-        prompt, wrong = [], None
+        prompt, limit, ends, wrong = [], None, None, None
         try:
             prompt = tokens_of(input_ids)
+            limit = number_of_tokens(config.max_new_tokens if max_new_tokens is None else max_new_tokens)
+            ends = ends_of(config.eos_token_id if eos_token_id is None else eos_token_id)
         except (TypeError, ValueError) as error:
             wrong = error
-        if max_new_tokens is None:
-            max_new_tokens = config.max_new_tokens
-        if max_new_tokens is None and config.max_length is not None:
-            max_new_tokens = max(0, config.max_length - len(prompt))
-        eos_token_id = config.eos_token_id if eos_token_id is None else eos_token_id
-        if max_new_tokens is None and eos_token_id is None:
+        if limit is None and config.max_length is not None:
+            limit = max(0, config.max_length - len(prompt))
+        if limit is None and ends is None and wrong is None:
             logger.warning_once("a request has neither max_new_tokens nor eos_token_id: it ends when it is canceled.")
         state = RequestState(
             request_id=request_id,
             initial_tokens=prompt,
             num_children=(config.num_return_sequences or 1) - 1,
             record_timestamps=record_timestamps,
-            max_new_tokens=max_new_tokens,
-            eos_token_id=eos_token_id,
+            max_new_tokens=limit,
+            eos_token_id=ends,
             streaming=streaming,
             logit_processor_kwargs=logit_processor_kwargs,
         )

@@ -1,11 +1,11 @@
-"""What a request may be: the tokens of a prompt, and a name."""
+"""What a request may be: the tokens of a prompt, where the new tokens end, and a name."""
 
 from operator import index
 from typing import Any
 
 from torch import Tensor
 
-__all__ = ["check_name", "tokens_of"]
+__all__ = ["check_name", "ends_of", "number_of_tokens", "tokens_of"]
 
 
 def tokens_of(prompt: Any) -> list[int]:
@@ -27,15 +27,44 @@ def tokens_of(prompt: Any) -> list[int]:
                 "each row as a request of its own, without pads."
             )
         prompt = prompt.flatten().tolist()
-    tokens = []
-    for token in prompt:
-        try:
-            tokens.append(index(token))
-        except TypeError as error:
-            raise TypeError(
-                f"the prompt holds {token!r:.40}, a {type(token).__name__}; each of its tokens must be an integer."
-            ) from error
-    return tokens
+    return [_integer(token, "the prompt holds", "each of its tokens must be an integer") for token in prompt]
+
+
+def ends_of(eos_token_id: Any) -> list[int] | None:
+    """Return the tokens that end a request, of which the library takes Python's integers alone.
+
+    Args:
+        eos_token_id: an integer, several, or a tensor of integers; None for none.
+
+    Raises:
+        TypeError: a token is no integer.
+    """
+    if eos_token_id is None:
+        return None
+    if isinstance(eos_token_id, Tensor):
+        eos_token_id = eos_token_id.flatten().tolist()
+    several = eos_token_id if isinstance(eos_token_id, (list, tuple, set)) else [eos_token_id]
+    return [
+        _integer(token, "eos_token_id holds", "each token that ends a request must be an integer") for token in several
+    ]
+
+
+def number_of_tokens(max_new_tokens: Any) -> int | None:
+    """Return how many tokens a request may have; None for no limit.
+
+    Raises:
+        TypeError: the number is no integer.
+    """
+    if max_new_tokens is None:
+        return None
+    return _integer(max_new_tokens, "max_new_tokens is", "it must be an integer")
+
+
+def _integer(value: Any, what: str, wanted: str) -> int:
+    try:
+        return index(value)
+    except TypeError as error:
+        raise TypeError(f"{what} {value!r:.40}, a {type(value).__name__}; {wanted}.") from error
 
 
 def check_name(request_id: Any) -> str:

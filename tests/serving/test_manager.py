@@ -126,12 +126,13 @@ def test_fields_of_the_configuration_without_effect_are_said(small, caplog):
     assert "num_beams=3, stop_strings=['a'] of the generation configuration has no effect here" in caplog.text
 
 
-def test_tokens_stream_and_an_end_of_sequence_ends(small):
+@pytest.mark.parametrize("kind", [list, torch.tensor])
+def test_tokens_stream_and_an_end_of_sequence_ends(small, kind):
     expected = alone(small, PROMPTS[0], 8)
     stop = expected[3]
     with small.continuous_batching_context_manager(GREEDY) as manager:
         name = manager.add_request(
-            PROMPTS[0], max_new_tokens=8, streaming=True, record_timestamps=True, eos_token_id=[stop]
+            PROMPTS[0], max_new_tokens=8, streaming=True, record_timestamps=True, eos_token_id=kind([stop])
         )
         results = list(manager.request_id_iter(name))
     ended = expected[: expected.index(stop) + 1]
@@ -219,6 +220,10 @@ def test_requests_draw_otherwise_under_each_name_and_seed(small):
         ([1], {"tempereture": 2.0}, "unknown logit_processor_kwargs"),
         ([1], {"num_beams": 4, "stop_strings": ["a"]}, "cannot have num_beams=4, stop_strings=['a']"),
         ([1], {"max_time": 0.0}, "cannot have max_time=0.0"),
+        ([1], {"max_new_tokens": 2.5}, "max_new_tokens is 2.5, a float; it must be an integer"),
+        ([1], {"max_new_tokens": "3"}, "max_new_tokens is '3', a str"),
+        ([1], {"eos_token_id": "</s>"}, "eos_token_id holds '</s>', a str; each token that ends a request must be"),
+        ([1], {"eos_token_id": [2, 5.0]}, "eos_token_id holds 5.0, a float"),
     ],
 )
 def test_a_request_fails_alone(small, prompt, arguments, message):
