@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.loss.loss_utils import LOSS_MAPPING
 
 from ..._labels import IGNORED_LABEL
 from ..backbone import SeqMixModel
@@ -80,6 +81,10 @@ class SeqMixHead(SeqMixPreTrainedModel):
 
     def __init__(self, config: SeqMixConfig) -> None:
         super().__init__(config)
+        if self.loss_type not in LOSS_MAPPING:
+            # The library looks for a kind in the name of the class, and without one takes the causal loss.
+            kinds = (base.__name__.removeprefix("SeqMix") for base in type(self).__mro__)
+            self.loss_type = next((kind for kind in kinds if kind in LOSS_MAPPING), self.loss_type)
         self.model: SeqMixModel = self.base_model_class(config)
 
     def auxiliary_loss(self) -> Tensor | None:

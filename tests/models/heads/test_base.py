@@ -86,6 +86,16 @@ def examples(head: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("head", HEADS)
+def test_a_subclass_of_any_name_has_the_loss_of_its_head(head):
+    model_class, fields = HEADS[head]
+    model = perturb(model_class(config(**fields))).eval()
+    renamed = type("Mine", (model_class,), {})(model.config).eval()
+    renamed.load_state_dict(model.state_dict())
+    batch = {name: torch.tensor([row[name] for row in examples(head)]) for name in examples(head)[0]}
+    assert torch.equal(renamed(**batch).loss, model(**batch).loss)
+
+
+@pytest.mark.parametrize("head", HEADS)
 @pytest.mark.one_in(3)
 def test_four_accumulated_batches_equal_one_large_batch(head, tmp_path):
     model_class, fields = HEADS[head]
