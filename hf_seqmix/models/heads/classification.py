@@ -225,14 +225,14 @@ class SeqMixForQuestionAnswering(SeqMixHead):
         end_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> QuestionAnsweringModelOutput:
-        """Score each token as the beginning and as the end of the answer.
+        """Score each token as the beginning and as the end of the answer; a pad has the lowest score there is.
 
         Args:
             input_ids: (batch, length), as for the backbone.
             attention_mask: as for the backbone.
             position_ids: as for the backbone.
             inputs_embeds: (batch, length, hidden_size), as for the backbone.
-            start_positions: (batch,) positions; those outside the sequence are ignored.
+            start_positions: (batch,) positions; those outside the sequence and those of pads are ignored.
             end_positions: the same for the last token of the answer.
             **kwargs: passed on to the loss.
 
@@ -250,17 +250,21 @@ class SeqMixForQuestionAnswering(SeqMixHead):
             return_dict=True,
             **_without_cache(kwargs),
         )
-        start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
+        scores = self.qa_outputs(outputs.last_hidden_state)
+        pads = None if attention_mask is None else attention_mask.to(scores.device) == 0  # (batch, length)
+        lowest = torch.finfo(scores.dtype).min
+        logits = scores if pads is None else scores.masked_fill(pads.unsqueeze(-1), lowest)
+        start_logits, end_logits = logits.unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             check_labels(start_positions, "start_positions")
             check_labels(end_positions, "end_positions")
-            length = start_logits.shape[1]  # the library ignores this position, and takes those below 0 for 0
-            positions = [torch.where(p < 0, length, p.long()) for p in (start_positions, end_positions)]
+            length = start_logits.shape[1]
+            positions = [_inside(p.long(), length, pads) for p in (start_positions, end_positions)]
             loss = self.loss_function(start_logits, end_logits, *positions, **kwargs)
             # A mean over nothing is no number.
             inside = [(p < length).any().to(loss.device) for p in positions]
-            loss = torch.where(inside[0] & inside[1], loss, 0 * (start_logits.sum() + end_logits.sum()))
+            loss = torch.where(inside[0] & inside[1], loss, 0 * scores.sum())
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,
@@ -268,6 +272,15 @@ class SeqMixForQuestionAnswering(SeqMixHead):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def _inside(positions: Tensor, length: int, pads: Tensor | None) -> Tensor:
+    """Return positions, with `length`, which the library ignores, for those of no real token; it takes -1 for 0."""
+    positions = positions.masked_fill((positions < 0) | (positions > length), length)
+    if pads is None:
+        return positions
+    is_pad = nn.functional.pad(pads, (0, 1)).to(positions.device).gather(1, positions.view(-1, 1))
+    return positions.masked_fill(is_pad.view_as(positions), length)
 
 
 def _fitting(labels: Tensor, logits: Tensor) -> Tensor:

@@ -136,6 +136,25 @@ def test_labels_are_not_rounded_to_half_precision(dtype):
     torch.testing.assert_close(outputs.loss, expected)
 
 
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_answers_are_found_among_real_tokens_alone(is_causal):
+    """A row alone is the reference: its loss, and its scores; an answer at a pad is none."""
+    model = perturb(TNNForQuestionAnswering(config(is_causal=is_causal))).eval()
+    ids, pads = torch.randint(VOCAB, (2, 6)), torch.zeros(2, 5, dtype=torch.long)
+    starts, ends = torch.tensor([1, 2]), torch.tensor([[3], [4]])
+    alone = model(ids, start_positions=starts, end_positions=ends)
+    for first, parts in ((0, [ids, pads]), (5, [pads, ids])):
+        row = torch.cat(parts, dim=1)
+        mask = torch.cat([torch.full_like(part, int(part is ids)) for part in parts], dim=1)
+        padded = model(row, attention_mask=mask, start_positions=starts + first, end_positions=ends + first)
+        torch.testing.assert_close(padded.loss, alone.loss)
+        torch.testing.assert_close(padded.start_logits.softmax(1)[:, first : first + 6], alone.start_logits.softmax(1))
+        assert (padded.end_logits.softmax(dim=1)[mask == 0] == 0).all()
+        pad = torch.full((2,), 8 if first == 0 else 2)
+        none = model(row, attention_mask=mask, start_positions=pad, end_positions=pad).loss
+        assert none == 0
+
+
 def test_answers_outside_the_sequence_are_ignored():
     model = perturb(TNNForQuestionAnswering(config())).eval()
     ids = torch.randint(VOCAB, (3, 7))
