@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
-from torch.utils.data import Sampler, SequentialSampler
+from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
@@ -255,6 +255,24 @@ class ResumableTrainer(Trainer):
         if eval_dataset is None or not has_length(eval_dataset) or self.args.world_size > 1:
             return None
         return SequentialSampler(eval_dataset)
+
+    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+        """Return batches of every row; the library drops what `dataloader_drop_last` drops in training."""
+        with self._every_row():
+            return super().get_eval_dataloader(*args, **kwargs)
+
+    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
+        """Return batches of every row, as for an evaluation."""
+        with self._every_row():
+            return super().get_test_dataloader(*args, **kwargs)
+
+    @contextmanager
+    def _every_row(self) -> Iterator[None]:
+        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
+        try:
+            yield
+        finally:
+            self.args.dataloader_drop_last = drop_last
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as the library does, with averages of batch norms that fit the weights."""

@@ -269,6 +269,13 @@ def test_evaluations_keep_the_order_of_the_data(tmp_path: Path) -> None:
     assert labels[:, 0].tolist() == list(range(12))
 
 
+def test_evaluations_have_every_row(tmp_path: Path) -> None:
+    run = trainer(tmp_path, dataloader_drop_last=True, per_device_eval_batch_size=5, per_device_train_batch_size=5)
+    assert run.predict(ROWS).predictions.shape[0] == len(ROWS) == 12
+    assert sum(len(batch["labels"]) for batch in run.get_eval_dataloader()) == 12
+    assert len(run.get_train_dataloader()) == 2
+
+
 def test_what_is_pushed_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed = []
     monkeypatch.setattr(
