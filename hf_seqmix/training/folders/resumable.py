@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from accelerate.utils import broadcast_object_list
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler, SequentialSampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
@@ -109,6 +110,21 @@ class ResumableTrainer(Trainer):
     ) -> torch.optim.lr_scheduler.LRScheduler:
         """Return the schedule, laid out for `schedule_steps`."""
         return super().create_scheduler(self.schedule_steps or num_training_steps, optimizer)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load both, and take the rates of the next update from the schedule that is given now.
+
+        The library leaves the rates at which the checkpoint was written: 0 where its schedule had ended.
+        """
+        super()._load_optimizer_and_scheduler(checkpoint)
+        schedule: Any = self.lr_scheduler
+        if checkpoint is None or not isinstance(schedule, LambdaLR):
+            return
+        factors = [factor(schedule.last_epoch) for factor in schedule.lr_lambdas]
+        schedule._last_lr = [rate * factor for rate, factor in zip(schedule.base_lrs, factors, strict=True)]
+        assert self.optimizer is not None
+        for group, rate in zip(self.optimizer.param_groups, schedule._last_lr, strict=True):
+            group["lr"] = rate
 
     def find_checkpoint(self, resume_from: str | None) -> tuple[str | None, str | None]:
         """Return what to continue from, for all processes as the first one sees the folder.

@@ -252,6 +252,15 @@ def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
     assert longer.state.global_step == 8
 
 
+def test_a_longer_run_begins_at_the_rate_of_its_own_schedule(tmp_path: Path) -> None:
+    """The run before has ended at a rate of 0."""
+    trainer(tmp_path, max_steps=4, logging_steps=1).train()
+    again = trainer(tmp_path, max_steps=8, logging_steps=1)
+    again.train(resume_from_checkpoint=tmp_path / "checkpoint-4")
+    rates = [entry["learning_rate"] for entry in again.state.log_history if entry["step"] > 4 and "loss" in entry]
+    assert rates == pytest.approx([again.args.learning_rate * left / 8 for left in (4, 3, 2, 1)])
+
+
 def test_the_end_of_an_epoch_is_saved_after_its_evaluation(tmp_path: Path) -> None:
     """Six updates an epoch; the library would save step 6 before it is evaluated and logged."""
     run = trainer(tmp_path, max_steps=9, save_steps=3, eval_strategy="epoch", logging_strategy="epoch")
