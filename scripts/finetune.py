@@ -64,7 +64,8 @@ def prepare(arguments: Arguments) -> Run:
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:
             overwrite = arguments.run.overwrite_output_dir
-            prepare_run_folder(arguments.folder, resume=arguments.resume is not None, overwrite=overwrite)
+            read = (arguments.model.model, arguments.model.tokenizer)
+            prepare_run_folder(arguments.folder, resume=arguments.resume is not None, overwrite=overwrite, read=read)
         examples = load_examples(arguments)
         # A few examples need not show every label, nor what is left of a training file.
         task = make_task(data, examples["train"])

@@ -57,7 +57,8 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
     with training.main_process_first(desc="preparing the data"):
         if training.process_index == 0:  # or other machines would find what this one has begun to write
             overwrite = arguments.run.overwrite_output_dir
-            prepare_run_folder(arguments.folder, resume=arguments.resume is not None, overwrite=overwrite)
+            read = (arguments.model.model, arguments.data.tokenizer)
+            prepare_run_folder(arguments.folder, resume=arguments.resume is not None, overwrite=overwrite, read=read)
         tokenizer, num_bytes = None, None
         if arguments.data.tokenized:
             train, validation = load_blocks(arguments)

@@ -3,7 +3,7 @@
 import errno
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,7 +21,9 @@ RECORDS = (PRECISION_FILE, DIVERGENCE_FILE, ARGUMENTS_FILE)
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
 
-def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: bool = False) -> Path:
+def prepare_run_folder(
+    folder: str | Path, *, resume: bool = False, overwrite: bool = False, read: Iterable[str | Path | None] = ()
+) -> Path:
     """Make the folder, check that it can be written to, and refuse one that holds something or is in use.
 
     Until its command ends, no other process may write there, see `claim_folder`.
@@ -32,12 +34,19 @@ def prepare_run_folder(folder: str | Path, *, resume: bool = False, overwrite: b
         overwrite: the folder may hold anything; files of the same name will be replaced. Unless the run is resumed,
             the checkpoints, results.json and `RECORDS` of an earlier one are deleted: they would be taken for this
             one's.
+        read: files and folders that the run begins from; other names, such as those of the Hub, do not matter.
 
     Raises:
         ValueError: if the folder holds files and neither `resume` nor `overwrite` is given, if it is a file, if it
-            cannot be written to, or if another process writes there.
+            cannot be written to, if another process writes there, or if `overwrite` would delete parts of what is to
+            be read.
     """
     folder = Path(folder)
+    for path in [Path(each) for each in read if each] if overwrite and not resume else []:
+        if path.exists() and path.resolve().is_relative_to(folder.resolve()):
+            raise ValueError(
+                f"the run begins from {path}, which --overwrite-output-dir would clear: give another --output-dir."
+            )
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"the output folder {folder} is a file. Give a folder, or a name that does not exist yet.")
     if folder.is_dir() and any(folder.iterdir()) and not resume and not overwrite:

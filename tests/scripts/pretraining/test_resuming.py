@@ -12,8 +12,8 @@ from types import ModuleType
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from hf_seqmix.training import explain_write_error
-from tests.scripts.pretraining.inputs import SCRIPT, command, environment, losses
+from hf_seqmix.training import explain_write_error, fault_of
+from tests.scripts.pretraining.inputs import SCRIPT, TINY, command, environment, losses
 
 
 @pytest.mark.parametrize(
@@ -99,6 +99,17 @@ def test_a_folder_that_is_written_over_keeps_no_tokenizer(
     monkeypatch.undo()
     pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:300", "--resume"))
     assert AutoTokenizer.from_pretrained(tmp_path).vocab_size > 268
+
+
+def test_a_model_is_not_trained_further_over_itself(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    begun = command(text, tmp_path / "run", "--max-steps", "2", "--save-steps", "1")
+    pretrain.main(begun)
+    for model in (tmp_path / "run" / "checkpoint-1", tmp_path / "run"):
+        further = [*begun[len(TINY) :], "--model", str(model), "--overwrite-output-dir"]
+        with pytest.raises(SystemExit, match="would clear: give another --output-dir"):
+            pretrain.main(further)
+    assert fault_of(tmp_path / "run" / "checkpoint-1") is None
+    assert (tmp_path / "run" / "tokenizer_config.json").is_file()
 
 
 def test_a_checkpoint_of_another_model_is_refused(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:

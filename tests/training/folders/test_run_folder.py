@@ -36,6 +36,17 @@ def test_overwriting_deletes_what_would_be_taken_for_the_new_run(tmp_path: Path)
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "checkpoint-best"}
 
 
+def test_what_a_run_begins_from_is_not_deleted(tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(tmp_path, 5)
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    for read in (checkpoint, str(tmp_path)):
+        with pytest.raises(ValueError, match=r"--overwrite-output-dir would clear: give another --output-dir"):
+            prepare_run_folder(tmp_path, overwrite=True, read=[None, "bpe:300", read])
+        prepare_run_folder(tmp_path, resume=True, overwrite=True, read=[read])
+    assert checkpoint.is_dir() and (tmp_path / "tokenizer_config.json").is_file()
+    prepare_run_folder(tmp_path / "checkpoint", overwrite=True, read=[checkpoint, tmp_path])
+
+
 def test_a_file_or_an_unwritable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ValueError, match="is a file"):
