@@ -149,7 +149,8 @@ class Arguments(Generic[Model, Data, Own]):
         """Folders that hold an earlier part of the run, if it is resumed."""
         if self.resume is None:
             return []
-        return [self.folder] if self.resume == LAST else [self.folder, Path(self.resume).parent]
+        checkpoint = Path(self.resume)
+        return [self.folder] if self.resume == LAST else [self.folder, checkpoint.parent, checkpoint]
 
     def to_json(self) -> dict[str, Any]:
         """Return every argument by section, ready for JSON."""

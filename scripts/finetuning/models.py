@@ -113,7 +113,8 @@ def _has_head(arguments: Arguments, config: PreTrainedConfig) -> bool:
 def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedTokenizerBase:
     """Return the tokenizer of the checkpoint, or the one asked for.
 
-    One made for this run is saved by the first process of a machine, and read by the others and by a resumed run.
+    One made for this run is saved by the first process of a machine, and read by the others and by a resumed run, also
+    where that goes on in another folder.
 
     Args:
         arguments: name it, or the checkpoint it belongs to.
@@ -128,7 +129,10 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
         if (arguments.folder / "tokenizer_config.json").is_file() and (arguments.resume or not own):
             return AutoTokenizer.from_pretrained(arguments.folder)
     if model.tokenizer is not None:
-        tokenizer = build_tokenizer(model.tokenizer, texts)
+        began = arguments.earlier_folders if model.model_type is not None else []
+        kept = [folder for folder in began if (folder / "tokenizer_config.json").is_file()]
+        tokenizer: PreTrainedTokenizerBase
+        tokenizer = AutoTokenizer.from_pretrained(kept[0]) if kept else build_tokenizer(model.tokenizer, texts)
         if model.model is not None:
             _warn_of_other_tokens(model.model, model.tokenizer, tokenizer, model.trust_remote_code)
         if model.model_type is not None:

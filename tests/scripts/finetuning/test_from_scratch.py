@@ -194,6 +194,24 @@ def test_a_bpe_made_for_the_run_is_read_again_when_it_is_resumed(script, tmp_pat
     assert script.main([*options, "--resume"])["validation"] == whole["validation"]
 
 
+def test_a_run_that_goes_on_elsewhere_keeps_its_tokenizer(script, tmp_path):
+    files = {
+        name: table(tmp_path / f"{name}.tsv", [("text", "label"), *zip(texts, LABELS, strict=True)])
+        for name, texts in (("first", TEXTS), ("second", [f"zebras quack {text}" for text in TEXTS]))
+    }
+    options = [
+        *("--model-type", "tnn", "--tokenizer", "bpe:262", "--validation-file", files["first"], "--use-cpu"),
+        *("--config-overrides", "hidden_size=8", "num_hidden_layers=1", "--disable-tqdm", "true"),
+        *("--save-strategy", "steps", "--save-steps", "1", "--max-steps", "2", "--save-total-limit", "3"),
+        *("--cache-dir", str(tmp_path / "cache")),
+    ]
+    script.main([*options, "--train-file", files["first"], "--output-dir", str(tmp_path / "first")])
+    other = [*options, "--train-file", files["second"], "--output-dir", str(tmp_path / "second")]
+    script.main([*other, "--resume", str(tmp_path / "first" / "checkpoint-1")])
+    first, second = ((tmp_path / name / "tokenizer.json").read_text(encoding="utf-8") for name in files)
+    assert first == second
+
+
 def test_the_schedule_and_the_decay_of_all_parameters(script, tmp_path):
     path = table(tmp_path / "reviews.tsv", [("text", "label"), *zip(TEXTS, LABELS, strict=True)])
     options = [
