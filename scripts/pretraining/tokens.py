@@ -12,6 +12,7 @@ from hf_seqmix._labels import IGNORED_LABEL
 from .arguments import Arguments, DataArguments
 
 _COLUMNS = ("input_ids", "labels")
+_MASK = "attention_mask"
 _FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "json"}
 
 
@@ -22,7 +23,7 @@ def load_blocks(arguments: Arguments) -> tuple[datasets.Dataset, datasets.Datase
 
     Raises:
         ValueError: a file is no Parquet or JSON file, there is no training split, rows have no `input_ids`, those of a
-            masked model have no `labels`, or a row is not as long as the block size.
+            masked model have no `labels`, a row is not as long as the block size, or pads would be read as text.
     """
     data = arguments.data
     splits = _load(data)
@@ -78,6 +79,11 @@ def _checked(rows: datasets.Dataset, name: str, block_size: int, causal: bool) -
             f"--tokenized rows of a {'causal' if causal else 'masked'} model need the column{'s' * (len(needed) > 1)} "
             f"{' and '.join(needed)}; those of the {name} split have {', '.join(rows.column_names)}."
         )
+    if _MASK in rows.column_names and not (causal and "labels" in rows.column_names) and _has_pads(rows):
+        raise ValueError(
+            f"--tokenized rows of the {name} split have pads by their {_MASK}, which would be read and predicted as "
+            "text: give full rows, or for a causal model, padded on the right, labels of -100 at pads."
+        )
     rows = rows.select_columns([column for column in _COLUMNS if column in rows.column_names])
     if "labels" not in rows.column_names:
         rows = rows.map(lambda batch: {"labels": batch["input_ids"]}, batched=True, desc="Labels")
@@ -99,6 +105,11 @@ def _checked(rows: datasets.Dataset, name: str, block_size: int, causal: bool) -
                 f"--block-size of them, which is {block_size}."
             )
     return rows
+
+
+def _has_pads(rows: datasets.Dataset) -> bool:
+    batches = rows.select_columns([_MASK]).iter(1000)
+    return any(0 in (row or ()) for batch in batches for row in batch[_MASK])
 
 
 def check_ids(vocab_size: int, *splits: datasets.Dataset) -> None:

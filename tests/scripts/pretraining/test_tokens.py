@@ -172,3 +172,15 @@ def test_rows_that_fill_no_batch_are_not_counted(pretrain: Any, tmp_path: Path) 
 def test_a_data_set_that_is_not_there_is_said_in_a_line(pretrain: Any, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"--dataset no-such-rows is neither a folder here"):
         pretrain.main(command(tmp_path / "run", "--dataset", "no-such-rows"))
+
+
+def test_pads_are_no_text(pretrain: Any, tmp_path: Path) -> None:
+    split = rows()["train"]
+    mask = [[1] * 9 + [0] * 3] * len(split)
+    for name, columns in (("ids", ["input_ids"]), ("labels", ["input_ids", "labels"])):
+        split.select_columns(columns).add_column("attention_mask", mask).to_parquet(tmp_path / f"{name}.parquet")
+    for name, objective in (("ids", "causal"), ("labels", "masked")):
+        given = ["--train-file", str(tmp_path / f"{name}.parquet"), "--objective", objective]
+        with pytest.raises(SystemExit, match="rows of the train split have pads by their attention_mask"):
+            pretrain.main(command(tmp_path / "run", *given))
+    pretrain.main(command(tmp_path / "run", "--train-file", str(tmp_path / "labels.parquet")))
