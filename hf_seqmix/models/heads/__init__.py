@@ -1,12 +1,9 @@
 """Heads on a backbone, which give logits and losses, and their parts: pooling, copying, prompts of `generate`."""
 
 from .base import SeqMixHead
-from .classification import (
-    SeqMixForQuestionAnswering,
-    SeqMixForSequenceClassification,
-    SeqMixForTokenClassification,
-)
+from .classification import SeqMixForSequenceClassification, SeqMixForTokenClassification
 from .language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
+from .question_answering import SeqMixForQuestionAnswering
 from .vision import SeqMixForImageClassification
 
 __all__ = [

@@ -1,6 +1,6 @@
-"""What all heads share; `language_modeling.py`, `classification.py` and `vision.py` have the heads."""
+"""What all heads share; the files beside this one are named for the heads that they have."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from transformers import PreTrainedModel
 from transformers.loss.loss_utils import LOSS_MAPPING
 
 from ..._labels import IGNORED_LABEL
+from ...ops.packing import packed_sequence_ids
 from ..backbone import SeqMixModel
 from ..configuration import SeqMixConfig
 from ..pretrained import SeqMixPreTrainedModel
@@ -71,6 +72,43 @@ def check_labels(labels: Any, name: str = "labels") -> None:
     """Raise a TypeError, by the name that is given, unless labels are a tensor."""
     if not isinstance(labels, Tensor):
         raise TypeError(f"{name} is a {type(labels).__name__}; it must be a tensor: torch.tensor({name}).")
+
+
+def check_one_sequence_a_row(
+    head: str, hidden_states: Tensor, attention_mask: Any, position_ids: Tensor | None, given: Mapping[str, Any]
+) -> None:
+    """Refuse packed rows in a head that has one answer for a row; compiled graphs do not look.
+
+    Args:
+        head: its name.
+        hidden_states: (batch, length, hidden_size).
+        attention_mask: as for the backbone.
+        position_ids: as for the backbone.
+        given: further keyword arguments of the call, among which `cu_seq_lens_q` and `seq_idx` may be.
+
+    Raises:
+        ValueError: real tokens of a row belong to several sequences.
+    """
+    if torch.compiler.is_compiling():
+        return
+    batch, length, _ = hidden_states.shape
+    mask = attention_mask[:, -length:] != 0 if isinstance(attention_mask, Tensor) else None
+    boundaries = given.get("cu_seq_lens_q"), given.get("seq_idx")
+    ids = packed_sequence_ids(mask, batch, length, position_ids, *boundaries)
+    if ids is None or length == 0:
+        return
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+    lowest, highest = ids.masked_fill(~real, ids.max()).amin(dim=1), ids.masked_fill(~real, ids.min()).amax(dim=1)
+    if bool((real.any(dim=1) & (lowest < highest)).any()):
+        raise ValueError(
+            f"a row holds several packed sequences (restarting position_ids, cu_seq_lens_q or seq_idx), and {head} "
+            "has one answer for a row: give each sequence a row of its own, padded, with an attention_mask."
+        )
+
+
+def without_cache(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Heads that return no cache ask the backbone to build none."""
+    return {**kwargs, "use_cache": False}
 
 
 class SeqMixHead(SeqMixPreTrainedModel):

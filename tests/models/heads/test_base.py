@@ -136,38 +136,6 @@ def test_labels_are_not_rounded_to_half_precision(dtype):
     torch.testing.assert_close(outputs.loss, expected)
 
 
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_answers_are_found_among_real_tokens_alone(is_causal):
-    """A row alone is the reference: its loss, and its scores; an answer at a pad is none."""
-    model = perturb(TNNForQuestionAnswering(config(is_causal=is_causal))).eval()
-    ids, pads = torch.randint(VOCAB, (2, 6)), torch.zeros(2, 5, dtype=torch.long)
-    starts, ends = torch.tensor([1, 2]), torch.tensor([[3], [4]])
-    alone = model(ids, start_positions=starts, end_positions=ends)
-    for first, parts in ((0, [ids, pads]), (5, [pads, ids])):
-        row = torch.cat(parts, dim=1)
-        mask = torch.cat([torch.full_like(part, int(part is ids)) for part in parts], dim=1)
-        padded = model(row, attention_mask=mask, start_positions=starts + first, end_positions=ends + first)
-        torch.testing.assert_close(padded.loss, alone.loss)
-        torch.testing.assert_close(padded.start_logits.softmax(1)[:, first : first + 6], alone.start_logits.softmax(1))
-        assert (padded.end_logits.softmax(dim=1)[mask == 0] == 0).all()
-        pad = torch.full((2,), 8 if first == 0 else 2)
-        none = model(row, attention_mask=mask, start_positions=pad, end_positions=pad).loss
-        assert none == 0
-
-
-def test_answers_outside_the_sequence_are_ignored():
-    model = perturb(TNNForQuestionAnswering(config())).eval()
-    ids = torch.randint(VOCAB, (3, 7))
-    loss = [model(ids, start_positions=p, end_positions=p).loss for p in map(torch.tensor, ([3, -1, -5], [3, 7, 99]))]
-    torch.testing.assert_close(loss[0], loss[1])
-    alone = model(ids[:1], start_positions=torch.tensor([3]), end_positions=torch.tensor([3])).loss
-    torch.testing.assert_close(loss[0], alone)
-    none = model(ids, start_positions=torch.full((3,), -1), end_positions=torch.full((3,), -1)).loss
-    assert none == 0
-    none.backward()
-    assert all(p.grad is None or (p.grad == 0).all() for p in model.parameters())
-
-
 def test_an_empty_row_has_a_loss_without_logits():
     model = TNNForCausalLM(config(is_causal=True, copy_head=True))
     ids = torch.empty(2, 0, dtype=torch.long)
@@ -208,25 +176,11 @@ def test_labels_of_other_integers(head, kind):
     assert torch.equal(model(ids, labels=KINDS_OF_LABELS[kind](labels)).loss, model(ids, labels=labels).loss)
 
 
-def test_positions_of_other_integers():
-    model = TNNForQuestionAnswering(config()).eval()
-    ids, at = torch.randint(VOCAB, (2, 7)), torch.tensor([1, 3])
-    expected = model(ids, start_positions=at, end_positions=at).loss
-    assert torch.equal(model(ids, start_positions=at.int(), end_positions=at.byte()).loss, expected)
-
-
 @pytest.mark.parametrize("head", ["causal", "masked", "single label", "token", "regression"])
 def test_labels_that_are_no_tensor(head):
     model_class, fields = HEADS[head]
     with pytest.raises(TypeError, match="labels is a list; it must be a tensor"):
         model_class(config(**fields))(torch.randint(VOCAB, (2, 7)), labels=[0, 1])
-
-
-@pytest.mark.parametrize("name", ["start_positions", "end_positions"])
-def test_positions_that_are_no_tensor(name):
-    given = {"start_positions": torch.tensor([1, 3]), "end_positions": torch.tensor([1, 3])}
-    with pytest.raises(TypeError, match=f"{name} is a list; it must be a tensor"):
-        TNNForQuestionAnswering(config())(torch.randint(VOCAB, (2, 7)), **{**given, name: [1, 3]})
 
 
 @pytest.mark.parametrize(

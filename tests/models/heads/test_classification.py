@@ -44,6 +44,24 @@ def test_without_a_mask_the_last_token_is_none_of_the_pads():
     assert not torch.equal(logits[0], model(ids, attention_mask=torch.ones_like(ids)).logits[0])
 
 
+PACKED = {
+    "positions": {"position_ids": torch.tensor([[0, 1, 2, 3, 4], [0, 1, 0, 1, 2]])},
+    "lengths": {"cu_seq_lens_q": torch.tensor([0, 5, 7, 10])},
+    "numbers": {"seq_idx": torch.tensor([[0, 0, 0, 0, 0], [0, 0, 1, 1, 1]])},
+}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_packed_rows_are_refused_unless_all_but_one_sequence_are_pads(kind):
+    model, ids = perturb(Classifier(config())).double().eval(), torch.randint(VOCAB, (2, 5))
+    with pytest.raises(ValueError, match=r"several packed sequences.*TNNForSequenceClassification has one answer"):
+        model(ids, **PACKED[kind])
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]])
+    assert_close(model(ids, attention_mask=mask, **PACKED[kind]).logits, model(ids, attention_mask=mask).logits)
+    whole = {"position_ids": torch.arange(5)[None], "cu_seq_lens_q": torch.tensor([0, 5, 10])}
+    assert_close(model(ids, **whole).logits, model(ids).logits)
+
+
 def test_batch_norm_is_exact_for_padded_rows_in_evaluation():
     model = perturb(Classifier(config(norm_type="batch"))).double()
     mask = torch.tensor([[0, 0, 1, 1, 1], [1, 0, 1, 1, 0]])
