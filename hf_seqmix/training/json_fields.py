@@ -7,6 +7,9 @@ from typing import Any
 
 __all__ = ["canonical", "checked", "plain"]
 
+_SCALARS = (str, int, bool, type(None))
+"""Types of most entries, which are what JSON has, whatever their values."""
+
 
 def checked(values: Any, kinds: Mapping[str, Any], required: set[str], where: str) -> dict[str, Any]:
     """Return the fields of a JSON object whose types are as `kinds` says.
@@ -36,7 +39,10 @@ def plain(value: Any, where: str) -> Any:
         ValueError: a value is none of those that JSON has.
     """
     if isinstance(value, Mapping):
-        return {str(name): plain(entry, f"{where}, {name}") for name, entry in value.items()}
+        return {
+            str(name): entry if type(entry) in _SCALARS else plain(entry, f"{where}, {name}")
+            for name, entry in value.items()
+        }
     if isinstance(value, (list, tuple)):
         return [plain(entry, where) for entry in value]
     if value is None or isinstance(value, (str, int, bool)) or (isinstance(value, float) and math.isfinite(value)):

@@ -211,7 +211,8 @@ def _read_line(line: bytes, where: str) -> tuple[Mapping[str, Any], list[Result]
         ) from error
     kinds = {"key": Mapping, "shared": Mapping, "results": list}
     found = checked(entry, kinds, set(kinds), where)
-    results = []
+    results: list[Result] = []
+    runs: dict[str, Run] = {}
     for place, values in enumerate(found["results"], start=1):
         own = f"{where}, result {place}"
         if not isinstance(values, Mapping):
@@ -220,10 +221,5 @@ def _read_line(line: bytes, where: str) -> tuple[Mapping[str, Any], list[Result]
         merged = {**found["shared"], **values}
         if all(isinstance(part, Mapping) for part in setting):  # or `from_json` says what is wrong
             merged["setting"] = {**setting[0], **setting[1]}
-        results.append(Result.from_json(merged, own))
-    runs: dict[str, Run] = {}  # one object for equal runs
-    unique = [
-        dataclasses.replace(result, run=runs.setdefault(result.run.digest, result.run)) if result.run else result
-        for result in results
-    ]
-    return found["key"], unique
+        results.append(Result.from_json(merged, own, runs))
+    return found["key"], results

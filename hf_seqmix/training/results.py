@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from .json_fields import checked, plain
+from .json_fields import canonical, checked, plain
 from .run import Run
 
 __all__ = ["KINDS", "Kind", "Result", "Summary", "group_results", "summarize", "with_run"]
@@ -100,12 +100,15 @@ class Result:
         return values
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any], where: str = "a result") -> "Result":
+    def from_json(
+        cls, values: Mapping[str, Any], where: str = "a result", runs: dict[str, Run] | None = None
+    ) -> "Result":
         """Return the result that `to_json` wrote.
 
         Args:
             values: what `json.loads` gave.
             where: file and line, for the message of an error.
+            runs: of results that were read before, by their JSON texts; equal runs are one object.
 
         Raises:
             ValueError: a field is missing, unknown or of another type.
@@ -113,7 +116,10 @@ class Result:
         fields = checked(values, _RESULT_KINDS, {"task", "model", "metric", "value"}, where)
         if "run" in fields:
             run = {"seed": fields.get("seed") or 0, **fields["run"]}
-            fields["run"] = Run.from_json(run, f"{where}, field 'run'")
+            known, text = {} if runs is None else runs, canonical(run)
+            if text not in known:
+                known[text] = Run.from_json(run, f"{where}, field 'run'")
+            fields["run"] = known[text]
         try:
             return cls(**fields)
         except ValueError as error:
