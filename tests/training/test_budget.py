@@ -15,6 +15,11 @@ from hf_seqmix.training.budget import updates_of, updates_within
 from tests.training.folders.test_resumable import losses, trainer
 
 
+@pytest.fixture(autouse=True)
+def short_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "TIMED", 4)
+
+
 class Ticking:
     """A clock that moves by a known time at each look."""
 
@@ -53,8 +58,8 @@ def on_accelerator(monkeypatch: pytest.MonkeyPatch, blocks: list[float], acceler
         (True, 600, [4.0, 3.4], 176),
         (True, 600, [4.0, 1.0, 0.5, 0.5], 1200),
         (True, 600, [4.0 * 0.75**block for block in range(budget.MOST)], 1124),
-        (True, 110, [4.0], 28),
-        (True, 120, [4.0, 1.0], 120),
+        (True, 50, [4.0], 12),
+        (True, 54, [4.0, 1.0], 54),
     ],
 )
 def test_on_an_accelerator_updates_count_once_they_are_steady(
