@@ -1,5 +1,6 @@
 """The models of the benchmark `leaderboard`: recipes of one file, made equal in parameters by their feed-forwards."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -90,6 +91,12 @@ def small_recipe(objective: str, name: str, vocab_size: int, length: int) -> dic
 
 def num_parameters(objective: str, model: Mapping[str, Any], vocab_size: int) -> int:
     """Return the number of parameters of the model of a recipe, without making them."""
+    return _num_parameters(objective, json.dumps(model, sort_keys=True), vocab_size)
+
+
+@cache
+def _num_parameters(objective: str, text: str, vocab_size: int) -> int:
+    model = json.loads(text)
     auto = AutoModelForCausalLM if objective == "causal" else AutoModelForMaskedLM
     derived: dict[str, Any] = {"vocab_size": vocab_size, "is_causal": objective == "causal"}
     derived |= dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id"))

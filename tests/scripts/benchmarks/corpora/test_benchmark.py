@@ -67,9 +67,16 @@ def values(results, metric, **wanted):
 
 @pytest.fixture(scope="module")
 def finished(script, novels, tmp_path_factory):
-    """One tiny run: in a process of its own, as users' are."""
-    output = tmp_path_factory.mktemp("corpora") / "out"
-    return output, script.main(command(novels, output))
+    """One tiny run, in this process: starting another takes longer than its training."""
+    output, pretrain = tmp_path_factory.mktemp("corpora") / "out", importlib.import_module("pretrain")
+
+    def here(words, **_):
+        pretrain.main(words[2:])
+        return subprocess.CompletedProcess(words, 0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "run", here)
+        return output, script.main(command(novels, output))
 
 
 def test_trained_and_scored_at_each_length(script, novels, finished, tmp_path, capsys):
