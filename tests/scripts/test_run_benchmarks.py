@@ -73,6 +73,7 @@ def values(report, metric, **wanted):
     return {(r.model, r.get("context_length")): r.value for r in found}
 
 
+@pytest.mark.usefixtures("pictures")
 def test_scores_table_and_plots(script, checkpoints, text_file, tmp_path, capsys, monkeypatch):
     output = tmp_path / "out"
     command = arguments(

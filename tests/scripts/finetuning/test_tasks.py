@@ -17,6 +17,7 @@ from tests.scripts.finetuning.inputs import LABELS, TABLE, TEXTS
 
 
 @pytest.mark.parametrize("model", ["causal", "masked", pytest.param("gpt2", marks=pytest.mark.slow), "bert"])
+@pytest.mark.usefixtures("pictures")
 def test_sequence_classification(finetune, tmp_path, model, capsys):
     results = finetune(TABLE, "--baseline", "bag-of-words", "--save-predictions", model=model, validation=TABLE)
     assert results["problem_type"] == "single_label_classification"

@@ -80,6 +80,7 @@ def test_a_run_that_diverges_stops_or_goes_back(pretrain: ModuleType, text: Path
     assert (folder / "model.safetensors").read_bytes() != good
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_causal_run_writes_all_it_promises(
     pretrain: ModuleType, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

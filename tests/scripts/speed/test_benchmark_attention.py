@@ -26,6 +26,7 @@ def script() -> Any:
 SMALL = ["--width", "16", "--heads", "2", "--rounds", "1", "--lengths", "12", "5"]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_every_part_is_timed(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "DECODED", 3)
     rows = script.main([*SMALL, "--eager-limit", "8", "--output-dir", str(tmp_path)])

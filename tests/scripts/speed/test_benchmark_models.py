@@ -34,6 +34,7 @@ LENGTHS = {"layers": 8, "paper": 14, "transformers": 10, "others": 3}
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_runs_and_goes_on(script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     command = [*FAST, "--output-dir", str(tmp_path)]
     tables = script.main(command)

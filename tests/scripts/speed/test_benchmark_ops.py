@@ -50,6 +50,7 @@ def test_every_operation_runs(script: ModuleType, tmp_path: Path, monkeypatch: p
     assert drawn == [f"benchmark_ops_{op}.png" for op in ops]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_goes_on_and_writes(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

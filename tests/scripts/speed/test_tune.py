@@ -39,6 +39,7 @@ def here(scripts: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch) -> Mod
     return scripts["tune"]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_runs_goes_on_and_is_put_in_force(
     here: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, default_table: None
 ) -> None:

@@ -18,6 +18,7 @@ from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.usefixtures("pictures")
 SCRIPTS = Path(__file__).resolve().parents[3] / "scripts" / "studies"
 
 TRAIN = ["--steps", "2", "--batch-size", "2", "--block-size", "32", "--eval-blocks", "3", "--hidden-size", "48"]

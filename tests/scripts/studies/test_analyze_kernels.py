@@ -79,6 +79,7 @@ def check(folder: Path, name: str, rows: list) -> None:
 
 @pytest.mark.parametrize("model", ["tnn", "fd", "fd-masked", "ski", "image"])
 @pytest.mark.one_in(2)
+@pytest.mark.usefixtures("pictures")
 def test_kernels(script, checkpoints, tmp_path, model, capsys):
     rows = script.main(["kernels", "--model", str(checkpoints / model), "--output-dir", str(tmp_path)])
     assert len(rows) == 2
@@ -115,6 +116,7 @@ def test_learned_responses(script, checkpoints, tmp_path, model):
     check(tmp_path, "responses", rows)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_responses_of_theory(script, tmp_path):
     arguments = ["--seeds", "1", "--fft-length", "16384", "--fit-steps", "2", "--hidden-size", "8"]
     rows = script.main(["responses", *arguments, "--output-dir", str(tmp_path)])

@@ -25,6 +25,7 @@ def script(load):
     return load("approximation")
 
 
+@pytest.mark.usefixtures("pictures")
 def test_alterations_have_floors_and_runs_are_kept(script, load, tmp_path, capsys, monkeypatch):
     models = ["--models", "rnn", "rnn, solved", "tnn", "ski_tnn"]
     command = ["order", *models, "--kernels", "exponential", "--length", "20", *FEW, "--output-dir", str(tmp_path)]
@@ -65,6 +66,7 @@ def _is_first_error(result):
     }
 
 
+@pytest.mark.usefixtures("pictures")
 def test_saved_models_in_other_orders(script, tmp_path, capsys):
     few = ["--kernels", "exponential", "--length", "20", *FEW]
     some = ["--models", "short_conv", "--alterations", "original", "permuted inputs", "--save-models"]
@@ -88,6 +90,7 @@ def _original(result):
     return result.model == "short_conv" and result.setting["alteration"] == "original"
 
 
+@pytest.mark.usefixtures("pictures")
 def test_errors_of_head_sizes_are_fitted(script, tmp_path):
     command = ["rate", "--exponents", "1", "--ranks", "2", "9", "--head-sizes", "1", "2", "4", *FEW]
     rows = script.main([*command, "--output-dir", str(tmp_path)])

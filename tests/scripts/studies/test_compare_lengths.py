@@ -30,6 +30,7 @@ def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_each_length_is_compared_and_timed(script: ModuleType, command: list[str], tmp_path: Path) -> None:
     rows = script.main(["--models", "tnn", "attention", "--lengths", "24", "12", *command])
     assert [(row["length"], row["model"]) for row in rows] == [

@@ -82,6 +82,7 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
     return [{"key": key, "result": run_of(kept.get(key) or [])} for key in keys]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_models_are_compared_from_end_to_end(script: ModuleType, tmp_path: Path) -> None:
     report = script.main(recall(tmp_path, "--models", "tnn", "attention", *SHORT_SWEEP))
     lines = lines_of(tmp_path)
@@ -392,6 +393,7 @@ def test_generated_data_is_what_the_task_says(script: ModuleType, tmp_path: Path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_repetition_is_scored_by_frequency_and_distance(script: ModuleType, tmp_path: Path) -> None:
     command = ["--task", "repetition", "--block-size", "48", "--models", "tnn", "attention", *SMALL, *SHORT_SWEEP]
     report = script.main([*command, "--eval-blocks", "60", "--output-dir", str(tmp_path)])

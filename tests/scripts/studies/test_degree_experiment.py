@@ -38,6 +38,7 @@ def arguments(folder: Path, form: str, *more: str) -> list[str]:
 
 
 @pytest.mark.parametrize("form", ["fully-connected", pytest.param("sequence", marks=pytest.mark.slow)])
+@pytest.mark.usefixtures("pictures")
 def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks = ["paired_product", *(["paired_product_control"] if form == "sequence" else [])]
     command = arguments(tmp_path, form, "--projections", "affine", "--tasks", *tasks)
@@ -163,6 +164,7 @@ def test_ranks(
     assert {r.value for r in written if r.metric == "rank" and r.model == "2, 2, 2, 2, 2, 2"} == {65}
 
 
+@pytest.mark.usefixtures("pictures")
 def test_log_ranks(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str], load: Any, monkeypatch: Any
 ) -> None:
@@ -197,6 +199,7 @@ def test_log_ranks(
         script.main(["log-ranks", "--draws", "0"])
 
 
+@pytest.mark.usefixtures("pictures")
 def test_effective_ranks(script: ModuleType, tmp_path: Path, load: Any, monkeypatch: Any) -> None:
     effective = load("degree.effective")
     for name, value in {"SAMPLED_WIDTHS": (4,), "SAMPLES": 40}.items():

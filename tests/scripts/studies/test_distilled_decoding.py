@@ -25,6 +25,7 @@ def script():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_tables_results_and_a_plot(script, tmp_path, capsys):
     settings = ["--documents", "1", "--context-length", "128", "--lengths", "64", "512", "--rounds", "1"]
     settings += ["--tolerances", "1e-1", "1e-3", "--threads", str(torch.get_num_threads())]

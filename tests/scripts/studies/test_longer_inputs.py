@@ -73,6 +73,7 @@ def command(folder: Path, *names: str, lengths: tuple[int, ...] = (TRAINED, 4 * 
     return [*given, "--device", "cpu", "--output-dir", str(folder / "out")]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_row_for_each_model_length_and_way(
     script: ModuleType, folder: Path, tokenizer: PreTrainedTokenizerFast
 ) -> None:

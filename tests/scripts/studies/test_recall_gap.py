@@ -49,6 +49,7 @@ def command(
     return line
 
 
+@pytest.mark.usefixtures("pictures")
 def test_losses_are_those_of_the_whole_text(
     script: ModuleType,
     command: Callable[..., list[str]],

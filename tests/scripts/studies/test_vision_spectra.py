@@ -97,6 +97,7 @@ def test_mixers_without_a_softmax_are_measured_by_what_they_have(images, kind, s
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_sizes_are_trained_fitted_and_kept(script, files, tmp_path, capsys, monkeypatch):
     command = ["train", *files, *FEW, *SHAPE, "--models", "attention", "vit", "--sizes", "1", "3", "5"]
     command += ["--steps", "2", "--batch-size", "4", "--save-models", "--output-dir", str(tmp_path)]

@@ -122,6 +122,7 @@ def test_baselines_of_what_models_read_are_told_apart(script) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("pictures")
 def test_runs_table_and_resumption(script, trained, model, tmp_path, capsys):
     data, output = write_tasks(tmp_path / "glue"), tmp_path / "out"
     options = ["--tasks", "sst2", "--learning-rates", "1e-2", "1e-4", "--seeds", "0", "1", "--random-init"]

@@ -156,6 +156,7 @@ def test_language_models_may_be_wider_and_have_other_data(script: Any, tmp_path:
     assert set(trained[0].contents) == {"dataset train.txt"} and not trained[1].contents
 
 
+@pytest.mark.usefixtures("pictures")
 def test_language_models_have_equal_seconds_and_then_equal_tokens(
     script: Any, trained: list[Any], tmp_path: Path
 ) -> None:

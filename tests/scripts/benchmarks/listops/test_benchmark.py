@@ -35,6 +35,7 @@ def save(folder: Path, num_labels: int = 10, **config: Any) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("pictures")
 def test_accuracy_of_each_range_and_goes_on(main: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Labels are what they are called, whatever their order.
     up, down = ({index: str(digit) for index, digit in enumerate(order)} for order in (range(10), range(9, -1, -1)))

@@ -79,6 +79,7 @@ def values(report: Any, metric: str, **wanted: Any) -> list[float | None]:
     return [r.value for r in found if all(r.get(name) == value for name, value in wanted.items())]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_trains_for_real_and_goes_on(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -397,6 +398,7 @@ def test_pictures_of_a_folder_are_looked_at(scripts: Any, tmp_path: Path, column
         scripts.lra_data.prepare_task("image", tmp_path, tmp_path / "out", {})
 
 
+@pytest.mark.usefixtures("pictures")
 def test_pictures_of_pathfinder_are_made_once(scripts: Any, tmp_path: Path) -> None:
     settings = {"rows": {"train": 6, "validation": 2, "test": 2}}
     data = scripts.lra_data.prepare_task("pathfinder", None, tmp_path, settings)

@@ -108,6 +108,7 @@ def test_accuracy_speed_and_memory_side_by_side(run, models, tmp_path, capsys, m
     assert run(*words).results == report.results
 
 
+@pytest.mark.usefixtures("pictures")
 def test_data_sets_of_one_task_have_plots_of_their_own(run, models, tmp_path, monkeypatch):
     monkeypatch.setattr("benchmarks.tradeoff.benchmark.in_fresh_process", lambda measure, contest: measure(contest))
     files = []
