@@ -1,14 +1,15 @@
-r"""What each of two processes does in `test_distributed.py`, and what one process does alone, for comparison.
+"""What each of two processes does in `test_distributed.py`, and what one process does alone, for comparison.
 
-    python -m torch.distributed.run --standalone --nproc-per-node 2 \
-        -m tests.ecosystem.distributed_worker FOLDER KIND...
+    python -m tests.ecosystem.distributed_worker FOLDER KIND...
 
-The worker reads models from FOLDER/models and writes FOLDER/results.json and the trained models.
+The worker forks once everything is imported, which takes longer than most of what the processes do. Both read models
+from FOLDER/models; FOLDER/results.json and the trained models are written.
 """
 
 import importlib
 import json
 import os
+import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -406,6 +407,19 @@ def compare(alone: PreTrainedModel, model: PreTrainedModel, is_averaged: bool) -
     return {"losses": losses, "gradients": gradients, "generated": [generated(alone), generated(model)]}
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Run what the command line names in two processes, of which this is the first."""
     torch.set_num_threads(1)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    child = os.fork()
+    os.environ |= dict.fromkeys(("RANK", "LOCAL_RANK"), "0" if child else "1")
     Worker(Path(sys.argv[1])).run(sys.argv[2:])
+    if child and os.waitpid(child, 0)[1]:
+        sys.exit("the second process failed; its words are above")
+
+
+if __name__ == "__main__":
+    main()

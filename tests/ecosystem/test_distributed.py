@@ -34,10 +34,9 @@ CLOSE = {"abs": 1e-5, "rel": 0}
 
 def start(folder: Path, *kinds: str) -> list[Any]:
     """Start both processes, wait for them, and return what each of them found."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
     settings = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(folder / "hf"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [*command, "tests.ecosystem.distributed_worker", str(folder), *kinds],
+        [sys.executable, "-m", "tests.ecosystem.distributed_worker", str(folder), *kinds],
         env=os.environ | settings,
         cwd=ROOT,
         capture_output=True,
