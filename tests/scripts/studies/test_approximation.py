@@ -10,7 +10,7 @@ from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result
 
 SCRIPTS = Path(hf_seqmix.__file__).parent.parent / "scripts" / "studies"
-FEW = ["--rows", "16", "--test-rows", "32", "--max-steps", "10", "--seeds", "0", "1"]
+FEW = ["--rows", "16", "--test-rows", "32", "--max-steps", "4", "--seeds", "0", "1"]
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def test_alterations_have_floors_and_runs_are_kept(script, load, tmp_path, capsy
     assert "| mixed with look-ahead" in capsys.readouterr().out
     results = read_results(tmp_path / "order.jsonl")
     assert {result.seed for result in results if result.metric == "test_error" and result.model == "tnn"} == {0, 1}
-    assert by_name["original"]["cut"] == "rnn (2), tnn (2)"  # 10 updates end no training
+    assert by_name["original"]["cut"] == "rnn (2), tnn (2)"  # 4 updates end no training
     assert (tmp_path / "order.png").stat().st_size > 5000
     monkeypatch.setattr(load("approximations.log"), "train_on_target", None)  # a second call reads the file
     assert script.main(command) == rows
