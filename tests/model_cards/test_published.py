@@ -26,7 +26,7 @@ from tests.hub.hub_server import HubServer
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = sorted(path.parent for path in (ROOT / "model_cards").glob("*/config.json"))
-SAMPLE = 16_000  # bytes of held-out text
+SAMPLE = 6_000  # bytes of held-out text
 
 LISTOPS = [folder for folder in FOLDERS if folder.name.endswith("-listops")]
 LANGUAGE_MODELS = [folder for folder in FOLDERS if folder not in LISTOPS]
@@ -112,7 +112,7 @@ def test_it_beats_the_five_gram_on_held_out_text(folder, corpus):
 
 @pytest.fixture(scope="module")
 def expressions():
-    return listops({"train": 3000, "test": 400}, min_length=16, max_length=65, seed=7)
+    return listops({"train": 1000, "test": 240}, min_length=16, max_length=65, seed=7)
 
 
 @of(LISTOPS)
