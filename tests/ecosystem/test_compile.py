@@ -90,7 +90,10 @@ def train(model: PreTrainedModel, folder: Path, compiled: bool) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-@pytest.mark.parametrize("model_type", ["tnn", "ipa", "poly_transformer"])
+# The switch knows no families either.
+@pytest.mark.parametrize(
+    "model_type", ["tnn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ipa", "poly_transformer"))]
+)
 def test_the_trainer_compiles(model_type: str, tmp_path: Path) -> None:
     torch._dynamo.reset()
     expected = train(small(model_type), tmp_path / "plain", compiled=False)

@@ -15,7 +15,9 @@ from tests.tolerances import MODEL_TOLERANCE, relative_error
 
 pytestmark = pytest.mark.ecosystem
 
-HEADS = [("ForSequenceClassification", family) for family in EVERY] + [("ForCausalLM", family) for family in CAUSAL]
+# Programs of classifiers run without this package below.
+HEADS = [pytest.param("ForSequenceClassification", family, marks=pytest.mark.slow) for family in EVERY]
+HEADS += [pytest.param("ForCausalLM", family) for family in CAUSAL]
 
 
 def traced(family: str, suffix: str, length: int) -> tuple[Any, list[tuple[Tensor, Tensor]], list[Tensor]]:
