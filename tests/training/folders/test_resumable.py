@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,20 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with checkpoints 2, 4 and 6."""
+    folder = tmp_path_factory.mktemp("finished")
+    trainer(folder).train()
+    return folder
+
+
+@pytest.fixture
+def folder(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
 def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -72,16 +87,15 @@ def test_the_newest_whole_checkpoint_and_a_line_about_the_others(tmp_path: Path)
     assert "4 processes wrote it, now 1 go on" in trainer(tmp_path).find_checkpoint(LAST)[1]
 
 
-def test_tied_weights_are_not_missed_and_others_are(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    trainer(tmp_path).train()
-    again = trainer(tmp_path, max_steps=8)
-    again.train(resume_from_checkpoint=tmp_path / "checkpoint-6")
+def test_tied_weights_are_not_missed_and_others_are(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    again = trainer(folder, max_steps=8)
+    again.train(resume_from_checkpoint=folder / "checkpoint-6")
     assert "missing keys" not in caplog.text
-    weights = tmp_path / "checkpoint-6" / "model.safetensors"
+    weights = folder / "checkpoint-6" / "model.safetensors"
     kept = load_file(weights)
     assert kept.pop("model.embed_tokens.weight").shape == (20, 8)
     save_file(kept, weights, metadata={"format": "pt"})
-    again._load_from_checkpoint(str(tmp_path / "checkpoint-6"))
+    again._load_from_checkpoint(str(folder / "checkpoint-6"))
     assert "missing keys in the checkpoint model loaded: ['model.embed_tokens.weight']" in caplog.text
 
 
@@ -92,33 +106,31 @@ def test_nothing_is_started_anew_in_silence(tmp_path: Path) -> None:
         trainer(tmp_path).find_checkpoint(LAST)
 
 
-def test_a_given_checkpoint_must_be_whole_and_later_ones_are_set_aside(tmp_path: Path) -> None:
-    trainer(tmp_path).train()
-    run = trainer(tmp_path)
-    cut(tmp_path / "checkpoint-4" / "scheduler.pt")
+def test_a_given_checkpoint_must_be_whole_and_later_ones_are_set_aside(folder: Path) -> None:
+    run = trainer(folder)
+    cut(folder / "checkpoint-4" / "scheduler.pt")
     with pytest.raises(
         ValueError, match=r"checkpoint-4 cannot.*scheduler.pt is cut short.*newest whole.*checkpoint-6"
     ):
-        run.find_checkpoint(str(tmp_path / "checkpoint-4"))
+        run.find_checkpoint(str(folder / "checkpoint-4"))
     with pytest.raises(ValueError, match=r"checkpoint-5 cannot be continued from: there is no such folder"):
-        run.find_checkpoint(str(tmp_path / "checkpoint-5"))
-    assert names(tmp_path) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
-    checkpoint, line = run.find_checkpoint(str(tmp_path / "checkpoint-2"))
-    assert checkpoint == str(tmp_path / "checkpoint-2")
+        run.find_checkpoint(str(folder / "checkpoint-5"))
+    assert names(folder) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}
+    checkpoint, line = run.find_checkpoint(str(folder / "checkpoint-2"))
+    assert checkpoint == str(folder / "checkpoint-2")
     assert "later ones are renamed: checkpoint-6, checkpoint-4" in line
-    assert names(tmp_path) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}  # what is refused later changes nothing
+    assert names(folder) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"}  # what is refused later changes nothing
     run.train(resume_from_checkpoint=Path(checkpoint))
-    assert run.resumed_from == tmp_path / "checkpoint-2"
+    assert run.resumed_from == folder / "checkpoint-2"
     aside = {"superseded-checkpoint-4", "superseded-checkpoint-6"}
-    assert names(tmp_path) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"} | aside
+    assert names(folder) == {"checkpoint-2", "checkpoint-4", "checkpoint-6"} | aside
 
 
-def test_true_stands_for_the_newest_whole_checkpoint(tmp_path: Path) -> None:
+def test_true_stands_for_the_newest_whole_checkpoint(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has no checkpoint"):
         trainer(tmp_path).train(resume_from_checkpoint=True)
-    trainer(tmp_path).train()
-    cut(tmp_path / "checkpoint-6" / "scheduler.pt")
-    run = trainer(tmp_path)
+    cut(folder / "checkpoint-6" / "scheduler.pt")
+    run = trainer(folder)
     run.train(resume_from_checkpoint=True)
     assert run.first_step == 4
 
@@ -241,12 +253,10 @@ def test_a_finished_run_of_few_checkpoints_is_finished(tmp_path: Path) -> None:
     assert again.restore_finished(again.find_checkpoint(LAST)[0])
 
 
-def test_a_longer_run_goes_on_from_a_finished_one(tmp_path: Path) -> None:
-    first = trainer(tmp_path)
-    first.train()
-    checkpoint = str(tmp_path / "checkpoint-6")
-    assert trainer(tmp_path).restore_finished(checkpoint)
-    longer = trainer(tmp_path, max_steps=8)
+def test_a_longer_run_goes_on_from_a_finished_one(folder: Path) -> None:
+    checkpoint = str(folder / "checkpoint-6")
+    assert trainer(folder).restore_finished(checkpoint)
+    longer = trainer(folder, max_steps=8)
     assert not longer.restore_finished(checkpoint)
     longer.train(resume_from_checkpoint=checkpoint)
     assert longer.state.global_step == 8
