@@ -78,7 +78,7 @@ def check(folder: Path, name: str, rows: list) -> None:
 
 
 @pytest.mark.parametrize("model", ["tnn", "fd", "fd-masked", "ski", "image"])
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 @pytest.mark.usefixtures("pictures")
 def test_kernels(script, checkpoints, tmp_path, model, capsys):
     rows = script.main(["kernels", "--model", str(checkpoints / model), "--output-dir", str(tmp_path)])
