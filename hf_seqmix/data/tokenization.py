@@ -18,13 +18,15 @@ from transformers import (
 from .byte_tokenizer import byte_tokenizer
 from .lra.listops_tokenizer import listops_tokenizer
 
-__all__ = ["build_tokenizer", "count_bytes", "covered_text", "token_bytes", "train_bpe"]
+__all__ = ["build_tokenizer", "count_bytes", "covered_text", "lost_distinctions", "token_bytes", "train_bpe"]
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
 MASK = "<|mask|>"
 
 SMALLEST_BPE = 256 + 2  # every byte, the end of a text, padding
+
+_DISTINCTIONS = {"case": ("The", "the"), "accents": ("née", "nee")}
 
 
 def build_tokenizer(
@@ -97,6 +99,19 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> PreTrainedTokenizerFast:
         pad_token=PAD,
         clean_up_tokenization_spaces=False,
     )
+
+
+def lost_distinctions(tokenizer: PreTrainedTokenizerBase) -> list[str]:
+    """Return which differences between texts a tokenizer drops, of "case" and "accents".
+
+    A model's bits per byte are then those of a simpler text, and lower than bits per byte of the text that was given.
+    """
+
+    def alike(one: str, other: str) -> bool:
+        first, second = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (one, other))
+        return bool(first) and first == second and tokenizer.unk_token_id not in first
+
+    return [name for name, pair in _DISTINCTIONS.items() if alike(*pair)]
 
 
 def count_bytes(text: str) -> int:

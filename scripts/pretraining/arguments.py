@@ -175,6 +175,11 @@ def _check(arguments: Arguments) -> None:
         raise ValueError("--max-tokens and --max-steps both say how long to train; give one of them.")
     if run.max_tokens is not None and run.max_seconds is not None:
         raise ValueError("--max-tokens and --max-seconds both say how long to train; give one of them.")
+    if run.max_tokens is not None and training.auto_find_batch_size:
+        raise ValueError(
+            "--max-tokens becomes a number of updates by the size of a batch, which --auto-find-batch-size changes: "
+            "leave it out, or give --max-steps."
+        )
     arguments.check()
     least = {
         "--block-size": (data.block_size, 2),

@@ -16,6 +16,7 @@ from hf_seqmix.data import (
     pack_for_training,
     total_bytes,
 )
+from hf_seqmix.data.tokenization import lost_distinctions
 from hf_seqmix.training.folders.resumable import LAST
 
 from .arguments import TOKENIZER, Arguments, DataArguments
@@ -99,13 +100,15 @@ def build_blocks(
         most = data.max_eval_blocks if data.streaming else min(data.max_eval_blocks, len(validation))
         validation = validation.take(most)
     if causal:
-        unknown = _unknown_tokens(tokenizer, validation)
-        if unknown:
+        unknown, lost = _unknown_tokens(tokenizer, validation), lost_distinctions(tokenizer)
+        if unknown or lost:
+            reasons = [f"{unknown} tokens of the validation text are unknown to the tokenizer"] if unknown else []
+            reasons += [f"the tokenizer drops {' and '.join(lost)}"] if lost else []
             logger.warning(
-                f"{unknown} tokens of the validation text are unknown to the tokenizer: bits per byte would be of "
-                "another text, and are left out. A tokenizer such as 'bpe:4096' or 'byte' knows every text."
+                f"{', and '.join(reasons)}: bits per byte would be of another text, and are left out. A tokenizer "
+                "such as 'bpe:4096' or 'byte' keeps every text."
             )
-        return train, validation, None if unknown else total_bytes(validation)
+        return train, validation, None if unknown or lost else total_bytes(validation)
     validation = mask_blocks(validation, tokenizer, mlm_probability=data.mlm_probability, seed=arguments.training.seed)
     return train, validation, None
 

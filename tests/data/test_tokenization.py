@@ -5,10 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import normalizers
 from transformers import AutoTokenizer
 
 from hf_seqmix.data import build_tokenizer, count_bytes, token_bytes, train_bpe
-from hf_seqmix.data.tokenization import covered_text
+from hf_seqmix.data.tokenization import covered_text, lost_distinctions
 
 TRAINING = ["def f(x):\n    return x + 1\n" * 20, "the cat sat on the mat, and the dog on the log\n" * 20]
 
@@ -52,6 +53,28 @@ def test_a_saved_bpe_comes_back_the_same(bpe, tmp_path: Path) -> None:
     for text in ODD_TEXTS:
         assert encode(again, text) == encode(bpe, text)
         assert again.decode(encode(again, text)) == text
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "lost"),
+    [
+        (normalizers.Lowercase(), ["case"]),
+        (normalizers.BertNormalizer(), ["case", "accents"]),
+        (normalizers.Sequence([normalizers.NFD(), normalizers.StripAccents()]), ["accents"]),
+        (normalizers.NFKC(), []),
+        (normalizers.Sequence([normalizers.Prepend("_"), normalizers.Replace(" ", "_")]), []),  # as Llama's
+    ],
+)
+def test_what_a_tokenizer_drops_is_found(normalizer: normalizers.Normalizer, lost: list[str]) -> None:
+    tokenizer = train_bpe(TRAINING, 290)
+    assert lost_distinctions(tokenizer) == []
+    tokenizer.backend_tokenizer.normalizer = normalizer
+    assert lost_distinctions(tokenizer) == lost
+
+
+@pytest.mark.parametrize("spec", ["byte", "listops"])
+def test_bytes_and_unknown_tokens_are_no_lost_case(spec: str) -> None:
+    assert lost_distinctions(build_tokenizer(spec)) == []
 
 
 def test_training_twice_gives_the_same_bpe(bpe) -> None:

@@ -9,6 +9,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
 from ...data.byte_tokenizer import byte_ids, reads_bytes
+from ...data.tokenization import lost_distinctions
 
 __all__ = [
     "find_prefix_token",
@@ -72,6 +73,8 @@ def tokenize_documents(
             f"{sizes['num_unknown']} of {sizes['num_tokens']} tokens stand for text that the tokenizer does not know; "
             "bits per byte and perplexity come out too low."
         )
+    if lost := [] if of_bytes else lost_distinctions(tokenizer):
+        logger.warning(f"the tokenizer drops {' and '.join(lost)}: bits per byte are of a simpler text, and too low.")
     return documents, sizes
 
 

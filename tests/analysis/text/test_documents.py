@@ -2,9 +2,11 @@
 
 import numpy as np
 import pytest
+from tokenizers.normalizers import BertNormalizer
 from transformers import ByT5Tokenizer
 
 from hf_seqmix.analysis.text.documents import find_prefix_token, refuse_other_tokenizer, tokenize_documents
+from hf_seqmix.data import train_bpe
 
 
 def test_documents_begin_with_the_prefix_and_sizes_are_of_the_text() -> None:
@@ -21,6 +23,15 @@ def test_ids_beyond_the_vocabulary_are_refused() -> None:
     refuse_other_tokenizer(largest=9, vocabulary=10)
     with pytest.raises(ValueError, match=r"the id 10, and the model's vocabulary has 10 entries: use the tokenizer"):
         refuse_other_tokenizer(largest=10, vocabulary=10)
+
+
+def test_figures_of_a_simpler_text_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    tokenizer = train_bpe(["The the. " * 9], 270)
+    tokenize_documents(tokenizer, ["The"], prefix=0)
+    assert not caplog.text
+    tokenizer.backend_tokenizer.normalizer = BertNormalizer()
+    tokenize_documents(tokenizer, ["The"], prefix=0)
+    assert "the tokenizer drops case and accents: bits per byte are of a simpler text" in caplog.text
 
 
 def test_a_prefix_that_is_also_the_unknown_token_is_no_unknown_text() -> None:

@@ -9,9 +9,11 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tokenizers.normalizers import Lowercase
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
 from hf_seqmix.analysis.text.language_modeling import refuse_future
+from hf_seqmix.data import build_tokenizer
 from tests.scripts.pretraining.inputs import QUIET, SHORT, TINY, command, losses
 
 
@@ -133,6 +135,16 @@ def test_text_that_a_tokenizer_does_not_know_has_no_bits_per_byte(
 ) -> None:
     found = pretrain.main(command(text, tmp_path / "run", "--max-steps", "1", "--tokenizer", "listops"))
     assert "bits_per_byte" not in found["evaluation"] and "are unknown to the tokenizer" in caplog.text
+
+
+def test_text_that_a_tokenizer_simplifies_has_no_bits_per_byte(
+    pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = build_tokenizer("bpe:270", [text.read_text()])
+    tokenizer.backend_tokenizer.normalizer = Lowercase()
+    tokenizer.save_pretrained(tmp_path / "lower")
+    found = pretrain.main(command(text, tmp_path / "run", "--max-steps", "1", "--tokenizer", str(tmp_path / "lower")))
+    assert "bits_per_byte" not in found["evaluation"] and "the tokenizer drops case: bits per byte" in caplog.text
 
 
 def test_a_masked_run_predicts_masks_only(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ from tests.scripts.pretraining.inputs import QUIET, SHORT, command
         (["--streaming"], "--max-tokens, --max-steps or --max-seconds"),
         (["--max-tokens", "10"], "one update takes 32 tokens"),
         (["--max-tokens", "100", "--max-steps", "3"], "give one of them"),
+        (["--max-tokens", "100", "--auto-find-batch-size"], "which --auto-find-batch-size changes"),
         (["--global-batch-size", "3"], "does not divide"),
         (["--block-size", "100000"], "fewer tokens than one block"),
         (["--tokenizer", "bpe:9"], "too small"),
