@@ -23,6 +23,7 @@ class HybridConfigurations:
 
     family = HYBRID_FAMILY
     mixer_types: ClassVar[tuple[str, ...]]
+    few_layers: ClassVar[dict[str, int]] = {}
 
     def config(self, is_causal: bool = True, **kwargs: Any) -> SeqMixHybridConfig:
         own = {name: fields for name, fields in MIXERS.items() if name in ("attention", *self.mixer_types)}

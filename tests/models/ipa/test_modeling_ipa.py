@@ -174,7 +174,7 @@ def test_long_histories_and_deep_crops():
 def test_a_compiled_step_with_a_preallocated_cache(options):
     """One graph serves all steps; masks and positions are those that `generate` prepares."""
     torch._dynamo.reset()
-    model = make(pad_token_id=0, **options)
+    model = make(pad_token_id=0, num_hidden_layers=1, **options)
     left = torch.tensor(PADS["left"])
     ids = torch.randint(1, VOCAB, (2, 14))
     mask = nn.functional.pad(left, (0, 5), value=1)

@@ -45,6 +45,7 @@ class TestGatedPolyTransformer(PolyConfigurations, ModelSuite):
 @pytest.mark.slow
 class TestCompiledGates(PolyConfigurations, CompiledModelSuite):
     directions = (True,)
+    few_layers = {}
     fields = {"layer_degrees": [3, 4], "forget_gate": True}
 
 

@@ -1,7 +1,7 @@
 """Compiled and exported graphs."""
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -20,6 +20,9 @@ FIRST_BOTH = [pytest.param(True, id="causal", marks=pytest.mark.slow), pytest.pa
 class CompilingTests(SuiteBase):
     """Graphs give what the model gives, forward and backward."""
 
+    # Tracing a second layer takes as long again. Families whose layers differ have all.
+    few_layers: ClassVar[dict[str, int]] = {"num_hidden_layers": 1}
+
     @pytest.mark.parametrize("is_causal", FIRST_CAUSAL, indirect=True)
     # Without a mask the graph is a part of this one.
     @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
@@ -28,7 +31,7 @@ class CompilingTests(SuiteBase):
     def test_compiles_in_one_graph(self, is_causal, masked, backend):
         """One graph without a mask, one for pads wherever they are, each with a cache and without."""
         torch._dynamo.reset()
-        model = self.make("Model", is_causal)
+        model = self.make("Model", is_causal, **self.few_layers)
         counter = CompileCounterWithBackend(backend)
         compiled = torch.compile(model, backend=counter, fullgraph=True)
         for pads in PADS.values() if masked else [None]:
@@ -44,7 +47,7 @@ class CompilingTests(SuiteBase):
     @pytest.mark.parametrize("masked", [False, True])
     def test_compiles_at_most_twice_for_all_lengths(self, is_causal, masked):
         torch._dynamo.reset()
-        model = self.make("Model", is_causal)
+        model = self.make("Model", is_causal, **self.few_layers)
         counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(model, backend=counter, fullgraph=True)
         for length in (9, 11, 14, 20, 33):
@@ -60,7 +63,7 @@ class CompilingTests(SuiteBase):
     @pytest.mark.parametrize("is_causal", FIRST_BOTH, indirect=True)
     @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
     def test_exports_with_any_length(self, is_causal, masked):
-        model = self.make("Model", is_causal)
+        model = self.make("Model", is_causal, **self.few_layers)
 
         def arguments(length: int) -> dict[str, Any]:
             ids = torch.randint(VOCAB, (2, length))
@@ -79,7 +82,7 @@ class CompilingTests(SuiteBase):
     @pytest.mark.parametrize("is_causal", FIRST_CAUSAL, indirect=True)
     def test_exports_with_positions(self, is_causal):
         """Whether positions restart is data of the program."""
-        model = self.make("Model", is_causal)
+        model = self.make("Model", is_causal, **self.few_layers)
 
         def arguments(positions: list[int]) -> dict[str, Any]:
             ids = torch.randint(VOCAB, (2, len(positions)))
@@ -103,7 +106,7 @@ class CompilingTests(SuiteBase):
             exporter = exporters.DynamoExporter()
         except ImportError as error:
             pytest.skip(str(error))
-        model = self.make("ForCausalLM", pad_token_id=0)
+        model = self.make("ForCausalLM", pad_token_id=0, **self.few_layers)
         mask = torch.tensor(PADS["left"])
         inputs = {"input_ids": torch.randint(1, VOCAB, mask.shape) * mask, "attention_mask": mask}
         cache = {"cache_implementation": "static", "max_length": 16} if static else {}
@@ -128,7 +131,7 @@ class CompilingTests(SuiteBase):
     def test_compiles_packed_rows(self, is_causal):
         """In one graph for all lengths, forward and backward."""
         torch._dynamo.reset()
-        model = self.make("Model", is_causal)
+        model = self.make("Model", is_causal, **self.few_layers)
         counter = CompileCounterWithBackend("aot_eager")
         compiled = torch.compile(model, backend=counter, fullgraph=True)
         for positions in ([0, 1, 0, 1, 2, 3, 4, 0, 1], list(range(7)), [0, 1, 2, 0, 1]):
@@ -147,7 +150,7 @@ class CompilingTests(SuiteBase):
     def test_a_compiled_training_step_has_the_same_gradients(self, is_causal):
         torch._dynamo.reset()
         batch = self.batch("ForTokenClassification")
-        model = self.make("ForTokenClassification", is_causal, hidden_dropout=0.0).train()
+        model = self.make("ForTokenClassification", is_causal, hidden_dropout=0.0, **self.few_layers).train()
         model(**batch).loss.backward()
         expected = {name: p.grad.clone() for name, p in model.named_parameters()}
         model.zero_grad()
