@@ -73,16 +73,17 @@ def squared() -> PreTrainedModel:
 
 
 @pytest.fixture(
-    scope="module", params=[of_all_layers, with_copy_keys, convolved, fading, squared], ids=lambda make: make.__name__
+    scope="module",
+    params=[convolved, pytest.param(of_all_layers, marks=pytest.mark.slow), with_copy_keys, fading, squared],
+    ids=lambda make: make.__name__,
 )
 def model(request):
     torch.manual_seed(0)
     return perturb(request.param()).double().eval()
 
 
-@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("padded", [pytest.param(False, marks=pytest.mark.slow), True])
 @torch.no_grad()
-@pytest.mark.one_in(2)
 def test_tokens_may_come_and_be_taken_back_in_any_order(model, padded):
     draw, cropped = random.Random(1), 0
     pads = torch.tensor([[0], [3 * padded]])
@@ -112,7 +113,7 @@ def test_tokens_may_come_and_be_taken_back_in_any_order(model, padded):
 def test_turns_that_end_in_pads_are_taken_back_or_refused(model):
     """A turn of two rows ends in pads of one; crops into such turns are right, or refused."""
     draw, deep, refused = random.Random(2), 0, 0
-    for _ in range(8):
+    for _ in range(5):
         cache = DynamicCache(config=model.config)
         ids, mask = torch.empty(2, 0, dtype=torch.long), torch.empty(2, 0, dtype=torch.long)
         for _ in range(6):
