@@ -21,7 +21,7 @@ from hf_seqmix.analysis.kernels.decay import (
 from hf_seqmix.models.fd_tnn.kernel import FrequencyKernel
 from hf_seqmix.training.tables import markdown_table
 
-SEEDS = range(20)
+SEEDS = range(10)
 F = 2**14
 
 

@@ -96,6 +96,7 @@ def test_ski_taps_do_not_depend_on_the_default_dtype(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.one_in(2)
 def test_kernels_of_half_precision_are_float32(tmp_path, dtype):
     mixers = [TNNMixer(4, 8), FDTNNMixer(4, 8), SKITNNMixer(4, 8, num_inducing_points=3, conv_kernel_size=3)]
     kernels = [learned_kernels(mixer.to(dtype), 6)[0] for mixer in mixers]
