@@ -80,7 +80,7 @@ CONTEXTS = [(1, None), (3, None), (7, None), (1000, None), (7, 1), (7, 3), (7, 7
 
 
 @pytest.mark.parametrize(
-    ("context", "batch_size", "kind"), one_in(3, CONTEXTS, [None, 1, 3], ["bpe", "byte_tokenizer"])
+    ("context", "batch_size", "kind"), one_in(6, CONTEXTS, [None, 1, 3], ["bpe", "byte_tokenizer"])
 )
 def test_equals_scoring_token_by_token(model, kind, context, batch_size, request):
     context_length, stride = context
