@@ -184,8 +184,11 @@ def test_transforms_of_torch_func(length, causal):
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # of torch's modules
-@pytest.mark.parametrize("causal", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_forward_mode_is_compiled(causal):
+@pytest.mark.parametrize(
+    ("causal", "backend"),
+    [(False, "aot_eager"), *(pytest.param(causal, "inductor", marks=pytest.mark.slow) for causal in (True, False))],
+)
+def test_forward_mode_is_compiled(causal, backend):
     x, kernel = make(6, causal)
     tangents = torch.randn_like(x), torch.randn_like(kernel)
 
@@ -194,7 +197,7 @@ def test_forward_mode_is_compiled(causal):
 
     torch._dynamo.reset()
     exact = toeplitz_matmul_dense(tangents[0], kernel, causal) + toeplitz_matmul_dense(x, tangents[1], causal)
-    assert_close(torch.compile(along, fullgraph=True)(x, kernel), exact)
+    assert_close(torch.compile(along, backend=backend, fullgraph=True)(x, kernel), exact)
 
 
 @pytest.mark.parametrize(
