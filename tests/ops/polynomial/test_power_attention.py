@@ -188,7 +188,7 @@ def test_the_past_is_bit_unchanged_by_the_future():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_every_dtype(dtype):
-    inputs = make(131, dtype=dtype)
+    inputs = make(67, dtype=dtype)
     wide = Inputs(*(None if x is None else x.double() for x in inputs))
     for fields in SETTINGS.values():
         exact = power_attention_dense(*wide, **fields)
@@ -203,7 +203,7 @@ def test_every_dtype(dtype):
 
 def test_gates_near_zero_and_long_inputs_stay_finite():
     """Products of gates fall below the smallest number, and their logarithms far below what exp can take."""
-    q, k, v, gates = make(3000, batch=1, dtype=torch.float32)
+    q, k, v, gates = make(1500, batch=1, dtype=torch.float32)
     assert gates is not None
     gates = (40 * gates).requires_grad_()
     y = power_attention(q, k, v, gates)
@@ -243,6 +243,7 @@ def test_in_a_fixed_order_lengths_and_neighbors_do_not_matter():
 
 
 @pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.one_in(4)
 def test_the_operator_is_sound(name):
     q, k, v, gates = (x.transpose(1, 2).contiguous().requires_grad_() for x in make(7) if x is not None)
     power, denominator = SETTINGS[name].get("power", 1), int("weights" in name)

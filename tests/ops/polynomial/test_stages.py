@@ -223,7 +223,7 @@ def test_second_derivatives_of_sums_with_factors(traced):
         return causal_sum.causal_sum(traced, q, k, v, state, scale, None, False, torch.float64)
 
     assert torch.autograd.gradcheck(attention, (q, k, v, state))
-    assert torch.autograd.gradgradcheck(attention, (q, k, v, state))
+    assert torch.autograd.gradgradcheck(attention, (q, k, v, state), fast_mode=True)
     p, x = torch.randn(2, 1, length, 1, dtype=torch.float64).requires_grad_()
     start = torch.randn(1, 1, dtype=torch.float64, requires_grad=True)
     arguments = (p, x, start)
