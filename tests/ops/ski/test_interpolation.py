@@ -115,13 +115,14 @@ def test_forward_and_backward_in_every_dtype(dtype, length):
 @pytest.mark.parametrize("length", [1, 2, 11])
 def test_gradcheck_and_gradgradcheck(length, degree):
     grid = InducingGrid(7, 4, degree)
-    x = torch.randn(2, 2, length, dtype=torch.float64, requires_grad=True)
-    kernel = torch.randn(2, 2 * grid.points(length) - 1, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(2, 1, length, dtype=torch.float64, requires_grad=True)
+    kernel = torch.randn(1, 2 * grid.points(length) - 1, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda a, b: ski_matmul(a, b, grid), (x, kernel))
     assert torch.autograd.gradgradcheck(lambda a, b: ski_matmul(a, b, grid), (x, kernel))
 
 
 @pytest.mark.parametrize("degree", DEGREES)
+@pytest.mark.one_in(2)
 def test_traced_products_are_the_same_for_all_lengths(degree):
     grid = InducingGrid(40, 9, degree)
 

@@ -57,8 +57,9 @@ def test_equals_the_dense_sum(size: tuple[int, ...], dtype: torch.dtype, last: b
         assert_close(a, b, dtype)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.one_in(2)
+@pytest.mark.parametrize(
+    "size", [*SIZES[:2], *(pytest.param(size, marks=pytest.mark.slow) for size in SIZES[2:])], ids=str
+)
 def test_derivatives(size: tuple[int, ...]) -> None:
     *tensors, grid = inputs(size, torch.float64)
     assert torch.autograd.gradcheck(lambda *t: sparse_low_rank_matmul(*t, grid), tensors)
