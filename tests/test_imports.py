@@ -3,6 +3,7 @@
 import ast
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,14 +55,21 @@ class Import(NamedTuple):
         return f"line {self.line} imports {'.'.join(self.target)}"
 
 
+@cache
+def import_nodes(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    """Return the imports anywhere in a file, which several tests look at."""
+    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    return [node for node in nodes if isinstance(node, (ast.Import, ast.ImportFrom))]
+
+
 def imports(path: Path, root: Path) -> Iterator[Import]:
     """Yield what a file imports anywhere in it; relative imports are resolved from `root`."""
     package = path.relative_to(root).parent.parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in import_nodes(path):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(tuple(alias.name.split(".")), node.lineno, 0)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = package[: len(package) - node.level + 1] if node.level else ()
             module = tuple(node.module.split(".")) if node.module else ()
             for alias in node.names:
