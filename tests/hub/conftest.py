@@ -85,7 +85,10 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exported]:
     }
     images = SeqMixHybridConfig(
         hidden_size=16,
-        mixer_types=["ipa", "attention", "poly_transformer"],
+        mixer_types=["ipa", "attention"],
+        # No layers, but their code, as in a hybrid of all.
+        mixer_configs={"tnn": {}, "fd_tnn": {}, "ski_tnn": {"num_inducing_points": 2}, "poly_transformer": {}},
+        is_causal=False,
         image_size=[4, 6],
         patch_size=2,
         num_channels=1,

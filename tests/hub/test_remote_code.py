@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("exported")
 IMAGE = {"image_size": 8, "is_causal": False}
 CONFIGS = [
     *(family.config_class() for family in FAMILIES),
-    TNNConfig(**IMAGE),
+    FDTNNConfig(**IMAGE),
     SeqMixHybridConfig(mixer_types=["tnn", "attention", "ski_tnn", "ipa", "fd_tnn", "poly_transformer"], **IMAGE),
 ]
 
@@ -145,7 +145,7 @@ def test_a_family_brings_no_other():
     words = ("/ski", "fd_", "ipa", "poly", "hybrid", "images/processing", "piecewise")
     assert not [name for name in modules if any(word in name for word in words)]
     assert not text.processor_map
-    images = remote_code(TNNConfig(**IMAGE))
+    text, images = remote_code(FDTNNConfig()), remote_code(FDTNNConfig(**IMAGE))
     assert set(images.files) - set(text.files) == {"image_processing_seqmix.py"}
     assert images.processor_map == {"AutoImageProcessor": "image_processing_seqmix.SeqMixImageProcessor"}
 
