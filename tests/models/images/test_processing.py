@@ -153,11 +153,12 @@ def test_the_library_finds_it(tmp_path):
         assert mapping[family.config_class]["pil"] is SeqMixImageProcessor
 
 
+@pytest.mark.slow  # a process each; by default that of tests/test_package.py opens an image processor first
 @needs_no_torchvision
 @pytest.mark.parametrize(
     "imports",
     [
-        pytest.param("import hf_seqmix; from transformers import AutoImageProcessor", marks=pytest.mark.slow),
+        "import hf_seqmix; from transformers import AutoImageProcessor",
         "from transformers import AutoImageProcessor; import hf_seqmix",
     ],
     ids=["ours first", "the library's first"],
