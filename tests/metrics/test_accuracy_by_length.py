@@ -10,6 +10,7 @@ import pytest
 
 import hf_seqmix.metrics
 from hf_seqmix.metrics import load_metric
+from tests.test_imports import imports
 
 
 def test_buckets_are_powers_of_two_and_empty_ones_are_left_out():
@@ -68,6 +69,13 @@ def test_lengths_and_edges_that_make_no_sense_raise(lengths, edges, message):
         load_metric("accuracy_by_length").compute(predictions=[0, 1], references=[0, 1], lengths=lengths, edges=edges)
 
 
+def test_metrics_import_nothing_of_this_package():
+    for name in ("accuracy_by_length", "recall_accuracy"):
+        path = Path(hf_seqmix.metrics.__file__).parent / name / f"{name}.py"
+        assert not [found for found in imports(path, path.parent) if found.level or found.target[0] == "hf_seqmix"]
+
+
+@pytest.mark.slow  # a process, where by default the imports are read
 def test_opens_in_a_process_without_this_package_and_network(tmp_path):
     code = (
         "import socket, sys\n"
