@@ -72,7 +72,7 @@ def versions(target):
 
 def test_saved_models_are_measured_and_trained_on(tmp_path: Path):
     target = LinearTarget.from_kernel(length=5)
-    settings = TrainSettings(rows=64, test_rows=4096, max_steps=60, check_every=20)
+    settings = TrainSettings(rows=64, test_rows=4096, max_steps=30, check_every=10)
     (trained,) = train_on_target(lambda: MixerRegressor("short_conv", hidden_size=8, max_length=5), target, settings)
     trained.model.save_pretrained(tmp_path)
     (as_is,) = [row.errors["net"] for row in checkpoint_report({"net": tmp_path}, target, permutation=ENDS)][:1]
