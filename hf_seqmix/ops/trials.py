@@ -39,7 +39,7 @@ def fault(
     device: torch.device,
     dtype: torch.dtype,
     length: int,
-    lengths: tuple[int, int] = (97, 300),
+    lengths: tuple[int, ...] = (97, 300),
 ) -> str | None:
     """Return what is wrong with an implementation, or None.
 
@@ -75,7 +75,7 @@ def _values(function: Callable[..., Tensor], inputs: Sequence[Tensor], upstream:
     return (y.detach(), *torch.autograd.grad(y, inputs, upstream.to(y.dtype)))
 
 
-def _problems(op: str, length: int, lengths: tuple[int, int]) -> Iterator[_Problem]:
+def _problems(op: str, length: int, lengths: tuple[int, ...]) -> Iterator[_Problem]:
     for n in (lengths[0], length) if op.startswith("toeplitz") else lengths:
         if op.startswith("toeplitz"):
             causal = op == "toeplitz_causal"
