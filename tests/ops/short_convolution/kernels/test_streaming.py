@@ -10,6 +10,7 @@ from hf_seqmix.ops import forced, trials
 from hf_seqmix.ops.common.invariance import batch_invariant
 from hf_seqmix.ops.short_convolution.kernels import streaming
 from hf_seqmix.ops.short_convolution.product import short_conv, short_conv_dense
+from tests.markers import one_in
 from tests.tolerances import assert_close
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -44,9 +45,9 @@ def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(float("nan")))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("length", "taps", "back", "batch", "channels"), SIZES)
-def test_equals_the_definition(length, taps, back, batch, channels, dtype):
+@pytest.mark.parametrize(("size", "dtype"), one_in(3, SIZES, [torch.float32, torch.bfloat16, torch.float16]))
+def test_equals_the_definition(size, dtype):
+    length, taps, back, batch, channels = size
     x, g, weight = make(length, taps, batch, channels, dtype)
     y, dx, dweight = exact(x, weight, g, back)
     ours = streaming.short_conv(x, weight, back)
@@ -123,8 +124,9 @@ def test_what_the_kernel_serves(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.one_in(2)
 def test_trials_find_nothing_wrong(dtype):
-    assert trials.fault("short_conv", "streaming", torch.device(DEVICE), dtype, 64, lengths=(33, 40)) is None
+    assert trials.fault("short_conv", "streaming", torch.device(DEVICE), dtype, 64, lengths=(33,)) is None
 
 
 def test_trials_find_a_kernel_that_is_wrong(monkeypatch):
