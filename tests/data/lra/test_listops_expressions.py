@@ -57,7 +57,7 @@ def check(rows, min_length: int, max_length: int, max_depth: int, max_args: int)
 
 @pytest.mark.parametrize(
     ("bounds", "count"),
-    [((500, 2000, 10, 10), 120), ((16, 65, 10, 10), 2000), ((3, 30, 3, 3), 500), ((4, 6, 2, 10), 40)],
+    [((500, 2000, 10, 10), 120), ((16, 65, 10, 10), 800), ((3, 30, 3, 3), 300), ((4, 6, 2, 10), 40)],
 )
 def test_labels_lengths_and_depth(bounds: tuple[int, int, int, int], count: int) -> None:
     names = ("min_length", "max_length", "max_depth", "max_args")
