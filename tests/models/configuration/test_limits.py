@@ -112,7 +112,7 @@ def configurations(draw):
     return family, {**draw(st.sampled_from([{}, SMALL])), **draw(st.dictionaries(field, value, max_size=4))}
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=100, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(configurations(), st.data())
 def test_no_configuration_does_harm(drawn, data):
     family, fields = drawn

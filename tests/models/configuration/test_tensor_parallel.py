@@ -84,7 +84,8 @@ def test_a_plan_can_be_set_and_is_not_saved(tmp_path: Path) -> None:
     assert TNNConfig.from_pretrained(tmp_path).base_model_tp_plan == tiny_config("tnn").base_model_tp_plan
 
 
-@pytest.mark.parametrize("model_type", ["fd_tnn", "seqmix_hybrid"])
+@pytest.mark.xdist_group("exported")  # that worker has the code
+@pytest.mark.parametrize("model_type", ["tnn", pytest.param("seqmix_hybrid", marks=pytest.mark.slow)])
 def test_exported_code_brings_the_plan(tmp_path: Path, model_type: str) -> None:
     model = tiny_model(model_type)
     code = hub.export(model, None, tmp_path / "repository")
