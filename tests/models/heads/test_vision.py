@@ -210,7 +210,7 @@ def test_images_of_another_size(name, mode, size):
 
 @each_mode
 @pytest.mark.parametrize("positions", ["none", "learned"])
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(2)
 def test_saved_and_loaded_bit_equal(name, mode, positions, tmp_path):
     model = make(name, torch.float32, position_embedding_type=positions, **mode)
     inputs = batch(dtype=torch.float32)
