@@ -79,7 +79,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "dtype"), one_in(3, SHAPES, DTYPES), ids=str)
+@pytest.mark.parametrize(("shape", "dtype"), one_in(4, SHAPES, DTYPES), ids=str)
 def test_sums_of_every_shape(shape, dtype):
     batch, length, heads, width, values = shape
     a, b = draw(2, batch, length, heads, width, dtype=dtype)
