@@ -163,7 +163,7 @@ def tnn():
     return TNNForCausalLM(TNNConfig(**SMALL, num_hidden_layers=2, tie_word_embeddings=False))
 
 
-@pytest.mark.parametrize("make", [tnn, with_copy_keys, of_all_layers])
+@pytest.mark.parametrize("make", [tnn, with_copy_keys, pytest.param(of_all_layers, marks=pytest.mark.slow)])
 def test_guidance_without_a_prompt_is_that_of_generate(make):
     """Whether the configuration says nothing of a cache, or one way or the other."""
     torch.manual_seed(0)
