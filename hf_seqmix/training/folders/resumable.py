@@ -11,8 +11,7 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, Sampler, SequentialSampler
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
 from ..._files import whole_files
@@ -20,6 +19,7 @@ from ...models.heads import SeqMixForCausalLM
 from ..batch_averages import BATCH_NORM_BATCHES, BatchAverages
 from ..divergence.error import DivergenceError
 from ..divergence.response import DivergenceWatch
+from ..every_row import EveryRowTrainer
 from ..segments.carried_losses import CarriedLosses
 from ..step_clock import StepClock
 from ..training_arguments import SeqMixTrainingArguments
@@ -39,7 +39,7 @@ LAST = "last"
 """What to continue from: the newest whole checkpoint, if there is one."""
 
 
-class ResumableTrainer(Trainer):
+class ResumableTrainer(EveryRowTrainer):
     """A `Trainer` whose checkpoints are sealed when they are whole, and whose resumed runs log the same losses.
 
     The library's checkpoints are written in place, and the older ones removed before all processes have written their
@@ -265,30 +265,6 @@ class ResumableTrainer(Trainer):
         if outdated is not None and self.args.should_save:
             folder, limit, newest, best = outdated
             remove_old_checkpoints(folder, limit, newest=newest, best=best)
-
-    def _get_eval_sampler(self, eval_dataset: Any) -> Sampler[Any] | None:
-        """Keep the order of the data, on which scores rely; the library groups evaluations by length like training."""
-        if eval_dataset is None or not has_length(eval_dataset) or self.args.world_size > 1:
-            return None
-        return SequentialSampler(eval_dataset)
-
-    def get_eval_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
-        """Return batches of every row; the library drops what `dataloader_drop_last` drops in training."""
-        with self._every_row():
-            return super().get_eval_dataloader(*args, **kwargs)
-
-    def get_test_dataloader(self, *args: Any, **kwargs: Any) -> DataLoader[Any]:
-        """Return batches of every row, as for an evaluation."""
-        with self._every_row():
-            return super().get_test_dataloader(*args, **kwargs)
-
-    @contextmanager
-    def _every_row(self) -> Iterator[None]:
-        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False
-        try:
-            yield
-        finally:
-            self.args.dataloader_drop_last = drop_last
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Evaluate as the library does, with averages of batch norms that fit the weights."""

@@ -280,21 +280,6 @@ def test_the_end_of_an_epoch_is_saved_after_its_evaluation(tmp_path: Path) -> No
     assert names(tmp_path) == {"checkpoint-3", "checkpoint-6", "checkpoint-9"}
 
 
-def test_evaluations_keep_the_order_of_the_data(tmp_path: Path) -> None:
-    run = trainer(tmp_path, train_sampling_strategy="group_by_length", per_device_eval_batch_size=2)
-    read = torch.cat([batch["input_ids"][:, 0] for batch in run.get_eval_dataloader()])
-    assert read.tolist() == list(range(12))
-    labels = run.predict(ROWS).label_ids
-    assert labels[:, 0].tolist() == list(range(12))
-
-
-def test_evaluations_have_every_row(tmp_path: Path) -> None:
-    run = trainer(tmp_path, dataloader_drop_last=True, per_device_eval_batch_size=5, per_device_train_batch_size=5)
-    assert run.predict(ROWS).predictions.shape[0] == len(ROWS) == 12
-    assert sum(len(batch["labels"]) for batch in run.get_eval_dataloader()) == 12
-    assert len(run.get_train_dataloader()) == 2
-
-
 def test_what_is_pushed_is_sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pushed = []
     monkeypatch.setattr(

@@ -1,0 +1,34 @@
+"""Evaluations read every row, in the order of the data."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments
+
+from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix.training.every_row import EveryRowTrainer
+
+ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
+
+
+def trainer(folder: Path, **options: Any) -> EveryRowTrainer:
+    model = TNNForCausalLM(TNNConfig(vocab_size=20, hidden_size=8, num_hidden_layers=1, rpe_hidden_size=8))
+    fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
+    arguments = TrainingArguments(output_dir=str(folder), **fixed, **options)
+    return EveryRowTrainer(model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS)
+
+
+def test_evaluations_keep_the_order_of_the_data(tmp_path: Path) -> None:
+    run = trainer(tmp_path, train_sampling_strategy="group_by_length", per_device_eval_batch_size=2)
+    read = torch.cat([batch["input_ids"][:, 0] for batch in run.get_eval_dataloader()])
+    assert read.tolist() == list(range(12))
+    labels = run.predict(ROWS).label_ids
+    assert labels[:, 0].tolist() == list(range(12))
+
+
+def test_evaluations_have_every_row(tmp_path: Path) -> None:
+    run = trainer(tmp_path, dataloader_drop_last=True, per_device_eval_batch_size=5, per_device_train_batch_size=5)
+    assert run.predict(ROWS).predictions.shape[0] == len(ROWS) == 12
+    assert sum(len(batch["labels"]) for batch in run.get_eval_dataloader()) == 12
+    assert len(run.get_train_dataloader()) == 2
