@@ -21,6 +21,11 @@ class UniqueNames:
     def __init__(self, reached: ReachedCode) -> None:
         self.given: dict[Own | External, str] = {}
         self._reached = reached
+        # A loop variable with the name of an import looks like a mistake.
+        loops = (
+            each for statement, _ in reached.kept() for each in ast.walk(statement.node) if isinstance(each, ast.For)
+        )
+        self._loop_variables = {name for each in loops for name in _targets(each)}
         refused: dict[Own | External, set[str]] = defaultdict(set)
         while True:
             self.given = self._give(refused)
@@ -40,7 +45,6 @@ class UniqueNames:
     def _give(self, refused: dict[Own | External, set[str]]) -> dict[Own | External, str]:
         written: dict[External, Counter[str]] = defaultdict(Counter)
         taken = set(IMPLICIT)
-        loops: set[str] = set()  # a loop variable with the name of an import looks like a mistake
         defined: dict[str, list[Own]] = defaultdict(list)
         given: dict[Own | External, str] = {}
         for statement, _ in self._reached.kept():
@@ -48,9 +52,6 @@ class UniqueNames:
                 found = self._reached.meaning(statement, occurrence)
                 if isinstance(found, External):
                     written[found][occurrence.name] += 1
-            loops |= {
-                name for each in ast.walk(statement.node) if isinstance(each, ast.For) for name in _targets(each)
-            }
             for name in sorted(statement.names):
                 is_fixed = (
                     statement.module in self._reached.pinned or isinstance(statement.node, ast.If) or name == "_"
@@ -65,7 +66,7 @@ class UniqueNames:
         for external, names in sorted(written.items(), key=lambda item: (item[0].module, item[0].name or "")):
             wanted = names.most_common(1)[0][0]
             others = (f"{external.module.replace('.', '_')}_{wanted}{'_' * number}" for number in count())
-            given[external] = _free([wanted], others, taken | loops | refused[external])
+            given[external] = _free([wanted], others, taken | self._loop_variables | refused[external])
             taken.add(given[external])
         shared = {name for name, owners in defined.items() if len(owners) > 1}
         for name, owners in defined.items():
