@@ -34,6 +34,10 @@ class SeqMixForQuestionAnswering(SeqMixHead):
     ) -> QuestionAnsweringModelOutput:
         """Score each token as the beginning and as the end of the answer; a pad has the lowest score there is.
 
+        With hidden states $h_t$ the scores are $s_t = w_s h_t + b_s$ and $e_t = w_e h_t + b_e$. The loss is the mean
+        of two cross entropies, of the softmax of $s$ at the first token of the answer and of $e$ at the last, both
+        over the real tokens of a row. The library's heads let pads into the softmax.
+
         Args:
             input_ids: (batch, length), as for the backbone.
             attention_mask: as for the backbone.
