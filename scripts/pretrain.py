@@ -71,6 +71,9 @@ def prepare(arguments: Arguments) -> ResumableTrainer:
         training.dataloader_num_workers, training.dataloader_prefetch_factor = 0, None
     metrics = corpus_metrics(num_bytes)
     check_best_metric(training.metric_for_best_model, metrics(EvalPrediction(np.ones((1, 3)), np.ones(1))))
+    if training.metric_for_best_model is not None and not training.names_best_metric:
+        # Not the library's loss, the mean over batches of unequal numbers of tokens.
+        training.metric_for_best_model, training.greater_is_better = "token_loss", False
     if validation is None:
         logger.warning("The stream has no validation split: nothing is evaluated. Name one with --validation-file.")
         training.eval_strategy = IntervalStrategy.NO

@@ -13,7 +13,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import ExportableState
 
 from ..._files import write_json
-from ..folders.checkpoints import fault_of, saved_checkpoints, set_aside_later
+from ..folders.checkpoints import fault_of, fault_of_best, saved_checkpoints, set_aside_later
 from ..folders.run_folder import DIVERGENCE_FILE
 from .error import DivergenceError, advice
 from .loss_watch import LossWatch, uninformed_loss
@@ -272,6 +272,8 @@ class DivergenceWatch(TrainerCallback):
         folder = Path(self.trainer.args.output_dir)
         good = self.rule.good_until()
         before = [path for path in saved_checkpoints(folder) if _step(path) <= good and fault_of(path) is None]
+        if self.trainer.args.load_best_model_at_end:
+            before = [path for path in before if fault_of_best(path) is None]
         left = len(self.back_offs) < self.max_back_offs
         used = {entry["back_to"] for entry in self.back_offs}
         unused = [path for path in before if _step(path) not in used]

@@ -18,6 +18,7 @@ __all__ = [
     "best_checkpoint",
     "choose_checkpoint",
     "fault_of",
+    "fault_of_best",
     "fault_of_files",
     "last_complete_checkpoint",
     "later_checkpoints",
@@ -214,7 +215,7 @@ def choose_checkpoint(folder: str | Path, *, needs_best: bool = False) -> tuple[
     """
     passed_over: dict[Path, str] = {}
     for checkpoint in saved_checkpoints(folder):
-        fault = fault_of(checkpoint) or (_fault_of_best(checkpoint) if needs_best else None)
+        fault = fault_of(checkpoint) or (fault_of_best(checkpoint) if needs_best else None)
         if fault is None:
             return checkpoint, passed_over
         passed_over[checkpoint] = fault
@@ -237,7 +238,8 @@ def best_checkpoint(checkpoint: Path, best: str) -> Path:
     return Path(best) if Path(best).is_dir() else checkpoint.with_name(Path(best).name)
 
 
-def _fault_of_best(checkpoint: Path) -> str | None:
+def fault_of_best(checkpoint: Path) -> str | None:
+    """Return what is wrong with the best checkpoint that a checkpoint's run knows of; None if there is none, too."""
     state = _read_object(checkpoint / STATE)
     best = state.get("best_model_checkpoint") if isinstance(state, dict) else None
     if best is None or Path(best).name == checkpoint.name:

@@ -130,6 +130,16 @@ def test_bits_per_byte_of_the_saved_model(pretrain: ModuleType, text: Path, tmp_
     assert [step for step, _ in results["eval_loss_curve"]][:2] == [1, 2]
 
 
+def test_the_best_model_is_that_of_the_exact_loss(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    """Unless another number is named; the library's loss is a mean over batches, whatever they predict."""
+    best = ["--eval-strategy", "steps", "--eval-steps", "1", "--save-steps", "1", "--load-best-model-at-end"]
+    for name, given in (("token_loss", []), ("loss", ["--metric-for-best-model", "loss"])):
+        run = pretrain.main(command(text, tmp_path / name, "--max-steps", "2", *best, *given))
+        state = json.loads((tmp_path / name / "checkpoint-2" / "trainer_state.json").read_text(encoding="utf-8"))
+        seen = [entry[f"eval_{name}"] for entry in state["log_history"] if f"eval_{name}" in entry]
+        assert state["best_metric"] == min(seen) and run["num_updates"] == 2
+
+
 def test_text_that_a_tokenizer_does_not_know_has_no_bits_per_byte(
     pretrain: ModuleType, text: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ import itertools
 import json
 import logging
 import math
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +61,17 @@ class Poison(TrainerCallback):
         if state.global_step == self.step:
             with torch.no_grad():
                 next(model.parameters())[0] = math.inf
+
+
+class Removal(TrainerCallback):
+    """Somebody removes the second update's checkpoint, once, which that of the fourth calls the best."""
+
+    left = 1
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if state.global_step == 6 and self.left:
+            self.left = 0
+            shutil.rmtree(Path(args.output_dir) / "checkpoint-2")
 
 
 def trainer(folder: Path, watch: DivergenceWatch, callbacks: Any = None, **options: Any) -> Any:
@@ -192,6 +204,16 @@ def test_back_offs_come_to_an_end(tmp_path: Path) -> None:
     assert "lowers the rate by itself" not in str(stopped.value)
     assert [entry["back_to"] for entry in run.divergence.back_offs] == [4, 2, 0]
     assert [entry["learning_rate"] for entry in run.divergence.back_offs] == [0.01, 0.005, 0.0025]
+
+
+def test_a_run_does_not_go_back_to_where_its_best_checkpoint_is_missing(tmp_path: Path) -> None:
+    """It could not load the best one at its end."""
+    options: dict[str, Any] = {"eval_strategy": "steps", "eval_steps": 2, "load_best_model_at_end": True}
+    options |= {"metric_for_best_model": "loss", "greater_is_better": True}  # so the earliest is the best
+    run = trainer(tmp_path, DivergenceWatch("back-off"), [Removal()], at=(7,), limit=0.005, **options)
+    run.train()
+    assert [entry["back_to"] for entry in run.divergence.back_offs] == [0]
+    assert run.state.global_step == 8 and Path(run.state.best_model_checkpoint).name == "checkpoint-2"
 
 
 @pytest.mark.slow
