@@ -22,7 +22,11 @@ if not torch.cuda.is_available():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the cases of a test marked `one_in(n)` make all but every n-th slow ones, where kernels are interpreted."""
+    """Of the cases of a test marked `one_in(n)` make all but one in n slow ones, where kernels are interpreted.
+
+    On one axis every n-th case that is not slow already stays. On several those stay whose places sum to a multiple of
+    n: every value of two axes runs then.
+    """
     if torch.cuda.is_available():
         return
     places: Counter[str] = Counter()
@@ -30,16 +34,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         mark = item.get_closest_marker("one_in")
         if mark is None or item.get_closest_marker("slow") is not None:
             continue
+        assert isinstance(item, pytest.Function)
+        axes = [axis.args[0] for axis in item.iter_markers("parametrize")]
         test = item.nodeid.partition("[")[0]
-        if places[test] % mark.args[0]:
+        if len(axes) > 1:
+            # Names that one `parametrize` gives together have one place.
+            first = [axis.split(",")[0].strip() if isinstance(axis, str) else axis[0] for axis in axes]
+            place = sum(item.callspec.indices[name] for name in first)
+        else:
+            place = places[test]
+            places[test] += 1
+        if place % mark.args[0]:
             item.add_marker(pytest.mark.slow)
-        places[test] += 1
 
 
 def pytest_collection_finish() -> None:
     """Leave libraries and collected tests out of garbage collections, one of which each `Trainer.train` asks for."""
     gc.collect()
     gc.freeze()
+    # Tracing makes objects by the million, few of which are garbage.
+    gc.set_threshold(100_000, 50, 1000)
 
 
 def pytest_unconfigure() -> None:

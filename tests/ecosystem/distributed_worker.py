@@ -12,7 +12,7 @@ import os
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,9 @@ ROWS, LENGTH, BATCH, UPDATES = 32, 12, 4, 8
 RATE = 0.2
 # Older releases of the library would wrap them once more.
 TRAINER_TAKES_SPLIT_MODELS = hasattr(PreTrainedModel, "is_distributed_loading_by_transformers")
+
+# Whose processes share whole models or pieces of any, which asks nothing of a family: the others are slow tests.
+FEW = ["seqmix_hybrid", "ski_tnn"]
 
 # What a plan depends on: the form of a mixer, and mixers that split the same names in two ways.
 VARIANTS: dict[str, tuple[str, str, dict[str, Any]]] = {
@@ -248,8 +251,10 @@ class Worker:
         dist.barrier()
         dist.destroy_process_group()
 
-    def _families(self, act: Callable[[str], dict[str, Any]]) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
-        for model_type in EVERY:
+    def _families(
+        self, act: Callable[[str], dict[str, Any]], names: Sequence[str] = EVERY
+    ) -> Iterator[tuple[str, Callable[[], dict[str, Any]]]]:
+        for model_type in names:
             yield model_type, lambda model_type=model_type: act(model_type)
 
     def _opened(self, model_type: str, size: str, **options: Any) -> PreTrainedModel:
@@ -265,13 +270,16 @@ class Worker:
         # In this order: a forward pass without a backward one leaves what was put together last.
         return {"losses": losses, **split(model), "generated": generated(model)}
 
-    def data_parallel(self) -> Iterator[Any]:
+    def data_parallel(self, names: Sequence[str] = FEW) -> Iterator[Any]:
         def act(model_type: str) -> dict[str, Any]:
             model = tiny_model(model_type, head_of(model_type))
             losses = by_trainer(model, self.folder / "runs", BATCH // self.processes)
             return self._tuned("data_parallel", model_type, model, losses)
 
-        return self._families(act)
+        return self._families(act, names)
+
+    def data_parallel_of_others(self) -> Iterator[Any]:
+        return self.data_parallel([name for name in EVERY if name not in FEW])
 
     def data_parallel_accumulated(self) -> Iterator[Any]:
         """In parts, and with activations computed again."""
@@ -283,12 +291,15 @@ class Worker:
 
         return self._families(act)
 
-    def fsdp(self) -> Iterator[Any]:
+    def fsdp(self, names: Sequence[str] = FEW) -> Iterator[Any]:
         def act(model_type: str) -> dict[str, Any]:
             model = self._opened(model_type, "fsdp_size")
             return self._tuned("fsdp", model_type, model, by_loop(model, self.index, self.processes))
 
-        return self._families(act)
+        return self._families(act, names)
+
+    def fsdp_of_others(self) -> Iterator[Any]:
+        return self.fsdp([name for name in EVERY if name not in FEW])
 
     def fsdp_accumulated(self) -> Iterator[Any]:
         """In parts, and with activations computed again."""

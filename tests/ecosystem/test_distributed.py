@@ -23,9 +23,14 @@ pytestmark = [pytest.mark.ecosystem("accelerate"), pytest.mark.xdist_group("dist
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("data_parallel", "fsdp", "tensor_parallel", "stream")
-THOROUGH = ("fsdp_by_the_trainer", "muon", "data_parallel_accumulated", "fsdp_accumulated", "fsdp_bfloat16")
+OTHERS = ("data_parallel_of_others", "fsdp_of_others")
+THOROUGH = (*OTHERS, "fsdp_by_the_trainer", "muon", "data_parallel_accumulated", "fsdp_accumulated", "fsdp_bfloat16")
 """Kinds of the slow tests."""
-SPLIT = ("fsdp", "tensor_parallel")
+EACH = [
+    pytest.param(kind, name, marks=[] if kind == "tensor_parallel" or name in worker.FEW else pytest.mark.slow)
+    for kind in ("data_parallel", "fsdp", "tensor_parallel")
+    for name in EVERY
+]
 DOCUMENTS = [f"document {i:06d}" for i in range(24)]
 
 # Losses of 8 updates in float32, where sums are made in another order.
@@ -93,6 +98,14 @@ def thorough(models: Path) -> list[Any]:
     return run_once(models, "thorough", THOROUGH)
 
 
+@pytest.fixture
+def results(request: pytest.FixtureRequest, kind: str, model_type: str) -> list[dict[str, Any]]:
+    """What each of the processes found of one kind and family."""
+    if kind == "tensor_parallel" or model_type in worker.FEW:
+        return found(request.getfixturevalue("outcome"), kind, model_type)
+    return found(request.getfixturevalue("thorough"), f"{kind}_of_others", model_type)
+
+
 def found(outcome: list[Any], kind: str, name: str) -> list[dict[str, Any]]:
     each = [of_process[kind][name] for of_process in outcome]
     for result in each:
@@ -130,10 +143,9 @@ def test_one_process_learns_and_the_loop_is_the_trainers(alone: Any, model_type:
     assert max(abs(a - b) for a, b in zip(losses, unmoved, strict=True)) > 0.1
 
 
-@pytest.mark.parametrize("model_type", EVERY)
-@pytest.mark.parametrize("kind", ["data_parallel", *SPLIT])
-def test_two_processes_have_the_losses_of_one(outcome: list[Any], alone: Any, kind: str, model_type: str) -> None:
-    for result in found(outcome, kind, model_type):
+@pytest.mark.parametrize(("kind", "model_type"), EACH)
+def test_two_processes_have_the_losses_of_one(results: Any, alone: Any, kind: str, model_type: str) -> None:
+    for result in results:
         assert result["losses"] == pytest.approx(alone[model_type][0], **CLOSE)
 
 
@@ -145,12 +157,10 @@ def test_also_where_gradients_are_accumulated(thorough: list[Any], alone: Any, k
         assert result["losses"] == pytest.approx(alone[model_type][0], **CLOSE)
 
 
-@pytest.mark.parametrize("model_type", EVERY)
-@pytest.mark.parametrize("kind", ["data_parallel", *SPLIT])
+@pytest.mark.parametrize(("kind", "model_type"), EACH)
 def test_what_two_processes_save_is_one_model(
-    outcome: list[Any], folder: Path, alone: Any, kind: str, model_type: str
+    results: Any, folder: Path, alone: Any, kind: str, model_type: str
 ) -> None:
-    results = found(outcome, kind, model_type)
     saved = folder / kind / model_type
     assert len(list(saved.glob("model-*.safetensors"))) > 1
     model = type(tiny_model(model_type, worker.head_of(model_type))).from_pretrained(saved)
@@ -164,9 +174,9 @@ def test_what_two_processes_save_is_one_model(
     assert (results[0]["generated"] is not None) == (model_type in CAUSAL)
 
 
-@pytest.mark.parametrize("model_type", EVERY)
-def test_fsdp_splits_every_parameter(outcome: list[Any], model_type: str) -> None:
-    for result in found(outcome, "fsdp", model_type):
+@pytest.mark.parametrize(("kind", "model_type"), [case for case in EACH if case.values[0] == "fsdp"])
+def test_fsdp_splits_every_parameter(results: Any, kind: str, model_type: str) -> None:
+    for result in results:
         assert not result["whole"]
         assert result["share"] == pytest.approx(0.5, abs=0.01)
 

@@ -104,7 +104,7 @@ print(float(((logits - expected).abs().amax(-1) * mask).max() / expected.square(
 """
 
 
-@pytest.mark.parametrize("model_type", ["tnn", pytest.param("ipa", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("model_type", ["ipa", pytest.param("tnn", marks=pytest.mark.slow)])
 def test_a_program_of_real_numbers_runs_without_the_package(model_type: str, tmp_path: Path) -> None:
     model = tiny_model(model_type, num_hidden_layers=1).eval()
     with real_valued():

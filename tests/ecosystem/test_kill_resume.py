@@ -205,7 +205,7 @@ def test_killed_and_resumed(runs: Runs, tmp_path: Path) -> None:
     cut = {"write": "checkpoint-6/states_0.pt", "share": 0.5}
     check(runs, tmp_path / "b", "states", "checkpoint-3; passed over checkpoint-6: its writing was interrup", kill=cut)
     cut = {"write": "unfinished.*/model.safetensors", "share": 0.5}
-    check(runs, tmp_path / "c", "early-stopping", "Continuing from", kill=cut)
+    check(runs, tmp_path / "c", "states", "Continuing from", kill=cut)
 
 
 CHECKPOINT_FILES = [

@@ -8,6 +8,7 @@ import torch
 from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM
 from hf_seqmix.models.hybrid.modeling_hybrid import HYBRID_FAMILY
 from tests.models.suite import PADS, VOCAB, CompiledModelSuite, ModelSuite
+from tests.models.suite.compiling import CompilingTests
 
 MIXERS: dict[str, dict[str, Any]] = {
     "attention": {"num_heads": 2},
@@ -35,8 +36,25 @@ class TestAttention(HybridConfigurations, ModelSuite):
     mixer_types = ("attention", "attention")
 
 
-class TestAttentionLast(HybridConfigurations, CompiledModelSuite):
+class TestAttentionLast(HybridConfigurations, CompilingTests):
+    """Graphs of two kinds of layers; what is not compiled the four mixers have."""
+
     mixer_types = ("tnn", "attention")
+
+
+@pytest.mark.slow
+class TestCompiledAttentionLast(HybridConfigurations, CompiledModelSuite):
+    mixer_types = ("tnn", "attention")
+
+
+class TestFourMixers(HybridConfigurations, ModelSuite):
+    """Keys and values, a history, inputs, and sums: four kinds of cache side by side, attention first."""
+
+    mixer_types = ("attention", "fd_tnn", "ipa", "poly_transformer")
+
+    def config(self, is_causal: bool = True, **kwargs: Any) -> SeqMixHybridConfig:
+        # Deviations of 0.02 are made for wider models: these would hardly move in the dozen steps of a test.
+        return super().config(is_causal, **{"initializer_range": 0.2, **kwargs})
 
     def test_a_later_mask_must_have_the_order_of_the_cache(self, generator):
         """A prompt that ends in pads and is read in chunks is read pads first."""
@@ -49,16 +67,6 @@ class TestAttentionLast(HybridConfigurations, CompiledModelSuite):
         turn = torch.ones(2, 11, dtype=torch.long)
         with pytest.raises(ValueError, match=r"read in chunks, pads first.*pad prompts on the left"):
             generator.generate(text, attention_mask=torch.cat([right, turn], dim=1), **settings)
-
-
-class TestFourMixers(HybridConfigurations, ModelSuite):
-    """Keys and values, a history, inputs, and sums: four kinds of cache side by side, attention first."""
-
-    mixer_types = ("attention", "fd_tnn", "ipa", "poly_transformer")
-
-    def config(self, is_causal: bool = True, **kwargs: Any) -> SeqMixHybridConfig:
-        # Deviations of 0.02 are made for wider models: these would hardly move in the dozen steps of a test.
-        return super().config(is_causal, **{"initializer_range": 0.2, **kwargs})
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ class TestPolyTransformer(PolyConfigurations, CompiledModelSuite):
     pass
 
 
+@pytest.mark.slow  # by default gates are among the variants below
 class TestGatedPolyTransformer(PolyConfigurations, ModelSuite):
     """Degrees 3 and 4, whose sums fade."""
 
@@ -127,6 +128,8 @@ def test_exporting_variants(name, is_causal):
     suite.test_exports_with_any_length(is_causal, masked=True)
 
 
+@pytest.mark.parametrize("variant", VARIANTS, indirect=True)
+@pytest.mark.one_in(2)
 def test_caches_of_variants(variant):
     variant.test_cached_chunked_and_full_logits_agree([3, 1, 1, 4], torch.float64)
     variant.test_masks_of_this_calls_tokens_alone("left")

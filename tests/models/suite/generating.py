@@ -30,7 +30,10 @@ class GeneratingTests(SuiteBase):
         "contrast of temperatures": {"do_sample": True, "temperature": 0.3},
     }
 
-    @pytest.mark.parametrize("mode", MODES)
+    # Mixers know nothing of how tokens are drawn: by default rows stay, are drawn, or change their places.
+    @pytest.mark.parametrize(
+        "mode", [pytest.param(mode, marks=[] if mode in ("sample", "beam") else pytest.mark.slow) for mode in MODES]
+    )
     def test_generation_with_and_without_cache(self, generator, mode):
         mask = torch.tensor(PADS["left"])
         ids = torch.randint(1, VOCAB, mask.shape) * mask
@@ -85,6 +88,7 @@ class GeneratingTests(SuiteBase):
 
     @pytest.mark.parametrize("chunk", [1, 4])
     @pytest.mark.parametrize("implementation", ["dynamic", "static"])
+    @pytest.mark.one_in(2)
     def test_generation_after_a_prefill_in_chunks(self, generator, chunk, implementation):
         mask = torch.tensor(PADS["left"])
         ids = torch.randint(1, VOCAB, mask.shape) * mask

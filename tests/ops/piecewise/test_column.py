@@ -78,6 +78,7 @@ def assert_equals_dense(
 
 @pytest.mark.parametrize("causal", [True, False], ids=["causal", "bidirectional"])
 @pytest.mark.parametrize("norm", KERNEL_NORMS)
+@pytest.mark.one_in(2)
 def test_values_and_gradients_equal_the_formula(block_bytes, norm, causal):
     for n, coupling, distance, masked in itertools.product((1, 7, 13), ("shared", "toeplitz"), (4, 40), (False, True)):
         for history in (0, 5) if causal else (0,):
@@ -220,6 +221,7 @@ def test_extreme_logits_stay_finite():
 
 @pytest.mark.parametrize("coupling", ["shared", "toeplitz"])
 @pytest.mark.parametrize("norm", ["p", "prod", "mix"])
+@pytest.mark.one_in(2)
 def test_memory_does_not_grow_with_the_square(norm, coupling):
     """Neither pass has a tensor of all pairs: twice the length halves the rows of a block, and logits stay as many."""
     budget = 2**16  # bytes

@@ -113,6 +113,7 @@ def test_models_are_compared_from_end_to_end(script: ModuleType, tmp_path: Path)
     assert str(tmp_path) not in table + (tmp_path / "results.jsonl").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_muon_and_nets_that_are_polynomials(script: ModuleType, tmp_path: Path) -> None:
     rates = ["--learning-rates", "1e-3", "--seeds", "0", "--models"]
     plain = script.main(recall(tmp_path, *rates, "poly-3-polynomial", "llama"))["results"]
@@ -152,6 +153,7 @@ def test_every_model_has_as_many_parameters(script: ModuleType, tmp_path: Path) 
     assert sizes == {name: pytest.approx(sizes["tnn"], rel=4e-3) for name in causal}
 
 
+@pytest.mark.slow
 def test_feed_forwards_of_one_width_leave_what_else_differs(script: ModuleType, tmp_path: Path) -> None:
     names = ("ipa-p-half-rank", "ipa-p", "ipa-p-double-rank")
     given = ["--task", "recall", "--hidden-size", "96", "--feed-forward", "64", "--models", *names]

@@ -69,7 +69,7 @@ def computed(
     [pytest.param(case, marks=pytest.mark.slow if case[2] > 65 and DEVICE == "cpu" else []) for case in CASES],
     ids=NAMES,
 )
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(4)
 def test_equals_the_definition(case):
     *_, grid, dtype = case
     inputs = make(*case)
@@ -85,6 +85,7 @@ def test_equals_the_definition(case):
 
 @pytest.mark.parametrize("degree", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, HALF])
+@pytest.mark.one_in(2)
 def test_what_is_collected(degree, dtype):
     grid = InducingGrid(90, 37, degree)
     x, *_ = make(2, 3, 101, 1, grid, dtype)
@@ -122,7 +123,7 @@ def layouts() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", list(layouts()))
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(6)
 def test_layouts(name):
     grid = InducingGrid(25, 6)
     _, taps, kernel, _ = make(2, 5, 19, 3, grid)
@@ -173,8 +174,8 @@ def test_results_repeat():
         assert torch.equal(first, second)
 
 
-@pytest.mark.parametrize("points", [1, 2, 8, 17, 33])
-@pytest.mark.one_in(3)
+@pytest.mark.parametrize("points", [17, 1, 2, 8, 33])
+@pytest.mark.one_in(5)
 def test_small_toeplitz_products(points):
     batch, channels = 3, 20
     z, g = (torch.randn(batch, points, channels, device=DEVICE) for _ in range(2))
