@@ -111,8 +111,13 @@ def _walk(path: Path, file_format: str | None) -> Iterator[Path]:
 
 
 def _split_from_name(path: Path) -> str | None:
-    words = set(re.split(r"[^a-z]+", path.as_posix().lower()))
-    return next((split for split, names in SPLIT_WORDS.items() if not names.isdisjoint(words)), None)
+    """Return the split that a path names; of several, the outermost folder's: `test/training.txt` is test data."""
+    for part in path.parts:
+        words = set(re.split(r"[^a-z]+", part.lower()))
+        for split, names in SPLIT_WORDS.items():
+            if not names.isdisjoint(words):
+                return split
+    return None
 
 
 def format_of(path: Path) -> str:

@@ -26,6 +26,17 @@ def test_names_of_files_say_the_split_in_whole_words(tmp_path: Path) -> None:
     assert [path.name for path in files_of_splits({"test": tmp_path / "contest.txt"}, None)["test"]] == ["contest.txt"]
 
 
+def test_the_outermost_folder_says_the_split(tmp_path: Path) -> None:
+    touch(tmp_path, "test/training.txt", "valid/train/a.txt", "train/test_cases.txt")
+    found = files_of_splits({None: tmp_path}, None)
+    names = {split: [path.relative_to(tmp_path).as_posix() for path in paths] for split, paths in found.items()}
+    assert names == {
+        "train": ["train/test_cases.txt"],
+        "validation": ["valid/train/a.txt"],
+        "test": ["test/training.txt"],
+    }
+
+
 def test_a_given_format_takes_every_file_of_a_folder(tmp_path: Path) -> None:
     touch(tmp_path, "enwik8", "more.data")
     with pytest.raises(ValueError, match="holds no data files"):

@@ -35,9 +35,10 @@ def load_corpus(
 
     Args:
         source: `"embedded:python-stdlib"` (see [`python_stdlib`]); a local file, or a folder whose files are
-            assigned to splits by the words train, valid, validation, dev and test in their names (all to train if no
-            name has such a word); a folder written by `save_to_disk`, all train if that had no splits; the name of a
-            Hub data set, `"name"` or `"name:config"`; or a mapping from split to local files or folders.
+            assigned to splits by the words train, valid, validation, dev and test in their names, those of folders
+            first (all to train if no name has such a word); a folder written by `save_to_disk`, all train if that had
+            no splits; the name of a Hub data set, `"name"` or `"name:config"`; or a mapping from split to local files
+            or folders.
         text_column: the column that holds the text; the column is renamed to `text`.
         sample_by: what one row of a text file is.
         file_format: "text", "json", "csv" or "parquet", for files whose extension does not say the format.
