@@ -20,14 +20,14 @@ def load_novels(folder: str | Path) -> datasets.DatasetDict:
     The notices of Project Gutenberg are cut off where a file has them. Line ends become `\n`.
 
     Args:
-        folder: its files `*.txt` are read, in order of name; subfolders are not read.
+        folder: its files `*.txt` are read, in order of name; subfolders and hidden files are not read.
 
     Raises:
         ValueError: there are fewer than three books, or a book is empty, not UTF-8, or has only one of the two lines
             of Project Gutenberg.
     """
     folder = Path(folder).expanduser()
-    paths = sorted(folder.glob("*.txt"))
+    paths = sorted(path for path in folder.glob("*.txt") if not path.name.startswith("."))
     if len(paths) < 3:
         raise ValueError(
             f"{folder} has {len(paths)} files *.txt; give at least three books, since one is held out for validation "

@@ -29,6 +29,16 @@ def test_one_in_twenty_is_held_out(tmp_path):
     assert {name: len(rows) for name, rows in splits.items()} == {"train": 36, "validation": 2, "test": 2}
 
 
+def test_hidden_files_are_no_books(tmp_path):
+    """Such as the notes that macOS puts beside a file; as the shortest ones they were held out."""
+    write(tmp_path, a="a" * 10, b="b" * 20, c="c" * 30, **{"._a": "Mac OS X"})
+    assert {name: list(rows["text"]) for name, rows in load_novels(tmp_path).items()} == {
+        "train": ["c" * 30],
+        "validation": ["b" * 20],
+        "test": ["a" * 10],
+    }
+
+
 def test_folders_that_are_no_collection_raise(tmp_path):
     write(tmp_path, a="a", b="b")
     with pytest.raises(ValueError, match="has 2 files"):
