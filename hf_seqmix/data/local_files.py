@@ -192,11 +192,20 @@ def first_rows(
     path: Path, count: int, delimiter: str = ",", quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
 ) -> list[list[str]]:
     """Return the fields of the first rows of a table of text that are not blank, as pandas reads it."""
+    return [row for _, row in itertools.islice(_rows(path, delimiter, quoting), count)]
+
+
+def _rows(
+    path: Path, delimiter: str = ",", quoting: Literal[0, 3] = csv.QUOTE_MINIMAL
+) -> Iterator[tuple[int, list[str]]]:
+    """Yield the last line, from 1, and the fields of each row that is not blank."""
     limit = csv.field_size_limit(2**31 - 1)  # the module's own, 131,072 characters, is less than an article may have
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             rows = csv.reader(file, delimiter=delimiter, quoting=quoting)
-            return list(itertools.islice((row for row in rows if row), count))
+            for row in rows:
+                if len(row) > 1 or any(field.strip() for field in row):
+                    yield rows.line_num, row
     finally:
         csv.field_size_limit(limit)
 
@@ -209,7 +218,7 @@ def other_separator(columns: Sequence[str]) -> str:
 
 
 def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
-    """Refuse a table whose first row has more or fewer fields than there are names, or two columns of one name.
+    """Refuse a table with a row of more or fewer fields than there are names, or two columns of one name.
 
     pandas moves all columns where there are more, and fills what is not there.
 
@@ -219,24 +228,27 @@ def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
         **form: as `first_rows` takes it.
 
     Raises:
-        ValueError: the row is longer or shorter, there is none, or two columns have one name.
+        ValueError: a row is longer or shorter, there is none, or two columns have one name.
     """
-    rows = first_rows(path, 2, **form)
-    expected = names if names is not None else len(rows[0]) if rows else 0
+    rows = _rows(path, **form)
+    expected = names or 0
     if names is None:
-        _refuse_twins(path, rows[0] if rows else [])
-        if len(rows) < 2:
+        _, header = next(rows, (0, []))
+        _refuse_twins(path, header)
+        expected = len(header)
+        first = first_rows(path, 2, **form)[1:]
+        if not first:
             raise ValueError(f"{path} has no rows below its header.")
-        if len(rows[1]) != expected and (other := other_separator(rows[0])):
-            raise ValueError(f"{path} has the one column {rows[0][0]!r}.{other}")
-    row = rows[0] if names is not None and rows else rows[1] if len(rows) > 1 else []
-    if len(row) < expected:
-        raise ValueError(
-            f"rows of {path} have {len(row)} fields and {expected} columns: give a field for each, in the delimiter "
-            "that the ending says, and close all quotes."
-        )
-    if len(row) > expected:
-        raise ValueError(
-            f"rows of {path} have more fields than the {expected} columns: put fields that contain the delimiter in "
-            "quotes."
-        )
+        if len(first[0]) != expected and (other := other_separator(header)):
+            raise ValueError(f"{path} has the one column {header[0]!r}.{other}")
+    for line, row in rows:
+        if len(row) < expected:
+            raise ValueError(
+                f"rows of {path} have {len(row)} fields and {expected} columns: give a field for each, in the "
+                f"delimiter that the ending says, and close all quotes. The first ends in line {line}."
+            )
+        if len(row) > expected:
+            raise ValueError(
+                f"rows of {path} have more fields than the {expected} columns: put fields that contain the "
+                f"delimiter in quotes. The first ends in line {line}."
+            )

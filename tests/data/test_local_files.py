@@ -82,3 +82,18 @@ def test_rows_that_are_longer_than_their_header_are_refused(tmp_path):
         load_labeled({"train": path})
     path.write_text("\na,b\nc,d\n")
     assert load_labeled({"train": path}, header=False)["train"].column_names == ["0", "1"]
+
+
+def test_rows_that_are_shorter_than_their_header_are_refused_wherever_they_are(tmp_path: Path) -> None:
+    """A line break in a text made half of the text a label, and the other half disappear."""
+    path = tmp_path / "short.tsv"
+    path.write_text("label\ttext\npos\tgood\nneg\tfirst line\nsecond line\npos\tx\n")
+    with pytest.raises(ValueError, match=r"short\.tsv have 1 fields and 2 columns: .* line 4"):
+        load_labeled({"train": path})
+    path = tmp_path / "short.csv"
+    path.write_text('id,text\n1,"two\nlines"\n2\n')
+    for streaming in (False, True):
+        with pytest.raises(ValueError, match=r"short\.csv have 1 fields and 2 columns: .* line 4"):
+            load_corpus(path, streaming=streaming)
+    path.write_text("id,text\n1,a\n\n  \n2,\n3,c\n")  # pandas leaves blank lines out
+    assert load_labeled({"train": path})["train"].to_dict() == {"id": [1, 2, 3], "text": ["a", "", "c"]}
