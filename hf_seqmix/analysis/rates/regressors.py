@@ -61,15 +61,19 @@ class TokenRegressor(nn.Module):
         file, embedding = Path(folder) / _EMBEDDING_FILE, None
         if file.exists():
             values = load_file(file)
-            embedding = nn.Linear(values["weight"].shape[1], len(values["weight"]))
+            weight = values["weight"]
+            embedding = nn.Linear(weight.shape[1], len(weight), "bias" in values, dtype=weight.dtype)
             embedding.load_state_dict(values)
         return TokenRegressor(model, embedding, num_outputs).eval()
 
     def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
         """Write the model as the library does, and the embedding into a file beside."""
         self.model.save_pretrained(folder)
+        file = Path(folder) / _EMBEDDING_FILE
         if self.embedding is not None:
-            save_file(self.embedding.state_dict(), Path(folder) / _EMBEDDING_FILE)
+            save_file(self.embedding.state_dict(), file)
+        else:  # nor that of another regressor, which was here before
+            file.unlink(missing_ok=True)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return (batch, length) or (batch, length, num_outputs) of inputs (batch, length, d)."""

@@ -63,6 +63,18 @@ def test_a_saved_regressor_is_the_regressor(tmp_path: Path, num_outputs: int | N
         TokenRegressor.from_pretrained(tmp_path, 5)
 
 
+def test_a_saved_regressor_has_its_own_embedding_in_its_dtype(tmp_path: Path) -> None:
+    model = MixerRegressor("short_conv", 3, hidden_size=8, max_length=7, taps=3).eval().double()
+    model.save_pretrained(tmp_path)
+    x = torch.rand(2, 7, 3, dtype=torch.float64)
+    assert torch.equal(TokenRegressor.from_pretrained(tmp_path)(x), model(x))
+    biasless = TokenRegressor(model.model, nn.Linear(3, 8, bias=False, dtype=torch.float64))
+    biasless.save_pretrained(tmp_path)
+    assert torch.equal(TokenRegressor.from_pretrained(tmp_path)(x), biasless(x))
+    TokenRegressor(model.model).save_pretrained(tmp_path)
+    assert TokenRegressor.from_pretrained(tmp_path).embedding is None
+
+
 def test_a_model_that_reads_its_inputs_as_they_are(tmp_path: Path) -> None:
     config = TNNConfig(vocab_size=1, hidden_size=8, num_hidden_layers=1, num_labels=1, problem_type="regression")
     model = TNNForTokenClassification(config).eval()
