@@ -41,7 +41,7 @@ def eps_rank(singular_values: Tensor, eps: float) -> Tensor:
     """
     if not eps >= 0:
         raise ValueError(f"eps is {eps}; give a relative error of at least 0.")
-    tails = tail_squares(singular_values)
+    tails = tail_squares(_relative(singular_values))
     return (tails > eps**2 * tails[..., :1]).sum(dim=-1)
 
 

@@ -54,8 +54,14 @@ def test_small_tails_keep_their_digits() -> None:
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
 def test_huge_and_tiny_values(scale: float) -> None:
     values = torch.tensor([2.0, 1], dtype=torch.float64) * scale
+    assert eps_rank(values, 0.1).item() == 2
     assert stable_rank(values).item() == pytest.approx(1.25)
     assert entropy_rank(values).item() == pytest.approx(0.8**-0.8 * 0.2**-0.2)
+
+
+def test_squares_beyond_the_range_of_half_precision() -> None:
+    values = torch.tensor([300.0, 200, 100], dtype=torch.float16)
+    assert eps_rank(values, 0.1).item() == 3
 
 
 def test_zero_has_rank_zero() -> None:
