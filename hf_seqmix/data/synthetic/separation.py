@@ -56,7 +56,7 @@ class SeparationTask:
         if self.spectrum is None:
             return None
         tails = np.cumsum(self.spectrum[::-1])[::-1]
-        return int(np.sum(tails > eps**2 + 1e-12))
+        return int(np.sum(tails > eps**2 * (1 + 1e-9)))
 
     def mse_bound(self, rank: int) -> float:
         """Return the least mean square error over |f|^2 of any model of this separation rank; 0 if nothing is known.

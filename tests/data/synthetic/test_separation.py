@@ -38,6 +38,12 @@ def test_samples_follow_the_flat_spectrum(name, sizes):
     assert task.eps_rank(1) == 0
 
 
+def test_small_singular_values_count_for_small_eps():
+    task = separation_task("controlled_spectrum", rank=4, decay=12.0)  # the last one is 4^-12 of the first
+    assert task.eps_rank(0) == task.rank == 4
+    assert [task.eps_rank(4.0**-power) for power in (11, 13)] == [3, 4]
+
+
 def test_wrong_arguments():
     task = separation_task("parity")
     with pytest.raises(ValueError, match="eps is 2"):
