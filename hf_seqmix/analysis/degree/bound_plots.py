@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ..plots.figures import MARKERS, PathLike, draw_row, line
+from ..plots.figures import PathLike, draw_row, line
 from .separation_rank import SeparationSpectrum
 
 __all__ = ["plot_error_bounds"]
@@ -30,8 +30,8 @@ def plot_error_bounds(
             bounds = [spectrum.mse_bound(rank) for rank in ranks]
             # From the first rank that leaves nothing on, the line says no more.
             shown = next((rank for rank in ranks if bounds[rank] < 1e-9), max_rank) + 1
-            style = line(number) | {"marker": MARKERS[number % len(MARKERS)]}
-            axes.plot(ranks[:shown], bounds[:shown], markersize=4, markevery=max(1, shown // 12), label=name, **style)
+            style = line(number) | {"markersize": 4, "markevery": max(1, shown // 12)}
+            axes.plot(ranks[:shown], bounds[:shown], label=name, **style)
         axes.set(xlabel="separation rank R of the model", ylabel="least mean square error / mean square")
         axes.set_xscale("symlog", base=2, linthresh=1)
         ticks = [0, *(2**k for k in range(max_rank.bit_length()))]

@@ -86,8 +86,8 @@ def draw_row(
 
 
 def line(index: int) -> dict[str, Any]:
-    """Return color and marker of the line with that number."""
-    return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[index % len(MARKERS)]}
+    """Return color and marker of the line with that number: lines of one color have different markers."""
+    return {"color": COLORS[index % len(COLORS)], "marker": MARKERS[(index + index // len(COLORS)) % len(MARKERS)]}
 
 
 def dash(index: int) -> tuple[int, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import LogFormatter, MaxNLocator, NullFormatter
 
 from ...training.results import Result, Summary, summarize
-from .figures import COLORS, MARKERS, PathLike, dash, draw_grid, legend_below
+from .figures import PathLike, dash, draw_grid, legend_below, line
 
 __all__ = ["plot_results"]
 
@@ -149,7 +149,7 @@ def _draw(
     largest = max((size for size in areas.values() if size), default=1.0)
     lines = not areas and not places and any(point.x_deviation is None for point in points)
     for index, name in enumerate(names):
-        color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
+        color, marker = line(index).values()
         shift = 0.7 * ((index + 0.5) / len(names) - 0.5) if places else 0.0
         for kind in ("measured", "published"):
             own = sorted(
@@ -170,9 +170,9 @@ def _draw(
                 capsize=3,
             )
             # A line without points, so that the legend, which is of the first panel, names models before levels.
-            line = "-" if lines and measured else "none"
+            style = "-" if lines and measured else "none"
             label = name if measured else f"{name} (published)"
-            first.plot([], [], color=color, marker=marker if measured else "x", linestyle=line, label=label)
+            first.plot([], [], color=color, marker=marker if measured else "x", linestyle=style, label=label)
             sizes = [areas.get(point.key) or 0.0 for point in own]
             if any(sizes):
                 scaled = [LARGEST_AREA * size / largest for size in sizes]

@@ -60,6 +60,13 @@ def test_lines_are_means_with_error_bars_and_baselines_are_levels(drawn, tmp_pat
     assert axes.get_xscale() == "log" and axes.get_ylabel() == "accuracy"
 
 
+def test_no_two_models_look_alike(drawn, tmp_path: Path) -> None:
+    found = [Result("t", f"model {place}", "accuracy", 0.1 * place, setting={"x": 1}) for place in range(9)]
+    plot_results(found, tmp_path / "plot.png", x="x", y="accuracy")
+    looks = {(line.get_color(), line.get_marker()) for line in drawn[0].lines if line.get_label()[:5] == "model"}
+    assert len(looks) == 9
+
+
 def test_a_setting_that_baselines_have_draws_them_as_lines(drawn, tmp_path: Path) -> None:
     rule = group_results({"accuracy": [[8, 0.1], [16, 0.2]]}, task="t", model="rule", kind="baseline")
     plot_results([*curves(), *rule], tmp_path / "plot.png", x="step", y="accuracy")
