@@ -162,8 +162,8 @@ def _draw(
             axes.errorbar(
                 [_place(point, places) + shift for point in own],
                 [point.y for point in own],
-                [point.y_deviation or 0 for point in own] if any(point.y_deviation for point in own) else None,
-                [point.x_deviation or 0 for point in own] if any(point.x_deviation for point in own) else None,
+                _bars([point.y_deviation for point in own]),
+                _bars([point.x_deviation for point in own]),
                 color=color,
                 marker=marker if measured else "x",
                 linestyle="-" if lines and measured and len(own) > 1 else "none",
@@ -178,6 +178,11 @@ def _draw(
                 scaled = [LARGEST_AREA * size / largest for size in sizes]
                 xs, ys = [_place(point, places) for point in own], [point.y for point in own]
                 axes.scatter(xs, ys, scaled, color=color, alpha=0.3, linewidth=0)
+
+
+def _bars(deviations: Sequence[float | None]) -> list[float] | None:
+    """Return lengths of error bars: not a number, which draws none, for one seed; None where all are so, or 0."""
+    return [math.nan if each is None else each for each in deviations] if any(deviations) else None
 
 
 def _draw_baselines(axes: Axes, points: Sequence[_Point], places: Sequence[str]) -> None:

@@ -1,5 +1,6 @@
 """The one figure of results: lines over a setting, points over a metric, names side by side."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_lines_are_means_with_error_bars_and_baselines_are_levels(drawn, tmp_pat
     assert not b.lines[2]  # one seed has no error bar
     assert a.lines[0].get_color() == COLORS[0] and b.lines[0].get_color() == COLORS[1]
     assert axes.get_xscale() == "log" and axes.get_ylabel() == "accuracy"
+
+
+def test_a_point_of_one_seed_among_others_has_no_error_bar(drawn, tmp_path: Path) -> None:
+    found = [
+        Result("t", "a", "accuracy", value, seed=seed, setting={"x": x})
+        for x, seed, value in ((1, 0, 0.1), (1, 1, 0.3), (2, 0, 0.4))
+    ]
+    plot_results(found, tmp_path / "plot.png", x="x", y="accuracy")
+    _, caps, _ = drawn[0].containers[0].lines
+    ends = [place for cap in caps for place in cap.get_xydata().tolist() if math.isfinite(place[1])]
+    assert {x for x, _ in ends} == {1}
 
 
 def test_no_two_models_look_alike(drawn, tmp_path: Path) -> None:
