@@ -70,9 +70,7 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
         if self._special is not None:
             paired = torch.rand(len(examples), generator=self.generator) < self.pair_share
             examples = [
-                {**row, "input_ids": pair_with_rewriting(row["input_ids"], self._special, self.generator)}
-                if pair
-                else row
+                {**row, **_as_pair(row, self._special, self.generator)} if pair else row
                 for row, pair in zip(examples, paired.tolist(), strict=True)
             ]
         for _ in range(DRAWS):
@@ -80,6 +78,13 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
             if not self.never_empty or (batch["labels"] != IGNORED_LABEL).any():
                 break
         return batch
+
+
+def _as_pair(row: Mapping[str, Any], special: SpecialTokens, generator: torch.Generator) -> dict[str, Any]:
+    """Return the tokens of a row as a text and its rewriting; positions, where a row has them, are of one text."""
+    ids = pair_with_rewriting(row["input_ids"], special, generator)
+    positions = {"position_ids": list(range(len(ids)))} if "position_ids" in row else {}
+    return {"input_ids": ids, **positions}
 
 
 def mask_blocks(

@@ -59,6 +59,15 @@ def test_no_room_for_two_texts_is_refused() -> None:
         rewritten([10, 11, 12, 13, 14])
 
 
+def test_a_pair_has_the_positions_of_one_text() -> None:
+    """Positions that restart would cut the pair where the documents of the block were cut."""
+    tokenizer = build_tokenizer("byte", mask_token=True)
+    rows = [{"input_ids": list(range(10, 42)), "position_ids": [*range(14), *range(18)]}]
+    alone, pair = (ReproducibleMaskingCollator(tokenizer=tokenizer, pair_share=share)(rows) for share in (0, 1))
+    assert alone["position_ids"].tolist() == [rows[0]["position_ids"]]
+    assert pair["position_ids"].tolist() == [list(range(32))]
+
+
 def test_the_collator_makes_pairs_of_a_share_of_the_rows() -> None:
     tokenizer = build_tokenizer("byte", mask_token=True)
     drawn = torch.randint(3, 259, (200, 33), generator=torch.Generator().manual_seed(0))
