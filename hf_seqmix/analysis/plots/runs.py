@@ -195,7 +195,6 @@ def _log_if_wide(axes: Axes, values: Sequence[float]) -> None:
 
 def _moving_mean(values: np.ndarray, reach: int) -> np.ndarray:
     """Return the mean of each value and its `reach` neighbors on both sides, or as many as there are."""
-    sums = np.cumsum(np.insert(values, 0, 0.0))
-    place = np.arange(len(values))
-    starts, ends = np.maximum(0, place - reach), np.minimum(len(values), place + reach + 1)
-    return (sums[ends] - sums[starts]) / (ends - starts)
+    # Not by running sums, in which a loss that is no number would spoil all that follow.
+    windows = ((max(0, place - reach), place + reach + 1) for place in range(len(values)))
+    return np.array([values[start:end].mean() for start, end in windows])

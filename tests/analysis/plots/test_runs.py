@@ -90,6 +90,13 @@ def test_loss(tmp_path, figures):
     assert lines(figures[1].axes[0])["training"] == ([1, 2, 3], [4.0, 2.0, pytest.approx(4 / 3)])
 
 
+def test_a_loss_that_is_no_number_does_not_end_the_smoothed_line(tmp_path, figures):
+    history = [{"step": step, "loss": math.nan if step == 10 else 4.0} for step in range(1, 41)]
+    plot_loss(history, tmp_path / "plot.png")
+    _, smooth = lines(figures[0].axes[0])["training (smoothed)"]
+    assert [step for step, value in enumerate(smooth, 1) if math.isnan(value)] == [9, 10, 11]
+
+
 @pytest.mark.parametrize("name", ["plot", "plot.xyz"])
 def test_files_without_a_format_are_refused_by_their_name(tmp_path, name):
     with pytest.raises(ValueError, match=rf"{name} ends in no format of a picture; allowed are .*\.png"):
