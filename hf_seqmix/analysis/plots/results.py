@@ -98,9 +98,11 @@ def plot_results(
 class _Point:
     """A figure at its place."""
 
-    def __init__(self, summary: Summary, x: Any, deviation: float | None = None) -> None:
+    def __init__(self, summary: Summary, x: Any, other: Summary | None) -> None:
         self.model, self.kind, self.key = summary.result.model, summary.result.kind, summary.result.figure
-        self.x, self.x_deviation = x, deviation
+        self.x: Any = x if other is None else other.mean
+        self.x_deviation = None if other is None else other.spread
+        self.is_of_two_metrics = other is not None
         self.y: float = summary.mean or 0.0
         self.y_deviation = summary.spread
         self.items = _items(summary.result)
@@ -113,12 +115,10 @@ def _points(summaries: Sequence[Summary], x: str, metric: str) -> list[_Point]:
     for summary in summaries:
         if summary.result.metric != metric:
             continue
-        place, deviation = summary.result.get(x), None
+        place = summary.result.get(x)
         other = across.get((summary.result.model, _items(summary.result)))
-        if other is not None:
-            place, deviation = other.mean, other.spread
-        if place is not None or summary.result.kind == "baseline":
-            points.append(_Point(summary, place, deviation))
+        if place is not None or other is not None or summary.result.kind == "baseline":
+            points.append(_Point(summary, place, other))
     return points
 
 
@@ -147,7 +147,7 @@ def _draw(
     areas: Mapping[Any, float | None],
 ) -> None:
     largest = max((size for size in areas.values() if size), default=1.0)
-    lines = not areas and not places and any(point.x_deviation is None for point in points)
+    lines = not areas and not places and not any(point.is_of_two_metrics for point in points)
     for index, name in enumerate(names):
         color, marker = line(index).values()
         shift = 0.7 * ((index + 0.5) / len(names) - 0.5) if places else 0.0

@@ -72,6 +72,19 @@ def test_a_point_of_one_seed_among_others_has_no_error_bar(drawn, tmp_path: Path
     assert {x for x, _ in ends} == {1}
 
 
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_points_over_a_metric_are_not_joined(seeds: int, drawn, tmp_path: Path) -> None:
+    found = [
+        Result(task, "a", metric, value + seed, seed=seed)
+        for seed in range(seeds)
+        for task, value in (("one", 1.0), ("two", 2.0))
+        for metric in ("accuracy", "speed")
+    ]
+    plot_results(found, tmp_path / "plot.png", x="speed", y="accuracy")
+    [points] = drawn[0].containers
+    assert points.lines[0].get_linestyle() == "None" and len(points.lines[0].get_xydata()) == 2
+
+
 def test_no_two_models_look_alike(drawn, tmp_path: Path) -> None:
     found = [Result("t", f"model {place}", "accuracy", 0.1 * place, setting={"x": 1}) for place in range(9)]
     plot_results(found, tmp_path / "plot.png", x="x", y="accuracy")
