@@ -65,13 +65,14 @@ def files_of_splits(
         file_format: of files whose ending does not say the format; then every file of a folder is taken.
 
     Raises:
-        ValueError: there is no such format, split, file or folder, a folder has no data files, or a file does not say
-            its split as others of its folder do.
+        ValueError: there is no such format, split, file or folder, a folder has no data files, a file does not say
+            its split as others of its folder do, or a folder of one split holds a file of another.
     """
     allowed = sorted({*FORMATS.values()})
     if file_format is not None and file_format not in allowed:
         raise ValueError(f"file_format is {file_format!r}; allowed are {', '.join(allowed)}.")
     files: dict[str, list[Path]] = {}
+    taken: dict[Path, tuple[str, Path]] = {}
     for split, given in source.items():
         if split is not None and split not in SPLITS:
             raise ValueError(f"there is no split {split!r}; allowed are {', '.join(SPLITS)}.")
@@ -86,6 +87,12 @@ def files_of_splits(
                     raise ValueError(
                         f"{file} does not say which split it belongs to, as other files of {path} do. Put one of the "
                         "words train, validation or test in its name, or name the files of each split."
+                    )
+                other, entry_of_other = taken.setdefault(file.resolve(), (name, path))
+                if other != name and not (entry_of_other.is_file() and path.is_file()):
+                    raise ValueError(
+                        f"{file} is of the {name} and of the {other} split, since a folder that was given holds "
+                        "it. Give folders without files of other splits, or the files of each split."
                     )
                 files.setdefault(name, []).append(file)
     return {split: files[split] for split in SPLITS if split in files}

@@ -37,6 +37,15 @@ def test_the_outermost_folder_says_the_split(tmp_path: Path) -> None:
     }
 
 
+def test_a_folder_of_one_split_that_holds_a_file_of_another_is_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "a.txt", "held/b.txt")
+    for held_out in (tmp_path / "held", tmp_path / "held" / "b.txt"):
+        with pytest.raises(ValueError, match=r"b\.txt is of the validation and of the train split"):
+            files_of_splits({"train": tmp_path, "validation": held_out}, None)
+    same = tmp_path / "a.txt"  # on purpose
+    assert files_of_splits({"train": same, "validation": same}, None) == {"train": [same], "validation": [same]}
+
+
 def test_a_given_format_takes_every_file_of_a_folder(tmp_path: Path) -> None:
     touch(tmp_path, "enwik8", "more.data")
     with pytest.raises(ValueError, match="holds no data files"):
