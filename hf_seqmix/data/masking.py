@@ -59,10 +59,20 @@ class ReproducibleMaskingCollator(DataCollatorForLanguageModeling):
         self._special = SpecialTokens.of(self.tokenizer) if self.pair_share else None
 
     def torch_call(self, examples: list[Any]) -> dict[str, Any]:
-        """Make a batch of `input_ids` and `labels`, (rows, length) each."""
+        """Make a batch of `input_ids` and `labels`, (rows, length) each.
+
+        Raises:
+            ValueError: the labels of the rows are their tokens, of which none is masked.
+        """
         examples = [row if isinstance(row, Mapping) else {"input_ids": row} for row in examples]
         if "labels" in examples[0]:
-            return default_data_collator(examples)
+            batch = default_data_collator(examples)
+            if torch.equal(batch["labels"], batch["input_ids"]):
+                raise ValueError(
+                    "labels are the tokens themselves, which are not masked: pack rows with causal=False, or "
+                    "leave their labels out."
+                )
+            return batch
         digest = hashlib.sha256(str(self.seed).encode())
         for example in examples:
             digest.update(torch.as_tensor(example["input_ids"], dtype=torch.int64).numpy().tobytes())

@@ -4,7 +4,13 @@ import datasets
 import pytest
 import torch
 
-from hf_seqmix.data import ReproducibleMaskingCollator, build_tokenizer, mask_blocks, pack_for_evaluation
+from hf_seqmix.data import (
+    ReproducibleMaskingCollator,
+    build_tokenizer,
+    mask_blocks,
+    pack_for_evaluation,
+    pack_for_training,
+)
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +40,14 @@ def test_a_block_in_other_company_is_masked_anew(tokenizer) -> None:
     a, b, c = blocks(3)
     collator = ReproducibleMaskingCollator(tokenizer=tokenizer)
     assert not torch.equal(collator([a, b])["labels"][0], collator([a, c])["labels"][0])
+
+
+def test_rows_for_a_causal_model_are_refused(tokenizer) -> None:
+    """Their labels are the tokens that a masked model would read."""
+    documents = datasets.Dataset.from_dict({"text": ["a text of some bytes " * 9]})
+    rows = pack_for_training(documents, tokenizer, 16)
+    with pytest.raises(ValueError, match="labels are the tokens themselves, which are not masked"):
+        ReproducibleMaskingCollator(tokenizer=tokenizer)([rows[0], rows[1]])
 
 
 def test_rows_may_be_ids_alone_as_the_library_takes_them(tokenizer) -> None:
