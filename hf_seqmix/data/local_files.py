@@ -224,7 +224,7 @@ def other_separator(columns: Sequence[str]) -> str:
     return ""
 
 
-def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
+def check_fields(path: Path, names: int | None = None, most: int | None = None, **form: Any) -> None:
     """Refuse a table with a row of more or fewer fields than there are names, or two columns of one name.
 
     pandas moves all columns where there are more, and fills what is not there.
@@ -232,6 +232,7 @@ def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
     Args:
         path: of a table of text.
         names: how many columns there are; None where the first row names them.
+        most: rows that are looked at; None for all.
         **form: as `first_rows` takes it.
 
     Raises:
@@ -248,7 +249,7 @@ def check_fields(path: Path, names: int | None = None, **form: Any) -> None:
             raise ValueError(f"{path} has no rows below its header.")
         if len(first[0]) != expected and (other := other_separator(header)):
             raise ValueError(f"{path} has the one column {header[0]!r}.{other}")
-    for line, row in rows:
+    for line, row in itertools.islice(rows, most):
         if len(row) < expected:
             raise ValueError(
                 f"rows of {path} have {len(row)} fields and {expected} columns: give a field for each, in the "

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from hf_seqmix.data import load_corpus
+from hf_seqmix.data import load_corpus, local_files
 from hf_seqmix.data.labeled import load_labeled
 from hf_seqmix.data.local_files import check_file, files_of_splits, format_of, is_local
 
@@ -106,3 +106,12 @@ def test_rows_that_are_shorter_than_their_header_are_refused_wherever_they_are(t
             load_corpus(path, streaming=streaming)
     path.write_text("id,text\n1,a\n\n  \n2,\n3,c\n")  # pandas leaves blank lines out
     assert load_labeled({"train": path})["train"].to_dict() == {"id": [1, 2, 3], "text": ["a", "", "c"]}
+
+
+def test_a_stream_begins_before_all_of_a_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, seen = tmp_path / "long.csv", []
+    path.write_text("id,text\n" + "1,a\n" * 3000)
+    rows = local_files._rows
+    monkeypatch.setattr(local_files, "_rows", lambda *args: (seen.append(row) or row for row in rows(*args)))
+    load_corpus(path, streaming=True)
+    assert 1000 < len(seen) < 1010
