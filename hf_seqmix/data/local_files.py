@@ -238,17 +238,18 @@ def check_fields(path: Path, names: int | None = None, most: int | None = None, 
     Raises:
         ValueError: a row is longer or shorter, there is none, or two columns have one name.
     """
-    rows = _rows(path, **form)
+    rows: Iterator[tuple[int, list[str]]] = _rows(path, **form)
     expected = names or 0
     if names is None:
         _, header = next(rows, (0, []))
         _refuse_twins(path, header)
         expected = len(header)
-        first = first_rows(path, 2, **form)[1:]
-        if not first:
+        first = next(rows, None)
+        if first is None:
             raise ValueError(f"{path} has no rows below its header.")
-        if len(first[0]) != expected and (other := other_separator(header)):
+        if len(first[1]) != expected and (other := other_separator(header)):
             raise ValueError(f"{path} has the one column {header[0]!r}.{other}")
+        rows = itertools.chain([first], rows)
     for line, row in itertools.islice(rows, most):
         if len(row) < expected:
             raise ValueError(
