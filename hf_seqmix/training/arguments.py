@@ -76,8 +76,7 @@ class RunArguments:
         },
     )
     overwrite_output_dir: bool = field(
-        default=False,
-        metadata={"help": "Write into a folder that is not empty; its checkpoints and weights are deleted."},
+        default=False, metadata={"help": "Write into a folder that is not empty; its checkpoints are deleted."}
     )
 
     def watch(self) -> DivergenceWatch:
