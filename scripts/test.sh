@@ -18,7 +18,10 @@ else
     make_environment .venv scripts/constraints.txt dev
     "$python" -m ruff format --check .
     "$python" -m ruff check .
+    # The types are checked on one processor. Meanwhile another compiles the tests, which each of pytest's processes would.
+    "$python" -m pytest --collect-only -q >/dev/null 2>&1 &
     "$python" -m mypy
+    wait
 fi
 # One worker more than processors: some tests wait for other processes, and for the disk.
 exec "$python" -m pytest -n "$("$python" -c 'import os; print(1 + (os.cpu_count() or 1))')" --dist loadgroup "$@"
