@@ -6,8 +6,9 @@ from .detaching import can_detach, detach_cache
 from .dtypes import check_dtype
 from .history import HISTORY, HistoryLayer, HistoryStaticLayer, append_history, cached_taps, check_room, past_length
 from .inputs import INPUTS, InputsLayer, InputsStaticLayer, count_steps
-from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
+from .key_inputs import KEY_INPUTS, KeyInputsLayer, KeyInputsStaticLayer, append_keys, previous_inputs
 from .modes import MODES, ModesLayer, ModesStaticLayer
+from .recent_inputs import check_rows
 from .rows import join_rows, keep_rows
 from .sums import SUMS, SumsLayer, SumsStaticLayer, append_sums, read_sums
 
@@ -33,12 +34,14 @@ __all__ = [
     "SumsLayer",
     "SumsStaticLayer",
     "append_history",
+    "append_keys",
     "append_sums",
     "cached_taps",
     "can_detach",
     "check_all_read",
     "check_dtype",
     "check_room",
+    "check_rows",
     "convolve_steps",
     "copy_keys_of",
     "count_steps",

@@ -5,12 +5,14 @@ The library's own layers serve where keys and values alone are kept, both of the
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from .._compat import register_layer_type
 from .layer import SeqMixDynamicLayer, SeqMixStaticLayer, bring_back, refuse_layer
+from .recent_inputs import check_rows
 
-__all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer", "previous_inputs"]
+__all__ = ["KEY_INPUTS", "KeyInputsLayer", "KeyInputsStaticLayer", "append_keys", "previous_inputs"]
 
 KEY_INPUTS = "seqmix_key_inputs"
 """The name by which a config's `layer_types` asks for such a layer."""
@@ -37,6 +39,26 @@ class KeyInputsStaticLayer(SeqMixStaticLayer):
 
 
 register_layer_type(KeyInputsLayer, KeyInputsStaticLayer, attends=True)
+
+
+def append_keys(past_key_values: Any, layer_idx: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Add the keys and values of this call to a layer, and return all, old ones first.
+
+    Args:
+        past_key_values: cache of the library, whose layer may be the library's own.
+        layer_idx: number of the layer.
+        keys: (batch, heads, new, width).
+        values: (batch, heads, new, width of values).
+
+    Raises:
+        ValueError: a growing layer holds another number of rows.
+    """
+    layers = past_key_values.layers
+    layer = layers[layer_idx] if layer_idx < len(layers) else None
+    held = None if layer is None or layer.is_compileable else layer.keys
+    if held is not None and held.numel() and not torch.compiler.is_compiling():
+        check_rows(len(held), keys)
+    return past_key_values.update(keys, values, layer_idx)
 
 
 def previous_inputs(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer, previous_inputs
+from hf_seqmix.cache.key_inputs import KeyInputsLayer, KeyInputsStaticLayer, append_keys, previous_inputs
 
 
 @pytest.mark.parametrize("layer", [KeyInputsLayer(), KeyInputsStaticLayer(max_cache_len=40)], ids=str)
@@ -17,6 +17,16 @@ def test_keys_and_values_have_widths_of_their_own(layer):
     assert layer.get_seq_length() == 9
     assert torch.equal(layer.keys[:, :, :9], x[..., :3])
     assert torch.equal(layer.values[:, :, :9], x[..., 3:])
+
+
+def test_a_layer_of_the_library_takes_as_many_rows_as_it_holds():
+    cache, x = DynamicCache(), torch.randn(2, 1, 3, 4)
+    append_keys(cache, 0, x, x)
+    keys, _ = append_keys(cache, 0, x, x)
+    assert torch.equal(keys, torch.cat([x, x], dim=2))
+    with pytest.raises(ValueError, match="1 rows cannot continue a cache of 2 rows: give as many rows"):
+        append_keys(cache, 0, x[:1], x[:1])
+    assert cache.get_seq_length() == 6
 
 
 def test_caches_that_keep_no_inputs():

@@ -239,10 +239,20 @@ def test_other_numbers_of_rows_are_refused(make):
         model(torch.randint(1, VOCAB, (3, 1)), past_key_values=cache)
 
 
-@pytest.mark.parametrize("mixer", ["ipa", "poly_transformer", "short_conv"])
-def test_each_layer_refuses_other_numbers_of_rows(mixer):
-    own = {"ipa": {"num_centers": 4}, "poly_transformer": {"num_attention_heads": 2}, "short_conv": {"taps": 3}}
-    config = SeqMixHybridConfig(**SMALL, mixer_types=[mixer], mixer_configs={mixer: own[mixer]})
+OF_ONE_MIXER = {
+    "attention": {"num_heads": 2},
+    "ipa": {"num_centers": 4},
+    "poly_transformer": {"num_attention_heads": 2},
+    "poly_transformer of degree 5": {"num_attention_heads": 2, "degree": 5},
+    "poly_transformer that forgets": {"num_attention_heads": 2, "forget_gate": True},
+    "short_conv": {"taps": 3},
+}
+
+
+@pytest.mark.parametrize("named", OF_ONE_MIXER)
+def test_each_layer_refuses_other_numbers_of_rows(named):
+    mixer = named.split()[0]
+    config = SeqMixHybridConfig(**SMALL, mixer_types=[mixer], mixer_configs={mixer: OF_ONE_MIXER[named]})
     model = SeqMixHybridForCausalLM(config).eval()
     cache = DynamicCache(config=model.config)
     model(torch.randint(1, VOCAB, (2, 3)), past_key_values=cache)

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...cache import past_length
+from ...cache import append_keys, past_length
 from ...modules.sharding import split_heads
 from ...ops.attention_bias import attention_bias
 from ...ops.layout import TokenLayout
@@ -118,7 +118,8 @@ class SoftmaxAttention(WeighingMixer):
             length, keys).
 
         Raises:
-            ValueError: for a cache given to bidirectional attention, or together with packed sequences.
+            ValueError: for a cache given to bidirectional attention, together with packed sequences, or
+                of another number of rows.
         """
         batch, length = hidden_states.shape[:2]
         past = past_length(past_key_values, self.layer_idx)
@@ -141,7 +142,7 @@ class SoftmaxAttention(WeighingMixer):
             if layout.sequence_ids is not None:
                 # Later tokens would attend to all sequences of the row.
                 raise ValueError("packed sequences cannot fill a cache: pass use_cache=False, or one sequence a row.")
-            key, value = past_key_values.update(key, value, self.layer_idx)
+            key, value = append_keys(past_key_values, self.layer_idx, key, value)
         if bias is None:
             bias = attention_bias(layout, length, key.shape[2], past, self.is_causal, hidden_states.device)
         if output_attentions:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from ...cache import past_length
+from ...cache import append_keys, past_length
 from ...ops.attention_bias import attention_bias
 from ...ops.layout import TokenLayout
 from ...ops.piecewise.weights import relative_values
@@ -118,7 +118,7 @@ class IPAMixer(WeighingMixer, IPAColumn):
         key, value = key.transpose(1, 2), value.transpose(1, 2)
         fresh = (key, value)
         if past_key_values is not None:
-            key, value = past_key_values.update(key.contiguous(), value.contiguous(), layer_idx)
+            key, value = append_keys(past_key_values, layer_idx, key.contiguous(), value.contiguous())
         self._check_distance(past, length)
 
         # A graph takes the boundaries of sequences as a mask.

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...cache import append_sums, read_sums
+from ...cache import append_sums, check_rows, read_sums
 from ...modules.sharding import split_heads
 from ...ops.layout import TokenLayout
 from ...ops.polynomial.gated_product import gated_product
@@ -78,6 +78,8 @@ def continue_sums(
     """Mix tokens that continue those of a cache, its sums and last rows, and add them to the cache; see `mix`."""
     sums, recent = read_sums(past_key_values, layer_idx)
     batch = len(factors[0][0])
+    if recent is not None and not torch.compiler.is_compiling():
+        check_rows(len(recent), factors[0][0])
     if sums is not None and not torch.compiler.is_compiling() and len(sums) != batch:
         if int(past_key_values.get_seq_length(layer_idx)) > 0:
             raise ValueError(
