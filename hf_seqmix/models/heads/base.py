@@ -32,7 +32,7 @@ def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callabl
         num_classes: how many classes there are.
 
     Raises:
-        TypeError: by the function returned, for labels that are no tensor.
+        TypeError: by the function returned, for labels that are no tensor, and numbers where ids of classes belong.
         ValueError: by the function returned, for labels below 0, other than -100, or of `num_classes` and more, and
             for another number of labels than of predictions.
     """
@@ -54,7 +54,14 @@ def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callabl
                     f"{name} have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}: give one "
                     f"class id for each prediction, {tuple(logits.shape[:-1])}."
                 ) from error
-            if labels.is_floating_point() or labels.device.type != "cpu":
+            if labels.is_floating_point():
+                if not isinstance(logits, Tensor) or labels.shape == logits.shape:
+                    raise
+                raise TypeError(
+                    f"{name} have {labels.dtype}, but ids of classes are integers: give {name}.long(), or, for "
+                    "numbers that are to be met, set problem_type='regression'."
+                ) from error
+            if labels.device.type != "cpu":
                 raise
             scored = labels[labels != IGNORED_LABEL]
             if not len(scored) or (scored.min() >= 0 and scored.max() < num_classes):

@@ -90,7 +90,7 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
             `loss`, `logits` (batch, num_labels), `past_key_values`, `hidden_states`.
 
         Raises:
-            TypeError: for labels that are no tensor.
+            TypeError: for labels that are no tensor, and numbers where ids of classes belong.
             ValueError: for labels that do not fit the logits or are no class, and for packed rows.
         """
         segments = self.config.num_segments
@@ -181,7 +181,7 @@ class SeqMixForTokenClassification(SeqMixHead):
             error over real tokens and labels, in float32 at least.
 
         Raises:
-            TypeError: for labels that are no tensor.
+            TypeError: for labels that are no tensor, and numbers where ids of classes belong.
             ValueError: for labels that do not fit the logits or are no class.
         """
         outputs = self.model(

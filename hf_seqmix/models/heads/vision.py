@@ -47,7 +47,7 @@ class SeqMixForImageClassification(SeqMixClassifier):
             `loss`, `logits` (batch, num_labels), `hidden_states`, each (batch, patches, hidden_size).
 
         Raises:
-            TypeError: for labels that are no tensor.
+            TypeError: for labels that are no tensor, and numbers where ids of classes belong.
             ValueError: for labels that do not fit the logits or are no class.
         """
         outputs = self.model(pixel_values=pixel_values, return_dict=True, **kwargs)

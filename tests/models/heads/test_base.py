@@ -183,6 +183,17 @@ def test_labels_that_are_no_tensor(head):
         model_class(config(**fields))(torch.randint(VOCAB, (2, 7)), labels=[0, 1])
 
 
+@pytest.mark.parametrize("num_labels", [1, 3])
+def test_numbers_in_the_place_of_classes(num_labels):
+    ids = torch.randint(VOCAB, (2, 5))
+    of_tokens = TNNForTokenClassification(config(num_labels=num_labels))
+    with pytest.raises(TypeError, match=r"labels have torch\.float32, .* problem_type='regression'"):
+        of_tokens(ids, labels=torch.rand(2, 5))
+    of_rows = Classifier(config(num_labels=num_labels + 1, problem_type="single_label_classification"))
+    with pytest.raises(TypeError, match=r"labels have torch\.float32, but ids of classes are integers"):
+        of_rows(ids, labels=torch.rand(2))
+
+
 @pytest.mark.parametrize(
     ("head", "shape"), [("causal", (2, 5)), ("masked", (2, 6)), ("single label", (2, 3)), ("token", (2, 7, 2))]
 )
