@@ -269,6 +269,8 @@ def tokenizer_fields(tokenizer: PreTrainedTokenizerBase, length: int) -> dict[st
         "pad_token_id": tokenizer.pad_token_id,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
+        "cls_token_id": tokenizer.cls_token_id,
+        "sep_token_id": tokenizer.sep_token_id,
         "max_position_embeddings": length,
     }
 

@@ -165,7 +165,7 @@ def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:
     """Return the image processor of the checkpoint or of the configuration, with mean and deviation as asked for.
 
     Raises:
-        ValueError: there is none, and the model is not one of this package's.
+        ValueError: there is none, and the configuration does not say which images the model reads.
     """
     data, model = arguments.data, arguments.model
     options = {"image_mean": data.image_mean, "image_std": data.image_std}
@@ -178,12 +178,13 @@ def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:
         except (OSError, ValueError) as error:
             if not isinstance(config, SeqMixConfig):
                 raise ValueError(f"no image processor could be loaded from {model.model}: {error}") from error
-    if not isinstance(config, SeqMixConfig):
+    try:
+        return SeqMixImageProcessor.for_model(config, **options)
+    except ValueError as error:
         raise ValueError(
-            f"there is no image processor for a {config.model_type} model from scratch; give a checkpoint with "
-            "--model, and --random-init for random weights."
-        )
-    return SeqMixImageProcessor.for_model(config, **options)
+            f"there is no image processor for a {config.model_type} model from scratch: {error} Give a checkpoint "
+            "with --model, and --random-init for random weights."
+        ) from error
 
 
 def load_model(

@@ -4,11 +4,12 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from transformers import PreTrainedConfig
 from transformers.image_processing_backends import PilBackend
 from transformers.image_utils import PILImageResampling, infer_channel_dimension_format
 from transformers.processing_utils import ImagesKwargs
 
-from ..configuration import SeqMixConfig
+from ..configuration.image_shape import ImageShape
 
 __all__ = ["SeqMixImageProcessor"]
 
@@ -53,19 +54,22 @@ class SeqMixImageProcessor(PilBackend):
     do_normalize = True
 
     @classmethod
-    def for_model(cls, config: SeqMixConfig, **kwargs: Any) -> "SeqMixImageProcessor":
+    def for_model(cls, config: PreTrainedConfig, **kwargs: Any) -> "SeqMixImageProcessor":
         """Make the processor of a model: its image size and number of channels.
 
+        Args:
+            config: of this package, or of another model of images with these fields, such as ViT.
+            **kwargs: fields of the processor.
+
         Raises:
-            ValueError: for a model of text.
+            ValueError: for a model of text, and for one of images that says no size or number of channels.
         """
-        image = config.image_shape
-        if image is None:
-            raise ValueError(
-                f"image_size of the {config.model_type!r} configuration is None: it is for a model of text."
-            )
-        height, width = image.image_size
-        return cls(**{"size": {"height": height, "width": width}, "num_channels": image.num_channels, **kwargs})
+        size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
+        if size is None or channels is None:
+            missing = "image_size" if size is None else "num_channels"
+            raise ValueError(f"{missing} of the {config.model_type!r} configuration is None, as for a model of text.")
+        height, width = ImageShape.from_fields(channels, size, 1).image_size
+        return cls(**{"size": {"height": height, "width": width}, "num_channels": channels, **kwargs})
 
     def _prepare_image_like_inputs(self, images: Any, *args: Any, **kwargs: Any) -> list[Any]:
         """Let (height, width) arrays stand for gray images, which the library only lets PIL images do."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import TrainerCallback, TrainerControl, TrainerState
+from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
 from ..._files import whole_files
@@ -80,6 +80,7 @@ class ResumableTrainer(EveryRowTrainer):
         """The checkpoint that training went on from."""
         self.losses = CarriedLosses(self)
         self._goes_back: str | None = None
+        self._loaded_from: str | None = None
         self._outdated: tuple[Any, ...] | None = None
         self.clock = StepClock()
         """How fast the updates of this call were."""
@@ -317,10 +318,27 @@ class ResumableTrainer(EveryRowTrainer):
             library: Any = super()
             return library._finalize_training(*args, **kwargs)
 
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
+        self._loaded_from = resume_from_checkpoint
+        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
+
+    def _load_best_model(self) -> None:
+        self._loaded_from = self.state.best_model_checkpoint
+        super()._load_best_model()
+
     def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn of what a checkpoint lacks, but not of tied weights, which it has under another name."""
-        tied = getattr(self.accelerator.unwrap_model(self.model), "all_tied_weights_keys", {})
+        """Warn of what a checkpoint lacks, but not of what it has under another name.
+
+        Those are tied weights, and all weights of types that have other names in files than in the model, such as ViT:
+        `from_pretrained` knows these names, and the library's Trainer leaves such weights as they are.
+        """
+        model = self.accelerator.unwrap_model(self.model)
+        tied = getattr(model, "all_tied_weights_keys", {})
         missing = [name for name in load_result.missing_keys if name not in tied]
+        if missing and load_result.unexpected_keys and isinstance(model, PreTrainedModel):
+            whole = type(model).from_pretrained(self._loaded_from, dtype=model.dtype, config=model.config)
+            model.load_state_dict(whole.state_dict())
+            return
         super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
 
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:

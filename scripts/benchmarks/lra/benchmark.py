@@ -4,6 +4,7 @@ import argparse
 import logging
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ from ..results import Report, select, write_report
 from ..training import train_all, training_arguments
 from . import pretraining
 from .data import TaskData, data_folders, prepare_task
+from .library import library_model, library_type
 from .report import describe, measure, published, rules
-from .sizes import BATCH_NORMED, CONTROL, FAMILIES, FULL_UPDATES, LEARNING, LEARNING_BATCH_NORMED, SIZES
+from .sizes import BATCH_NORMED, CONTROL, FAMILIES, FULL_UPDATES, LEARNING, LEARNING_BATCH_NORMED, LIBRARY, SIZES
 
 RECIPES = SCRIPTS / "recipes" / "lra"
 
@@ -47,9 +49,10 @@ def add_lra(benchmarks: Any) -> None:
     parser.add_argument(
         "--families",
         nargs="+",
-        default=[family for family in FAMILIES if family != CONTROL],
         choices=FAMILIES,
-        help=f"by default all but the control {CONTROL}, which mixes five tokens and no more",
+        help=f"by default all but the control {CONTROL}, which mixes five tokens and no more; {LIBRARY} is the "
+        "transformer of the library of the size and recipe of attention, ModernBERT for texts, ViT for pictures, and "
+        "has no --self-pretrain",
     )
     parser.add_argument(
         "--data",
@@ -98,6 +101,9 @@ def run_lra(arguments: argparse.Namespace) -> Report:
         raise ValueError(f"--max-steps must be positive; given {arguments.max_steps}.")
     if arguments.learning_rate is not None and not arguments.learning_rate > 0:
         raise ValueError(f"--learning-rate must be positive; given {arguments.learning_rate}.")
+    if arguments.families is None:
+        left_out = (CONTROL, LIBRARY) if arguments.self_pretrain else (CONTROL,)
+        arguments.families = [family for family in FAMILIES if family not in left_out]
     check_seconds(arguments)
     folders = data_folders(arguments.data, arguments.tasks)
     data = {
@@ -125,7 +131,7 @@ def check_seconds(arguments: argparse.Namespace) -> None:
     """Check what is said of seconds and of pretraining.
 
     Raises:
-        ValueError: a number is out of range, there is no budget to share, or a task has no texts.
+        ValueError: a number is out of range, there is no budget to share, or a task or a family has no such stage.
     """
     seconds, share = arguments.max_seconds, arguments.pretrain_share
     if seconds is not None and seconds <= 0:
@@ -142,6 +148,8 @@ def check_seconds(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--pretrain-share must lie between 0 and 1; given {share}.")
     if not 0 < arguments.mlm_probability < 1:
         raise ValueError(f"--mlm-probability must lie between 0 and 1; given {arguments.mlm_probability}.")
+    if LIBRARY in arguments.families:
+        raise ValueError(f"--self-pretrain is for the families of this package: leave {LIBRARY} out of --families.")
     images = [task for task in arguments.tasks if task not in pretraining.TASKS]
     if images:
         raise ValueError(
@@ -164,7 +172,7 @@ def make_job(
         pretrain: whether a stage of pretraining takes its share of the seconds first.
     """
     size = SIZES[task][arguments.size]
-    recipe = read_recipe(RECIPES / f"{task}.yaml", family=family)
+    recipe = read_recipe(RECIPES / f"{task}.yaml", family="attention" if family == LIBRARY else family)
     if "train_file" in data.fields:
         recipe.get("data", {}).pop("dataset", None)
     training: dict[str, Any] = {}
@@ -196,12 +204,15 @@ def make_job(
         arguments=arguments,
         seed=seed,
     )
+    patch, model, name = run.model.get("config_overrides", {}).get("patch_size", 1), family, family
+    if family == LIBRARY:
+        reads_images = "image_size" in run.model["config_overrides"]
+        run, model = replace(run, model=library_model(run.model, reads_images)), library_type(reads_images)
     probe = None
     if task == "listops":
         probe = partial(probe_operators, fields=data.fields, use_cpu=bool(run.training.get("use_cpu")))
-    patch = run.model.get("config_overrides", {}).get("patch_size", 1)
     source = data.source if patch == 1 else f"{data.source}, in patches of {patch} pixels a side"
-    before, start, model, name = None, None, family, family
+    before, start = None, None
     if pretrain:
         before = pretraining.pretraining_job(
             run, data.contents, share * (seconds or 0), arguments.mlm_probability, arguments.output_dir / "data"

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "hybrid", "attention", "short_conv")
-CONTROL = FAMILIES[-1]
+FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "hybrid", "attention", "library", "short_conv")
+CONTROL, LIBRARY = "short_conv", "library"
 TOEPLITZ = ("tnn", "ski_tnn", "fd_tnn")
 BATCH_NORMED = (*TOEPLITZ, CONTROL)
 

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    ViTConfig,
+    ViTForImageClassification,
+)
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.training import fault_of, last_complete_checkpoint
@@ -97,6 +104,35 @@ def test_tied_weights_are_not_missed_and_others_are(folder: Path, caplog: pytest
     save_file(kept, weights, metadata={"format": "pt"})
     again._load_from_checkpoint(str(folder / "checkpoint-6"))
     assert "missing keys in the checkpoint model loaded: ['model.embed_tokens.weight']" in caplog.text
+
+
+def test_weights_that_have_other_names_in_files_are_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def images_trainer(folder: Path) -> Any:
+        torch.manual_seed(0)
+        sizes = {"image_size": 4, "patch_size": 2, "num_channels": 1, "num_labels": 2}
+        few = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+        model = ViTForImageClassification(ViTConfig(**sizes, **few))
+        rows = [{"pixel_values": torch.randn(1, 4, 4), "labels": row % 2} for row in range(8)]
+        often = {"eval_strategy": "steps", "save_strategy": "steps", "save_steps": 2, "eval_steps": 2, "max_steps": 4}
+        # The loss falls, so that the earlier checkpoint is the best.
+        best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
+        fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
+        arguments = TrainingArguments(output_dir=str(folder), learning_rate=1e-2, **often, **best, **fixed)
+        return ResumableTrainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
+
+    run = images_trainer(tmp_path)
+    run.train()
+    assert Path(run.state.best_model_checkpoint).name == "checkpoint-2"
+    saved = {step: ViTForImageClassification.from_pretrained(tmp_path / f"checkpoint-{step}") for step in (2, 4)}
+    for name, values in run.model.state_dict().items():
+        torch.testing.assert_close(values, saved[2].state_dict()[name], rtol=0, atol=0)
+    shutil.rmtree(tmp_path / "checkpoint-4")
+    resumed = images_trainer(tmp_path)
+    resumed.train(resume_from_checkpoint=True)
+    again = ViTForImageClassification.from_pretrained(tmp_path / "checkpoint-4").state_dict()
+    for name, values in saved[4].state_dict().items():
+        torch.testing.assert_close(again[name], values, rtol=0, atol=0)
+    assert "missing keys" not in caplog.text
 
 
 def test_nothing_is_started_anew_in_silence(tmp_path: Path) -> None:

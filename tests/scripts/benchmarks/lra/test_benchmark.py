@@ -20,7 +20,7 @@ from hf_seqmix.training.results import summarize
 from tests.markers import one_in
 
 SCRIPTS = Path(__file__).resolve().parents[4] / "scripts"
-FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "hybrid", "attention", "short_conv")
+FAMILIES = ("tnn", "ski_tnn", "fd_tnn", "ipa", "poly2", "poly3", "hybrid", "attention", "library", "short_conv")
 
 
 @pytest.fixture(scope="module")
@@ -236,6 +236,8 @@ def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size:
     assert parsed.training.seed == 5
     model_type = {"poly2": "poly_transformer", "poly3": "poly_transformer", "attention": "seqmix_hybrid"}
     model_type |= dict.fromkeys(["hybrid", "short_conv"], "seqmix_hybrid")
+    model_type["library"] = "vit" if parsed.reads_images else "modernbert"
+    assert job.labels["model"] == (model_type["library"] if family == "library" else family)
     assert parsed.model.model_type == model_type.get(family, family)
     assert parsed.training.load_best_model_at_end and parsed.training.metric_for_best_model == "accuracy"
     steps, seconds = parsed.training.max_steps, parsed.run.max_seconds
@@ -250,7 +252,41 @@ def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size:
         model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, tokenizer)
     few = size == "fast" or task == "retrieval"
     assert (model.config.num_hidden_layers == 2) == few
-    assert not model.config.is_causal and model.config.classifier_pooling in ("mean", "last")
+    assert family == "library" or (not model.config.is_causal and model.config.classifier_pooling in ("mean", "last"))
+
+
+@pytest.mark.parametrize("size", ["fast", "reduced", "full"])
+@pytest.mark.parametrize("task", TASKS)
+def test_the_librarys_transformer_is_as_large_as_ours(scripts: Any, tmp_path: Path, task: str, size: str) -> None:
+    typed = ["lra", "--task", task, "--output-dir", str(tmp_path)] + [f"--{size}"] * (size != "reduced")
+    arguments = scripts.run_benchmarks.build_parser().parse_args(typed)
+    data = scripts.lra_data.TaskData({"train_file": "a.parquet"}, "somewhere")
+    weights = []
+    for family in ("attention", "library"):
+        run = scripts.lra_benchmark.make_job(arguments, task, family, 0, data).run
+        (tmp_path / "run.json").write_text(json.dumps(run.to_json()))
+        words = ["--recipe", str(tmp_path / "run.json"), "--output-dir", str(tmp_path)]
+        parsed = scripts.finetuning_arguments.parse_arguments(words)
+        tokenizer = None if parsed.reads_images else build_tokenizer(parsed.model.tokenizer)
+        with torch.device("meta"):
+            model = scripts.finetuning_models.load_model(parsed, {"num_labels": 10}, tokenizer)
+        shapes = {name: values.numel() for name, values in model.named_parameters() if values.dim() > 1}
+        # Embeddings of positions and heads aside: ViT learns positions, and the heads differ.
+        weights.append(sum(number for name, number in shapes.items() if "layers." in name))
+        config = model.config
+    assert weights[1] == pytest.approx(weights[0], rel=0.02)
+    assert config.hidden_size == run.model["config_overrides"]["hidden_size"]
+    if config.model_type == "modernbert":
+        assert set(config.layer_types) == {"full_attention"} and config.vocab_size == len(tokenizer)
+    else:
+        patch = 2 if (task, size) == ("image", "reduced") else 1
+        assert (config.patch_size, config.num_channels) == (patch, 1)
+
+
+def test_the_librarys_transformer_has_no_first_stage(scripts: Any, tmp_path: Path) -> None:
+    command = ["lra", "--task", "listops", "--self-pretrain", "--max-seconds", "9", "--output-dir", str(tmp_path)]
+    with pytest.raises(SystemExit, match="leave library out of --families"):
+        scripts.run_benchmarks.main([*command, "--families", "tnn", "library"])
 
 
 @pytest.mark.parametrize("size", ["fast", "reduced", "full"])
