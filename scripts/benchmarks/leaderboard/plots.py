@@ -11,7 +11,7 @@ from hf_seqmix.analysis.plots.figures import COLORS, draw_row, legend_below
 
 KINDS = {"mixer": COLORS[0], "hybrid": COLORS[1], "control": COLORS[6]}
 """Kind of a model -> its color."""
-CONTROLS = ("short_conv", "attention", "llama", "llama_scaled", "gpt", "bert")
+CONTROLS = ("short_conv", "attention", "llama", "llama_scaled", "gpt", "bert", "modernbert")
 LETTER, LINE = 4.7, 10.0
 """Points that a letter of a name and a line of names take."""
 DARK = 0.55
