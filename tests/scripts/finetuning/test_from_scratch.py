@@ -74,6 +74,27 @@ def test_pairs_from_scratch_are_two_segments(script, tmp_path):
 
 
 @needs_no_torchvision
+def test_images_for_a_model_of_the_library(script, tmp_path):
+    train = images(tmp_path / "train.parquet", 12)
+    options = ["--task", "image-classification", "--train-file", train, "--validation-file", train, "--use-cpu"]
+    options += ["--disable-tqdm", "true", "--save-predictions", "--max-steps", "2", "--learning-rate", "1e-2"]
+    few = ["hidden_size=16", "num_hidden_layers=1", "num_attention_heads=2", "intermediate_size=16"]
+    sizes = ["image_size=[6, 4]", "patch_size=2", "num_channels=1", *few]
+    out = tmp_path / "out"
+    script.main([*options, "--model-type", "vit", "--config-overrides", *sizes, "--output-dir", str(out)])
+    model = AutoModelForImageClassification.from_pretrained(out).eval()
+    assert type(model).__name__ == "ViTForImageClassification"
+    pictures = [row["image"] for row in datasets.Dataset.from_parquet(train).cast_column("image", datasets.Image())]
+    pixels = AutoImageProcessor.from_pretrained(out)(pictures, return_tensors="pt")["pixel_values"]
+    assert pixels.shape == (12, 1, 6, 4)
+    labels = [str(label) for label in model(pixel_values=pixels).logits.argmax(dim=-1).tolist()]
+    lines = (out / "predictions_validation.jsonl").read_text().splitlines()
+    assert [json.loads(line)["prediction"] for line in lines] == labels
+    with pytest.raises(SystemExit, match="image_size of the 'resnet' configuration is None"):
+        script.main([*options, "--model-type", "resnet", "--output-dir", str(tmp_path / "other")])
+
+
+@needs_no_torchvision
 @pytest.mark.parametrize(
     "family", [FAMILIES[0], *(pytest.param(each, marks=pytest.mark.slow) for each in FAMILIES[1:])]
 )
