@@ -11,15 +11,13 @@ from typing import Any
 import torch
 from accelerate.utils import broadcast_object_list
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedModel, TrainerCallback, TrainerControl, TrainerState
+from transformers import TrainerCallback, TrainerControl, TrainerState
 from transformers.trainer_utils import IntervalStrategy, PredictionOutput, TrainOutput, has_length
 
-from ..._files import whole_files
 from ...models.heads import SeqMixForCausalLM
 from ..batch_averages import BATCH_NORM_BATCHES, BatchAverages
 from ..divergence.error import DivergenceError
 from ..divergence.response import DivergenceWatch
-from ..every_row import EveryRowTrainer
 from ..segments.carried_losses import CarriedLosses
 from ..step_clock import StepClock
 from ..training_arguments import SeqMixTrainingArguments
@@ -32,6 +30,7 @@ from .checkpoints import (
 )
 from .continuation import given_checkpoint, newest_checkpoint
 from .same_run import refuse_other_model
+from .whole_weights import WholeWeightsTrainer
 
 __all__ = ["LAST", "ResumableTrainer"]
 
@@ -39,14 +38,13 @@ LAST = "last"
 """What to continue from: the newest whole checkpoint, if there is one."""
 
 
-class ResumableTrainer(EveryRowTrainer):
+class ResumableTrainer(WholeWeightsTrainer):
     """A `Trainer` whose checkpoints are sealed when they are whole, and whose resumed runs log the same losses.
 
     The library's checkpoints are written in place, and the older ones removed before all processes have written their
     part. Here a checkpoint begins with a manifest that calls it unfinished and ends with one that lists its files;
     only then are older ones removed. The losses summed up since the last log entry are kept, too: the library forgets
-    them, so that the first entry of a resumed run would be a mean over fewer steps. The final model is written aside
-    and moved. What is saved has the `use_cache` that the model came with, not that of training.
+    them, so that the first entry of a resumed run would be a mean over fewer steps.
 
     Args:
         schedule_steps: updates of the learning rate's whole schedule; None for those of the run.
@@ -66,8 +64,6 @@ class ResumableTrainer(EveryRowTrainer):
         divergence: DivergenceWatch | None = None,
         **kwargs: Any,
     ) -> None:
-        model = kwargs.get("model", args[0] if args else None)
-        self._use_cache = getattr(getattr(model, "config", None), "use_cache", None)
         self.schedule_steps = schedule_steps
         self.weight_decay_on_all_parameters = weight_decay_on_all_parameters
         super().__init__(*args, **kwargs)
@@ -80,7 +76,6 @@ class ResumableTrainer(EveryRowTrainer):
         """The checkpoint that training went on from."""
         self.losses = CarriedLosses(self)
         self._goes_back: str | None = None
-        self._loaded_from: str | None = None
         self._outdated: tuple[Any, ...] | None = None
         self.clock = StepClock()
         """How fast the updates of this call were."""
@@ -318,53 +313,8 @@ class ResumableTrainer(EveryRowTrainer):
             library: Any = super()
             return library._finalize_training(*args, **kwargs)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, *args: Any, **kwargs: Any) -> None:
-        self._loaded_from = resume_from_checkpoint
-        super()._load_from_checkpoint(resume_from_checkpoint, *args, **kwargs)
-
-    def _load_best_model(self) -> None:
-        self._loaded_from = self.state.best_model_checkpoint
-        super()._load_best_model()
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Warn of what a checkpoint lacks, but not of what it has under another name.
-
-        Those are tied weights, and all weights of types that have other names in files than in the model, such as ViT:
-        `from_pretrained` knows these names, and the library's Trainer leaves such weights as they are.
-        """
-        model = self.accelerator.unwrap_model(self.model)
-        tied = getattr(model, "all_tied_weights_keys", {})
-        missing = [name for name in load_result.missing_keys if name not in tied]
-        if missing and load_result.unexpected_keys and isinstance(model, PreTrainedModel):
-            whole = type(model).from_pretrained(self._loaded_from, dtype=model.dtype, config=model.config)
-            model.load_state_dict(whole.state_dict())
-            return
-        super()._issue_warnings_after_load(load_result._replace(missing_keys=missing))
-
     def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
         """Do nothing: the library calls this while the checkpoint has no seal; the checkpoint is pushed afterwards."""
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Any] | None = None) -> None:
-        target = Path(output_dir if output_dir is not None else str(self.args.output_dir))
-        with self._config_of_user():
-            if not self.args.should_save or target.name.startswith("checkpoint-"):
-                super()._save(output_dir, state_dict)
-                return
-            with whole_files(target, last="*model*.safetensors*") as aside:
-                super()._save(str(aside), state_dict)
-
-    @contextmanager
-    def _config_of_user(self) -> Iterator[None]:
-        """Give the model's configuration its own `use_cache`, which the library overwrites for training."""
-        config: Any = getattr(self.accelerator.unwrap_model(self.model), "config", None)
-        if config is None or self._use_cache is None:
-            yield
-            return
-        in_training, config.use_cache = config.use_cache, self._use_cache
-        try:
-            yield
-        finally:
-            config.use_cache = in_training
 
 
 class _SaveLast(TrainerCallback):
