@@ -3,6 +3,7 @@
 import gc
 import os
 from collections import Counter
+from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -20,6 +21,18 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
+def _place(params: dict[str, Any], axis: pytest.Mark) -> int:
+    """Return which of an axis's cases a test has; pytest's own `indices` count the combinations of all axes."""
+    names, cases = axis.args
+    names = [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    own = [id(params[name]) for name in names]
+    for place, case in enumerate(cases):
+        values = case.values if isinstance(case, type(pytest.param())) else [case] if len(names) == 1 else case
+        if [id(value) for value in values] == own:
+            return place
+    raise AssertionError(f"{names} are none of the cases {list(cases)}")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the cases of a test marked `one_in(n)` make all but one in n slow ones, where kernels are interpreted.
@@ -35,12 +48,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if mark is None or item.get_closest_marker("slow") is not None:
             continue
         assert isinstance(item, pytest.Function)
-        axes = [axis.args[0] for axis in item.iter_markers("parametrize")]
+        axes = list(item.iter_markers("parametrize"))
         test = item.nodeid.partition("[")[0]
         if len(axes) > 1:
-            # Names that one `parametrize` gives together have one place.
-            first = [axis.split(",")[0].strip() if isinstance(axis, str) else axis[0] for axis in axes]
-            place = sum(item.callspec.indices[name] for name in first)
+            place = sum(_place(item.callspec.params, axis) for axis in axes)
         else:
             place = places[test]
             places[test] += 1
