@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from collections import Counter
 from typing import Any
 
@@ -59,12 +60,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+_frozen = 0
+"""How many modules there were when garbage was last collected and the rest left out."""
+
+
+def _freeze() -> None:
+    global _frozen
+    if len(sys.modules) > _frozen + 100:
+        _frozen = len(sys.modules)
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_finish() -> None:
     """Leave libraries and collected tests out of garbage collections, one of which each `Trainer.train` asks for."""
-    gc.collect()
-    gc.freeze()
+    _freeze()
     # Tracing makes objects by the million, few of which are garbage.
     gc.set_threshold(100_000, 50, 1000)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_setup() -> None:
+    """Leave out what fixtures and earlier tests imported, too."""
+    _freeze()
 
 
 def pytest_unconfigure() -> None:
