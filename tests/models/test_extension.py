@@ -19,7 +19,9 @@ from hf_seqmix.models.heads import (
     SeqMixForTokenClassification,
 )
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
-from tests.models.suite import VOCAB, CompiledModelSuite, ModelSuite
+from tests.models.suite import VOCAB, CompiledModelSuite
+from tests.models.suite.caching import CachingTests
+from tests.models.suite.saving import SavingTests
 
 # -- the family ----------------------------------------------------------------------------------------------------
 
@@ -95,7 +97,8 @@ class PowerLawConfigurations:
         return PowerLawConfig(**{**fields, **kwargs})
 
 
-class TestPowerLaw(PowerLawConfigurations, ModelSuite): ...
+class TestPowerLaw(PowerLawConfigurations, SavingTests, CachingTests):
+    """The slow class below has all tests."""
 
 
 @pytest.mark.slow

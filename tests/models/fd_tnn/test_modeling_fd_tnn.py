@@ -13,6 +13,17 @@ from tests.tolerances import assert_close, relative_error
 
 
 class TestFDTNN(CompiledModelSuite):
+    """Its cache and the place of a token in a packed row are TNN's, whose tests export them by default."""
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("static", [False, True])
+    def test_the_librarys_exporter_takes_both_stages_of_generation(self, static):
+        super().test_the_librarys_exporter_takes_both_stages_of_generation(static)
+
+    @pytest.mark.slow
+    def test_exports_with_positions(self, is_causal):
+        super().test_exports_with_positions(is_causal)
+
     family = FDTNN_FAMILY
 
     def config(self, is_causal: bool = True, **kwargs: Any) -> FDTNNConfig:

@@ -34,6 +34,7 @@ def test_blocks_in_a_model_have_the_same_gradients(monkeypatch, form):
 @pytest.mark.parametrize("given", ["labels", "shift_labels", "items", "packed"])
 @pytest.mark.parametrize("mixers", [["tnn", "attention"], ["poly_transformer"]], ids=str)
 @pytest.mark.parametrize("form", FORMS[::2], ids=str)
+@pytest.mark.one_in(2)
 def test_the_loss_without_logits_is_that_of_the_logits(monkeypatch, form, mixers, given, memory):
     """Loss and gradients, with pads and tokens that are not counted, in any form of the labels."""
     if memory is not None:

@@ -27,6 +27,7 @@ from tests.tolerances import assert_close
 @pytest.mark.parametrize("memory", [None, 1], ids=["whole", "in blocks"])
 @pytest.mark.parametrize("mixers", MIXERS, ids=str)
 @pytest.mark.parametrize("form", FORMS, ids=str)
+@pytest.mark.one_in(2)
 @torch.no_grad()
 def test_copying_by_its_formula(monkeypatch, form, mixers, memory):
     if memory is not None:
@@ -71,6 +72,7 @@ def test_gradients_by_the_formula(form):
 
 @pytest.mark.parametrize("mixers", MIXERS, ids=str)
 @pytest.mark.parametrize("form", FORMS[::2], ids=str)
+@pytest.mark.one_in(2)
 @torch.no_grad()
 def test_decodes_as_it_reads(form, mixers):
     """Logits in chunks with pads, of growing and preallocated caches; every way to generate gives the same tokens."""

@@ -196,6 +196,7 @@ def test_the_mean_over_patches_is_classified():
 
 @each_mode
 @pytest.mark.parametrize("size", [(6, 10), (2, 2), (4, 14), (12, 6)], ids=str)
+@pytest.mark.one_in(2)
 def test_images_of_another_size(name, mode, size):
     model = make(name, position_embedding_type="sinusoidal", **mode)
     inputs = batch(size=size)
@@ -230,6 +231,7 @@ def test_saved_and_loaded_bit_equal(name, mode, positions, tmp_path):
 
 @each_mode
 @pytest.mark.parametrize("fields", [{}, {"position_embedding_type": "learned"}, {"norm_position": "post"}], ids=str)
+@pytest.mark.one_in(3)
 def test_every_parameter_gets_a_gradient(name, mode, fields):
     model = make(name, **mode, **fields).train()
     model(**batch()).loss.backward()

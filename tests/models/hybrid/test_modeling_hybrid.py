@@ -7,8 +7,14 @@ import torch
 
 from hf_seqmix import SeqMixHybridConfig, SeqMixHybridForCausalLM
 from hf_seqmix.models.hybrid.modeling_hybrid import HYBRID_FAMILY
-from tests.models.suite import PADS, VOCAB, CompiledModelSuite, ModelSuite
+from tests.models.suite import PADS, VOCAB, CompiledModelSuite
+from tests.models.suite.caching import CachingTests
+from tests.models.suite.calling import CallingTests
 from tests.models.suite.compiling import CompilingTests
+from tests.models.suite.generating import GeneratingTests
+from tests.models.suite.padding import PaddingTests
+from tests.models.suite.saving import SavingTests
+from tests.models.suite.training import TrainingTests
 
 MIXERS: dict[str, dict[str, Any]] = {
     "attention": {"num_heads": 2},
@@ -32,14 +38,20 @@ class HybridConfigurations:
         return SeqMixHybridConfig(**{**fields, "is_causal": is_causal, **kwargs})
 
 
-class TestAttention(HybridConfigurations, ModelSuite):
+class TestAttention(HybridConfigurations, CachingTests):
+    """Every layer's cache is the library's; the slow class below has the other tests."""
+
     mixer_types = ("attention", "attention")
 
 
-class TestAttentionLast(HybridConfigurations, CompilingTests):
-    """Graphs of two kinds of layers; what is not compiled the four mixers have."""
+class TestAttentionLast(HybridConfigurations, SavingTests, CallingTests, TrainingTests, CompilingTests):
+    """What two kinds of layers show, and graphs with their caches; the slow class below has the others."""
 
     mixer_types = ("tnn", "attention")
+
+    test_exports_with_any_length = None
+    test_exports_with_positions = None
+    test_a_compiled_training_step_has_the_same_gradients = None
 
 
 @pytest.mark.slow
@@ -47,7 +59,7 @@ class TestCompiledAttentionLast(HybridConfigurations, CompiledModelSuite):
     mixer_types = ("tnn", "attention")
 
 
-class TestFourMixers(HybridConfigurations, ModelSuite):
+class FourMixers(HybridConfigurations):
     """Keys and values, a history, inputs, and sums: four kinds of cache side by side, attention first."""
 
     mixer_types = ("attention", "fd_tnn", "ipa", "poly_transformer")
@@ -56,6 +68,8 @@ class TestFourMixers(HybridConfigurations, ModelSuite):
         # Deviations of 0.02 are made for wider models: these would hardly move in the dozen steps of a test.
         return super().config(is_causal, **{"initializer_range": 0.2, **kwargs})
 
+
+class TestFourMixers(FourMixers, PaddingTests, CachingTests, GeneratingTests):
     def test_a_later_mask_must_have_the_order_of_the_cache(self, generator):
         """A prompt that ends in pads and is read in chunks is read pads first."""
         right = torch.tensor(PADS["right"])
@@ -67,6 +81,11 @@ class TestFourMixers(HybridConfigurations, ModelSuite):
         turn = torch.ones(2, 11, dtype=torch.long)
         with pytest.raises(ValueError, match=r"read in chunks, pads first.*pad prompts on the left"):
             generator.generate(text, attention_mask=torch.cat([right, turn], dim=1), **settings)
+
+
+@pytest.mark.slow
+class TestTrainedFourMixers(FourMixers, SavingTests, CallingTests, TrainingTests):
+    """By default fewer layers are saved, called and trained."""
 
 
 @pytest.mark.slow

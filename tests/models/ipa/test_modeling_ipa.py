@@ -12,10 +12,13 @@ from hf_seqmix import IPAConfig, IPAForCausalLM, IPAForMaskedLM, IPAModel, SeqMi
 from hf_seqmix.models.ipa.modeling_ipa import IPA_FAMILY
 from tests.models.copying import Copying
 from tests.models.suite import PADS, VOCAB, CompiledModelSuite, perturb
+from tests.models.suite.caching import CachingTests
+from tests.models.suite.generating import GeneratingTests
+from tests.models.suite.padding import PaddingTests
 from tests.tolerances import MODEL_TOLERANCE, assert_close, relative_error
 
 
-class TestIPA(CompiledModelSuite):
+class IPAConfigurations:
     family = IPA_FAMILY
     own: dict[str, Any] = {}
 
@@ -28,10 +31,23 @@ class TestIPA(CompiledModelSuite):
         return IPAConfig(**fields)
 
 
-class TestExtendedIPA(Copying, TestIPA):
-    """All extensions at once, where they could matter: what compiles without them is left to the plain suite."""
+class TestIPA(IPAConfigurations, CompiledModelSuite):
+    pass
+
+
+class ExtendedIPA(Copying, IPAConfigurations):
+    """All extensions at once."""
 
     own = {"token_shift": 3, "kernel_norm": "prod", "tie_iterations": True}
+
+
+class TestExtendedIPA(ExtendedIPA, PaddingTests, CachingTests, GeneratingTests):
+    """Where tokens are read in parts or beside others; the slow class below has the rest."""
+
+
+@pytest.mark.slow
+class TestThoroughExtendedIPA(ExtendedIPA, CompiledModelSuite):
+    """What compiles without the extensions is left to the plain suite."""
 
     test_compiles_at_most_twice_for_all_lengths = None
     test_a_compiled_training_step_has_the_same_gradients = None
@@ -39,11 +55,14 @@ class TestExtendedIPA(Copying, TestIPA):
     test_low_rank_adapters = None
     test_adapters_of_the_embedding = None
 
-    @pytest.mark.slow
     @pytest.mark.parametrize("masked", [True])
     @pytest.mark.parametrize("backend", ["aot_eager"])
     def test_compiles_in_one_graph(self, is_causal, masked, backend):
-        super().test_compiles_in_one_graph(is_causal, masked, backend)
+        super().test_compiles_in_one_graph(is_causal, masked, backend, [False, None])
+
+
+def test_the_librarys_exporter_takes_the_extensions():
+    TestThoroughExtendedIPA().test_the_librarys_exporter_takes_both_stages_of_generation(False)
 
 
 def make(**kwargs: Any) -> IPAForCausalLM:

@@ -105,11 +105,13 @@ class TestVariants:
     def test_causality(self, variant, is_causal):
         variant.test_the_future_does_not_reach_the_past(is_causal, torch.float32)
 
+    @pytest.mark.one_in(3)
     def test_training(self, variant, is_causal):
         variant.test_every_parameter_gets_a_gradient(is_causal)
         variant.test_gradient_checkpointing_changes_nothing(is_causal)
         variant.test_autocast(is_causal, torch.bfloat16)
 
+    @pytest.mark.one_in(3)
     def test_saving(self, variant, is_causal, tmp_path):
         model = variant.make("Model", is_causal, torch.float32)
         model.save_pretrained(tmp_path)
@@ -138,8 +140,16 @@ def test_caches_of_variants(variant):
     variant.test_a_reset_cache_forgets_the_weights_too()
 
 
-@pytest.mark.parametrize("mode", ["greedy", "beam"])
-@pytest.mark.one_in(2)
+# By default half of them; the others' caches have the test above.
+@pytest.mark.parametrize(
+    ("variant", "mode"),
+    [
+        pytest.param(name, mode, marks=[] if place % 2 == 1 and mode == "greedy" else pytest.mark.slow)
+        for place, name in enumerate(VARIANTS)
+        for mode in ("greedy", "beam")
+    ],
+    indirect=["variant"],
+)
 def test_generation_of_variants(variant, mode):
     model = variant.make("ForCausalLM", pad_token_id=0)
     model.lm_head.weight.data.mul_(8.0)

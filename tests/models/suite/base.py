@@ -41,6 +41,16 @@ class SuiteBase:
     def heads(self) -> list[tuple[str, bool]]:
         return [(name, is_causal) for is_causal in self.directions for name in self.head_names(is_causal)]
 
+    def some_heads(self) -> list[tuple[str, bool]]:
+        """Every head once: by turns a causal one and a bidirectional one."""
+        heads = self.heads()
+        turns = {name: place % 2 == 0 for place, name in enumerate(self.family.classes)}
+        return [
+            (name, is_causal)
+            for name, is_causal in heads
+            if is_causal == turns[name] or (name, turns[name]) not in heads
+        ]
+
     def takes_images(self, suffix: str) -> bool:
         return self.family.classes[suffix].main_input_name == "pixel_values"
 

@@ -28,7 +28,12 @@ class CompilingTests(SuiteBase):
     @pytest.mark.parametrize("masked", [pytest.param(False, marks=pytest.mark.slow), True])
     # Tracing for gradients takes as long again; by default the compiled step of training has that.
     @pytest.mark.parametrize("backend", ["eager", pytest.param("aot_eager", marks=pytest.mark.slow)])
-    def test_compiles_in_one_graph(self, is_causal, masked, backend):
+    # A graph without a cache takes as long again; that of the training step has none.
+    @pytest.mark.parametrize(
+        "caches",
+        [pytest.param([None], id="cache"), pytest.param([False, None], id="with and without", marks=pytest.mark.slow)],
+    )
+    def test_compiles_in_one_graph(self, is_causal, masked, backend, caches):
         """One graph without a mask, one for pads wherever they are, each with a cache and without."""
         torch._dynamo.reset()
         model = self.make("Model", is_causal, **self.few_layers)
@@ -39,11 +44,11 @@ class CompilingTests(SuiteBase):
             ids = torch.randint(VOCAB, (2, 9))
             real = torch.ones(2, 9, dtype=torch.bool) if mask is None else mask.bool()
             expected = model(ids, attention_mask=mask, use_cache=False)[0][real]
-            for use_cache in (False, None):  # by default a causal model builds a cache, within the graph
+            for use_cache in caches:  # by default a causal model builds a cache, within the graph
                 assert_close(compiled(ids, attention_mask=mask, use_cache=use_cache)[0][real], expected)
         assert counter.frame_count <= 2
 
-    @pytest.mark.slow  # by default tests/ecosystem/test_compile.py has graphs for all lengths, of three families
+    @pytest.mark.slow  # by default tests/ecosystem/test_compile.py has graphs for all lengths, of two families
     @pytest.mark.parametrize("masked", [False, True])
     def test_compiles_at_most_twice_for_all_lengths(self, is_causal, masked):
         torch._dynamo.reset()

@@ -26,8 +26,11 @@ class _Nothing:
 class SavingTests(SuiteBase):
     """Each head is the same after it was saved, moved or copied."""
 
-    def test_every_head_is_registered_and_comes_back_bit_equal(self, tmp_path, recwarn):
-        for suffix, is_causal in self.heads():
+    @pytest.mark.parametrize(
+        "each", [pytest.param(False, id="once"), pytest.param(True, id="each direction", marks=pytest.mark.slow)]
+    )
+    def test_every_head_is_registered_and_comes_back_bit_equal(self, tmp_path, recwarn, each):
+        for suffix, is_causal in self.heads() if each else self.some_heads():
             model = self.make(suffix, is_causal, torch.float32)
             inputs = self.batch(suffix)
             expected = model(**inputs)

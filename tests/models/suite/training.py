@@ -14,8 +14,11 @@ from tests.tolerances import MODEL_TOLERANCE, relative_error
 class TrainingTests(SuiteBase):
     """Every head and every parameter learns."""
 
-    def test_every_head_learns(self):
-        for suffix, is_causal in self.heads():
+    @pytest.mark.parametrize(
+        "each", [pytest.param(False, id="once"), pytest.param(True, id="each direction", marks=pytest.mark.slow)]
+    )
+    def test_every_head_learns(self, each):
+        for suffix, is_causal in self.heads() if each else self.some_heads():
             if suffix == "Model":
                 continue
             model = self.family.classes[suffix](self.head_config(suffix, is_causal, hidden_dropout=0.0))
