@@ -282,7 +282,7 @@ def test_sizes_of_weight_files_that_are_none_are_refused(model, tmp_path, size):
 
 # The hybrid has the operators and layers of all.
 @pytest.mark.parametrize(
-    "name", ["seqmix_hybrid", pytest.param("ipa", marks=pytest.mark.slow), pytest.param("tnn", marks=pytest.mark.slow)]
+    "name", ["tnn", *(pytest.param(name, marks=pytest.mark.slow) for name in ("ipa", "seqmix_hybrid"))]
 )
 def test_package_and_repository_work_in_one_process(exported, name, tmp_path, modules_cache):
     """Each has its own operators and cache layers; two copies of the same code share theirs."""

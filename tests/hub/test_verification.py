@@ -31,6 +31,27 @@ CHANGES = {
 }
 
 
+OWN = {
+    "tnn": "AutoModelForCausalLM",
+    "fd_tnn": "AutoModelForImageClassification",
+    "ski_tnn": "AutoModelForMaskedLM",
+    "ipa": "AutoModelForCausalLM",
+    "poly_transformer": "AutoModelForSequenceClassification",
+    "seqmix_hybrid": "AutoModelForCausalLM",
+    "attention": "AutoModel",
+    "images": "AutoModelForImageClassification",
+}
+BACKBONES = ["tnn", "fd_tnn", "attention"]
+TRAINED = ["tnn", "fd_tnn", "seqmix_hybrid", "attention"]
+"""The exports whose backbones are opened by default, beside their own heads, and those that are trained."""
+
+
+def of_positions(number):
+    torch.manual_seed(0)
+    fields = {**TEXT, "position_embedding_type": "learned", "max_position_embeddings": number}
+    return TNNForCausalLM(TNNConfig(**fields)).eval()
+
+
 @pytest.fixture(scope="module")
 def outcomes(exported, tmp_path_factory):
     """What another process says of every export, and of others; one process for all.
@@ -54,14 +75,10 @@ def outcomes(exported, tmp_path_factory):
 
     torch.manual_seed(0)
     answers = perturbed(PolyTransformerForQuestionAnswering(PolyTransformerConfig(**TEXT, is_causal=False)))
-    few = {**TEXT, "position_embedding_type": "learned"}
     more = {
         "end logits": answers,
         "odd sizes, no cache": perturbed(IPAForCausalLM(IPAConfig(**TEXT, rank=3, kernel_rank=5, use_cache=False))),
-        **{
-            f"{number} positions": TNNForCausalLM(TNNConfig(**{**few, "max_position_embeddings": number})).eval()
-            for number in (1, 2, 7)
-        },
+        **{f"{number} positions": of_positions(number) for number in (1, 2)},
     }
     for name, each in more.items():
         others[name] = (export(each, None, place / name.replace(" ", "-")), each, None)
@@ -70,17 +87,20 @@ def outcomes(exported, tmp_path_factory):
         changed.qa_outputs.bias[1] += 100
     others["end logits"] = (others["end logits"][0], changed, None)
 
-    # For each head that is opened the library reads the code anew, half a second. Other heads than a model's
-    # own are the same code in every family: those of two exports are opened. Only whole exports are trained.
-    every_head = [exported["tnn"].folder.resolve(), others["other refusal"][0].resolve()]
-    whole = [each.folder.resolve() for each in exported.values()]
+    # For each head that is opened the library reads the code anew, half a second or more. So each model has its own
+    # head opened, some their backbones, one a head of other tasks and the heads that refuse it, and few are trained.
+    backbones, trained = ([exported[name].folder.resolve() for name in names] for names in (BACKBONES, TRAINED))
+    backbones.append(others["odd sizes, no cache"][0].resolve())
 
     def shorter_plan(folder, model, processor, place):
         plan = _plan(folder, model, processor, place)
-        heads = {name: found for name, found in plan["heads"].items() if folder in every_head or found == "equal"}
-        if len(heads) == 1:  # the backbone alone, which is trained below a head
-            heads["AutoModelForCausalLM"] = "opens"
-        return {**plan, "heads": heads, "train": folder in whole}
+        wanted = {plan["own_head"]} | ({"AutoModel"} if folder in backbones else set())
+        if folder == exported["attention"].folder.resolve():  # the backbone alone, which is trained below a head
+            wanted.add("AutoModelForCausalLM")
+        if folder in (exported["tnn"].folder.resolve(), others["other refusal"][0].resolve()):
+            wanted |= {"AutoModelForTokenClassification", *plan["refusals"]}
+        heads = {name: found for name, found in plan["heads"].items() if name in wanted}
+        return {**plan, "heads": heads, "train": folder in trained}
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verification, "_plan", shorter_plan)
@@ -89,32 +109,33 @@ def outcomes(exported, tmp_path_factory):
     return dict(zip([*exported, *others], found, strict=True))
 
 
-def test_every_family_stands_alone(exported, outcomes):
-    """Same values, same generated tokens, a training step, saved and opened again; one process for all."""
-    reports = {name: outcomes[name] for name in exported}
+def check_reports(reports, backbones, trained):
+    """Same values, same generated tokens, for some a training step, saved and opened again."""
     assert not [report for report in reports.values() if isinstance(report, str)]
-    own = {
-        "tnn": "AutoModelForCausalLM",
-        "fd_tnn": "AutoModelForImageClassification",
-        "ski_tnn": "AutoModelForMaskedLM",
-        "ipa": "AutoModelForCausalLM",
-        "poly_transformer": "AutoModelForSequenceClassification",
-        "seqmix_hybrid": "AutoModelForCausalLM",
-        "attention": "AutoModel",
-        "images": "AutoModelForImageClassification",
-    }
     for name, report in reports.items():
-        heads = report["heads"]
-        assert heads["AutoModel"] == heads[own[name]] == "equal"
-        trained = "AutoModelForCausalLM" if own[name] == "AutoModel" else own[name]
-        assert report["training"] == f"{trained} trained, saved, reopened: equal"
-        assert report.get("generate") == ("equal" if own[name].endswith("CausalLM") else None)
+        heads, own = report["heads"], OWN[name]
+        assert heads[own] == "equal"
+        assert heads.get("AutoModel") == ("equal" if name in backbones else None)
+        head = "AutoModelForCausalLM" if own == "AutoModel" else own
+        assert report.get("training") == (f"{head} trained, saved, reopened: equal" if name in trained else None)
+        assert report.get("generate") == ("equal" if own.endswith("CausalLM") else None)
     assert reports["tnn"]["tokenizer"] == "equal"
     for name in ("fd_tnn", "images"):
         assert reports[name]["image_processor"].startswith(("equal", "not checked: this release"))
     assert set(reports["tnn"]["heads"].values()) >= {"opens"}
     assert "is_causal is True" in reports["tnn"]["heads"]["AutoModelForMaskedLM"]
     assert "reads images" in reports["tnn"]["heads"]["AutoModelForImageClassification"]
+
+
+def test_every_family_stands_alone(exported, outcomes):
+    """In one process for all."""
+    check_reports({name: outcomes[name] for name in exported}, BACKBONES, TRAINED)
+
+
+@pytest.mark.slow
+def test_every_family_stands_alone_with_every_head_and_is_trained(exported):
+    reports = dict(zip(exported, verify_all(list(exported.values()), train=True), strict=True))
+    check_reports(reports, exported, exported)
 
 
 def test_what_does_not_stand_alone_is_said(exported, outcomes, monkeypatch):
@@ -157,7 +178,13 @@ def test_a_model_without_a_cache_generates(outcomes):
     assert outcomes["odd sizes, no cache"]["generate"] == "equal"
 
 
-@pytest.mark.parametrize("number", [1, 2, 7])
+@pytest.mark.slow
+def test_a_model_of_some_positions(tmp_path):
+    report = verify(export(of_positions(7), None, tmp_path / "few"), of_positions(7))
+    assert report["heads"]["AutoModelForCausalLM"] == report["generate"] == "equal"
+
+
+@pytest.mark.parametrize("number", [1, 2])
 def test_models_of_few_positions(outcomes, number):
     report = outcomes[f"{number} positions"]
     assert report["heads"]["AutoModelForCausalLM"] == "equal"
