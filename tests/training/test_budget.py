@@ -55,10 +55,10 @@ def on_accelerator(monkeypatch: pytest.MonkeyPatch, blocks: list[float], acceler
     [
         (False, 600, [4.0], 150),
         (True, 600, [4.0, 4.0], 150),
-        (True, 600, [4.0, 3.4], 176),
+        pytest.param(True, 600, [4.0, 3.4], 176, marks=pytest.mark.slow),
         (True, 600, [4.0, 1.0, 0.5, 0.5], 1200),
         (True, 600, [4.0 * 0.75**block for block in range(budget.MOST)], 1124),
-        (True, 50, [4.0], 12),
+        pytest.param(True, 50, [4.0], 12, marks=pytest.mark.slow),
         (True, 54, [4.0, 1.0], 54),
     ],
 )

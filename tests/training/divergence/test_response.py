@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import EarlyStoppingCallback, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
 from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.training import fault_of
@@ -76,8 +76,8 @@ class Removal(TrainerCallback):
 
 def trainer(folder: Path, watch: DivergenceWatch, callbacks: Any = None, **options: Any) -> Any:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "rpe_hidden_size": 8, "hidden_dropout": 0.2}
-    model = TNNForCausalLM(TNNConfig(vocab_size=20, **sizes))
+    # Any model diverges: the library's takes half of the time.
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=1))
     steps: dict[str, Any] = {"max_steps": 8, "save_steps": 2, "logging_steps": 1, "per_device_train_batch_size": 2}
     fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
     fixed["lr_scheduler_type"] = "constant"
@@ -108,7 +108,9 @@ def test_wrong_options_are_refused() -> None:
             DivergenceWatch(**options)
 
 
-@pytest.mark.parametrize(("what", "clips"), [("loss", 1.0), ("loss", 0.0), ("gradient", 1.0)])
+@pytest.mark.parametrize(
+    ("what", "clips"), [("loss", 1.0), pytest.param("loss", 0.0, marks=pytest.mark.slow), ("gradient", 1.0)]
+)
 def test_a_run_stops_where_a_number_is_not_finite(tmp_path: Path, what: str, clips: float) -> None:
     """Update 5 shows that the weights of checkpoint 4 are bad; the filtered log would have shown nothing."""
     run = trainer(tmp_path, DivergenceWatch(), at=(5,), what=what, max_grad_norm=clips)

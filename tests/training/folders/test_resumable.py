@@ -172,7 +172,11 @@ def test_true_stands_for_the_newest_whole_checkpoint(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "name", ["optimizer.pt", pytest.param("rng_state.pth", marks=pytest.mark.slow), "trainer_state.json"]
+    "name",
+    [
+        "optimizer.pt",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("rng_state.pth", "trainer_state.json")),
+    ],
 )
 def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, name: str) -> None:
     """Even where only one is to be kept."""
@@ -250,7 +254,7 @@ def early_stopping(folder: Path) -> Any:
     )
 
 
-@pytest.mark.parametrize("step", [3, 4])
+@pytest.mark.parametrize("step", [pytest.param(3, marks=pytest.mark.slow), 4])
 def test_early_stopping_is_resumed_too(tmp_path: Path, step: int) -> None:
     """At step 3 one evaluation without a better one has been counted; step 4 is where the run stopped."""
     whole = early_stopping(tmp_path)
