@@ -40,7 +40,7 @@ def batch(length: int, padded: bool) -> dict[str, Tensor]:
 # Each family's gradients in a graph are tested with the family; here optimizers join, which know no families.
 @pytest.mark.parametrize(
     "model_type",
-    [pytest.param(name, marks=[] if name == "fd_tnn" else pytest.mark.slow) for name in EVERY],
+    [pytest.param(name, marks=[] if name == "poly_transformer" else pytest.mark.slow) for name in EVERY],
 )
 def test_steps_of_training_in_two_graphs_for_all_lengths(model_type: str) -> None:
     torch._dynamo.reset()

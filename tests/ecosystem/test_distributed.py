@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.ecosystem("accelerate"), pytest.mark.xdist_group("dist
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS = ("data_parallel", "fsdp", "tensor_parallel", "stream")
-OTHERS = ("data_parallel_of_others", "fsdp_of_others")
+OTHERS = ("data_parallel_of_others", "fsdp_of_others", "stream_of_others")
 THOROUGH = (*OTHERS, "fsdp_by_the_trainer", "muon", "data_parallel_accumulated", "fsdp_accumulated", "fsdp_bfloat16")
 """Kinds of the slow tests."""
 EACH = [
@@ -224,10 +224,16 @@ def test_muon_on_matrices_in_pieces(thorough: list[Any], size: str, model_type: 
         assert result["losses"] == pytest.approx(losses, abs=5e-3)
 
 
-@pytest.mark.parametrize("shards", [1, 3, 4])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_stream_is_dealt_out_without_repeats(outcome: list[Any], shards: int, workers: int) -> None:
-    first, second = (result["blocks"] for result in found(outcome, "stream", f"{shards} {workers}"))
+@pytest.mark.parametrize(
+    ("kind", "shards", "workers"),
+    [("stream", *case) for case in worker.STREAMS]
+    + [pytest.param("stream_of_others", *case, marks=pytest.mark.slow) for case in worker.OTHER_STREAMS],
+)
+def test_a_stream_is_dealt_out_without_repeats(
+    request: pytest.FixtureRequest, kind: str, shards: int, workers: int
+) -> None:
+    outcome = request.getfixturevalue("outcome" if kind == "stream" else "thorough")
+    first, second = (result["blocks"] for result in found(outcome, kind, f"{shards} {workers}"))
     assert len(first) == len(second) == len(DOCUMENTS)
     passes = []
     for half in (slice(0, 12), slice(12, 24)):

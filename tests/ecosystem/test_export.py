@@ -74,7 +74,7 @@ CASES = [(model_type, *head) for model_type in EVERY for head in heads(model_typ
         for case in CASES
     ],
 )
-@pytest.mark.one_in(3)
+@pytest.mark.one_in(5)
 def test_every_head(model_type: str, suffix: str, overrides: dict[str, Any]) -> None:
     layers = {} if model_type == "seqmix_hybrid" else {"num_hidden_layers": 1}
     model = tiny_model(model_type, suffix, **layers, **overrides).eval()
