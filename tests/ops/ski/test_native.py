@@ -95,6 +95,7 @@ class TestResults:
     @pytest.mark.parametrize("degree", [1, 3])
     @pytest.mark.parametrize("size", SIZES)
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+    @pytest.mark.one_in(2)
     def test_equal_the_dense_ones(self, size: tuple[int, ...], degree: int, dtype: torch.dtype) -> None:
         tensors, grid = inputs(size, degree, dtype)
         g = torch.randn_like(tensors[0])

@@ -167,9 +167,11 @@ def test_programs_of_several_tiles():
         assert_close(actual, expected)
 
 
-def test_results_repeat():
+# The interpreter runs programs one after another: they cannot differ there but by memory never written.
+@pytest.mark.parametrize("dtype", [pytest.param(HALF, marks=pytest.mark.slow if DEVICE == "cpu" else [])])
+def test_results_repeat(dtype):
     grid = InducingGrid(70, 9, 3)
-    inputs = make(2, 5, 70 if DEVICE == "cuda" else 20, 3, grid, HALF)
+    inputs = make(2, 5, 70 if DEVICE == "cuda" else 20, 3, grid, dtype)
     for first, second in zip(computed(*inputs, grid), computed(*inputs, grid), strict=True):
         assert torch.equal(first, second)
 
