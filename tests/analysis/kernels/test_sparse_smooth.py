@@ -66,7 +66,7 @@ def test_refusals(tmp_path):
         plot_split([], tmp_path / "no.png")
 
 
-@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("is_causal", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_plot(tmp_path, is_causal):
     taps = torch.randn(4, 24 if is_causal else 47)
     plot_split([LearnedKernels("a", is_causal, taps)] * 2, tmp_path / "split.png", half_width=3, title="title")

@@ -54,7 +54,9 @@ def test_early_stopping_keeps_the_best_model(finetune, tmp_path):
 @pytest.mark.parametrize(
     ("labels", "more"),
     [
-        ([1, 0] * 4, ["--metric-for-best-model", "loss", "--learning-rate", "1e-4"]),
+        pytest.param(
+            [1, 0] * 4, ["--metric-for-best-model", "loss", "--learning-rate", "1e-4"], marks=pytest.mark.slow
+        ),
         ([1, 0] * 4, ["--metric-for-best-model", "loss", "--learning-rate", "1e-4", "--load-best-model-at-end"]),
         ([place / 10 for place in range(8)], ["--metric-for-best-model", "mse", "--load-best-model-at-end"]),
     ],

@@ -16,7 +16,9 @@ from transformers import (
 from tests.scripts.finetuning.inputs import LABELS, TABLE, TEXTS
 
 
-@pytest.mark.parametrize("model", ["causal", "masked", pytest.param("gpt2", marks=pytest.mark.slow), "bert"])
+@pytest.mark.parametrize(
+    "model", ["causal", *(pytest.param(name, marks=pytest.mark.slow) for name in ("masked", "gpt2")), "bert"]
+)
 @pytest.mark.usefixtures("pictures")
 def test_sequence_classification(finetune, tmp_path, model, capsys):
     results = finetune(TABLE, "--baseline", "bag-of-words", "--save-predictions", model=model, validation=TABLE)
@@ -221,7 +223,9 @@ GLUE = {
 }
 
 
-@pytest.mark.parametrize("folder", sorted(GLUE))
+@pytest.mark.parametrize(
+    "folder", [pytest.param(name, marks=pytest.mark.slow if name == "CoLA" else []) for name in sorted(GLUE)]
+)
 def test_glue(script, checkpoints, tmp_path, folder):
     task, content, metric = GLUE[folder]
     (tmp_path / folder).mkdir()

@@ -24,7 +24,9 @@ from tests.scripts.pretraining.inputs import SCRIPT, TINY, command, environment,
         pytest.param(["--streaming", "--shuffle-buffer-size", "50"], marks=pytest.mark.slow),
         ["--respect-documents", "--gradient-accumulation-steps", "2"],
         # A pass is less than three updates.
-        ["--streaming", "--block-size", "200", "--gradient-accumulation-steps", "2"],
+        pytest.param(
+            ["--streaming", "--block-size", "200", "--gradient-accumulation-steps", "2"], marks=pytest.mark.slow
+        ),
     ],
     ids=["causal", "masked", "streaming", "documents", "passes"],
 )
@@ -45,7 +47,11 @@ def test_a_resumed_run_has_the_losses_of_an_uninterrupted_one(
     assert part["evaluation"]["token_loss"] == pytest.approx(whole["evaluation"]["token_loss"], abs=1e-6)
 
 
-@pytest.mark.parametrize("length", [["--max-steps", "2"], ["--num-train-epochs", "0.1"]], ids=["updates", "epochs"])
+@pytest.mark.parametrize(
+    "length",
+    [["--max-steps", "2"], pytest.param(["--num-train-epochs", "0.1"], marks=pytest.mark.slow)],
+    ids=["updates", "epochs"],
+)
 def test_resuming_a_finished_run_changes_nothing(
     pretrain: ModuleType, text: Path, tmp_path: Path, length: list[str]
 ) -> None:

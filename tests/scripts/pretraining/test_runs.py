@@ -216,7 +216,10 @@ def test_decay_on_all_parameters(pretrain: ModuleType, text: Path, tmp_path: Pat
     assert undecayed("--weight-decay-on-all-parameters") == 0
 
 
-@pytest.mark.parametrize(("model_type", "objective"), [("llama", "causal"), ("bert", "masked"), ("bert", "causal")])
+@pytest.mark.parametrize(
+    ("model_type", "objective"),
+    [("llama", "causal"), ("bert", "masked"), pytest.param("bert", "causal", marks=pytest.mark.slow)],
+)
 def test_models_of_the_library_train_too(
     pretrain: ModuleType, model_type: str, objective: str, text: Path, tmp_path: Path
 ) -> None:

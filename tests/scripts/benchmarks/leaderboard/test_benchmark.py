@@ -47,7 +47,7 @@ def test_the_precision_is_chosen_once(script: Any, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize(
     ("objective", "share"),
-    [("causal", slice(0, None, 2))]
+    [("causal", slice(0, None, 4))]
     + [pytest.param(objective, slice(None), marks=pytest.mark.slow) for objective in ("causal", "masked")],
 )
 def test_models_are_equal_in_parameters(parts: Any, objective: str, share: slice) -> None:

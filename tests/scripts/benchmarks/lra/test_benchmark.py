@@ -221,7 +221,7 @@ RELEASED = {
 TASKS = ["listops", "text", "retrieval", "image", "pathfinder", "path-x"]
 
 
-@pytest.mark.parametrize(("size", "task", "family"), one_in(3, ["fast", "reduced", "full"], TASKS, FAMILIES))
+@pytest.mark.parametrize(("size", "task", "family"), one_in(6, ["fast", "reduced", "full"], TASKS, FAMILIES))
 def test_every_run_is_a_valid_recipe(scripts: Any, task: str, family: str, size: str, tmp_path: Path) -> None:
     needs_file = task not in ("text", "image")
     data = scripts.lra_data.TaskData({"train_file": "a.parquet"} if needs_file else {}, "somewhere")
