@@ -66,10 +66,9 @@ _frozen = 0
 
 def _freeze() -> None:
     global _frozen
-    if len(sys.modules) > _frozen + 100:
-        _frozen = len(sys.modules)
-        gc.collect()
-        gc.freeze()
+    _frozen = len(sys.modules)
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_finish() -> None:
@@ -80,9 +79,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_runtest_setup() -> None:
-    """Leave out what fixtures and earlier tests imported, too."""
-    _freeze()
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """Leave out what tests imported, too, and between files what they keep, of which tracing makes much."""
+    between = nextitem is not None and nextitem.path != item.path
+    if len(sys.modules) > _frozen + 100 or (between and len(gc.get_objects()) > 200_000):
+        _freeze()
 
 
 def pytest_unconfigure() -> None:
