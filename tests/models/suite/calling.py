@@ -19,8 +19,11 @@ class CallingTests(SuiteBase):
         as_tuple = model(**self.batch("Model"), output_hidden_states=True, return_dict=False)
         assert isinstance(as_tuple, tuple)
 
-    def test_tuples_by_configuration(self, is_causal):
-        for suffix in ("Model", *self.head_names(is_causal)):
+    @pytest.mark.parametrize(
+        "each", [pytest.param(False, id="once"), pytest.param(True, id="each direction", marks=pytest.mark.slow)]
+    )
+    def test_tuples_by_configuration(self, each):
+        for suffix, is_causal in self.heads() if each else self.some_heads():
             model, batch = self.make(suffix, is_causal), self.batch(suffix)
             expected = model(**batch)[0]
             model.config.return_dict = False
@@ -29,8 +32,11 @@ class CallingTests(SuiteBase):
             assert torch.equal(out[0], expected)
             assert torch.equal(model(**batch, return_dict=True)[0], expected)
 
-    def test_attentions(self, is_causal):
-        for suffix in ("Model", *self.head_names(is_causal)):
+    @pytest.mark.parametrize(
+        "each", [pytest.param(False, id="once"), pytest.param(True, id="each direction", marks=pytest.mark.slow)]
+    )
+    def test_attentions(self, each):
+        for suffix, is_causal in self.heads() if each else self.some_heads():
             model, batch = self.make(suffix, is_causal), self.batch(suffix)
             depth, blocks = model.config.num_hidden_layers, model.base_model.layers
             weighing = [isinstance(blocks[i % len(blocks)].mixer, WeighingMixer) for i in range(depth)]
