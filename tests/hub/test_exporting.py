@@ -25,6 +25,9 @@ from hf_seqmix.models.mixers import MIXERS, register_mixer
 from tests.hub.conftest import TEXT
 from tests.markers import needs_no_torchvision
 
+# The exports of that worker have made the code of every family.
+pytestmark = pytest.mark.xdist_group("exported")
+
 
 @pytest.fixture
 def model():
