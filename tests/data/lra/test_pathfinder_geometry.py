@@ -9,7 +9,7 @@ from hf_seqmix.data.lra.pathfinder_geometry import PathfinderScene, pathfinder_s
 from hf_seqmix.data.lra.pathfinder_settings import PathfinderSettings
 
 
-@pytest.fixture(scope="module", params=[32, 128])
+@pytest.fixture(scope="module", params=[32, pytest.param(128, marks=pytest.mark.slow)])
 def scenes(request: pytest.FixtureRequest) -> list[PathfinderScene]:
     count = {32: 60, 128: 10}[request.param]
     settings = PathfinderSettings.published(request.param)
