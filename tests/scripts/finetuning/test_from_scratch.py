@@ -172,7 +172,7 @@ def test_channels_that_an_image_has_not_are_refused_before_training(script, tmp_
         )
 
 
-@pytest.mark.parametrize("task", ["token-classification", "question-answering"])
+@pytest.mark.parametrize("task", ["token-classification", pytest.param("question-answering", marks=pytest.mark.slow)])
 def test_other_tasks_from_scratch(script, tmp_path, task):
     """A BPE is made of the words, or of the questions and contexts."""
     if task == "token-classification":
@@ -215,6 +215,7 @@ def test_a_bpe_made_for_the_run_is_read_again_when_it_is_resumed(script, tmp_pat
     assert script.main([*options, "--resume"])["validation"] == whole["validation"]
 
 
+@pytest.mark.slow  # as that of pretrain.py by default
 def test_a_run_that_goes_on_elsewhere_keeps_its_tokenizer(script, tmp_path):
     files = {
         name: table(tmp_path / f"{name}.tsv", [("text", "label"), *zip(texts, LABELS, strict=True)])

@@ -146,7 +146,8 @@ def test_folder_is_not_overwritten_by_accident(finetune, tmp_path):
     assert (tmp_path / "out" / "notes.txt").read_text() == "mine"
 
 
-@pytest.mark.parametrize("model", ["causal", pytest.param("bert", marks=pytest.mark.slow)])
+@pytest.mark.slow  # by default other tests accumulate: those of heads, and of the Trainer
+@pytest.mark.parametrize("model", ["causal", "bert"])
 def test_gradient_accumulation_is_the_same_as_a_larger_batch(finetune, tmp_path, model):
     """One step of plain gradient descent; heads of transformers would take one four times too long."""
     step = ["--optim", "sgd", "--learning-rate", "0.1", "--warmup-steps", "0", "--max-grad-norm", "0", "--seed", "3"]

@@ -15,6 +15,16 @@ from tests.scripts.pretraining.inputs import SCRIPT, command, environment, losse
 STREAMS = ["--state-segments", "4", "--max-steps", "10"]
 
 
+def test_states_change_the_losses(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
+    """The model takes as many positions as a stream has tokens; tests of killed runs resume them."""
+    learned = ["--config-overrides", "position_embedding_type=learned", "hidden_dropout=0.2"]
+    whole = pretrain.main(command(text, tmp_path / "run", *learned, *STREAMS))
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "run").config.max_position_embeddings == 4 * 16
+    alone = pretrain.main(command(text, tmp_path / "alone", *learned, "--max-steps", "10"))
+    assert losses(whole) != losses(alone) and losses(whole)[-1] < losses(whole)[0]
+
+
+@pytest.mark.slow
 def test_states_that_segments_hand_on(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:
     """A run in streams, resumed within a stream; the model takes as many positions as a stream has tokens."""
     folder = tmp_path / "run"

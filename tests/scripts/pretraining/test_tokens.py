@@ -78,13 +78,11 @@ def test_every_token_is_predicted_where_rows_have_no_labels(pretrain: Any, tmp_p
 
 def test_a_killed_run_goes_on(pretrain: Any, tmp_path: Path) -> None:
     rows().save_to_disk(tmp_path / "rows")
-    data = ["--dataset", str(tmp_path / "rows"), "--logging-steps", "1"]
-    whole = pretrain.main(command(tmp_path / "whole", *data))
-    checkpoints = ["--save-steps", "2"]
-    pretrain.main(command(tmp_path / "run", *data, *checkpoints))
+    data = ["--dataset", str(tmp_path / "rows"), "--logging-steps", "1", "--save-steps", "2"]
+    whole = pretrain.main(command(tmp_path / "run", *data))
     for path in (tmp_path / "run").glob("checkpoint-3"):
         path.rename(tmp_path / "gone")
-    resumed = pretrain.main(command(tmp_path / "run", *data, *checkpoints, "--resume"))
+    resumed = pretrain.main(command(tmp_path / "run", *data, "--resume"))
     assert resumed["train_loss_curve"] == whole["train_loss_curve"]
 
 

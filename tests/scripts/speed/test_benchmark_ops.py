@@ -106,6 +106,7 @@ def test_rivals_get_a_process_of_their_own(script: ModuleType, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("op", ["toeplitz", "ski", "degree_3", "column"])
+@pytest.mark.one_in(2)
 def test_a_wrong_result_is_not_timed(
     scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, op: str
 ) -> None:

@@ -174,6 +174,7 @@ def test_a_ski_tnn_has_at_most_as_many_points_as_half_of_the_positions(script: M
         assert config.num_inducing_points == points
 
 
+@pytest.mark.slow  # as a run of pretrain.py and the leaderboard do by default
 def test_bf16_auto_is_settled_once_a_comparison(
     script: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

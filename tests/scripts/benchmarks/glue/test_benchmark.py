@@ -89,6 +89,7 @@ def command(model: Path, data: Path, output: Path, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow  # as finetune.py gives it by default
 def test_a_classifier_of_other_labels_gets_a_new_head(script, trained, model, tmp_path):
     torch.manual_seed(0)
     regression = TNNForSequenceClassification.from_pretrained(model, num_labels=1)

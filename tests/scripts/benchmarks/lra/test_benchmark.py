@@ -1,10 +1,12 @@
 """`run_benchmarks.py lra` trains, goes on, reports, and tells its data apart from the benchmark's."""
 
 import argparse
+import contextlib
 import importlib
 import io
 import itertools
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ def scripts() -> Any:
             "benchmarks.lra.benchmark",
             "benchmarks.training",
             "benchmarks.run_costs",
+            "benchmarks.jobs",
             "benchmarks.lra.data",
             "finetuning.models",
             "finetuning.arguments",
@@ -79,10 +82,21 @@ def values(report: Any, metric: str, **wanted: Any) -> list[float | None]:
     return [r.value for r in found if all(r.get(name) == value for name, value in wanted.items())]
 
 
+@pytest.mark.parametrize("apart", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["here", "apart"])
 @pytest.mark.usefixtures("pictures")
 def test_trains_for_real_and_goes_on(
-    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], apart: bool
 ) -> None:
+    """By default in this process: half of the time is what another one imports."""
+    finetune = importlib.import_module("finetune")
+
+    def here(words: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        with contextlib.redirect_stdout(io.StringIO()):
+            finetune.main(words[2:])
+        return subprocess.CompletedProcess(words, 0)
+
+    if not apart:
+        monkeypatch.setattr(scripts.jobs.subprocess, "run", here)
     command = ["lra", "--task", "listops", "--fast", "--families", "fd_tnn", "--max-steps", "2"]
     command += ["--training", "use_cpu=true", "--output-dir", str(tmp_path)]
     report = scripts.run_benchmarks.main(command)
@@ -125,7 +139,6 @@ def test_trains_for_real_and_goes_on(
     # The run stands beside its results, and is a recipe that repeats the run.
     [folder] = (tmp_path / "runs" / "listops" / "fd_tnn").iterdir()
     repeated = tmp_path / "repeated"
-    finetune = importlib.import_module("finetune")
     finetune.main(["--recipe", str(folder / "run.json"), "--output-dir", str(repeated)])
     first, second = (json.loads((path / "results.json").read_text()) for path in (folder, repeated))
     assert first["test"]["accuracy"] == second["test"]["accuracy"]
