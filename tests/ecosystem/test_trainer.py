@@ -130,7 +130,7 @@ def test_accumulated_batches_make_the_update_of_the_whole(model_type, suffix, pr
 
 
 @pytest.mark.parametrize(("model_type", "suffix"), thorough(HEADS))
-@pytest.mark.one_in(2)
+@pytest.mark.one_in(3)
 def test_a_resumed_run_has_the_curve_of_an_uninterrupted_one(model_type, suffix, tmp_path):
     start = make(model_type, suffix, hidden_dropout=0.2)
     rows = examples(suffix, 6)
