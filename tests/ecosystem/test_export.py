@@ -104,7 +104,10 @@ print(float(((logits - expected).abs().amax(-1) * mask).max() / expected.square(
 """
 
 
-@pytest.mark.parametrize("model_type", ["ipa", pytest.param("tnn", marks=pytest.mark.slow)])
+# By default tests/ops/common/test_dispatch.py exports every operation in real numbers and looks for operators of ours,
+# and traced programs of every family run without the package.
+@pytest.mark.slow
+@pytest.mark.parametrize("model_type", ["ipa", "tnn"])
 def test_a_program_of_real_numbers_runs_without_the_package(model_type: str, tmp_path: Path) -> None:
     model = tiny_model(model_type, num_hidden_layers=1).eval()
     with real_valued():

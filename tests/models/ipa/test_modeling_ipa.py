@@ -189,7 +189,11 @@ def test_long_histories_and_deep_crops():
     assert_close(model(ids[:, 136:], past_key_values=cache).logits, model(ids, use_cache=False).logits[:, 136:])
 
 
-@pytest.mark.parametrize("options", [{}, {"token_shift": 3, "copy_head": True, "kernel_norm": "prod"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param({}, marks=pytest.mark.slow), {"token_shift": 3, "copy_head": True, "kernel_norm": "prod"}],
+    ids=str,
+)
 def test_a_compiled_step_with_a_preallocated_cache(options):
     """One graph serves all steps; masks and positions are those that `generate` prepares."""
     torch._dynamo.reset()

@@ -82,7 +82,7 @@ def test_every_form_equals_the_triple_sum(length, earlier, name, gated):
         assert_close(power_attention_dense(*inputs, **SETTINGS[name]), expected)
 
 
-@pytest.mark.parametrize(("length", "name", "gated"), one_in(2, LENGTHS, list(SETTINGS), [True, False]))
+@pytest.mark.parametrize(("length", "name", "gated"), one_in(3, LENGTHS, list(SETTINGS), [True, False]))
 def test_outputs_and_gradients_equal_those_of_the_matrix(length, name, gated, poisoned_empty):
     inputs = make(length, gated)
     leaves = [x.requires_grad_() for x in inputs if x is not None]
