@@ -8,49 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import (
     EarlyStoppingCallback,
     Trainer,
     TrainerCallback,
-    TrainingArguments,
-    ViTConfig,
-    ViTForImageClassification,
 )
 
-from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.training import fault_of, last_complete_checkpoint
 from hf_seqmix.training.folders.checkpoints import open_checkpoint_folder
 from hf_seqmix.training.folders.resumable import LAST, ResumableTrainer
-
-ROWS = [{"input_ids": torch.arange(row, row + 8) % 20, "labels": torch.arange(row, row + 8) % 20} for row in range(12)]
-
-
-def trainer(
-    folder: Path,
-    trainer_class: type = ResumableTrainer,
-    callbacks: Any = None,
-    fields: dict[str, Any] | None = None,
-    **options: Any,
-) -> Any:
-    torch.manual_seed(0)
-    model = TNNForCausalLM(
-        TNNConfig(
-            vocab_size=20, hidden_size=8, num_hidden_layers=1, rpe_hidden_size=8, hidden_dropout=0.2, **(fields or {})
-        )
-    )
-    steps = {"max_steps": 6, "save_steps": 2, "logging_steps": 3, "per_device_train_batch_size": 2}
-    fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
-    arguments = TrainingArguments(output_dir=str(folder), **{**steps, **fixed, **options})
-    return trainer_class(model=model, args=arguments, train_dataset=ROWS, eval_dataset=ROWS, callbacks=callbacks)
+from tests.training.folders.small_run import ROWS, names, trainer
 
 
 def losses(run: Any) -> list[tuple[int, float]]:
     return [(entry["step"], entry["loss"]) for entry in run.state.log_history if "loss" in entry]
-
-
-def names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir()}
 
 
 @pytest.fixture(scope="module")
@@ -92,47 +63,6 @@ def test_the_newest_whole_checkpoint_and_a_line_about_the_others(tmp_path: Path)
     manifest = tmp_path / "checkpoint-6" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"num_processes": 1', '"num_processes": 4'))
     assert "4 processes wrote it, now 1 go on" in trainer(tmp_path).find_checkpoint(LAST)[1]
-
-
-def test_tied_weights_are_not_missed_and_others_are(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    again = trainer(folder, max_steps=8)
-    again.train(resume_from_checkpoint=folder / "checkpoint-6")
-    assert "missing keys" not in caplog.text
-    weights = folder / "checkpoint-6" / "model.safetensors"
-    kept = load_file(weights)
-    assert kept.pop("model.embed_tokens.weight").shape == (20, 8)
-    save_file(kept, weights, metadata={"format": "pt"})
-    again._load_from_checkpoint(str(folder / "checkpoint-6"))
-    assert "missing keys in the checkpoint model loaded: ['model.embed_tokens.weight']" in caplog.text
-
-
-def test_weights_that_have_other_names_in_files_are_loaded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def images_trainer(folder: Path) -> Any:
-        torch.manual_seed(0)
-        sizes = {"image_size": 4, "patch_size": 2, "num_channels": 1, "num_labels": 2}
-        few = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
-        model = ViTForImageClassification(ViTConfig(**sizes, **few))
-        rows = [{"pixel_values": torch.randn(1, 4, 4), "labels": row % 2} for row in range(8)]
-        often = {"eval_strategy": "steps", "save_strategy": "steps", "save_steps": 2, "eval_steps": 2, "max_steps": 4}
-        # The loss falls, so that the earlier checkpoint is the best.
-        best = {"load_best_model_at_end": True, "metric_for_best_model": "loss", "greater_is_better": True}
-        fixed = {"use_cpu": True, "disable_tqdm": True, "report_to": "none", "dataloader_pin_memory": False}
-        arguments = TrainingArguments(output_dir=str(folder), learning_rate=1e-2, **often, **best, **fixed)
-        return ResumableTrainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows)
-
-    run = images_trainer(tmp_path)
-    run.train()
-    assert Path(run.state.best_model_checkpoint).name == "checkpoint-2"
-    saved = {step: ViTForImageClassification.from_pretrained(tmp_path / f"checkpoint-{step}") for step in (2, 4)}
-    for name, values in run.model.state_dict().items():
-        torch.testing.assert_close(values, saved[2].state_dict()[name], rtol=0, atol=0)
-    shutil.rmtree(tmp_path / "checkpoint-4")
-    resumed = images_trainer(tmp_path)
-    resumed.train(resume_from_checkpoint=True)
-    again = ViTForImageClassification.from_pretrained(tmp_path / "checkpoint-4").state_dict()
-    for name, values in saved[4].state_dict().items():
-        torch.testing.assert_close(again[name], values, rtol=0, atol=0)
-    assert "missing keys" not in caplog.text
 
 
 def test_nothing_is_started_anew_in_silence(tmp_path: Path) -> None:
@@ -197,39 +127,6 @@ def test_a_full_disk_leaves_the_earlier_checkpoint(tmp_path: Path, name: str) ->
     resumed = trainer(tmp_path, save_total_limit=1)
     resumed.train(resume_from_checkpoint=resumed.find_checkpoint(LAST)[0])
     assert names(tmp_path) == {"checkpoint-6"}
-
-
-def test_the_final_model_appears_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = trainer(tmp_path / "run")
-    (tmp_path / "run" / "model-00001-of-00002.safetensors").write_text("of an earlier run")
-    (tmp_path / "run" / "config.json").write_text("of an earlier run")
-    save = torch.save
-
-    def full(*args: Any, **kwargs: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(torch, "save", full)
-    with pytest.raises(OSError, match="No space left"):
-        run.save_model()
-    assert names(tmp_path / "run") == {"model-00001-of-00002.safetensors", "config.json"}
-    assert (tmp_path / "run" / "config.json").read_text() == "of an earlier run"
-    monkeypatch.setattr(torch, "save", save)
-    run.save_model()
-    assert {"model.safetensors", "config.json"} <= names(tmp_path / "run")
-    assert not any(name.startswith(("model-", ".")) for name in names(tmp_path / "run"))
-    TNNForCausalLM.from_pretrained(tmp_path / "run")
-
-
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_saved_models_use_their_cache_as_they_did_before_training(tmp_path: Path, use_cache: bool) -> None:
-    """The library turns caches off for training, and would save that."""
-    run = trainer(tmp_path, fields={"use_cache": use_cache})
-    assert run.model.config.use_cache is False
-    run.train()
-    run.save_model()
-    assert run.model.config.use_cache is False
-    for folder in (tmp_path, tmp_path / "checkpoint-6"):
-        assert TNNForCausalLM.from_pretrained(folder).config.use_cache is use_cache
 
 
 class GettingWorse(TrainerCallback):
