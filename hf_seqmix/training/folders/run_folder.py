@@ -32,8 +32,8 @@ def prepare_run_folder(
         folder: where the run will write.
         resume: the folder may hold an interrupted run.
         overwrite: the folder may hold anything; files of the same name will be replaced. Unless the run is resumed,
-            the checkpoints, model, results.json and `RECORDS` of an earlier one are deleted: they would be taken for
-            this one's.
+            the checkpoints, results.json and `RECORDS` of an earlier one are deleted: they would be taken for this
+            one's.
         read: files and folders that the run begins from; other names, such as those of the Hub, do not matter.
 
     Raises:
@@ -62,11 +62,8 @@ def prepare_run_folder(
         if overwrite and not resume:
             for checkpoint in saved_checkpoints(folder):
                 shutil.rmtree(checkpoint)
-            # The configuration first: without it nothing opens the folder as a model.
-            for name in ("config.json", "results.json", "tokenizer_config.json", *RECORDS):
+            for name in ("results.json", "tokenizer_config.json", *RECORDS):
                 (folder / name).unlink(missing_ok=True)
-            for weights in folder.glob("model*.safetensors*"):
-                weights.unlink()
     except OSError as error:
         raise ValueError(
             f"the output folder {folder} cannot be written to: {error.strerror}. Make room or give another "

@@ -22,6 +22,7 @@ def test_every_recipe_is_read_and_its_model_built(pretrain: ModuleType, recipe: 
 
     class Tokenizer:
         pad_token_id = bos_token_id = eos_token_id = 0
+        cls_token_id = sep_token_id = None
 
         def __len__(self) -> int:
             return 4096

@@ -18,22 +18,20 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     assert folder.is_dir()
     assert not any(folder.iterdir())
     prepare_run_folder(folder)
-    (folder / "notes.txt").write_bytes(b"x")
+    (folder / "model.safetensors").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"not empty.*--resume.*--overwrite-output-dir"):
         prepare_run_folder(folder)
     prepare_run_folder(folder, resume=True)
     prepare_run_folder(folder, overwrite=True)
-    assert (folder / "notes.txt").read_bytes() == b"x"
+    assert (folder / "model.safetensors").read_bytes() == b"x"
 
 
 def test_overwriting_deletes_what_would_be_taken_for_the_new_run(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 5)
-    # A run that is killed would else leave the earlier model beside the new tokenizer.
-    model = ("config.json", "model.safetensors", "model-00001-of-00002.safetensors", "model.safetensors.index.json")
-    for name in (*model, "results.json", "precision.json", "divergence.json", "notes.txt", "checkpoint-best"):
+    for name in ("results.json", "precision.json", "divergence.json", "notes.txt", "checkpoint-best"):
         (tmp_path / name).write_text("x")
     prepare_run_folder(tmp_path, resume=True, overwrite=True)
-    assert len(list(tmp_path.iterdir())) == 10
+    assert len(list(tmp_path.iterdir())) == 6
     prepare_run_folder(tmp_path, overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "checkpoint-best"}
 
