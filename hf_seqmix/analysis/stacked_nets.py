@@ -6,8 +6,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
-
-from ..models.pretrained import SeqMixPreTrainedModel
+from transformers import PreTrainedModel
 
 __all__ = ["StackedNets"]
 
@@ -17,8 +16,8 @@ class StackedNets:
 
     theta_i <- theta_i - rate_i m_i / (sqrt(v_i) + eps), where m_i and v_i are Adam's averages of the gradient of net
     i's own mean square error (Kingma, Ba 2015, arXiv 1412.6980). A net that diverges spoils itself only, and a rate of
-    0 leaves a finite net as it is. Nets with a model of this package in them compute one after another, by
-    their own functions of autograd.
+    0 leaves a finite net as it is. Nets with a `PreTrainedModel` in them compute one after another, by their own
+    functions of autograd.
 
     Args:
         nets: from inputs (rows, ...) to outputs, of one architecture; they are left untouched.
@@ -49,7 +48,7 @@ class StackedNets:
             )
         parameters, self._buffers = stack_module_state(nn.ModuleList(nets))
         self._nets = copy.deepcopy(list(nets))
-        self._at_once = not any(isinstance(module, SeqMixPreTrainedModel) for module in nets[0].modules())
+        self._at_once = not any(isinstance(module, PreTrainedModel) for module in nets[0].modules())
         self._skeleton = copy.deepcopy(nets[0]).to("meta")
         self.values = {name: value.detach().clone() for name, value in parameters.items()}
         self._moments = {

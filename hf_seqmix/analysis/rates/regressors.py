@@ -1,4 +1,4 @@
-"""Models of this package as models of the theory: a sequence of numbers in, a number a token out; made or loaded."""
+"""Token classifiers as models of the theory: a sequence of numbers in, a number a token out; made or loaded."""
 
 import os
 from pathlib import Path
@@ -6,9 +6,8 @@ from typing import Any, cast
 
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import AutoModelForTokenClassification
+from transformers import AutoModelForTokenClassification, PreTrainedModel
 
-from ...models.heads import SeqMixForTokenClassification
 from ...models.hybrid.configuration_hybrid import SeqMixHybridConfig
 from ...models.hybrid.modeling_hybrid import SeqMixHybridForTokenClassification
 from .targets import require_at_least
@@ -22,7 +21,7 @@ class TokenRegressor(nn.Module):
     """A token classification model with `problem_type` "regression", from inputs (batch, length, d) to its numbers.
 
     Args:
-        model: the model, which takes (batch, length, hidden_size) as `inputs_embeds`.
+        model: the model, of this package or not, which takes (batch, length, hidden_size) as `inputs_embeds`.
         embedding: from d to hidden_size; None where inputs have hidden_size numbers a token.
         num_outputs: labels of the model; None for one label and outputs (batch, length).
 
@@ -31,7 +30,7 @@ class TokenRegressor(nn.Module):
     """
 
     def __init__(
-        self, model: SeqMixForTokenClassification, embedding: nn.Linear | None = None, num_outputs: int | None = None
+        self, model: PreTrainedModel, embedding: nn.Linear | None = None, num_outputs: int | None = None
     ) -> None:
         super().__init__()
         config = model.config
@@ -44,20 +43,16 @@ class TokenRegressor(nn.Module):
 
     @staticmethod
     def from_pretrained(folder: str | os.PathLike[str], num_outputs: int | None = None) -> "TokenRegressor":
-        """Load what `save_pretrained` wrote, or a token classification model of any family alone.
+        """Load what `save_pretrained` wrote, or a token classification model alone.
 
         Args:
             folder: with the model, and with the embedding if there is one.
             num_outputs: as for the class.
 
         Raises:
-            ValueError: as for the class, or the folder's model is not of this package.
+            ValueError: as for the class.
         """
         model = AutoModelForTokenClassification.from_pretrained(folder)
-        if not isinstance(model, SeqMixForTokenClassification):
-            raise ValueError(
-                f"{folder} holds a {type(model).__name__}; give a token classification model of hf_seqmix."
-            )
         file, embedding = Path(folder) / _EMBEDDING_FILE, None
         if file.exists():
             values = load_file(file)

@@ -25,6 +25,7 @@ from hf_seqmix.analysis.rates import (
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import TableRows
 
+from .library import library_config, library_regressor
 from .log import Log, median, unfinished
 from .plots import plot_order
 
@@ -40,7 +41,7 @@ MIXERS: dict[str, dict[str, Any]] = {
     "short_conv": {"taps": 5},
 }
 """Mixers of this package, and their fields."""
-MODELS = ("rnn", "rnn, radius 1", "rnn, solved", "transformer", *MIXERS)
+MODELS = ("rnn", "rnn, radius 1", "rnn, solved", "transformer", *MIXERS, "library")
 KERNELS = ("exponential", "uniform")
 ALTERATIONS = ("original", "permuted inputs", "permuted kernel", "mixed", "mixed with look-ahead")
 FLOORS = ("time_dependent_mean", "causal_filter_with_mean", "causal_linear", "bidirectional_linear")
@@ -107,17 +108,21 @@ def _errors(log: Log, name: str, target: Target, data: Mapping[str, Any]) -> tup
             stem = "-".join([name, data["kernel"], data["alteration"], str(trained.seed)]).replace(" ", "-")
             trained.model.save_pretrained(Path(log.arguments.output_dir) / "models" / stem)
 
-    model = {"name": name} | ({"mixer_config": MIXERS[name]} if MIXERS.get(name) else {})
+    model: dict[str, Any] = {"name": name} | ({"mixer_config": MIXERS[name]} if MIXERS.get(name) else {})
+    if name == "library":
+        model["config"] = library_config(target)
     results = log.train(functools.partial(_model, name, target), target, model, data, keep)
     return median(results), unfinished(results)
 
 
 def _model(name: str, target: Target) -> nn.Module:
-    """Build a model; mixers of this package are causal where the target is."""
+    """Build a model; mixers of this package and transformers of the library are causal where the target is."""
     if name.startswith("rnn"):
         return LinearRNN(recurrent_gain=math.sqrt(3) if name == "rnn, radius 1" else 1.0)
     if name == "transformer":
         return SingleHeadTransformer(max_length=target.length)
+    if name == "library":
+        return library_regressor(target)
     return MixerRegressor(name, max_length=target.length, is_causal=target.is_causal, **MIXERS[name])
 
 

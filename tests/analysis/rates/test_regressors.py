@@ -92,5 +92,5 @@ def test_other_models_are_refused(tmp_path: Path) -> None:
         TokenRegressor.from_pretrained(tmp_path / "classes")
     others = BertConfig(vocab_size=9, num_attention_heads=1, intermediate_size=4, max_position_embeddings=4, **sizes)
     BertForTokenClassification(others).save_pretrained(tmp_path / "bert")
-    with pytest.raises(ValueError, match="holds a BertForTokenClassification"):
+    with pytest.raises(ValueError, match="the model has problem_type None and 2 labels"):
         TokenRegressor.from_pretrained(tmp_path / "bert")

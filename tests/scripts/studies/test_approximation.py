@@ -4,8 +4,10 @@ import importlib
 from pathlib import Path
 
 import pytest
+import torch
 
 import hf_seqmix
+from hf_seqmix.analysis.rates import TokenRegressor
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result
 
@@ -88,6 +90,30 @@ def test_saved_models_in_other_orders(script, tmp_path, capsys):
 
 def _original(result):
     return result.model == "short_conv" and result.setting["alteration"] == "original"
+
+
+@pytest.mark.usefixtures("pictures")
+def test_the_library_s_transformers_are_as_large_as_attention_and_causal_where_the_target_is(script, tmp_path):
+    few = ["--kernels", "exponential", "--length", "20", *FEW]
+    some = ["--models", "library", "attention", "--alterations", "original", "permuted inputs", "--save-models"]
+    script.main(["order", *some, *few, "--output-dir", str(tmp_path)])
+    models = {path.name: TokenRegressor.from_pretrained(path) for path in (tmp_path / "models").iterdir()}
+    ours = sum(value.numel() for value in models["attention-exponential-original-0"].parameters())
+    for name, model_type, is_causal in [("original", "llama", True), ("permuted-inputs", "modernbert", False)]:
+        model = models[f"library-exponential-{name}-0"]
+        assert model.model.config.model_type == model_type
+        assert sum(value.numel() for value in model.parameters()) == pytest.approx(ours, rel=0.1)
+        x = torch.rand(1, 20, 1)
+        moved = (model(torch.cat([x[:, :-1], x[:, -1:] + 1], 1)) - model(x)).abs()
+        assert (moved[0, :-1].max() < 1e-7) == is_causal and moved[0, -1] > 1e-5
+    saved = str(tmp_path / "models" / "library-exponential-original-0")
+    (error,) = {
+        each.value
+        for each in read_results(tmp_path / "order.jsonl")
+        if (each.model, each.seed, each.metric, each.setting["alteration"]) == ("library", 0, "test_error", "original")
+    }
+    again = script.main(["checkpoints", "--models", saved, *few, "--output-dir", str(tmp_path / "as-is")])
+    assert again[0]["library-exponential-original-0"] == pytest.approx(error, rel=1e-5)
 
 
 @pytest.mark.usefixtures("pictures")
