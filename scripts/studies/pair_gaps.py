@@ -1,0 +1,140 @@
+r"""Compares two models of compare_mixers.py or compare_lengths.py by classes of tokens, from their results alone.
+
+    python scripts/studies/pair_gaps.py --results runs/lengths/length-100/results.jsonl \
+        runs/lengths/length-500/results.jsonl --model ipa-p --against opt attention --output-dir runs/pair-gaps
+
+Nats a token by which a model is behind another one, seed by seed: at recalled tokens and at all others (as
+compare_lengths.py has them), and at pairs of each frequency in the training text. Each side has the rate of least
+validation loss on the first seed. A negative figure means that the model is ahead. Writes pair-gaps.md and
+pair-gaps.jsonl.
+"""
+
+import argparse
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from comparison.bins import gap_of_bins
+
+from hf_seqmix.training.command import explained
+from hf_seqmix.training.result_files import read_results, write_report
+from hf_seqmix.training.results import Result
+from hf_seqmix.training.table_rows import row_results
+
+Bins = Sequence[Mapping[str, Any]]
+WHOLE = ("recall", "others")
+SETTING = ("length", "channels")
+
+
+def bounds_of(text: str) -> list[int | None]:
+    """Return the bounds of a class that results name, such as "10-100", or "1000-", which is open."""
+    low, _, high = text.partition("-")
+    return [int(low), int(high) if high else None]
+
+
+def bins_by_seed(results: Sequence[Result], model: str) -> dict[int, Bins]:
+    """Return seed -> classes of tokens of the test text, at the rate of least validation loss on the first seed.
+
+    Raises:
+        ValueError: there is no such model, or its best rate has no classes.
+    """
+    mine = [result for result in results if result.model == model and result.metric in ("token_loss", "num_tokens")]
+    whole = [each for each in mine if "train_count" not in each.setting and each.metric == "token_loss"]
+    seeds = sorted({each.seed for each in whole if each.seed is not None})
+    validation = {
+        each.setting["learning_rate"]: each.value
+        for each in whole
+        if each.setting["split"] == "validation" and each.seed == seeds[0] and each.value is not None
+    }
+    if not validation:
+        names = sorted({each.model for each in results})
+        raise ValueError(f"there is no model {model!r} with a validation loss; these are there: {', '.join(names)}.")
+    best = min(validation, key=lambda rate: validation[rate])
+    classes: dict[int, dict[tuple[str, str], dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
+    for each in mine:
+        where = each.setting
+        if each.seed is not None and where["learning_rate"] == best and "train_count" in where:
+            place = where["train_count"], where["distance"]
+            classes[each.seed][place] |= {
+                "train_count": bounds_of(place[0]),
+                "distance": bounds_of(place[1]),
+                each.metric: each.value,
+            }
+    if not classes:
+        raise ValueError(f"{model} has no losses by classes of tokens at its best rate {best:g}; run it again.")
+    return {seed: list(found.values()) for seed, found in classes.items()}
+
+
+def gaps_of(own: Bins, other: Bins) -> dict[str, float]:
+    """Return how many nats a token the first model is behind: recalled tokens, others, and each frequency of pairs."""
+    gap = gap_of_bins(own, other)
+    found = {name: gap[name] for name in WHOLE if name in gap}
+    for low, high in sorted({tuple(entry["train_count"]) for entry in own}, key=lambda bounds: bounds[0]):
+        ours, theirs = (
+            [entry for entry in bins if tuple(entry["train_count"]) == (low, high)] for bins in (own, other)
+        )
+        tokens = sum(entry["num_tokens"] for entry in ours)
+        losses = [sum(entry["token_loss"] * entry["num_tokens"] for entry in bins) for bins in (ours, theirs)]
+        found[f"{low}-{'' if high is None else high}"] = (losses[0] - losses[1]) / tokens
+    return found
+
+
+def row_of(results: Sequence[Result], model: str, other: str) -> dict[str, Any]:
+    """Return a row of the table, with each gap by seed.
+
+    Raises:
+        ValueError: the two have no seed in common, or as `bins_by_seed`.
+    """
+    run = next(result.run for result in results if result.model == model)
+    assert run is not None
+    ours, theirs = bins_by_seed(results, model), bins_by_seed(results, other)
+    seeds = sorted(set(ours) & set(theirs))
+    if not seeds:
+        raise ValueError(f"{model} has seeds {sorted(ours)} and {other} {sorted(theirs)}; no seed is common.")
+    gaps = {seed: gaps_of(ours[seed], theirs[seed]) for seed in seeds}
+    by_name = {name: [gaps[seed][name] for seed in seeds] for name in gaps[seeds[0]]}
+    return {
+        "length": run.data["block_size"],
+        "channels": run.model["config_overrides"]["hidden_size"],
+        "model": model,
+        "against": other,
+        "num_seeds": len(seeds),
+        "by_seed_gap": {name: dict(zip(map(str, seeds), values, strict=True)) for name, values in by_name.items()},
+        **{name: _shown(values) for name, values in by_name.items()},
+    }
+
+
+def _shown(values: Sequence[float]) -> str:
+    mean = f"{statistics.mean(values):+.3f}"
+    return mean if len(values) == 1 else f"{mean} ± {statistics.stdev(values):.3f}"
+
+
+@explained("pair_gaps.py")
+def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Run the command line and return the rows of the table."""
+    parser = argparse.ArgumentParser(
+        "pair_gaps.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--results", type=Path, nargs="+", required=True, help="results.jsonl, one length each")
+    parser.add_argument("--model", required=True, help="name of the model in the results")
+    parser.add_argument("--against", nargs="+", required=True, metavar="MODEL", help="the models it is compared with")
+    parser.add_argument("--output-dir", type=Path, required=True)
+    arguments = parser.parse_args(argv)
+    files = [read_results(path) for path in arguments.results]
+    rows = [row_of(results, arguments.model, other) for other in arguments.against for results in files]
+    rows.sort(key=lambda row: (row["channels"], row["against"], row["length"]))
+    classes = [name for name in rows[0]["by_seed_gap"] if name not in WHOLE]
+    columns = {"channels": "channels", "length": "length", "against": "against"}
+    columns |= {"recall": "at recalled tokens", "others": "at all others"}
+    columns |= {name: f"pairs {name} times" for name in classes} | {"num_seeds": "seeds"}
+    title = f"Nats a token by which {arguments.model} is behind; pairs by how often they stood in the training text"
+    numbers = [{key: value for key, value in row.items() if key not in (*WHOLE, *classes)} for row in rows]
+    kept = row_results(numbers, "lm-causal", "model", inner={"by_seed_gap": ("tokens", "seed")}, setting=SETTING)
+    write_report(arguments, "pair-gaps", [(title, rows, columns)], kept)
+    return rows
+
+
+if __name__ == "__main__":
+    main()
