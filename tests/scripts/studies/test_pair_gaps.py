@@ -60,5 +60,5 @@ def test_classes_are_weighed_by_tokens_and_taken_at_the_best_rate(script: Module
 
 def test_a_model_that_is_not_there_is_named(script: ModuleType, file: Path) -> None:
     command = ["--results", str(file), "--model", "ours", "--against", "nobody", "--output-dir", str(file.parent)]
-    with pytest.raises(SystemExit, match="there is no model 'nobody' with a validation loss; .*there: ours, theirs"):
+    with pytest.raises(SystemExit, match=r"there is no model 'nobody' with a validation loss; .*there: ours, theirs"):
         script.main(command)
