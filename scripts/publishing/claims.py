@@ -158,7 +158,6 @@ def _row(claim: Claim, results: Results, commands: list[str]) -> dict[str, Any]:
 def _commands(claim: Claim, results: Results) -> Iterator[str]:
     if claim.command:
         yield claim.command
-        return
     for figure in claim.figures.values():
         yield from dict.fromkeys(result.command for result in results.of(figure) if result.command)
 

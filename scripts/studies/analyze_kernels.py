@@ -5,11 +5,13 @@
     python scripts/studies/analyze_kernels.py extrapolation --model runs/fd-tnn --output-dir runs/kernels
     python scripts/studies/analyze_kernels.py responses --output-dir runs/kernels                      # random, fitted
     python scripts/studies/analyze_kernels.py responses --model runs/fd-tnn --output-dir runs/kernels  # learned ones
+    python scripts/studies/analyze_kernels.py inequalities --output-dir runs/kernels
     python scripts/studies/analyze_kernels.py ski-error --output-dir runs/kernels
     python scripts/studies/analyze_kernels.py piecewise-linear --output-dir runs/kernels
 
 kernels           learned kernels over lag and frequency, magnitude and phase, of one or two dimensions
 responses         frequency responses, impulse responses and decay for ReLU, SiLU and GELU, beside the predicted tails
+inequalities      both sides of what theorems 3 and 4 and proposition 4 claim of kernels given by their response
 ski-error         W A W^T against the dense matrix, the best of its rank and Nystrom, and the bound on it
 piecewise-linear  whether a ReLU encoder is piecewise linear, with and without normalization
 split             learned kernels as a few taps plus a smooth rest, and the rank of that
@@ -25,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from kernel_analyses.learned import run_extrapolation, run_kernels, run_split
-from kernel_analyses.theory import run_piecewise_linear, run_responses, run_ski_error
+from kernel_analyses.theory import run_inequalities, run_piecewise_linear, run_responses, run_ski_error
 
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained, positive
@@ -67,6 +69,10 @@ def build_parser() -> argparse.ArgumentParser:
     responses.add_argument("--fit-steps", type=int, default=500, help="of the encoders fitted to a target")
     responses.add_argument("--hidden-size", type=int, default=64, help="of random and fitted encoders")
     responses.add_argument("--channels", type=int, default=64, help="of each layer of a model that are looked at")
+
+    inequalities = add("inequalities", run_inequalities, "none")
+    inequalities.add_argument("--seeds", type=positive, default=5, help="random encoders of each kind")
+    inequalities.add_argument("--hidden-size", type=positive, default=64, help="of the encoders")
 
     ski = add("ski-error", run_ski_error, "optional")
     ski.add_argument("--length", type=positive, default=256, help="tokens")

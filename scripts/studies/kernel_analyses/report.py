@@ -30,13 +30,18 @@ def chosen(arguments: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 def results_of(name: str, rows: Sequence[Mapping[str, Any]], **shared: Any) -> list[Result]:
     """Return the rows of an analysis as results: what the analysis looks at stands for the model."""
-    looked_at = {"responses": "activation", "responses-fitted": "activation", "ski-error": "kernel"}
+    looked_at = {
+        "responses": "activation",
+        "responses-fitted": "activation",
+        "inequalities": "activation",
+        "ski-error": "kernel",
+    }
     looked_at |= {"piecewise-linear": "normalization"}
     return row_results(
         rows,
         name,
         looked_at.get(name, "layer"),
-        setting=("length", "longer", "points", "degree", "half_width", "channels", "encoders", "fft_length"),
+        setting=("length", "longer", "points", "degree", "half_width", "channels", "encoders", "fft_length", "order"),
         inner={"taps": ("channel", "lag")},
         **shared,
     )

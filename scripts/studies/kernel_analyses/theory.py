@@ -21,6 +21,7 @@ from hf_seqmix.analysis.kernels.decay import (
     resonance_taps,
     some_channels,
 )
+from hf_seqmix.analysis.kernels.inequalities import INEQUALITY_COLUMNS, inequality_rows
 from hf_seqmix.analysis.kernels.piecewise_linear import (
     LINEARITY_COLUMNS,
     NORMALIZATIONS,
@@ -42,7 +43,7 @@ from hf_seqmix.models.fd_tnn.kernel import FREQUENCY_INPUTS, FrequencyKernel
 
 from .report import chosen, report
 
-__all__ = ["run_piecewise_linear", "run_responses", "run_ski_error"]
+__all__ = ["run_inequalities", "run_piecewise_linear", "run_responses", "run_ski_error"]
 
 DEGREES = {"linear": 1, "cubic": 3}
 
@@ -108,6 +109,20 @@ def run_responses(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     fitted_columns = {"fit_error": "fit error:.2%", **DECAY_COLUMNS}
     report(arguments, "responses-fitted", fits, fitted_columns, title="Decay of kernels fitted to a resonance")
     return rows + fits
+
+
+def run_inequalities(arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Compute both sides of the inequalities on the decay of kernels, and of the one on their squares."""
+    rows = []
+    for mode in FREQUENCY_INPUTS:
+        for name in ACTIVATIONS:
+            logger.info(f"{mode}, {name}")
+            encoders = random_encoders(name, range(arguments.seeds), hidden_size=arguments.hidden_size)
+            rows += [{"activation": name, **row} for row in inequality_rows(encoders, mode)]
+    title = f"2π |t|^N |e(t)| over |R^(N)|_1, largest of lags 1 to 1,024: random encoders, {arguments.seeds} seeds x 8"
+    title += " channels, float64; claimed to be at most 1 for every N where the activation is smooth"
+    report(arguments, "inequalities", rows, INEQUALITY_COLUMNS, title=title)
+    return rows
 
 
 def run_ski_error(arguments: argparse.Namespace) -> list[dict[str, Any]]:

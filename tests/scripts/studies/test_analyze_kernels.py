@@ -126,6 +126,12 @@ def test_responses_of_theory(script, tmp_path):
         assert (tmp_path / f"responses-{name}.png").stat().st_size > 20_000
 
 
+def test_inequalities(script, tmp_path):
+    rows = script.main(["inequalities", "--seeds", "1", "--hidden-size", "8", "--output-dir", str(tmp_path)])
+    assert len(rows) == 2 * 3 * 5 and [row["order"] for row in rows[:5]] == [0, 1, 2, 3, 4]
+    check(tmp_path, "inequalities", rows)
+
+
 def test_ski_error(script, checkpoints, tmp_path):
     rows = script.main(["ski-error", "--length", "32", "--points", "4", "8", "--output-dir", str(tmp_path / "theory")])
     assert len(rows) == 8
