@@ -62,13 +62,21 @@ class StackedNets:
 
     @torch.no_grad()
     def outputs(self, inputs: Tensor, shared: bool = True) -> Tensor:
-        """Return (nets, rows, ...), what each net makes of inputs.
+        """Return (nets, rows, ...), what each net makes of inputs, in evaluation mode.
 
         Args:
             inputs: (rows, ...), the same for all nets, or (nets, rows, ...) if not `shared`.
             shared: whether the nets share their inputs.
         """
-        return self._predict(self.values, inputs, shared)
+        trained = [self._skeleton, *self._nets]
+        modes = [net.training for net in trained]
+        for net in trained:
+            net.eval()
+        try:
+            return self._predict(self.values, inputs, shared)
+        finally:
+            for net, mode in zip(trained, modes, strict=True):
+                net.train(mode)
 
     def update(self, inputs: Tensor, targets: Tensor, rates: Tensor) -> Tensor:
         """Update each net once, on rows of its own.

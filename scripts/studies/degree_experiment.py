@@ -8,16 +8,17 @@ r"""Does a layer of degree 3 learn more from the same parameters than layers of 
     python scripts/studies/degree_experiment.py effective-ranks --output-dir runs/degree/effective-ranks
 
 `train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with other
-pairs, 1, with residual nets of layers of degree 2, 3 and 4 (static norms, no activation: polynomials) and of
-fractional degrees. Depths are equal in parameters; the learning rate is chosen on seeds of its own. All nets of an
-architecture are trained side by side. Each line of results.jsonl is an architecture at a task; a killed run goes on
-where it stopped when the command is given again. Writes table.md and plots at the end. `ranks` prints exact separation
+pairs, 1, with residual nets of layers of degree 2, 3 and 4 and of fractional degrees: polynomials with static norms,
+or layers with batch norms, tanh and heads. Depths are equal in parameters; the learning rate is chosen on seeds of its
+own. All nets of an architecture are trained side by side. Each line of results.jsonl is an architecture at a task; a
+killed run goes on where it stopped when the command is given again. Writes table.md and plots at the end. `ranks` prints exact separation
 ranks modulo a prime beside what they are said to be. `log-ranks` prints how these ranks grow with depth, degree and
 width, and the share of random sums of monomials whose rank is the number of monomials. `effective-ranks` prints how
 many products suffice for nets of random weights within an error.
 """
 
 import argparse
+import dataclasses
 import logging
 import math
 import statistics
@@ -30,7 +31,7 @@ from typing import Any
 import torch
 from degree.effective import write_effective_rank_tables
 from degree.log_ranks import write_log_rank_tables
-from degree.nets import FORMS, Architecture, architectures, build_net, draw_rows, rank_of
+from degree.nets import FORMS, NORMS, Architecture, Layers, architectures, build_net, draw_rows, rank_of
 from degree.report import results_of, run_of, write_report
 from degree.tables import write_rank_tables
 from degree.training import Schedule, clipped, train_nets
@@ -66,6 +67,10 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     train.add_argument("--width", type=int, default=20, help="of the layers")
     train.add_argument("--budget", type=int, default=12, help="matrices without overhead, a multiple of 12")
     train.add_argument("--projections", nargs="+", default=["linear", "affine"], choices=["linear", "affine"])
+    train.add_argument("--norm-type", choices=NORMS, default="static", help="batch: as in the notes, fully connected")
+    train.add_argument("--activation", choices=["identity", "tanh"], default="identity", help="fully connected")
+    train.add_argument("--num-heads", type=positive, default=1, help="blocks of each projection")
+    train.add_argument("--whole-only", action="store_true", help="degrees 2, 3 and 4 at the budget, nothing else")
     train.add_argument("--min-depth", type=int, default=1, help="leave shallower nets out")
     train.add_argument("--learning-rates", nargs="+", type=float, default=[1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3])
     train.add_argument("--sweep-seeds", nargs="+", type=int, default=[100, 101], help="which choose the rate")
@@ -114,6 +119,13 @@ def _check(arguments: argparse.Namespace) -> None:
         raise ValueError(
             f"--sweep-seeds and --seeds share {' '.join(map(str, both))}; choose the rate on seeds not reported."
         )
+    if arguments.form == "sequence" and (arguments.norm_type, arguments.activation) != ("static", "identity"):
+        raise ValueError(
+            f"--norm-type {arguments.norm_type} and --activation {arguments.activation} are for --form"
+            " fully-connected; layers of the sequence form have static norms and no activation."
+        )
+    if arguments.width % arguments.num_heads:
+        raise ValueError(f"--num-heads {arguments.num_heads} must divide --width {arguments.width}.")
     if not all(0 < rate < math.inf for rate in arguments.learning_rates):
         raise ValueError(f"--learning-rates is {arguments.learning_rates}; rates must be positive and finite.")
 
@@ -126,6 +138,7 @@ class Experiment:
         self.folder = prepare_run_folder(arguments.output_dir, resume=True)
         sizes = {"num_tokens": arguments.num_tokens, "width": arguments.token_width}
         self.tasks = {name: separation_task(name, **sizes) for name in arguments.tasks}
+        self.layers = Layers(arguments.norm_type, arguments.activation, arguments.num_heads)
         self.schedule = Schedule(steps=arguments.steps, batch_size=arguments.batch_size)
         self.log = ResultFile(self.folder / "results.jsonl")
         self.nets = [
@@ -140,16 +153,23 @@ class Experiment:
         arguments = self.arguments
         names = ("num_tokens", "token_width", "learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")
         settings = {name: getattr(arguments, name) for name in names}
+        # Lines of before have no such settings, and are of the default ones.
+        default = dataclasses.asdict(Layers())
+        changed = {name: value for name, value in dataclasses.asdict(self.layers).items() if value != default[name]}
         degrees = [float(degree) for degree in net.degrees]
-        return {
-            "form": net.form,
-            "kind": net.kind,
-            "degrees": degrees,
-            "width": net.width,
-            "affine": net.affine,
-            "overhead": net.overhead,
-            "task": task,
-        } | settings
+        return (
+            {
+                "form": net.form,
+                "kind": net.kind,
+                "degrees": degrees,
+                "width": net.width,
+                "affine": net.affine,
+                "overhead": net.overhead,
+                "task": task,
+            }
+            | settings
+            | changed
+        )
 
     def plan(self) -> list[tuple[str, Architecture]]:
         """Return tasks and nets, what matters most first.
@@ -165,6 +185,8 @@ class Experiment:
         ]
         whole = [net for net in equal if net.kind in "234"]
         tasks = self.arguments.tasks
+        if self.arguments.whole_only:
+            return [(task, net) for task in tasks for net in whole]
         first = [
             (task, net)
             for part in (whole, [net for net in equal if net not in whole])
@@ -198,7 +220,7 @@ class Experiment:
         ]
         best = rates[min(range(len(rates)), key=scores.__getitem__)]
         final = self._fit(net, task, [best] * len(arguments.seeds), arguments.seeds)
-        rank = rank_of(net, task, (task.rank or 0) + 1)
+        rank = rank_of(net, task, (task.rank or 0) + 1) if self.layers.is_dense_polynomial else None
         return {
             "projections": net.projections,
             "with_overhead": net.with_overhead,
@@ -213,7 +235,7 @@ class Experiment:
         }
 
     def _fit(self, net: Architecture, task: SeparationTask, rates: list[float], seeds: list[int]) -> dict[str, Any]:
-        built = {seed: build_net(net, task, seed) for seed in set(seeds)}
+        built = {seed: build_net(net, task, seed, self.layers) for seed in set(seeds)}
         done = train_nets([built[seed] for seed in seeds], rates, seeds, draw_rows(task), self.schedule)
         return {
             "errors": [_finite(error) for error in done.errors.tolist()],

@@ -16,9 +16,30 @@ from hf_seqmix.data import SeparationTask
 from hf_seqmix.models.poly_transformer.mixer import PolynomialMixer
 from hf_seqmix.modules import calibrate_static_norms
 
-__all__ = ["FORMS", "Architecture", "architectures", "build_net", "draw_rows", "rank_of"]
+__all__ = ["FORMS", "NORMS", "Architecture", "Layers", "architectures", "build_net", "draw_rows", "rank_of"]
 
 FORMS = ("fully-connected", "sequence")
+NORMS = ("static", "batch")
+
+
+@dataclass(frozen=True)
+class Layers:
+    """What all layers of a net have alike; the defaults are polynomials.
+
+    Attributes:
+        norm_type: "static", a constant, or "batch", batch normalization as in the notes (fully connected nets only).
+        activation: "identity" or "tanh", after the norm (fully connected nets only).
+        num_heads: blocks of each projection.
+    """
+
+    norm_type: str = "static"
+    activation: str = "identity"
+    num_heads: int = 1
+
+    @property
+    def is_dense_polynomial(self) -> bool:
+        """Whether the formula for separation ranks is that of these layers."""
+        return self.activation == "identity" and self.num_heads == 1
 
 
 @dataclass(frozen=True)
@@ -108,13 +129,13 @@ def architectures(form: str, width: int, budget: int, affine: bool, fractional: 
 class SequenceNet(nn.Module):
     """Residual polynomial mixers over tokens, read at the last token: x + mixer(x), static norms, no feed-forward."""
 
-    def __init__(self, architecture: Architecture, num_tokens: int, in_features: int) -> None:
+    def __init__(self, architecture: Architecture, num_tokens: int, in_features: int, num_heads: int = 1) -> None:
         super().__init__()
         width = architecture.width
         self.in_proj = nn.Linear(in_features, width)
         self.positions = nn.Parameter(torch.randn(num_tokens, width) * 0.5)
         self.mixers = nn.ModuleList(
-            PolynomialMixer(width, degree, 1, use_bias=architecture.affine, normalization="static")
+            PolynomialMixer(width, degree, num_heads, use_bias=architecture.affine, normalization="static")
             for degree in architecture.degrees
         )
         self.out_proj = nn.Linear(width, 1)
@@ -130,7 +151,7 @@ class SequenceNet(nn.Module):
 class FlatNet(nn.Module):
     """A `PolynomialMLP` of all tokens at once."""
 
-    def __init__(self, architecture: Architecture, num_inputs: int) -> None:
+    def __init__(self, architecture: Architecture, num_inputs: int, layers: Layers) -> None:
         super().__init__()
         self.net = PolynomialMLP(
             architecture.width,
@@ -139,7 +160,9 @@ class FlatNet(nn.Module):
             out_features=1,
             bias=architecture.affine,
             out_projection=architecture.overhead,
-            norm_type="static",
+            norm_type=layers.norm_type,
+            activation=layers.activation,
+            num_heads=layers.num_heads,
             residual=True,
         )
 
@@ -148,16 +171,18 @@ class FlatNet(nn.Module):
         return self.net(x.flatten(1))
 
 
-def build_net(architecture: Architecture, task: SeparationTask, seed: int) -> nn.Module:
+def build_net(architecture: Architecture, task: SeparationTask, seed: int, layers: Layers | None = None) -> nn.Module:
     """Return a net with random weights, its static norms set from 1024 rows of the task."""
+    layers = layers or Layers()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if architecture.form == "sequence":
-            net: nn.Module = SequenceNet(architecture, task.num_tokens, task.width)
+            net: nn.Module = SequenceNet(architecture, task.num_tokens, task.width, layers.num_heads)
         else:
-            net = FlatNet(architecture, task.num_tokens * task.width)
-    inputs, _ = draw_rows(task)(1024, torch.Generator().manual_seed(10_000 + seed))
-    calibrate_static_norms(net, inputs)
+            net = FlatNet(architecture, task.num_tokens * task.width, layers)
+    if layers.norm_type == "static":
+        inputs, _ = draw_rows(task)(1024, torch.Generator().manual_seed(10_000 + seed))
+        calibrate_static_norms(net, inputs)
     return net
 
 
