@@ -7,14 +7,14 @@ r"""Does a layer of degree 3 learn more from the same parameters than layers of 
     python scripts/studies/degree_experiment.py log-ranks --output-dir runs/degree/log-ranks
     python scripts/studies/degree_experiment.py effective-ranks --output-dir runs/degree/effective-ranks
 
-`train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with other
-pairs, 1, with residual nets of layers of degree 2, 3 and 4 and of fractional degrees: polynomials with static norms,
-or layers with batch norms, tanh and heads. Depths are equal in parameters; the learning rate is chosen on seeds of its
-own. All nets of an architecture are trained side by side. Each line of results.jsonl is an architecture at a task; a
-killed run goes on where it stopped when the command is given again. Writes table.md and plots at the end. `ranks` prints exact separation
-ranks modulo a prime beside what they are said to be. `log-ranks` prints how these ranks grow with depth, degree and
-width, and the share of random sums of monomials whose rank is the number of monomials. `effective-ranks` prints how
-many products suffice for nets of random weights within an error.
+`train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with
+other pairs, 1, with residual nets of layers of degree 2, 3 and 4 and of fractional degrees: polynomials with static
+norms, or layers with batch norms, tanh and heads. Depths are equal in parameters; the learning rate is chosen on
+seeds of its own. All nets of an architecture are trained side by side. Each line of results.jsonl is an architecture
+at a task; a killed run goes on where it stopped when the command is given again. Writes table.md and plots at the
+end. `ranks` prints exact separation ranks modulo a prime beside what they are said to be. `log-ranks` prints how
+these ranks grow with depth, degree and width, and the share of random sums of monomials whose rank is the number of
+monomials. `effective-ranks` prints how many products suffice for nets of random weights within an error.
 """
 
 import argparse
