@@ -107,11 +107,13 @@ class StackedNets:
         return losses.detach()
 
     def unstacked(self) -> list[nn.Module]:
-        """Return copies of the nets with the present values."""
+        """Return copies of the nets with the present values and buffers."""
         nets = copy.deepcopy(self._nets)
         for i, net in enumerate(nets):
             for name, parameter in net.named_parameters():
                 parameter.data.copy_(self.values[name][i])
+            for name, buffer in net.named_buffers():
+                buffer.copy_(self._buffers[name][i])
         return nets
 
     def _predict(self, values: dict[str, Tensor], inputs: Tensor, shared: bool = False) -> Tensor:

@@ -112,8 +112,9 @@ class MaskedBatchNorm(nn.Module):
                 unbiased = var * count / (count - 1).clamp(min=1)
                 # A batch without real tokens says nothing of the averages.
                 weight = (self.momentum * (present > 0)).to(self.running_mean.dtype)
-                self.running_mean.lerp_(mean.detach().to(self.running_mean.dtype), weight)
-                self.running_var.lerp_(unbiased.detach().to(self.running_var.dtype), weight)
+                # No lerp_, which torch.func.vmap does one sample after another.
+                self.running_mean += weight * (mean.detach().to(self.running_mean.dtype) - self.running_mean)
+                self.running_var += weight * (unbiased.detach().to(self.running_var.dtype) - self.running_var)
         y = (x - mean) * torch.rsqrt(var + self.eps) * self.weight + self.bias
         return y.to(hidden_states.dtype)
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from hf_seqmix.analysis.stacked_nets import StackedNets
+from hf_seqmix.modules.norms import MaskedBatchNorm
 
 RATES = torch.tensor([1e-2, 3e-3, 0.0])
 
@@ -34,6 +35,34 @@ def test_updates_are_those_of_adam_alone(clip):
             optimizer.step()
         for mine, value in zip(stacked.unstacked()[i].parameters(), net.parameters(), strict=True):
             torch.testing.assert_close(mine, value, rtol=rtol, atol=rtol)
+
+
+def test_batch_norms_train_on_batches_and_compute_outputs_by_their_averages():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.norm, self.outer = nn.Linear(3, 4), MaskedBatchNorm(4), nn.Linear(4, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.outer(self.norm(self.inner(x)[None])[0])
+
+    nets = [Net().double() for _ in range(2)]
+    stacked = StackedNets(nets)
+    steps = [(torch.randn(2, 7, 3, dtype=torch.float64), torch.randn(2, 7, 2, dtype=torch.float64)) for _ in range(3)]
+    for inputs, targets in steps:
+        stacked.update(inputs, targets, RATES[:2].double())
+    rows = torch.randn(5, 3, dtype=torch.float64)
+    outputs = stacked.outputs(rows)
+    for i, net in enumerate(nets):
+        optimizer = torch.optim.Adam(net.parameters(), lr=RATES[i].item())
+        for inputs, targets in steps:
+            optimizer.zero_grad()
+            (net(inputs[i]) - targets[i]).square().mean().backward()
+            optimizer.step()
+        torch.testing.assert_close(outputs[i], net.eval()(rows), rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(stacked.unstacked()[i].eval()(rows), net(rows), rtol=1e-9, atol=1e-9)
+        assert not torch.allclose(net(rows), net.train()(rows))  # so that the modes differ
+        assert stacked.unstacked()[i].training
 
 
 def test_outputs_of_all_nets_on_the_same_rows():

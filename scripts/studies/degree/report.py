@@ -23,6 +23,9 @@ __all__ = ["compare", "results_of", "run_of", "write_report"]
 
 _NUMBERS = ("projections", "with_overhead", "separation_rank", "task_rank", "bound", "train_seconds", "rate")
 
+LAYERS = ("norm_type", "activation", "num_heads")
+"""Fields of `nets.Layers`, which keys have where they are not the default."""
+
 
 def results_of(key: Mapping[str, Any], run: Mapping[str, Any], **origin: Any) -> list[Result]:
     """Return the results of an architecture at a task: the error of each seed, its curves, and the sweep of the rate.
@@ -36,13 +39,15 @@ def results_of(key: Mapping[str, Any], run: Mapping[str, Any], **origin: Any) ->
     shared: dict[str, Any] = {"task": key["task"], "model": name, **origin}
     training = {field: key[field] for field in ("learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")}
     fields = {field: key[field] for field in ("form", "kind", "degrees", "width", "affine", "overhead")}
+    changed = {field: key[field] for field in LAYERS if field in key}
     whole = Run(
         key["task"],
-        model={"name": name, "depth": run["depth"], **fields},
+        model={"name": name, "depth": run["depth"], **fields, **changed},
         data={field: key[field] for field in ("num_tokens", "token_width")},
         training=training | {"learning_rate": run["rate"]},
     )
     net = {"form": key["form"], "depth": run["depth"], "affine": key["affine"], "overhead": key["overhead"]}
+    net |= changed
     results = group_results({name: run[name] for name in _NUMBERS}, setting=net, **shared)
     for rate, error in run["sweep"]:
         results.append(Result(metric="sweep_error", value=error, setting=net | {"learning_rate": rate}, **shared))
@@ -191,7 +196,8 @@ def _pairs(results: Rows, budget: str, n: int) -> list[dict[str, Any]]:
 def _title(arguments: argparse.Namespace) -> str:
     return (
         f"{arguments.form.capitalize()} nets, {arguments.num_tokens} tokens of {arguments.token_width} numbers,\n"
-        f"width {arguments.width}, {arguments.steps} updates, {len(arguments.seeds)} seeds"
+        f"width {arguments.width}, {arguments.steps} updates, {len(arguments.seeds)} seeds,"
+        f" norms {arguments.norm_type}, activation {arguments.activation}, heads {arguments.num_heads}"
     )
 
 

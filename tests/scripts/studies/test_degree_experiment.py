@@ -63,6 +63,18 @@ def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypa
     assert equal["d", "2", "3"]["matrices"] == 12
     assert equal["d + 1", "3", "4"]["matrices"] == 20
 
+    if form == "fully-connected":
+        options = ["--projections", "affine", "--norm-type", "batch", "--activation", "tanh", "--num-heads", "2"]
+        options += ["--whole-only", "--tasks", "paired_product"]
+        other = script.main(arguments(tmp_path / "notes", form, *options))["results"]
+        assert [(each["kind"], each["depth"]) for each in other] == [("2", 6), ("3", 4)]
+        written = [each for each in read_results(tmp_path / "notes" / "results.jsonl") if each.metric == "error"]
+        layers = {"norm_type": "batch", "activation": "tanh", "num_heads": 2}
+        assert all(layers.items() <= dict(each.setting).items() for each in written)
+        assert all(each.run and layers.items() <= dict(each.run.model).items() for each in written)
+        # Such layers are no polynomials, so they have no rank; keys of polynomials are as they were.
+        assert all(each["separation_rank"] is None for each in other) and "norm_type" not in keys[0]
+
     # What is there is not trained again.
     monkeypatch.setattr(script.Experiment, "_train", lambda *_: pytest.fail("trained twice"))
     again = script.main([*command, "--report-only"])
@@ -234,6 +246,9 @@ def test_effective_ranks(script: ModuleType, tmp_path: Path, load: Any, monkeypa
         (["--seeds", "1", "2", "--sweep-seeds", "2"], "--sweep-seeds and --seeds share 2"),
         (["--learning-rates", "-1"], "rates must be positive"),
         (["--num-tokens", "3"], "num_tokens is 3"),
+        (["--norm-type", "batch"], "--norm-type batch and --activation identity are for --form fully-connected"),
+        (["--activation", "tanh"], "--norm-type static and --activation tanh are for --form fully-connected"),
+        (["--num-heads", "7"], "--num-heads 7 must divide --width"),
     ],
 )
 def test_wrong_arguments(script: ModuleType, tmp_path: Path, more: list[str], message: str) -> None:
