@@ -56,7 +56,7 @@ def bins_by_seed(results: Sequence[Result], model: str) -> dict[int, Bins]:
     for each in mine:
         where = each.setting
         if each.seed is not None and where["learning_rate"] == best and "train_count" in where:
-            place = where["train_count"], where["distance"]
+            place = str(where["train_count"]), str(where["distance"])
             classes[each.seed][place] |= {
                 "train_count": bounds_of(place[0]),
                 "distance": bounds_of(place[1]),
