@@ -31,16 +31,17 @@ from .plots import plot_order
 
 __all__ = ["FLOORS", "add_order", "run_order"]
 
-MIXERS: dict[str, dict[str, Any]] = {
-    "tnn": {},
-    "fd_tnn": {},
-    "ski_tnn": {"num_inducing_points": 8},
-    "ipa": {"num_centers": 4, "kernel_norm": "prod"},
-    "poly_transformer": {"degree": 3, "num_attention_heads": 4},
-    "attention": {"num_heads": 4},
-    "short_conv": {"taps": 5},
+MIXERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tnn": ("tnn", {}),
+    "fd_tnn": ("fd_tnn", {}),
+    "ski_tnn": ("ski_tnn", {"num_inducing_points": 8}),
+    "ipa": ("ipa", {"num_centers": 4}),  # the paper's: kernels over centers
+    "ipa_prod": ("ipa", {"num_centers": 4, "kernel_norm": "prod"}),
+    "poly_transformer": ("poly_transformer", {"degree": 3, "num_attention_heads": 4}),
+    "attention": ("attention", {"num_heads": 4}),
+    "short_conv": ("short_conv", {"taps": 5}),
 }
-"""Mixers of this package, and their fields."""
+"""Mixers of this package: the mixer and its fields."""
 MODELS = ("rnn", "rnn, radius 1", "rnn, solved", "transformer", *MIXERS, "library")
 KERNELS = ("exponential", "uniform")
 ALTERATIONS = ("original", "permuted inputs", "permuted kernel", "mixed", "mixed with look-ahead")
@@ -108,7 +109,9 @@ def _errors(log: Log, name: str, target: Target, data: Mapping[str, Any]) -> tup
             stem = "-".join([name, data["kernel"], data["alteration"], str(trained.seed)]).replace(" ", "-")
             trained.model.save_pretrained(Path(log.arguments.output_dir) / "models" / stem)
 
-    model: dict[str, Any] = {"name": name} | ({"mixer_config": MIXERS[name]} if MIXERS.get(name) else {})
+    model: dict[str, Any] = {"name": name}
+    if fields := dict(MIXERS.get(name, ("", {}))[1]):
+        model["mixer_config"] = fields
     if name == "library":
         model["config"] = library_config(target)
     results = log.train(functools.partial(_model, name, target), target, model, data, keep)
@@ -123,7 +126,8 @@ def _model(name: str, target: Target) -> nn.Module:
         return SingleHeadTransformer(max_length=target.length)
     if name == "library":
         return library_regressor(target)
-    return MixerRegressor(name, max_length=target.length, is_causal=target.is_causal, **MIXERS[name])
+    mixer, fields = MIXERS[name]
+    return MixerRegressor(mixer, max_length=target.length, is_causal=target.is_causal, **fields)
 
 
 def _solved(log: Log, target: Target, seed: int, data: Mapping[str, Any]) -> float:
