@@ -34,7 +34,7 @@ with packages_explained("finetune.py"):
     from finetuning.inputs import make_task, prepare_inputs
     from finetuning.lengths import count_cut, longest_input, warn_of_cut
     from finetuning.models import check_model, with_classes_of_head
-    from finetuning.scoring import baselines, default_metrics, results_table
+    from finetuning.scoring import baselines, default_metrics, results_table, trains_on_classes
     from transformers import EarlyStoppingCallback, TrainerCallback
 
     from hf_seqmix._files import write_json
@@ -69,6 +69,11 @@ def prepare(arguments: Arguments) -> Run:
         examples = load_examples(arguments)
         # A few examples need not show every label, nor what is left of a training file.
         task = make_task(data, examples["train"])
+        if training.label_smoothing_factor and not trains_on_classes(task):
+            raise ValueError(
+                f"--label-smoothing-factor is {training.label_smoothing_factor:g}, and the labels are no single"
+                " classes, which alone can be smoothed. Leave the option out."
+            )
         if not isinstance(task, QuestionAnswering):
             task = with_classes_of_head(arguments, task)
         rows = draw_rows(arguments, examples)

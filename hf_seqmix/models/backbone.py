@@ -110,7 +110,8 @@ class SeqMixModel(SeqMixPreTrainedModel):
             layer whose mixer weighs tokens (attention and IPA), (batch, heads or centers, length, keys).
 
         Raises:
-            TypeError: for ids or embeddings of another type of number, and a cache that is a tuple.
+            TypeError: for ids or embeddings of another type of number, a mask that is a list, and a cache that is a
+                tuple.
             ValueError: for token ids outside the vocabulary (on CPU), shapes that do not fit, a cache of a dtype that
                 does not go with that of this call, a cache given to a bidirectional model or under gradient
                 checkpointing, images given to a model of text, or text to a model of images; and for
@@ -147,6 +148,10 @@ class SeqMixModel(SeqMixPreTrainedModel):
             check_room(past_key_values, past, batch, length, self.config.copy_head)
             check_dtype(past_key_values, past, inputs_embeds, self.layer_types)
 
+        if isinstance(attention_mask, (list, tuple)):
+            raise TypeError(
+                f"attention_mask is a {type(attention_mask).__name__}; give a tensor, 1 at real tokens and 0 at pads."
+            )
         masks = attention_mask if isinstance(attention_mask, dict) else None
         padding = padding_mask(attention_mask, batch, length, past)
         if masks is None and padding is not None and position_ids is None:

@@ -184,8 +184,10 @@ class RowBatchingManager:
             wrong = error
         if limit is None and config.max_length is not None:
             limit = max(0, config.max_length - len(prompt))
-        if limit is None and ends is None and wrong is None:
-            logger.warning_once("a request has neither max_new_tokens nor eos_token_id: it ends when it is canceled.")
+        if limit is None and wrong is None:
+            missing = "neither max_new_tokens nor eos_token_id" if ends is None else "no max_new_tokens"
+            how = "" if ends is None else "when the model comes to eos_token_id, which it may never, or "
+            logger.warning_once(f"a request has {missing}: it ends {how}when it is canceled.")
         state = RequestState(
             request_id=request_id,
             initial_tokens=prompt,

@@ -36,8 +36,13 @@ _LEAST = {
     "num_train_epochs": 0,
     "seed": 0,
     "batch_norm_batches": 0,
+    "eval_accumulation_steps": 1,
+    "dataloader_num_workers": 0,
+    "dataloader_prefetch_factor": 1,
+    "warmup_steps": 0,
+    "neftune_noise_alpha": 0,
 }
-"""Arguments of every run -> the least that makes sense, which would be found out late or never."""
+"""Arguments of every run -> the least that makes sense, which would be found out late or never; None is none."""
 
 
 @dataclass
@@ -105,7 +110,7 @@ class Arguments(Generic[Model, Data, Own]):
             raise ValueError("give --output-dir, the folder where the model and its results go.")
         for name, least in _LEAST.items():
             value = getattr(run if hasattr(run, name) else training, name)
-            if not least <= value < math.inf:
+            if value is not None and not least <= value < math.inf:
                 raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least {least} and finite.")
         if training.max_steps == 0 or training.max_steps < -1:
             raise ValueError(f"--max-steps is {training.max_steps}; give at least 1.")

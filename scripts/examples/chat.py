@@ -8,6 +8,7 @@ answer. Without a chat template of the tokenizer, scripts/examples/chat_template
 """
 
 import argparse
+import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -73,8 +74,8 @@ def main(argv: Sequence[str] | None = None) -> list[Message]:
     parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
     parser.add_argument("--seed", type=not_negative, default=0)
     arguments = parser.parse_args(argv)
-    if arguments.temperature < 0:
-        parser.error(f"--temperature is {arguments.temperature}; it must be at least 0.")
+    if not 0 <= arguments.temperature < math.inf:
+        parser.error(f"--temperature is {arguments.temperature}; it must be at least 0 and finite.")
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.checkpoint)
     model = AutoModelForCausalLM.from_pretrained(arguments.checkpoint, device_map="auto").eval()

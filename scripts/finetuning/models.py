@@ -233,12 +233,15 @@ def _config_from_scratch(
     arguments: Arguments, task_fields: dict[str, Any], tokenizer: PreTrainedTokenizerBase | None
 ) -> PreTrainedConfig:
     assert arguments.model.model_type is not None
-    derived = dict(task_fields)
+    derived, overrides = dict(task_fields), parse_overrides(arguments.model.config_overrides)
+    if wrong := sorted({"num_labels", "id2label", "label2id", "problem_type"} & set(overrides)):
+        raise ValueError(
+            f"--config-overrides names {', '.join(wrong)}, which follow from the labels of the data. Leave them out;"
+            " --problem-type says what kind of labels they are."
+        )
     if tokenizer is not None:
         derived |= tokenizer_fields(tokenizer, arguments.data.max_length or DEFAULT_MAX_LENGTH)
-    return config_from_overrides(
-        arguments.model.model_type, parse_overrides(arguments.model.config_overrides), derived
-    )
+    return config_from_overrides(arguments.model.model_type, overrides, derived)
 
 
 def _num_embeddings(model: PreTrainedModel) -> int:

@@ -23,6 +23,12 @@ OUTSIDE = "O"
 """Tag of tokens that belong to no entity."""
 
 
+def trains_on_classes(task: Task) -> bool:
+    """Whether each label is one class, whose cross-entropy is trained: of an input or of a token."""
+    one_class = isinstance(task, Classification) and task.problem_type == "single_label_classification"
+    return one_class or isinstance(task, TokenClassification)
+
+
 def default_metrics(task: Task) -> list[str]:
     """Return the metrics of a task, the one that decides first."""
     if isinstance(task, QuestionAnswering):

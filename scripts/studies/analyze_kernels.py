@@ -61,14 +61,14 @@ def build_parser() -> argparse.ArgumentParser:
 
     kernels = add("kernels", run_kernels, "required")
     kernels.add_argument("--length", type=positive, help="lags; max_position_embeddings by default")
-    kernels.add_argument("--channels", type=int, default=2, help="drawn of each layer")
+    kernels.add_argument("--channels", type=positive, default=2, help="drawn of each layer")
 
     responses = add("responses", run_responses, "optional")
-    responses.add_argument("--seeds", type=int, default=20, help="random encoders of each kind")
+    responses.add_argument("--seeds", type=positive, default=20, help="random encoders of each kind")
     responses.add_argument("--fft-length", type=int, default=2**16, help="F, at least 16384")
-    responses.add_argument("--fit-steps", type=int, default=500, help="of the encoders fitted to a target")
-    responses.add_argument("--hidden-size", type=int, default=64, help="of random and fitted encoders")
-    responses.add_argument("--channels", type=int, default=64, help="of each layer of a model that are looked at")
+    responses.add_argument("--fit-steps", type=positive, default=500, help="of the encoders fitted to a target")
+    responses.add_argument("--hidden-size", type=positive, default=64, help="of random and fitted encoders")
+    responses.add_argument("--channels", type=positive, default=64, help="of each layer of a model that are looked at")
 
     inequalities = add("inequalities", run_inequalities, "none")
     inequalities.add_argument("--seeds", type=positive, default=5, help="random encoders of each kind")
@@ -80,14 +80,14 @@ def build_parser() -> argparse.ArgumentParser:
     ski.add_argument("--rtol", type=float, default=1e-10, help="of the pseudo-inverse")
 
     linear = add("piecewise-linear", run_piecewise_linear, "none")
-    linear.add_argument("--seeds", type=int, default=3, help="random encoders; the first is drawn")
+    linear.add_argument("--seeds", type=positive, default=3, help="random encoders; the first is drawn")
     linear.add_argument("--range", type=float, nargs=2, default=[-4.0, 4.0], metavar=("LOW", "HIGH"))
     linear.add_argument("--cells", type=int, default=2**14, help="steps of the second differences over the range")
 
     split = add("split", run_split, "required")
     split.add_argument("--length", type=positive, default=256, help="tokens; costs decompositions of that size")
     split.add_argument("--half-widths", type=int, nargs="+", default=[2, 8, 16], help="taps on each side of lag 0")
-    split.add_argument("--channels", type=int, default=32, help="of each layer, evenly spread")
+    split.add_argument("--channels", type=positive, default=32, help="of each layer, evenly spread")
 
     extrapolation = add("extrapolation", run_extrapolation, "required")
     extrapolation.add_argument("--length", type=positive, help="trained length; max_position_embeddings by default")

@@ -87,12 +87,12 @@ def row_of(results: Sequence[Result], model: str, other: str) -> dict[str, Any]:
     Raises:
         ValueError: the two have no seed in common, or as `bins_by_seed`.
     """
-    run = next(result.run for result in results if result.model == model)
-    assert run is not None
+    run = next((result.run for result in results if result.model == model), None)
     ours, theirs = bins_by_seed(results, model), bins_by_seed(results, other)
     seeds = sorted(set(ours) & set(theirs))
     if not seeds:
         raise ValueError(f"{model} has seeds {sorted(ours)} and {other} {sorted(theirs)}; no seed is common.")
+    assert run is not None
     gaps = {seed: gaps_of(ours[seed], theirs[seed]) for seed in seeds}
     by_name = {name: [gaps[seed][name] for seed in seeds] for name in gaps[seeds[0]]}
     return {

@@ -109,14 +109,19 @@ def test_a_length_of_the_whole_limits_requests(small, caplog):
     outputs = small.generate_batch(PROMPTS[::2], generation_config=config)
     expected = [alone(small, p, 9 - len(p)) if len(p) < 9 else [] for p in PROMPTS[::2]]
     assert [o.generated_tokens for o in outputs.values()] == expected and expected[0]
-    assert "neither max_new_tokens" not in caplog.text
+    assert "max_new_tokens" not in caplog.text
 
 
-def test_a_request_without_an_end_is_said(small, caplog):
-    with small.continuous_batching_context_manager(GenerationConfig(do_sample=False)) as manager:
+@pytest.mark.parametrize(
+    ("ends", "message"),
+    [(None, "neither max_new_tokens nor eos_token_id"), (2, "no max_new_tokens: it ends when the model comes to eos")],
+)
+def test_a_request_without_an_end_is_said(small, caplog, ends, message):
+    config = GenerationConfig(do_sample=False, eos_token_id=ends)
+    with small.continuous_batching_context_manager(config) as manager:
         name = manager.add_request(PROMPTS[0])
         manager.cancel_request(name)
-    assert "neither max_new_tokens nor eos_token_id" in caplog.text
+    assert message in caplog.text
 
 
 def test_fields_of_the_configuration_without_effect_are_said(small, caplog):

@@ -91,6 +91,13 @@ def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, chec
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("labels", [[0.5 * index for index in range(len(TEXTS))], [["a"], ["b"]] * (len(TEXTS) // 2)])
+def test_labels_that_cannot_be_smoothed(finetune, labels):
+    rows = {"text": TEXTS[: len(labels)], "label": labels}
+    with pytest.raises(SystemExit, match=r"--label-smoothing-factor is 0\.1, and the labels are no single classes"):
+        finetune(rows, "--label-smoothing-factor", "0.1", "--new-head", validation=rows)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -110,6 +117,13 @@ def test_a_damaged_model_is_found_before_the_data_is_read(finetune, script, chec
         (["--model-type", "nothing", "--tokenizer", "byte"], "no model type 'nothing'"),
         (["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", "width=1"], "no field 'width'"),
         (["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", "decay=2"], "decay is 2"),
+        *(
+            (
+                ["--model-type", "tnn", "--tokenizer", "byte", "--config-overrides", f"{name}={value}"],
+                f"--config-overrides names {name}, which follow from the labels of the data",
+            )
+            for name, value in {"num_labels": 3, "id2label": '{"0":"b","1":"a"}', "problem_type": "regression"}.items()
+        ),
         (["--model-type", "tnn", "--task", "image-classification"], r"no column 'image'.* Give --image-column\."),
     ],
 )

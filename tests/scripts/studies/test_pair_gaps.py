@@ -59,6 +59,6 @@ def test_classes_are_weighed_by_tokens_and_taken_at_the_best_rate(script: Module
 
 
 def test_a_model_that_is_not_there_is_named(script: ModuleType, file: Path) -> None:
-    command = ["--results", str(file), "--model", "ours", "--against", "nobody", "--output-dir", str(file.parent)]
-    with pytest.raises(SystemExit, match=r"there is no model 'nobody' with a validation loss; .*there: ours, theirs"):
-        script.main(command)
+    for names in (["--model", "ours", "--against", "nobody"], ["--model", "nobody", "--against", "ours"]):
+        with pytest.raises(SystemExit, match=r"no model 'nobody' with a validation loss; .*there: ours, theirs"):
+            script.main(["--results", str(file), *names, "--output-dir", str(file.parent)])
