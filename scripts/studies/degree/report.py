@@ -255,8 +255,7 @@ def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> s
     seeds = ", ".join(map(str, arguments.seeds))
     return "\n".join(
         [
-            f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual, static"
-            " norms, no activation.",
+            f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual.",
             f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning rate "
             f"of least geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher "
             "or no lower rate was tried. Matrices are parameters of projections over width^2. Updates to 0.1: median "
