@@ -25,6 +25,7 @@ PAD = "<|pad|>"
 MASK = "<|mask|>"
 
 SMALLEST_BPE = 256 + 2  # every byte, the end of a text, padding
+LARGEST_BPE = 10_000_000  # memory for all tokens asked for is taken at once
 
 _DISTINCTIONS = {"case": ("The", "the"), "accents": ("née", "nee")}
 
@@ -174,6 +175,8 @@ def _byte_positions(text: str) -> np.ndarray:
 def _vocab_size(argument: str) -> int:
     if not argument.isdecimal():
         raise ValueError(f"'bpe:{argument}' does not say how many tokens to learn; write, for example, 'bpe:4096'.")
+    if int(argument) > LARGEST_BPE:
+        raise ValueError(f"'bpe:{argument}' asks for {int(argument):,} tokens; at most {LARGEST_BPE:,} are made.")
     return int(argument)
 
 

@@ -4,6 +4,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,8 +45,10 @@ def run_script(
     keep_freed_memory()
     try:
         arguments = parse()
-    except ValueError as error:
+    except (ValueError, OSError) as error:  # of the library too: files of options that are not there
         sys.exit(f"{name}: {error}")
+    except PackageNotFoundError as error:
+        sys.exit(f"{name}: the package {error.name} is needed by these options, and is not installed.")
     said = f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one."
     # Of several processes, a launcher ends all.
     stopped = interruptible(said) if arguments.training.world_size == 1 else nullcontext()
@@ -68,7 +71,7 @@ def _run(
                 checkpoint, line = trainer.find_checkpoint(arguments.resume)
                 began = None if checkpoint is None else Path(checkpoint).parent
                 changed = [] if began is None else changed_arguments(began, arguments.to_json())
-        except ValueError as error:
+        except (ValueError, OSError) as error:  # the Hub out of reach is an OSError
             sys.exit(f"{name}: {error}")
         if trainer.is_world_process_zero():
             if line is not None:

@@ -148,6 +148,7 @@ def test_a_damaged_folder(tmp_path: Path, content: str) -> None:
         ("bpe:many", "write, for example, 'bpe:4096'"),
         ("bpe", "write, for example, 'bpe:4096'"),
         ("bpe:100", "need 258"),
+        ("bpe:1000000000", "asks for 1,000,000,000 tokens; at most 10,000,000"),
         ("no-such-owner/no-such-tokenizer", "(?s)gave no tokenizer.*Allowed are 'byte'"),
     ],
 )

@@ -1,5 +1,6 @@
 """How a training script runs: what it gives, and how it ends where a user can mend something."""
 
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,10 @@ def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: P
     for where in ("read", "prepare"):
         with pytest.raises(SystemExit, match=r"train\.py: no such model"):
             run(**{where: fail(ValueError("no such model"))})
+        with pytest.raises(SystemExit, match=r"train\.py: .*No such file or directory: 'options\.json'"):
+            run(**{where: fail(FileNotFoundError(2, "No such file or directory", "options.json"))})
+    with pytest.raises(SystemExit, match=r"train\.py: the package deepspeed is needed by these options"):
+        run(read=fail(PackageNotFoundError("deepspeed")))
     with pytest.raises(SystemExit, match=r"train\.py needs the package scipy, .*'hf-seqmix\[eval\]'$"):
         run(prepare=fail(ModuleNotFoundError("No module", name="scipy.stats")))
     with pytest.raises(SystemExit, match=r"train\.py: a file could not be written"):
