@@ -17,6 +17,7 @@ __all__ = [
     "label_fields",
     "label_names",
     "require_columns",
+    "require_texts",
     "require_training",
     "require_values",
 ]
@@ -48,6 +49,18 @@ def require_values(split: datasets.Dataset, columns: Iterable[str], name: str, w
             raise ValueError(
                 f"{missing} rows of the {name} data have no {what} in column {column!r}; leave these rows out."
             )
+
+
+def require_texts(split: datasets.Dataset, columns: Iterable[str], name: str) -> None:
+    """Raise a `ValueError` unless each row has a text in each of `columns`; a column of JSON can mix types."""
+    for column in columns:
+        require_values(split, [column], name, "text")
+        for row, value in enumerate(split[column]):
+            if not isinstance(value, str):
+                raise ValueError(
+                    f"the column {column!r} of the {name} data holds {type(value).__name__}, not text, in row {row};"
+                    " give text in each row."
+                )
 
 
 def complete(labels: Any, column: str, name: str) -> list[Any]:

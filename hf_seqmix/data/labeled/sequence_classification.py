@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 from ..tokenization import covered_text
 from ..versioned import of_this_version
 from .classification import Classification
-from .labels import require_columns, require_training, require_values
+from .labels import require_columns, require_texts, require_training
 from .special_tokens import SpecialTokens, places, to_columns, tokenize
 
 __all__ = ["TEXTS_READ", "WAS_CUT", "SequenceClassification"]
@@ -52,9 +52,7 @@ class SequenceClassification(Classification):
         if len(text_columns) not in (1, 2):
             raise ValueError(f"give one text column, or two for pairs; given are {list(text_columns)}.")
         require_training(train, [*text_columns, *label_columns])
-        for column in text_columns:
-            if not isinstance(train[column][0], str):
-                raise ValueError(f"the column {column!r} holds {type(train[column][0]).__name__}, not text.")
+        require_texts(train, text_columns, "training")
         return cls(text_columns=tuple(text_columns), **cls.read_labels(train, label_columns, problem_type))
 
     def read_by(self, config: PreTrainedConfig) -> Self:
@@ -98,12 +96,7 @@ class SequenceClassification(Classification):
             mark_cut: whether a column `WAS_CUT` says which rows were too long, too.
         """
         require_columns(split, self.text_columns, name)
-        require_values(split, self.text_columns, name, "text")
-        for column in self.text_columns:
-            if len(split) and not isinstance(split[0][column], str):
-                raise ValueError(
-                    f"the column {column!r} of the {name} data holds {type(split[0][column]).__name__}, not text."
-                )
+        require_texts(split, self.text_columns, name)
         encoded = split.map(
             of_this_version(
                 _encode_texts,

@@ -2,6 +2,7 @@
 
 import glob
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -201,13 +202,8 @@ def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:
     split = split.select_columns([text_column])
     if text_column != "text":
         split = split.rename_column(text_column, "text")
-    first = next((row["text"] for row in split if row["text"] is not None), "")
-    if not isinstance(first, str):
-        raise ValueError(
-            f"the column {text_column!r} of the {name} split of {source} holds {type(first).__name__}, not text."
-            " Name the column that holds the text (text_column, --text-column)."
-        )
-    split = split.filter(_has_text, input_columns="text")
+    column = f"the column {text_column!r} of the {name} split of {source}"
+    split = split.filter(partial(_has_text, column=column), input_columns="text", with_indices=True)
     if next(iter(split), None) is None:
         raise ValueError(
             f"the {name} split of {source} has no text: every row is blank. Give a corpus with text in it."
@@ -215,5 +211,13 @@ def _text_only(split: Any, name: str, text_column: str, source: Any) -> Any:
     return split
 
 
-def _has_text(text: str | None) -> bool:
-    return text is not None and bool(text.strip())
+def _has_text(text: Any, row: int, column: str) -> bool:
+    """Return whether a row has text; a value of another type, which JSON can have in any row, is a `ValueError`."""
+    if text is None:
+        return False
+    if not isinstance(text, str):
+        raise ValueError(
+            f"{column} holds {type(text).__name__}, not text, in row {row}. Make all of its values text, or name the"
+            " column that holds the text (text_column, --text-column)."
+        )
+    return bool(text.strip())

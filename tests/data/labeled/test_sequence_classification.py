@@ -228,6 +228,17 @@ def test_columns_that_make_no_task(tokenizers):
         task.encode(datasets.Dataset.from_dict({"words": ["a"]}), tokenizers["bytes"], 8, "test")
 
 
+@pytest.mark.skipif(not hasattr(datasets, "Json"), reason="this version of datasets reads no columns of several types")
+def test_a_value_that_is_no_text_is_named():
+    features = Features({"text": datasets.Json(), "label": Value("int64")})
+    mixed = Dataset.from_dict({"text": ["a", "b", 5], "label": [0, 1, 0]}, features=features)
+    with pytest.raises(ValueError, match="'text' of the training data holds int, not text, in row 2; give text"):
+        SequenceClassification.from_data(mixed, ["text"], ["label"])
+    task = SequenceClassification.from_data(table([0, 1, 0]), ["text"], ["label"])
+    with pytest.raises(ValueError, match="'text' of the test data holds int, not text, in row 2; give text"):
+        task.encode(mixed, build_tokenizer("byte"), 16, "test")
+
+
 def test_what_cannot_be_told_apart_or_read_is_refused():
     texts = {"text": ["a", "b", "c"]}
     same = datasets.Dataset.from_dict({**texts, "label": [[0, 1], [1, 0], [0, 1]]})

@@ -127,6 +127,15 @@ def test_another_text_column_and_blank_rows(tmp_path: Path, streaming: bool) -> 
         load_corpus(path, text_column="id", streaming=streaming)
 
 
+@pytest.mark.skipif(not hasattr(datasets, "Json"), reason="this version of datasets reads no columns of several types")
+@pytest.mark.parametrize("streaming", [False, True])
+def test_a_value_that_is_no_text_is_named(tmp_path: Path, streaming: bool) -> None:
+    path = write(tmp_path / "a.jsonl", "\n".join(json.dumps({"body": value}) for value in ["a", None, 5, "b"]))
+    message = r"the column 'body' of the train split of .*a\.jsonl holds int, not text, in row 2\. Make all"
+    with pytest.raises(ValueError, match=message):
+        rows(load_corpus(path, text_column="body", streaming=streaming)["train"])
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 @pytest.mark.parametrize(
     ("name", "content", "message"),
