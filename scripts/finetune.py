@@ -39,7 +39,13 @@ with packages_explained("finetune.py"):
 
     from hf_seqmix._files import write_json
     from hf_seqmix.analysis.plots import plot_loss
-    from hf_seqmix.data.labeled import TEXTS_READ, WAS_CUT, QuestionAnswering, SequenceClassification
+    from hf_seqmix.data.labeled import (
+        TEXTS_READ,
+        WAS_CUT,
+        QuestionAnswering,
+        SequenceClassification,
+        TokenClassification,
+    )
     from hf_seqmix.metrics import load_metric
     from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
     from hf_seqmix.training import prepare_run_folder
@@ -89,10 +95,10 @@ def prepare(arguments: Arguments) -> Run:
         check_best_metric(training.metric_for_best_model, known)
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
         check_schedule(arguments, len(encoded["train"]))  # of long contexts several windows each
-        cut = count_cut(task, examples, encoded)
+        cut = count_cut(task, encoded)
     if cut and training.process_index == 0:
         warn_of_cut(cut, examples, longest_input(arguments, model, processor), model, processor)
-    if isinstance(task, SequenceClassification):
+    if isinstance(task, (SequenceClassification, TokenClassification)):
         encoded = encoded.remove_columns(WAS_CUT)
     width = getattr(model.config, "hidden_size", 256)
     settle_precision(training, arguments.folder, earlier=arguments.earlier_folders, width=width)

@@ -25,21 +25,13 @@ def longest_input(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTr
     return min(int(limit) for limit in limits if limit)
 
 
-def count_cut(task: Task, examples: datasets.DatasetDict, encoded: datasets.DatasetDict) -> dict[str, int]:
+def count_cut(task: Task, encoded: datasets.DatasetDict) -> dict[str, int]:
     """Return how many examples of each split have texts or words that the model does not read.
 
     Question answering reads all of a context, window after window, and has no counts; images have none either.
     """
-    if isinstance(task, SequenceClassification):
+    if isinstance(task, (SequenceClassification, TokenClassification)):
         return {split: sum(rows[WAS_CUT]) for split, rows in encoded.items()}
-    if isinstance(task, TokenClassification):
-        words = {split: map(len, rows[task.words_column]) for split, rows in examples.items()}
-        return {
-            split: sum(
-                max(kept, default=-1) + 1 < count for kept, count in zip(rows["kept"], words[split], strict=True)
-            )
-            for split, rows in encoded.items()
-        }
     return {}
 
 

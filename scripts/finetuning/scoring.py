@@ -6,6 +6,7 @@ from typing import Any
 import datasets
 import numpy as np
 
+from hf_seqmix._labels import IGNORED_LABEL
 from hf_seqmix.analysis.baselines import bag_of_words, constant_labels, most_frequent, word_overlap
 from hf_seqmix.data.labeled import (
     Classification,
@@ -53,6 +54,8 @@ def score(task: Task, metrics: Sequence[str], predictions: Any, references: Any)
         predictions, references = (
             np.concatenate([np.asarray(row, dtype=int) for row in rows]) for rows in (predictions, references)
         )
+        labeled = references != IGNORED_LABEL
+        predictions, references = predictions[labeled], references[labeled]
     result: dict[str, float] = {}
     for name in metrics:
         options: dict[str, Any] = {}
@@ -133,7 +136,8 @@ def _constant(
         constant: Any = [most_frequent(answers)] * len(rows)
         return {"most frequent answer": score(task, metrics, constant, references)}
     if isinstance(task, TokenClassification):
-        tag = most_frequent([tag for row in task.references(train, "train") for tag in row])
+        tags = [tag for row in task.references(train, "train") for tag in row]
+        tag = most_frequent([tag for tag in tags if tag != IGNORED_LABEL])
         constant = [[tag] * len(row) for row in references]
         return {"majority class": score(task, metrics, constant, references)}
     labels = task.references(train, "train")

@@ -7,6 +7,7 @@ from typing import Any
 import datasets
 import numpy as np
 
+from ..._labels import IGNORED_LABEL
 from ..local_files import other_separator
 
 __all__ = [
@@ -89,6 +90,11 @@ def label_names(feature: Any, labels: Sequence[Any], problem_type: str) -> tuple
         labels = [label for row in labels for label in row]
     if isinstance(feature, datasets.ClassLabel):
         return tuple(feature.names)
+    if IGNORED_LABEL in labels:
+        raise ValueError(
+            f"the label {IGNORED_LABEL} says that a label is to be ignored, and is no class; leave these rows out, or "
+            "name the class by a word."
+        )
     odd = [label for label in labels if not _is_name(label)]
     if odd:
         raise ValueError(f"labels must be numbers or words; given {odd[0]!r}.")

@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from ..._labels import IGNORED_LABEL
 from ..versioned import of_this_version
 from .labels import id_of, label_fields, label_names, require_columns, require_training, require_values
+from .sequence_classification import WAS_CUT
 from .special_tokens import Ids, SpecialTokens, to_columns, tokenize
 
 __all__ = ["TokenClassification"]
@@ -18,7 +19,7 @@ __all__ = ["TokenClassification"]
 
 @dataclass(frozen=True)
 class TokenClassification:
-    """One label for each word of a list of words, such as a part of speech.
+    """One label for each word of a list of words, such as a part of speech; words of the label -100 have none.
 
     The label of a word is on its last token, because a causal model has seen the whole word only there. Where the last
     word is what the tokenizer itself adds to the end of a text, its label is that of the added token: a label of the
@@ -43,7 +44,7 @@ class TokenClassification:
                 raise ValueError(
                     f"the column {column!r} must hold lists, an entry a word; it holds {train[column][0]!r}."
                 )
-        flat = [label for row in train[label_column] for label in row]
+        flat = [label for row in train[label_column] for label in row if label != IGNORED_LABEL]
         inner = getattr(train.features[label_column], "feature", None)
         task = cls(words_column, label_column, label_names(inner, flat, "single_label_classification"))
         task.references(train, "training")
@@ -54,10 +55,10 @@ class TokenClassification:
         return {"problem_type": "single_label_classification", **label_fields(self.label_names)}
 
     def has_labels(self, split: datasets.Dataset) -> bool:
-        """Return whether the split can be scored: hidden labels are a missing column, or None or -1 in all rows."""
+        """Return whether the split can be scored: hidden labels are no column, or all None, -1 or -100."""
         if self.label_column not in split.column_names:
             return False
-        hidden = (None,) if "-1" in self.label_names else (None, -1)
+        hidden = (None, IGNORED_LABEL) if "-1" in self.label_names else (None, IGNORED_LABEL, -1)
         return any(label not in hidden for row in split[self.label_column] for label in row or ())
 
     def texts(self, split: datasets.Dataset) -> Iterator[str]:
@@ -68,9 +69,10 @@ class TokenClassification:
     def encode(
         self, split: datasets.Dataset, tokenizer: PreTrainedTokenizerBase, max_length: int, name: str
     ) -> datasets.Dataset:
-        """Return the inputs, `labels` and `kept`, the numbers of the words for which the length leaves room.
+        """Return the inputs, `labels`, `kept` and `WAS_CUT`.
 
-        `labels` are -100 except on the last token of each word, and 0 there if the split has no labels.
+        `labels` are -100 except on the last token of each word, and 0 there if the split has no labels. `kept` has the
+        numbers of the words that have such a label, for which the length leaves room.
         """
         require_columns(split, [self.words_column], name)
         require_values(split, [self.words_column], name, "words")
@@ -95,13 +97,13 @@ class TokenClassification:
         )
 
     def references(self, split: datasets.Dataset, name: str) -> list[Ids]:
-        """Return the true labels of each word of each example."""
+        """Return the true labels of each word of each example, -100 where it has none."""
         return self._ids(split, name)
 
     def predictions(self, output: Any, labels: np.ndarray, kept: Sequence[Ids], num_words: Sequence[int]) -> list[Ids]:
         """Return the predicted labels of each word, from label ids (examples, length).
 
-        Words that were cut off get the label 0.
+        Words that were cut off, or have no label, get the label 0.
         """
         result = []
         for row, targets, words, count in zip(np.asarray(output), labels, kept, num_words, strict=True):
@@ -112,8 +114,8 @@ class TokenClassification:
         return result
 
     def readable(self, predictions: list[Ids]) -> list[Any]:
-        """Return predictions as names of labels."""
-        return [[self.label_names[tag] for tag in row] for row in predictions]
+        """Return predictions or references as names of labels, None for words without one."""
+        return [[None if tag == IGNORED_LABEL else self.label_names[tag] for tag in row] for row in predictions]
 
     def _ids(self, split: datasets.Dataset, name: str) -> list[Ids]:
         require_columns(split, [self.words_column, self.label_column], name)
@@ -124,8 +126,14 @@ class TokenClassification:
         for index, (words, labels) in enumerate(zip(split[self.words_column], split[self.label_column], strict=True)):
             if len(words) != len(labels):
                 raise ValueError(f"row {index} of the {name} data has {len(words)} words and {len(labels)} labels.")
-            names = [inner.int2str(label) for label in labels] if isinstance(inner, datasets.ClassLabel) else labels
-            result.append([id_of(label, ids, name) for label in names])
+            tags = []
+            for label in labels:
+                if label != IGNORED_LABEL:
+                    known = inner.int2str(label) if isinstance(inner, datasets.ClassLabel) else label
+                    tags.append(id_of(known, ids, name))
+                else:
+                    tags.append(IGNORED_LABEL)
+            result.append(tags)
         return result
 
 
@@ -167,5 +175,8 @@ def _encode_words(
         if ends and kept == list(range(len(words) - 1)):
             row["labels"][-1] = labels[index][-1] if labels else 0
             kept.append(len(words) - 1)
-        rows.append({**row, "kept": kept})
+        was_cut = max(kept, default=-1) + 1 < len(words)
+        if labels:
+            kept = [word for word in kept if labels[index][word] != IGNORED_LABEL]
+        rows.append({**row, "kept": kept, WAS_CUT: was_cut})
     return to_columns(rows)

@@ -221,6 +221,8 @@ def test_columns_that_make_no_task(tokenizers):
         SequenceClassification.from_data(data, ["text"] * 3, ["label"])
     with pytest.raises(ValueError, match="zeros and ones"):
         SequenceClassification.from_data(data, ["text"], ["label", "number"])
+    with pytest.raises(ValueError, match="the label -100 says that a label is to be ignored, and is no class"):
+        SequenceClassification.from_data(table([0, -100, 1]), ["text"], ["label"])
     task = SequenceClassification.from_data(data, ["text"], ["label"])
     with pytest.raises(ValueError, match="validation data has the label 2, which the training data has not"):
         task.encode(table([0, 2]), tokenizers["bytes"], 8, "validation")

@@ -3,7 +3,7 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, List, Value
 
 from hf_seqmix.data import build_tokenizer
-from hf_seqmix.data.labeled import TokenClassification
+from hf_seqmix.data.labeled import WAS_CUT, TokenClassification
 
 WORDS = [["The", "café", "in", "Paris"], ["not"], []]
 TAGS = [["O", "O", "O", "LOC"], ["O"], []]
@@ -46,6 +46,24 @@ def test_declared_labels_and_references():
     assert task.label_names == ("O", "LOC")
     assert task.references(data, "training") == [[0, 0, 0, 1], [0], []]
     assert task.config_fields()["id2label"] == {0: "O", 1: "LOC"}
+
+
+@pytest.mark.parametrize("feature", [Value("int64"), ClassLabel(names=["0", "1"])])
+def test_words_of_the_label_minus_100_have_no_label(tokenizers, feature):
+    tags = [[-100, 0, 1, -100], [1], []]
+    data = table(tags=tags).cast_column("tags", List(feature))
+    task = TokenClassification.from_data(data, "tokens", "tags")
+    assert task.label_names == ("0", "1")
+    assert task.references(data, "training") == tags
+    encoded = task.encode(data, tokenizers["bytes"], 40, "training")
+    assert encoded["kept"][:] == [[1, 2], [0], []] and encoded[WAS_CUT][:] == [False] * 3
+    assert [label for label in encoded["labels"][0] if label != -100] == [0, 1]
+    assert task.predictions(np.ones((1, 40), dtype=int), np.array([[0, 1] + [-100] * 38]), [[1, 2]], [4]) == [
+        [0, 1, 1, 0]
+    ]
+    assert task.readable(tags) == [[None, "0", "1", None], ["1"], []]
+    assert task.encode(data, tokenizers["bytes"], 12, "training")[WAS_CUT][0]
+    assert not task.has_labels(table(tags=[[-100] * 4, [-100], []]))
 
 
 def test_split_without_labels(tokenizers):

@@ -2,7 +2,7 @@
 
 import datasets
 import pytest
-from finetuning.scoring import score
+from finetuning.scoring import baselines, score
 
 from hf_seqmix.data.labeled import TokenClassification
 
@@ -32,6 +32,17 @@ def test_f1_of_tags_leaves_out_those_that_neither_side_has():
     for tags in ([x, x, outside], [outside, outside]):
         assert score(task, ["f1"], [tags], [tags])["f1"] == 1
     assert score(task, ["f1"], [[x, y, outside]], [[x, x, outside]])["f1"] == pytest.approx((2 / 3 + 0) / 2)
+
+
+def test_words_without_a_label_are_not_scored():
+    task = token_task([-100, -100, -100, 3, 4, 4])
+    references = [[-100, 0, 1], [-100, 1]]
+    for ignored in (0, 1):
+        found = score(task, ["accuracy", "f1"], [[ignored, 0, 0], [ignored, 1]], references)
+        assert found == {"accuracy": pytest.approx(2 / 3), "f1": pytest.approx(2 / 3)}
+    rows = datasets.Dataset.from_dict({"words": [list("abcdef")], "tags": [[-100, -100, -100, 3, 4, 4]]})
+    found = baselines(task, ["accuracy"], datasets.DatasetDict(train=rows), ["train"])
+    assert found["train"]["majority class"]["accuracy"] == pytest.approx(2 / 3)
 
 
 def test_f1_of_tags_without_an_outside_is_the_mean_over_all():
