@@ -18,9 +18,19 @@ logger = logging.getLogger("finetune")
 
 
 def longest_input(arguments: Arguments, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return what `--max-length` says, or what the model and its tokenizer take, at most 512."""
-    if arguments.data.max_length is not None:
-        return arguments.data.max_length
+    """Return what `--max-length` says, or what the model and its tokenizer take, at most 512.
+
+    Raises:
+        ValueError: `--max-length` is more than the model has positions for.
+    """
+    if (asked := arguments.data.max_length) is not None:
+        limit = model.config.position_limit if isinstance(model.config, SeqMixConfig) else None
+        if limit is not None and asked > limit:
+            raise ValueError(
+                f"--max-length is {asked}, but the model has positions for {limit} tokens (max_position_embeddings): "
+                "give at most that many, or a model with more positions."
+            )
+        return asked
     limits = [DEFAULT_MAX_LENGTH, tokenizer.model_max_length, getattr(model.config, "max_position_embeddings", None)]
     return min(int(limit) for limit in limits if limit)
 

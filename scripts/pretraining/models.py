@@ -62,15 +62,23 @@ def build_config(arguments: Arguments, tokenizer: PreTrainedTokenizerBase | None
     Without a tokenizer, where rows hold tokens, the overrides say the vocabulary, and no token ends a text.
 
     Raises:
-        ValueError: if the family or a field is unknown, a value is refused, or the vocabulary is too small.
+        ValueError: if the family or a field is unknown, a value is refused, the vocabulary is too small, or the
+            positions are fewer than the tokens of a block.
     """
-    model = arguments.model
+    model, data = arguments.model, arguments.data
     config = _config_from_scratch(arguments, tokenizer) if model.model is None else _read(AutoConfig, model.model)
     if tokenizer is not None and config.vocab_size < len(tokenizer):
         masks = (tokenizer.mask_token_id or 0) >= config.vocab_size
         raise ValueError(
             f"vocab_size is {config.vocab_size}, but the tokenizer has {len(tokenizer)} tokens"
             f"{', with the mask token of --objective masked' if masks else ''}; give at least that many."
+        )
+    limit = config.position_limit if isinstance(config, SeqMixConfig) else None
+    # Positions of documents that are mixed alone restart, so a block may have more tokens than positions.
+    if limit is not None and data.block_size > limit and not data.respect_documents:
+        raise ValueError(
+            f"--block-size is {data.block_size}, but the model has positions for {limit} tokens "
+            "(max_position_embeddings): give blocks of at most that many, or a model with more positions."
         )
     return config
 

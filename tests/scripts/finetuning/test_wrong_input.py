@@ -124,6 +124,13 @@ def test_labels_that_cannot_be_smoothed(finetune, labels):
             )
             for name, value in {"num_labels": 3, "id2label": '{"0":"b","1":"a"}', "problem_type": "regression"}.items()
         ),
+        (
+            [
+                *("--model-type", "tnn", "--tokenizer", "byte", "--max-length", "8", "--config-overrides"),
+                *("hidden_size=8", "position_embedding_type=learned", "max_position_embeddings=4"),
+            ],
+            r"--max-length is 8, but the model has positions for 4 tokens \(max_position_embeddings\): give at most",
+        ),
         (["--model-type", "tnn", "--task", "image-classification"], r"no column 'image'.* Give --image-column\."),
     ],
 )

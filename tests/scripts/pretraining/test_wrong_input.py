@@ -17,6 +17,10 @@ from tests.scripts.pretraining.inputs import QUIET, SHORT, command
         (["--model-type", "tnnn"], "no model type 'tnnn'"),
         (["--config-overrides", "hidden_sizes=3"], "has no field 'hidden_sizes'; did you mean hidden_size"),
         (["--config-overrides", "decay=2"], "decay is 2"),
+        (
+            ["--config-overrides", "position_embedding_type=learned", "max_position_embeddings=8"],
+            r"--block-size is 16, but the model has positions for 8 tokens \(max_position_embeddings\): give blocks",
+        ),
         (["--block-size", "1"], "--block-size is 1; it must be at least 2"),
         (["--max-eval-blocks", "0"], "--max-eval-blocks is 0; it must be at least 1"),
         (["--global-batch-size", "-8"], "--global-batch-size is -8; it must be at least 1"),
