@@ -17,8 +17,13 @@ from .spelling import allowed_names
 
 __all__ = ["SeqMixTrainingArguments"]
 
-_BELOW = {"adam_beta1": 1.0, "adam_beta2": 1.0, "adam_epsilon": math.inf, "weight_decay": math.inf}
-_BELOW["label_smoothing_factor"] = 1.0
+_BELOW = {
+    "adam_beta1": 1.0,
+    "adam_beta2": 1.0,
+    "adam_epsilon": math.inf,
+    "weight_decay": math.inf,
+    "label_smoothing_factor": 1.0,
+}
 """Arguments of optimizers and losses -> what they must be below; all are at least 0."""
 
 logger = logging.getLogger(__name__)

@@ -1,6 +1,7 @@
 """Tables and verdict of degree_experiment.py."""
 
 import argparse
+import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
 
+from .nets import Layers
 from .plots import KINDS, Rows, plot_curves, plot_equal, plot_errors
 from .training import FLOOR, clipped
 
@@ -23,8 +25,8 @@ __all__ = ["compare", "results_of", "run_of", "write_report"]
 
 _NUMBERS = ("projections", "with_overhead", "separation_rank", "task_rank", "bound", "train_seconds", "rate")
 
-LAYERS = ("norm_type", "activation", "num_heads")
-"""Fields of `nets.Layers`, which keys have where they are not the default."""
+LAYERS = tuple(field.name for field in dataclasses.fields(Layers))
+"""What keys have where it is not the default."""
 
 
 def results_of(key: Mapping[str, Any], run: Mapping[str, Any], **origin: Any) -> list[Result]:
