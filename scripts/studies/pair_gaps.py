@@ -50,7 +50,9 @@ def bins_by_seed(results: Sequence[Result], model: str) -> dict[int, Bins]:
     }
     if not validation:
         names = sorted({each.model for each in results})
-        raise ValueError(f"there is no model {model!r} with a validation loss; these are there: {', '.join(names)}.")
+        raise ValueError(
+            f"there is no model {model!r} with a validation loss; these are there: {', '.join(names) or 'none'}."
+        )
     best = min(validation, key=lambda rate: validation[rate])
     classes: dict[int, dict[tuple[str, str], dict[str, Any]]] = defaultdict(lambda: defaultdict(dict))
     for each in mine:
