@@ -3,8 +3,8 @@ r"""Both sides of what theorems 3 and 4 and proposition 4 of Moreno, Mei, Walter
 A causal kernel k with the real response R has the even part $e(t) = \frac{1}{2\pi} \int R(\omega) \cos(\omega t)
 d\omega$, k(0) at 0 and k(|t|) / 2 elsewhere. They claim $|e(t)| \le \|R^{(N)}\|_1 / (2 \pi |t|^N)$ for each N where
 the activation is smooth (proposition 4, theorem 3), and a finite $\sum_t e(t)^2$, which is $\|R\|_2^2 / 2 \pi$
-(theorem 4). The proofs integrate by parts N times over the circle, so $R$ has to be N times differentiable there: an encoder
-of $\omega$ on $[0, \pi]$ that is mirrored has a kink at both ends, whatever its activation.
+(theorem 4). The proofs integrate by parts N times over the circle, so $R$ has to be N times differentiable there: an
+encoder of $\omega$ on $[0, \pi]$ that is mirrored has a kink at both ends, whatever its activation.
 """
 
 import math
