@@ -6,6 +6,7 @@ r"""Which relationships between sequences models learn: the experiments of Jiang
     python scripts/studies/approximation.py rate --num-heads 1 2 --num-layers 1 2 --residual --positions none rotary \
         --head-sizes 4 8 16 --output-dir runs/rate
     python scripts/studies/approximation.py checkpoints --models runs/order/models/* --output-dir runs/checkpoints
+    python scripts/studies/approximation.py theory --output-dir runs/theory
 
 order        trains models on a convolution, on the same with its inputs or its kernel in another order, and on mixed
              inputs, beside the least error that is possible, and beside a linear recurrent network whose readout is
@@ -13,6 +14,8 @@ order        trains models on a convolution, on the same with its inputs or its 
 rate         trains the paper's transformer, with one head size after another, on a coupling of known singular values,
              and fits how the error falls; also with several heads, layers and position encodings
 checkpoints  measures saved models as `order` does, as they are or trained on
+theory       represents targets as theorem 4.1 does, by a coupling that knows nothing of them, and computes the measure
+             of complexity of proposition 6.3 before and after mixing
 """
 
 import argparse
@@ -24,6 +27,7 @@ from approximations.checkpoints import add_checkpoints
 from approximations.log import logger, shared_arguments
 from approximations.order import add_order
 from approximations.rate import add_rate
+from approximations.theory import add_theory
 
 from hf_seqmix.training import prepare_run_folder
 from hf_seqmix.training.command import explained, refuse_twice
@@ -40,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     experiments = parser.add_subparsers(dest="experiment", required=True, metavar="experiment")
     shared = shared_arguments()
-    for add in (add_order, add_rate, add_checkpoints):
+    for add in (add_order, add_rate, add_checkpoints, add_theory):
         add(experiments, shared)
     return parser
 

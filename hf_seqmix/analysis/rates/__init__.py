@@ -6,8 +6,9 @@ Targets with known structure, alterations of their temporal order, floors of the
 from .alterations import AlteredTarget, exchange_ends, mix, permute
 from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
 from .ordering import OrderingRow, altered_targets, checkpoint_report, ordering_columns, ordering_report
-from .recurrent import LinearRNN
+from .recurrent import LinearRNN, recurrent_complexity
 from .regressors import MixerRegressor, TokenRegressor
+from .representation import RankOneRepresentation
 from .targets import CouplingTarget, LinearTarget, Target
 from .training import TrainedModel, TrainSettings, held_out_error, train_on_target
 from .transformer import Coupling, MultiHeadTransformer, SingleHeadTransformer
@@ -24,6 +25,7 @@ __all__ = [
     "MixerRegressor",
     "MultiHeadTransformer",
     "OrderingRow",
+    "RankOneRepresentation",
     "SingleHeadTransformer",
     "Target",
     "TokenRegressor",
@@ -39,6 +41,7 @@ __all__ = [
     "ordering_columns",
     "ordering_report",
     "permute",
+    "recurrent_complexity",
     "sampled_floors",
     "train_on_target",
 ]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ...ops.toeplitz.product import toeplitz_matrix
 from .targets import require_at_least
 
-__all__ = ["LinearRNN"]
+__all__ = ["LinearRNN", "recurrent_complexity"]
 
 
 class LinearRNN(nn.Module):
@@ -127,3 +127,29 @@ class LinearRNN(nn.Module):
             raise ValueError(
                 f"inputs have the shape {tuple(inputs.shape)}; give (batch, length, {self.input.shape[1]})."
             )
+
+
+def recurrent_complexity(taps: Tensor, decay_time: float) -> tuple[float, float]:
+    """Return the two factors of the measure of complexity of a recurrent network, C_RNN = C1 C2.
+
+    C1 = 1 + inf {b > 0: e^(t / b) |rho(t)| -> 0},   C2 = sup_t e^(t / C1) |rho(t)|
+
+    Behind the last tap, the kernel goes on as e^(-t / decay_time), so that C1 = 1 + decay_time, and the supremum
+    is that of the taps.
+
+    Source: Jiang, Li 2023 (arXiv 2305.18475), section 6.
+
+    Args:
+        taps: rho(0), rho(1), ..., (lags,), down to where the kernel falls as told.
+        decay_time: of the rest, in tokens; 0 if there is none.
+
+    Raises:
+        ValueError: there are no taps, or `decay_time` is negative or not finite.
+    """
+    if taps.ndim != 1 or not taps.numel():
+        raise ValueError(f"taps have the shape {tuple(taps.shape)}; give (lags,).")
+    if not 0 <= decay_time < math.inf:
+        raise ValueError(f"decay_time is {decay_time}; give 0 or a finite number of tokens.")
+    decay = 1.0 + (decay_time if taps[-1] else 0.0)
+    lags = torch.arange(len(taps), dtype=torch.float64, device=taps.device)
+    return decay, (taps.double().abs() * torch.exp(lags / decay)).max().item()

@@ -63,6 +63,7 @@ MODELS |= {
 }
 # Sums over the past know no order, so these get positions, as attention has its rotary ones.
 POLYNOMIAL: dict[str, Any] = {"num_attention_heads": 4, "position_embedding_type": "sinusoidal"}
+NO_ACTIVATION: dict[str, Any] = {"normalization": "static", "hidden_act": "linear"}
 MODELS |= {f"poly-{degree}": ("poly_transformer", POLYNOMIAL | {"degree": degree}) for degree in (2, 3, 4, 5)}
 MODELS |= {
     "poly-e": ("poly_transformer", POLYNOMIAL | {"degree": math.e}),
@@ -72,11 +73,13 @@ MODELS |= {
     # What is no polynomial in degree 3, one after another: activations, norms, both.
     "poly-3-bilinear": ("poly_transformer", POLYNOMIAL | {"degree": 3, "hidden_act": "linear"}),
     "poly-3-static": ("poly_transformer", POLYNOMIAL | {"degree": 3, "normalization": "static"}),
-    "poly-3-polynomial": (
-        "poly_transformer",
-        POLYNOMIAL | {"degree": 3, "normalization": "static", "hidden_act": "linear"},
-    ),
+    "poly-3-polynomial": ("poly_transformer", POLYNOMIAL | {"degree": 3} | NO_ACTIVATION),
 }
+# Twelve projections a model, but for those of the outputs: the depth is twelve over the degree.
+for degree in (2, 3, 4):
+    depth = {"degree": degree, "num_hidden_layers": 12 // degree}
+    MODELS[f"poly-{degree}-by-depth"] = ("poly_transformer", POLYNOMIAL | depth)
+    MODELS[f"poly-{degree}-by-depth-polynomial"] = ("poly_transformer", POLYNOMIAL | depth | NO_ACTIVATION)
 
 BIDIRECTIONAL_ONLY = {"ski_tnn"}
 CAUSAL_ONLY = {"llama", "llama-scaled", "opt"}

@@ -1,10 +1,19 @@
-"""The linear recurrent network: the recurrence, exact kernels, the best readout, gradients, bad input."""
+"""The linear recurrent network: recurrence, exact kernels, best readout, gradients, complexity, bad input."""
+
+import math
 
 import pytest
 import torch
 from torch.func import functional_call
 
-from hf_seqmix.analysis.rates import LinearRNN, LinearTarget, exact_floors, exchange_ends, permute
+from hf_seqmix.analysis.rates import (
+    LinearRNN,
+    LinearTarget,
+    exact_floors,
+    exchange_ends,
+    permute,
+    recurrent_complexity,
+)
 
 DOUBLE = torch.float64
 
@@ -101,3 +110,25 @@ def test_gradients():
 def test_wrong_arguments(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("decay_time", [0.5, 1.0, 4.0])
+def test_the_complexity_of_an_exponential_kernel(decay_time):
+    taps = 3 * torch.exp(-torch.arange(300, dtype=DOUBLE) / decay_time)
+    # The infimum of b is the decay time, and the supremum is at lag 0.
+    assert recurrent_complexity(taps, decay_time) == pytest.approx((1 + decay_time, 3))
+    # Behind a delay, the supremum is at its end: e^(delay / C1) times as much.
+    behind = torch.cat([taps.new_zeros(7), -taps])
+    c1, c2 = recurrent_complexity(behind, decay_time)
+    assert (c1, c2) == pytest.approx((1 + decay_time, 3 * math.exp(7 / (1 + decay_time))))
+
+
+def test_the_complexity_of_a_kernel_that_ends():
+    taps = torch.tensor([0.5, 1.0, 0.0], dtype=DOUBLE)
+    assert recurrent_complexity(taps, 0) == pytest.approx((1, math.e))
+    assert recurrent_complexity(taps, 5) == recurrent_complexity(taps, 0)  # nothing is left to fall
+    with pytest.raises(ValueError, match=r"shape \(1, 3\); give \(lags,\)"):
+        recurrent_complexity(taps[None], 1)
+    for wrong in (-1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="decay_time is"):
+            recurrent_complexity(taps, wrong)

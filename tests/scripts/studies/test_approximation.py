@@ -1,13 +1,14 @@
 """The experiments of approximation theory: resumed, tabled, with floors beside."""
 
 import importlib
+import math
 from pathlib import Path
 
 import pytest
 import torch
 
 import hf_seqmix
-from hf_seqmix.analysis.rates import TokenRegressor
+from hf_seqmix.analysis.rates import LinearTarget, TokenRegressor, mix
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result
 
@@ -165,3 +166,31 @@ def test_what_makes_no_sense_is_refused(script, tmp_path):
         script.main(["checkpoints", "--models", str(tmp_path), str(tmp_path), "--output-dir", str(tmp_path)])
     with pytest.raises(SystemExit, match=r"approximation.py: --length is 9; permutations turn ends of 10 tokens"):
         script.main(["order", "--length", "9", "--output-dir", str(tmp_path)])
+
+
+def test_propositions_are_computed(script, load, tmp_path, capsys):
+    rows = script.main(["theory", "--output-dir", str(tmp_path)])
+    represented = [row for row in rows if "scale" in row]
+    assert len({row["target"] for row in represented}) == 7
+    assert max(row["largest_error"] for row in represented) < 1e-12
+    mixed = {(row["decay_time"], row["mixing"], row["direction"][:5]): row for row in rows if "mixing" in row}
+    assert mixed[1, "none", "as th"]["complexity"] == pytest.approx(2)
+    assert mixed[4, "none", "as th"]["complexity"] == pytest.approx(5)
+    # A shift by l: rho(k - l) has its supremum at l, and of rho(k + l) lag 0 is left.
+    assert mixed[1, "a shift of 10", "earli"]["complexity"] == pytest.approx(2 * math.exp(5))
+    assert mixed[1, "a shift of 10", "later"]["complexity"] == pytest.approx(2 * math.exp(-10))
+    assert mixed[1, "a shift of 2", "later"]["ahead"] == pytest.approx(1 - math.exp(-4))
+    results = read_results(tmp_path / "theory.jsonl")
+    assert {result.metric for result in results} >= {"largest_error", "singular_value", "c1", "c2", "complexity"}
+    assert "| a shift of 10 | later, x(t + s)" in capsys.readouterr().out
+
+
+def test_mixed_taps_are_those_of_the_mixed_target(load):
+    taps, theta = torch.rand(12, dtype=torch.float64), (0.5, -0.3, 0.2)
+    behind, ahead = load("approximations.theory").mixed_taps(taps, theta)
+    target = LinearTarget(tuple(taps.tolist()))
+    rows = {causal: mix(target, theta, causal).matrix() for causal in (True, False)}
+    # The last token's row has its own lag first when read backwards; the first inputs are cut at the end.
+    torch.testing.assert_close(behind[:12], rows[True][-1].flip(0))
+    middle = rows[False][5]  # inputs 0 to 7, lags 5 to -2
+    torch.testing.assert_close(ahead[: 2 + 6 - 2], middle[2:8].flip(0))

@@ -138,6 +138,22 @@ def test_static_norms_are_calibrated(script: ModuleType, tmp_path: Path, monkeyp
     assert len(calibrated) == 1
 
 
+@pytest.mark.parametrize("degree", [2, 3, 4])
+@pytest.mark.parametrize("suffix", ["", "-polynomial"])
+def test_degrees_by_depth_have_twelve_projections_and_equal_parameters(
+    script: ModuleType, tmp_path: Path, degree: int, suffix: str
+) -> None:
+    options = script.parse_arguments(["--task", "recall", "--num-layers", "4", "--output-dir", str(tmp_path)])
+    comparison = comparison_runs().Comparison(options)
+    name = f"poly-{degree}-by-depth{suffix}"
+    with torch.device("meta"):
+        configs = {name: models().build_config(name, comparison.task, comparison.sizes) for name in ("tnn", name)}
+        sizes = [models().build_model(config, True, 0).num_parameters() for config in configs.values()]
+    assert configs[name].degree * configs[name].num_hidden_layers == 12
+    assert configs[name].hidden_act == ("linear" if suffix else "silu")
+    assert sizes[1] == pytest.approx(sizes[0], rel=4e-3)
+
+
 @pytest.mark.parametrize(
     "share", [slice(0, None, 4), pytest.param(slice(None), marks=pytest.mark.slow)], ids=["few", "all"]
 )
