@@ -76,10 +76,13 @@ class SeqMixPreTrainedModel(PicklableCapture, CheckedLoading):
             length: tokens, at least 1.
 
         Raises:
+            TypeError: for a length that is no integer.
             ValueError: for learned positions, of which there are a fixed number, for a model of images, for SKI-TNN,
                 whose inducing points already go on at the same spacing, and for "toeplitz" and "triangular" mixing,
                 whose matrices are learned for each position. The model then stays as it was.
         """
+        if not isinstance(length, int) or isinstance(length, bool):
+            raise TypeError(f"the context length is {length!r}; give a number of tokens, an integer.")
         if length < 1:
             raise ValueError(f"the context length is {length}; it must be at least 1.")
         if self.config.position_embedding_type == "learned":

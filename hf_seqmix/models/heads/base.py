@@ -50,9 +50,11 @@ def explained(loss_function: Callable[..., Tensor], num_classes: int) -> Callabl
             name, labels = next(iter(given.items()))
             logits = kwargs.get("logits", kwargs.get("pooled_logits"))
             if isinstance(logits, Tensor) and labels.numel() != logits.numel() // logits.shape[-1]:
+                several = "; or, for several classes at once, zeros and ones as floating-point numbers"
                 raise ValueError(
                     f"{name} have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}: give one "
-                    f"class id for each prediction, {tuple(logits.shape[:-1])}."
+                    f"class id for each prediction, {tuple(logits.shape[:-1])}"
+                    f"{several if labels.shape == logits.shape else ''}."
                 ) from error
             if labels.is_floating_point():
                 if not isinstance(logits, Tensor) or labels.shape == logits.shape:

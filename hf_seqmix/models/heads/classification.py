@@ -11,6 +11,7 @@ from transformers.modeling_outputs import (
 
 from ..._compat import can_return_tuple
 from ..._labels import IGNORED_LABEL
+from ...ops.common.dispatch import can_be_read
 from ..configuration import SeqMixConfig
 from .base import SeqMixHead, check_labels, check_one_sequence_a_row, without_cache
 from .pooling import ClassificationHead, number_of_labels, pool
@@ -41,6 +42,8 @@ class SeqMixClassifier(SeqMixHead):
             problem = "regression" if self.num_labels == 1 else "multi_label_classification"
         if problem in ("regression", "multi_label_classification"):
             labels = _fitting(labels, logits)
+            if problem != "regression":
+                _check_shares(labels)
             dtype = torch.promote_types(logits.dtype, torch.float32)  # half precision would round the labels
             loss = self.loss_function(labels=labels.to(dtype), pooled_logits=logits.to(dtype), config=self.config)
             if num_items_in_batch is None:
@@ -91,7 +94,8 @@ class SeqMixForSequenceClassification(SeqMixClassifier):
 
         Raises:
             TypeError: for labels that are no tensor, and numbers where ids of classes belong.
-            ValueError: for labels that do not fit the logits or are no class, and for packed rows.
+            ValueError: for labels that do not fit the logits or are no class, for several labels outside 0 to 1, and
+                for packed rows.
         """
         segments = self.config.num_segments
         if segments > 1:
@@ -213,6 +217,19 @@ def _fitting(labels: Tensor, logits: Tensor) -> Tensor:
     if labels.shape != logits.shape:
         raise ValueError(f"labels have shape {tuple(labels.shape)}, but the model returns {tuple(logits.shape)}.")
     return labels
+
+
+def _check_shares(labels: Tensor) -> None:
+    """Refuse labels of several classes outside 0 to 1, for which the loss has no least value; not on accelerators.
+
+    Raises:
+        ValueError: a label is below 0, above 1 or not a number.
+    """
+    if can_be_read(labels) and not bool(((labels >= 0) & (labels <= 1)).all()):
+        raise ValueError(
+            f"labels run from {labels.min().item():g} to {labels.max().item():g}; of several classes at once each is "
+            "0 or 1, or a share between. For other numbers set problem_type='regression'."
+        )
 
 
 def _square_error(

@@ -94,6 +94,14 @@ def test_context_length(tmp_path):
         make(position_embedding_type="learned").set_context_length(16)
 
 
+@pytest.mark.parametrize("wrong", [64.0, "64", None, True])
+def test_a_context_length_is_an_integer(wrong):
+    model = FDTNNForCausalLM(FDTNNConfig(vocab_size=8, hidden_size=8, num_hidden_layers=1, max_position_embeddings=32))
+    with pytest.raises(TypeError, match=r"the context length is .*; give a number of tokens, an integer"):
+        model.set_context_length(wrong)
+    assert model.config.max_position_embeddings == 32
+
+
 def test_context_length_of_layers_in_a_hybrid():
     config = SeqMixHybridConfig(
         vocab_size=VOCAB, hidden_size=16, max_position_embeddings=8, mixer_types=["fd_tnn", "attention", "tnn"]

@@ -119,6 +119,22 @@ def test_numbers_that_do_not_fit_are_refused(num_labels, problem, shape):
         model(torch.randint(VOCAB, (2, 5)), labels=torch.ones(shape))
 
 
+@pytest.mark.parametrize("wrong", [2.0, -1.0, -100.0, float("nan")])
+@pytest.mark.parametrize("problem", [None, "multi_label_classification"])
+def test_several_labels_outside_0_to_1_are_refused(wrong, problem):
+    model = Classifier(config(num_labels=3, problem_type=problem))
+    ids, labels = torch.randint(VOCAB, (2, 5)), torch.tensor([[0.0, 1.0, 0.25], [0.0, 0.0, 1.0]])
+    assert model(ids, labels=labels).loss.isfinite()
+    labels[1, 1] = wrong
+    with pytest.raises(ValueError, match=r"labels run from .* of several classes at once each is 0 or 1"):
+        model(ids, labels=labels)
+
+
+def test_zeros_and_ones_as_integers_are_explained():
+    with pytest.raises(ValueError, match="for several classes at once, zeros and ones as floating-point"):
+        Classifier(config(num_labels=3))(torch.randint(VOCAB, (2, 5)), labels=torch.tensor([[0, 1, 1], [1, 0, 0]]))
+
+
 def test_pairs_of_documents():
     model = perturb(Classifier(config(num_segments=2, num_labels=2))).double().eval()
     ids = torch.randint(VOCAB, (3, 2, 7))
