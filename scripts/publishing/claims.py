@@ -9,6 +9,7 @@ differences of models seed by seed. A claim about trained models that rests on f
 
 import argparse
 import dataclasses
+import re
 import statistics
 import sys
 from collections import Counter
@@ -25,6 +26,7 @@ from hf_seqmix.training.tables import markdown_table
 
 SEEDS = 3
 """So many at least decide a claim about trained models."""
+OUTPUT = re.compile(r" --output-dir \S+")
 
 
 class Results:
@@ -117,7 +119,10 @@ def render(sources: Mapping[str, Sequence[Claim]], results: Results) -> str:
         "scripts/publishing/claims.py --claims scripts/measured/claims.yaml --into scripts/measured/CLAIMS.md`.",
         "Models here are small and were trained for minutes, so a verdict holds for that size. ± is the standard "
         f"deviation over seeds; differences are taken seed by seed. Fewer than {SEEDS} seeds decide nothing about "
-        "trained models. Numbers in brackets are commands, at the end.",
+        "trained models. Numbers in brackets are commands, at the end, and links are the pages of the figures. Files "
+        "below DATA, and other inputs that the repository lacks, are yours: those pages say which texts and images "
+        "they are. To check a row, run its commands, and compare the results by the metric, model and setting that "
+        "claims.yaml names.",
         "\n".join(f"- **{name}** ({counts[name]}): {meaning}." for name, meaning in VERDICTS.items()),
     ]
     for source, claims in sources.items():
@@ -149,6 +154,9 @@ def _row(claim: Claim, results: Results, commands: list[str]) -> dict[str, Any]:
     if not numbers and claim.verdict != "undecided":
         raise ValueError(f"'{claim.claim}' is {claim.verdict}, and neither it nor its results name a command.")
     measured += f" [{', '.join(map(str, numbers))}]" if numbers else ""
+    places = [Path(figure.file).parts for figure in claim.figures.values()]
+    pages = dict.fromkeys(parts[0] for parts in places if len(parts) > 1)
+    measured += "".join(f" [{page}]({page}/README.md)" for page in pages)
     verdict = f"**{claim.verdict}**" + (f": {claim.why}" if claim.why else "")
     shown_seeds = str(fewest) if claim.trained and seeds else "-"
     own = {"claim": f"{claim.claim} ({claim.place})", "published": claim.published, "measured": measured}
@@ -163,9 +171,13 @@ def _commands(claim: Claim, results: Results) -> Iterator[str]:
 
 
 def _number(command: str, commands: list[str]) -> int:
-    if command not in commands:
-        commands.append(command)
-    return commands.index(command) + 1
+    """Return the place of a command in the list, which holds commands that differ in their output folder once."""
+    known = [re.sub(OUTPUT, "", each) for each in commands]
+    if (bare := re.sub(OUTPUT, "", command)) in known:
+        return known.index(bare) + 1
+    # Nobody who tries a command writes over the results that are kept.
+    commands.append(command.replace("--output-dir scripts/measured/", "--output-dir runs/"))
+    return len(commands)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -25,6 +25,8 @@ __all__ = ["add_theory", "run_theory"]
 
 SCALES = (1.0, 0.1, 1e-3, 1e-6, 1e-9)
 LAGS = 256
+ROW = 32
+"""Tokens of a row in the paper's table 2."""
 
 # name -> theta(0), theta(1), ..., the sizes of which sum to 1
 FILTERS: dict[str, Sequence[float]] = {
@@ -39,6 +41,7 @@ REPRESENTATION_COLUMNS = {
     "singular_value": "singular value:.2g",
     "largest_error": "largest error:.0e",
     "steepness": "F at least as steep as:.1e",
+    "product": "times the singular value:.2g",
 }
 COMPLEXITY_COLUMNS = {
     "decay_time": "γ:g",
@@ -80,9 +83,9 @@ def _representations() -> TableRows:
     targets["uniform"] = LinearTarget.from_kernel("uniform")
     targets["coupling, 64 singular values k^-1"] = CouplingTarget.power_law(64, 1.0)
     return [
-        {"target": name, **RankOneRepresentation(target, scale).to_dict()}
+        {"target": name, **row, "product": row["steepness"] * row["singular_value"]}
         for name, target in targets.items()
-        for scale in SCALES
+        for row in (RankOneRepresentation(target, scale).to_dict() for scale in SCALES)
     ]
 
 
@@ -92,6 +95,8 @@ def _complexities() -> TableRows:
         # Twice the lags, so that what lies ahead of the first ones is there.
         taps = torch.exp(-torch.arange(2 * LAGS, dtype=torch.float64) / decay_time)
         rows.append(_complexity(taps[:LAGS], taps[:0], decay_time, "none", "as they are"))
+        ended = torch.cat([taps[:ROW], taps.new_zeros(1)])  # within |rho(s)| <= e^(-s / γ), too
+        rows.append(_complexity(ended, taps[:0], decay_time, f"none, no lags from {ROW} on", "as they are"))
         for name, theta in FILTERS.items():
             behind, ahead = mixed_taps(taps, theta)
             rows.append(_complexity(behind[:LAGS], taps[:0], decay_time, name, "earlier, x(t - s)"))
@@ -141,7 +146,7 @@ def _results(represented: TableRows, mixed: TableRows) -> list[Result]:
             **shared,
         )
         for row in represented
-        for metric in ("singular_value", "largest_error", "steepness")
+        for metric in ("singular_value", "largest_error", "steepness", "product")
     ]
     return figures + [
         Result(

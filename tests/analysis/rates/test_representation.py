@@ -78,3 +78,11 @@ def test_what_is_given_is_checked():
         RankOneRepresentation(TARGETS["causal"]).steepness(0)
     with pytest.raises(ValueError, match="length is 1"):
         RankOneRepresentation(TARGETS["one token"]).steepness()
+
+
+@pytest.mark.parametrize("length", [1, 5])
+def test_constant_inputs_give_f_of_f(length):
+    # F = f = id there: proposition B.1, for tokens without positions.
+    target = CouplingTarget.power_law(8, length=length)
+    inputs = torch.linspace(0, 1, 11, dtype=DOUBLE)[:, None, None].expand(-1, length, 1)
+    torch.testing.assert_close(target.outputs(inputs), inputs[..., 0], rtol=1e-14, atol=1e-14)

@@ -1,6 +1,7 @@
 """The page of claims: figures are read from results, paired by seed, and few seeds decide nothing."""
 
 import importlib.util
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -158,6 +159,31 @@ def test_a_file_of_something_else_is_refused(script: ModuleType, tmp_path: Path)
             script.read_claims(path)
     with pytest.raises(ValueError, match="cannot be read as claims"):
         script.read_claims(tmp_path / "none.yaml")
+
+
+def test_commands_that_differ_in_their_output_folder_are_one(script: ModuleType, tmp_path: Path) -> None:
+    lengths = ["python train.py --length 8 --output-dir scripts/measured/quality", "python train.py --length 16"]
+    commands = [lengths[0], lengths[0].replace("scripts/measured", "runs"), *lengths]
+    results = [Result("lm", f"model{place}", "loss", 1.0, 0, command=each) for place, each in enumerate(commands)]
+    (tmp_path / "quality").mkdir()
+    write_results(tmp_path / "quality" / "results.jsonl", results)
+    figures = {
+        name: {"file": "quality/results.jsonl", "metric": "loss", "model": f"model{place}", "format": ".0f"}
+        for place, name in enumerate("abcd")
+    }
+    path = write(tmp_path, measured="{a}{b}{c}{d}", figures=figures, verdict="undecided", why="so")
+    text = page(script, path)
+    assert "| 1111 [1, 2] [quality](quality/README.md) |" in text
+    assert text.endswith(
+        "\n1. `python train.py --length 8 --output-dir runs/quality`\n2. `python train.py --length 16`\n"
+    )
+
+
+def test_the_pages_of_figures_are_there(script: ModuleType) -> None:
+    text = page(script, MEASURED / "claims.yaml")
+    pages = set(re.findall(r"\]\(([\w-]+/README\.md)\)", text))
+    assert len(pages) > 5
+    assert all((MEASURED / each).is_file() for each in pages)
 
 
 def test_the_committed_page_is_of_the_committed_results(script: ModuleType) -> None:

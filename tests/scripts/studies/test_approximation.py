@@ -176,6 +176,8 @@ def test_propositions_are_computed(script, load, tmp_path, capsys):
     mixed = {(row["decay_time"], row["mixing"], row["direction"][:5]): row for row in rows if "mixing" in row}
     assert mixed[1, "none", "as th"]["complexity"] == pytest.approx(2)
     assert mixed[4, "none", "as th"]["complexity"] == pytest.approx(5)
+    # A smaller kernel that ends has C1 = 1, and C2 = e^(31 (1 - 1 / γ)): the measure is not monotone.
+    assert mixed[4, "none, no lags from 32 on", "as th"]["complexity"] == pytest.approx(math.exp(31 * 0.75))
     # A shift by l: rho(k - l) has its supremum at l, and of rho(k + l) lag 0 is left.
     assert mixed[1, "a shift of 10", "earli"]["complexity"] == pytest.approx(2 * math.exp(5))
     assert mixed[1, "a shift of 10", "later"]["complexity"] == pytest.approx(2 * math.exp(-10))
