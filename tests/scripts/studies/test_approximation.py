@@ -184,7 +184,7 @@ def test_propositions_are_computed(script, load, tmp_path, capsys):
     assert mixed[1, "a shift of 2", "later"]["ahead"] == pytest.approx(1 - math.exp(-4))
     results = read_results(tmp_path / "theory.jsonl")
     assert {result.metric for result in results} >= {"largest_error", "singular_value", "c1", "c2", "complexity"}
-    assert "| a shift of 10 | later, x(t + s)" in capsys.readouterr().out
+    assert "a shift of 10            | later, x(t + s)" in capsys.readouterr().out
 
 
 def test_mixed_taps_are_those_of_the_mixed_target(load):
