@@ -38,8 +38,8 @@ def _place(params: dict[str, Any], axis: pytest.Mark) -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of the cases of a test marked `one_in(n)` make all but one in n slow ones, where kernels are interpreted.
 
-    On one axis every n-th case that is not slow already stays. On several those stay whose places sum to a multiple of
-    n: every value of two axes runs then.
+    On one axis every n-th case that is not slow already stays. On several axes those cases stay whose places sum to a
+    multiple of n. Each pair of values of two axes then runs, where a third axis has as many values as n.
     """
     if torch.cuda.is_available():
         return

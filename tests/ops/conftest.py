@@ -24,6 +24,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(needs_kernels)
 
 
+@pytest.fixture
+def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fill what `torch.empty` allocates with NaN, so that an entry never written is seen."""
+    with torch.device("cpu"):
+        empty = torch.empty
+        empty(0)  # torch remembers, from the first time on, which functions take a device from a context
+
+    def poisoned(*args: Any, **kwargs: Any) -> torch.Tensor:
+        made = empty(*args, **kwargs)
+        return made.fill_(float("nan")) if made.is_floating_point() else made
+
+    monkeypatch.setattr(torch, "empty", poisoned)
+
+
 if not torch.cuda.is_available() and runs_kernels:
     import numpy as np
     import triton.language as tl

@@ -6,7 +6,6 @@ from torch import Tensor
 
 from hf_seqmix.ops import forced, toeplitz_matmul, toeplitz_matmul_dense, trials
 from hf_seqmix.ops.common.backend import kernel_module
-from tests.markers import one_in
 from tests.tolerances import assert_close
 
 NAMES = ["tiles", "monarch"]
@@ -31,7 +30,9 @@ def both_orders(function, causal: bool, tensors: list[Tensor], dtype: torch.dtyp
     return [y, *first, *torch.autograd.grad(total, (x, kernel, upstream))]
 
 
-@pytest.mark.parametrize(("name", "causal"), one_in(2, NAMES, [True, False]))
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(2)
 def test_first_and_second_derivatives(name, causal, poisoned_empty):
     tensors = make(causal)
     with through(name):
@@ -41,7 +42,9 @@ def test_first_and_second_derivatives(name, causal, poisoned_empty):
         assert_close(actual, expected)
 
 
-@pytest.mark.parametrize(("name", "causal"), one_in(2, NAMES, [True, False]))
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.one_in(2)
 def test_compiled(name, causal):
     torch.compiler.reset()
     x, kernel, upstream, *_ = make(causal)

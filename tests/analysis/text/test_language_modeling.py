@@ -21,7 +21,6 @@ from hf_seqmix import TNNConfig, TNNForCausalLM
 from hf_seqmix.analysis import LanguageModelScore, evaluate_language_model
 from hf_seqmix.analysis.text.scores import position_edges
 from hf_seqmix.metrics import load_metric
-from tests.markers import one_in
 
 TEXTS = ["The naïve café: 12 €, 價錢.", "", "to be or not to be, that is the question", "x"]
 
@@ -79,9 +78,10 @@ def brute_force(model, tokenizer, texts, context_length, stride, prefix):
 CONTEXTS = [(1, None), (3, None), (7, None), (1000, None), (7, 1), (7, 3), (7, 7)]
 
 
-@pytest.mark.parametrize(
-    ("context", "batch_size", "kind"), one_in(6, CONTEXTS, [None, 1, 3], ["bpe", "byte_tokenizer"])
-)
+@pytest.mark.parametrize("kind", ["bpe", "byte_tokenizer"])
+@pytest.mark.parametrize("batch_size", [None, 1, 3])
+@pytest.mark.parametrize("context", CONTEXTS)
+@pytest.mark.one_in(6)
 def test_equals_scoring_token_by_token(model, kind, context, batch_size, request):
     context_length, stride = context
     tokenizer = request.getfixturevalue(kind)

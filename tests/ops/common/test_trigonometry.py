@@ -8,7 +8,6 @@ from torch import Tensor
 
 from hf_seqmix.ops import real_valued, toeplitz_matmul, toeplitz_matmul_dense
 from hf_seqmix.ops.common.trigonometry import cosines
-from tests.markers import one_in
 from tests.tolerances import assert_close
 
 # torch's own modules, when a function is first compiled
@@ -35,7 +34,9 @@ def test_cosines_of_products(size: tuple[int, int, int], first: int) -> None:
 
 
 @OF_TORCH
-@pytest.mark.parametrize(("size", "first"), one_in(9, SIZES, FIRST))
+@pytest.mark.parametrize("first", FIRST)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.one_in(9)
 def test_cosines_of_products_in_a_graph(size: tuple[int, int, int], first: int) -> None:
     rows, columns, period = size
     expected = exact(products(rows, columns, first), period)

@@ -12,7 +12,6 @@ from hf_seqmix.ops import batch_invariant, linear_attention, power_attention, po
 from hf_seqmix.ops.polynomial.power_attention import POWER_FORMS, PowerSums, power_sums
 from hf_seqmix.ops.polynomial.power_chunks import chunk_size, power_attention_operator
 from hf_seqmix.ops.polynomial.symmetric_power import multinomials, symmetric_power
-from tests.markers import one_in
 from tests.tolerances import assert_close
 
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -82,7 +81,10 @@ def test_every_form_equals_the_triple_sum(length, earlier, name, gated):
         assert_close(power_attention_dense(*inputs, **SETTINGS[name]), expected)
 
 
-@pytest.mark.parametrize(("length", "name", "gated"), one_in(3, LENGTHS, list(SETTINGS), [True, False]))
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize("name", list(SETTINGS))
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.one_in(3)
 def test_outputs_and_gradients_equal_those_of_the_matrix(length, name, gated, poisoned_empty):
     inputs = make(length, gated)
     leaves = [x.requires_grad_() for x in inputs if x is not None]

@@ -14,25 +14,12 @@ from hf_seqmix.ops.common.backend import kernel_module
 from hf_seqmix.ops.polynomial import linear_attention as face
 from hf_seqmix.ops.polynomial.kernels import linear_attention as kernels
 from hf_seqmix.ops.polynomial.kernels import running_mean as running_sums
-from tests.markers import one_in
 from tests.tolerances import TOLERANCE, assert_close
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-
-
-@pytest.fixture(autouse=True)
-def _poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is full of NaN before it is written."""
-    with torch.device("cpu"):
-        empty = torch.empty
-        empty(0)  # torch remembers, from the first time on, which functions take a device from a context
-
-    def poisoned(*args: Any, **kwargs: Any) -> Tensor:
-        made = empty(*args, **kwargs)
-        return made.fill_(float("nan")) if made.is_floating_point() else made
-
-    monkeypatch.setattr(torch, "empty", poisoned)
 
 
 def draw(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -79,7 +66,9 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("shape", "dtype"), one_in(6, SHAPES, DTYPES), ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.one_in(6)
 def test_sums_of_every_shape(shape, dtype):
     batch, length, heads, width, values = shape
     a, b = draw(2, batch, length, heads, width, dtype=dtype)
@@ -162,7 +151,9 @@ def test_the_past_is_bit_unchanged_by_the_future():
         assert torch.equal(kernels.causal_sum(a, b, c)[:, :100], y[:, :100])
 
 
-@pytest.mark.parametrize(("length", "dtype"), one_in(6, [1, 2, 63, 64, 65, 129, 300], DTYPES))
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [1, 2, 63, 64, 65, 129, 300])
+@pytest.mark.one_in(6)
 def test_running_sums(length, dtype):
     p, x, z = (draw(2, length, 70, dtype=dtype) for _ in range(3))
     z = z.transpose(0, 1).contiguous().transpose(0, 1)
@@ -191,7 +182,9 @@ PRODUCTS = [
 ]
 
 
-@pytest.mark.parametrize(("product", "dtype"), one_in(6, PRODUCTS, DTYPES), ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("product", PRODUCTS, ids=str)
+@pytest.mark.one_in(6)
 def test_polynomial_products_and_their_gradients(product, dtype):
     degree, degree_form, length, width = product
     factors = [draw(1, length, 2, width, dtype=dtype) for _ in range(degree)]

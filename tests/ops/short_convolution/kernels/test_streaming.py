@@ -10,8 +10,9 @@ from hf_seqmix.ops import forced, trials
 from hf_seqmix.ops.common.invariance import batch_invariant
 from hf_seqmix.ops.short_convolution.kernels import streaming
 from hf_seqmix.ops.short_convolution.product import short_conv, short_conv_dense
-from tests.markers import one_in
 from tests.tolerances import assert_close
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -39,13 +40,9 @@ def exact(x: Tensor, weight: Tensor, g: Tensor, back: int) -> tuple[Tensor, ...]
     return y.detach(), *torch.autograd.grad(y, (x, weight), g.double())
 
 
-@pytest.fixture(autouse=True)
-def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(float("nan")))
-
-
-@pytest.mark.parametrize(("size", "dtype"), one_in(3, SIZES, [torch.float32, torch.bfloat16, torch.float16]))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.one_in(3)
 def test_equals_the_definition(size, dtype):
     length, taps, back, batch, channels = size
     x, g, weight = make(length, taps, batch, channels, dtype)

@@ -14,6 +14,8 @@ from hf_seqmix.ops.ski.product import ski_matmul_dense
 from hf_seqmix.ops.toeplitz.product import toeplitz_matmul_dense
 from tests.tolerances import assert_close
 
+pytestmark = pytest.mark.usefixtures("poisoned_memory", "poisoned_empty")
+
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = torch.bfloat16
 
@@ -33,12 +35,6 @@ CASES = [
     (1, 4, 540, 3, InducingGrid(500, 3), HALF),
 ]
 NAMES = [f"{n} tokens, {d} channels, {m} taps, {str(g)[12:]}, {str(t)[6:]}" for _, d, n, m, g, t in CASES]
-
-
-@pytest.fixture(autouse=True)
-def _poisoned_memory(monkeypatch: pytest.MonkeyPatch, poisoned_empty: None) -> None:
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(float("nan")))
 
 
 def make(

@@ -16,19 +16,12 @@ from hf_seqmix.ops.toeplitz.kernels.monarch import (
     monarch_product,
     monarch_suits,
 )
-from tests.markers import one_in
 from tests.tolerances import assert_close, relative_error
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-
-@pytest.fixture(autouse=True)
-def poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    with torch.device("cpu"):
-        empty = torch.empty
-        empty(0)  # torch remembers, from the first time on, which functions take a device from a context
-    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(float("nan")))
 
 
 def make(
@@ -56,12 +49,17 @@ def check(g: Tensor, x: Tensor, kernel: Tensor, causal: bool, **sizes: int) -> N
     assert ours[0].is_contiguous() and ours[1].is_contiguous()
 
 
-@pytest.mark.parametrize(("length", "dtype", "causal"), one_in(3, [1, 97, 257], DTYPES, [True, False]))
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("length", [1, 97, 257])
+@pytest.mark.one_in(3)
 def test_equals_the_dense_product(length, dtype, causal):
     check(*make(length, causal, dtype, channels=3 if length == 97 and causal else 1), causal)
 
 
-@pytest.mark.parametrize(("length", "causal"), one_in(2, [2, 3, 16, 17, 255, 256, 511, 512, 513], [True, False]))
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("length", [2, 3, 16, 17, 255, 256, 511, 512, 513])
+@pytest.mark.one_in(2)
 def test_lengths_that_fill_part_of_a_tile(length, causal):
     dtype = DTYPES[(length + causal) % 3]
     check(*make(length, causal, dtype, batch=3 if length == 17 else 1), causal)

@@ -10,17 +10,12 @@ from hf_seqmix.ops import toeplitz_matmul_dense
 from hf_seqmix.ops.toeplitz.kernels import tiles
 from hf_seqmix.ops.toeplitz.kernels.tile_parts import lay_out_taps
 from hf_seqmix.ops.toeplitz.kernels.tile_sizes import GradientTiles, ProductTiles, gradient_tiles, product_tiles
-from tests.markers import one_in
 from tests.tolerances import assert_close
+
+pytestmark = pytest.mark.usefixtures("poisoned_memory")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HALF = torch.bfloat16
-
-
-@pytest.fixture(autouse=True)
-def _poisoned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    empty = torch.empty
-    monkeypatch.setattr(torch, "empty", lambda *args, **kwargs: empty(*args, **kwargs).fill_(float("nan")))
 
 
 def make(length: int, causal: bool, dtype: torch.dtype, batch: int = 3, channels: int = 1) -> tuple[Tensor, ...]:
@@ -73,7 +68,9 @@ SIZES = [
 ]
 
 
-@pytest.mark.parametrize(("size", "causal"), one_in(4, SIZES, [True, False]), ids=str)
+@pytest.mark.parametrize("causal", [True, False], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.one_in(4)
 def test_products_and_gradient(size, causal):
     length, dtype, batch, channels = size
     x, kernel, g = make(length, causal, dtype, batch, channels)
@@ -88,7 +85,9 @@ KINDS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "causal"), one_in(2, KINDS, [True, False]))
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.one_in(2)
 def test_every_kind_of_tile(kind, causal):
     # Chunks smaller than blocks, more rows and batches than there are, lags shared unevenly by programs.
     x, kernel, g = make(72, causal, torch.float32)
