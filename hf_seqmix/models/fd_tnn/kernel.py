@@ -43,7 +43,7 @@ class FrequencyKernel(nn.Module):
         encoder: maps (points,) frequencies to (channels, points) when causal, else to (2 channels, points), real parts
             first.
         max_length: M, at least 1.
-        frequency_input: "omega" or "cosine".
+        frequency_input: "cosine", or "omega" (the paper).
         is_causal: lags 0 to n - 1, or -(n - 1) to n - 1.
         max_lag: taps at greater lags are zero; None for no limit but M.
     """
@@ -52,7 +52,7 @@ class FrequencyKernel(nn.Module):
         self,
         encoder: RelativePositionEncoder,
         max_length: int,
-        frequency_input: str = "omega",
+        frequency_input: str = "cosine",
         is_causal: bool = True,
         max_lag: int | None = None,
     ) -> None:

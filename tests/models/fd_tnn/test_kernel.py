@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hf_seqmix import FrequencyKernel, RelativePositionEncoder, toeplitz_matmul
+from hf_seqmix import FDTNNConfig, FrequencyKernel, RelativePositionEncoder, toeplitz_matmul
 from hf_seqmix.ops import forced
 from hf_seqmix.ops.toeplitz.response import response_matmul
 
@@ -94,12 +94,16 @@ def test_weights_and_taps_differentiate(is_causal):
 
 
 def test_float32_in_half_precision():
-    kernel = FrequencyKernel(RelativePositionEncoder(3, 8, 0), 512).to(torch.bfloat16)
+    kernel = FrequencyKernel(RelativePositionEncoder(3, 8, 0), 512, "omega").to(torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         taps = kernel(512)
     exact = kernel.double()(512)
     assert taps.dtype == torch.float32
     assert (taps - exact).abs().max() / exact.abs().max() < 1e-4
+
+
+def test_the_default_input_is_that_of_configurations():
+    assert FrequencyKernel(RelativePositionEncoder(3, 8, 0), 4).frequency_input == FDTNNConfig().frequency_input
 
 
 def test_bad_arguments_are_refused():
