@@ -2,8 +2,11 @@
 
 import math
 
+import torch
 from torch import Tensor, nn
 
+from ...ops.common.dispatch import cast, compute_dtype
+from ...ops.polynomial.product import StageRows
 from ...ops.polynomial.stages import signed_power
 from .factor_linear import FactorLinear
 
@@ -78,3 +81,9 @@ class FactorGroup(nn.Module):
         if self.power_factor is not None:
             factors[self.power_factor] = signed_power(factors[self.power_factor], self.exponent)
         return factors
+
+    def pack_rows(self, rows: list[StageRows]) -> Tensor:
+        """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
+        parts = [part.flatten(2) if part.ndim > 2 else part.unsqueeze(-1) for stage in rows for part in stage]
+        dtype = compute_dtype(parts[0].dtype)
+        return torch.cat([cast(part, dtype) for part in parts], dim=-1)

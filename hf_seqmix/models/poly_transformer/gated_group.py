@@ -4,7 +4,6 @@ import torch
 from torch import Tensor
 
 from ...modules.sharding import split_heads
-from ...ops.common.dispatch import cast, compute_dtype
 from ...ops.polynomial.gated_product import fade, gated_product, gated_sum_shapes, sum_gated_rows
 from ...ops.polynomial.product import StageRows, row_kinds, row_widths
 from .factor_group import FactorGroup
@@ -110,12 +109,6 @@ class GatedGroup(FactorGroup):
             recent=None if recent is None else self._unpack_rows(recent),
         )
         return product.y, product.rows
-
-    def pack_rows(self, rows: list[StageRows]) -> Tensor:
-        """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
-        parts = [part.flatten(2) if part.ndim > 2 else part.unsqueeze(-1) for stage in rows for part in stage]
-        dtype = compute_dtype(parts[0].dtype)
-        return torch.cat([cast(part, dtype) for part in parts], dim=-1)
 
     def fold(self, rows: Tensor) -> Tensor:
         """Sum packed rows, (batch, steps, row_width), each faded by the rest, into packed sums, (batch, sum_width)."""

@@ -99,12 +99,6 @@ class PolynomialGroup(FactorGroup):
         flag = like.new_ones((*like.shape[:2], 1), dtype=dtype) if real is None else real.unsqueeze(-1).to(dtype)
         return torch.cat([flag, *[cast(factors[index], dtype) for index in self.row_factors]], dim=-1)
 
-    def pack_rows(self, rows: list[StageRows]) -> Tensor:
-        """Lay what the stages add up side by side, (batch, length, row_width(heads)) in float32 (float64)."""
-        parts = [part.flatten(2) if part.ndim > 2 else part.unsqueeze(-1) for stage in rows for part in stage]
-        dtype = compute_dtype(parts[0].dtype)
-        return torch.cat([cast(part, dtype) for part in parts], dim=-1)
-
     def fold(self, rows: Tensor) -> Tensor:
         """Sum packed rows, (batch, steps, row_width), into packed sums, (batch, sum_width), of as many heads."""
         totals = sum_rows(self._unpack_rows(rows))  # not reshaped, since there may be no row
