@@ -79,13 +79,13 @@ def two_sided_taps(response: Tensor, imaginary: Tensor | None = None) -> Tensor:
             )
         imaginary = cast(imaginary, dtype)
     if dispatch(response)[0] == "real":
-        return cast(_two_sided_bycosines(response, imaginary), given)
+        return cast(_two_sided_by_cosines(response, imaginary), given)
     taps = impulse_response(response if imaginary is None else torch.complex(response, imaginary), 2 * last)
     edge = taps[..., last : last + 1] / 2
     return cast(torch.cat([edge, taps[..., last + 1 :], taps[..., :last], edge], dim=-1), given)
 
 
-def _two_sided_bycosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
+def _two_sided_by_cosines(response: Tensor, imaginary: Tensor | None) -> Tensor:
     """Compute `two_sided_taps` without complex numbers, O(M^2)."""
     last = response.shape[-1] - 1
     even = _even_part(response)
