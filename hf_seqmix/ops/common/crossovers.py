@@ -163,8 +163,17 @@ def forced(**names: str | None) -> Iterator[None]:
         with forced(toeplitz_causal="tiles", ski="torch"):
             ...
 
-    Where Triton is named, torch computes float64 all the same, and whatever is on a CPU unless Triton interprets
-    (`TRITON_INTERPRET=1`).
+    Where the named implementation cannot serve a call, another computes without a warning:
+
+    * Triton serves no float64, and no CPU unless Triton interprets (`TRITON_INTERPRET=1`).
+    * "native" serves CPUs, and no float64.
+    * "monarch" serves rows that a program holds; "fft" computes longer rows.
+    * "streaming" serves up to 16 taps.
+    * "fused" serves as many points and taps as `fused_takes` says, and "native" as many points as `native.serves`.
+    * "transforms" serve bidirectional kernels without a greatest lag, on grids that `response_suits` admits.
+    * Graphs, `torch.func` and `batch_invariant()` may leave no choice.
+
+    A call raises a RuntimeError where Triton is missing on a GPU, or where the library of "native" is not built.
 
     Args:
         **names: implementation of each operation, see `IMPLEMENTATIONS`; None for the choice of the table.
