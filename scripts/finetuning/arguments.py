@@ -73,7 +73,9 @@ class DataArguments:
     )
     dataset: str | None = field(
         default=None,
-        metadata={"help": "A Hub name, name:config, or a folder, such as one of images in a folder a label."},
+        metadata={
+            "help": "A Hub name, name:config, or a local folder, such as one with a folder of images for each label."
+        },
     )
     train_file: str | None = field(default=None, metadata={"help": "CSV, TSV, JSON, JSON lines or Parquet."})
     validation_file: str | None = field(default=None, metadata={"help": "The same, to evaluate on while training."})
@@ -92,7 +94,11 @@ class DataArguments:
         },
     )
     text_columns: list[str] | None = field(
-        default=None, metadata={"help": "One, or two for pairs. Words of a token classification: one (tokens)."}
+        default=None,
+        metadata={
+            "help": "One, or two for pairs; by default text or sentence. Words of a token classification: one, by "
+            "default tokens."
+        },
     )
     image_column: str | None = field(
         default=None,
@@ -102,7 +108,11 @@ class DataArguments:
         },
     )
     label_column: list[str] | None = field(
-        default=None, metadata={"help": "Column of the label; several columns of zeros and ones: several labels."}
+        default=None,
+        metadata={
+            "help": "Column of the label, by default label (of words: ner_tags, tags or labels); several columns of "
+            "zeros and ones: several labels."
+        },
     )
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] | None = field(
         default=None, metadata={"help": "Only where the labels do not say it by their type."}
