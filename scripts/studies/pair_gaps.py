@@ -1,7 +1,7 @@
 r"""Compares two models of compare_mixers.py or compare_lengths.py by classes of tokens, from their results alone.
 
     python scripts/studies/pair_gaps.py --results runs/lengths/length-100/results.jsonl \
-        runs/lengths/length-500/results.jsonl --model ipa-p --against opt attention --output-dir runs/pair-gaps
+        runs/lengths/length-500/results.jsonl --model ipa-p --against attention --output-dir runs/pair-gaps
 
 Nats a token by which a model is behind another one, seed by seed: at recalled tokens and at all others (as
 compare_lengths.py has them), and at pairs of each frequency in the training text. Each side has the rate of least
