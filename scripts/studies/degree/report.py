@@ -255,13 +255,16 @@ def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> s
         "verdict": "verdict",
     }
     seeds = ", ".join(map(str, arguments.seeds))
+    blocks = ""
+    if arguments.num_heads > 1 and arguments.form == "fully-connected":
+        blocks = f", were they whole; their {arguments.num_heads} blocks have 1/{arguments.num_heads} of these"
     return "\n".join(
         [
             f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual.",
             f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning rate "
             f"of least geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher "
-            "or no lower rate was tried. Matrices are parameters of projections over width^2. Updates to 0.1: median "
-            "over seeds, - if fewer than half came so far. The separation rank is exact, of generic weights; the "
+            f"or no lower rate was tried. Matrices are parameters of projections over width^2{blocks}. Updates to 0.1: "
+            "median over seeds, - if fewer than half came so far. The separation rank is exact, of generic weights; the "
             "lower bound follows from it.",
             "",
             markdown_table(cells, columns),

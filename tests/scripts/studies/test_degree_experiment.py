@@ -72,6 +72,9 @@ def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypa
         layers = {"norm_type": "batch", "activation": "tanh", "num_heads": 2}
         assert all(layers.items() <= dict(each.setting).items() for each in written)
         assert all(each.run and layers.items() <= dict(each.run.model).items() for each in written)
+        assert "were they whole; their 2 blocks have 1/2" in (tmp_path / "notes" / "table.md").read_text(
+            encoding="utf-8"
+        )
         # Such layers are no polynomials, so they have no rank; keys of polynomials are as they were.
         assert all(each["separation_rank"] is None for each in other) and "norm_type" not in keys[0]
 
