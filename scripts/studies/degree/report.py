@@ -263,9 +263,9 @@ def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> s
             f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual.",
             f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning rate "
             f"of least geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher "
-            f"or no lower rate was tried. Matrices are parameters of projections over width^2{blocks}. Updates to 0.1: "
-            "median over seeds, - if fewer than half came so far. The separation rank is exact, of generic weights; the "
-            "lower bound follows from it.",
+            "or no lower rate was tried. Matrices are parameters of projections over width^2"
+            f"{blocks}. Updates to 0.1: median over seeds, - if fewer than half came so far. The separation rank is "
+            "exact, of generic weights; the lower bound follows from it.",
             "",
             markdown_table(cells, columns),
             "",
