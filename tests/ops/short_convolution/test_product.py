@@ -104,6 +104,13 @@ def test_layouts_in_memory_agree_and_channels_stay_last():
     assert short_conv(last, weight).transpose(1, 2).is_contiguous()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_one_tap_is_a_product(dtype):
+    x, weight = torch.randn(2, 7, 3, dtype=dtype).transpose(1, 2), torch.randn(3, 1)
+    y = short_conv(x, weight)
+    assert torch.equal(y, (x.float() * weight).to(dtype)) and y.stride() == x.stride()
+
+
 @pytest.mark.parametrize("taps", [4, 17])
 def test_transforms_of_torch_func(taps):
     x, weight = torch.randn(3, 2, 9, dtype=torch.float64), torch.randn(2, taps, dtype=torch.float64)
