@@ -172,8 +172,8 @@ def _commands(claim: Claim, results: Results) -> Iterator[str]:
 
 def _number(command: str, commands: list[str]) -> int:
     """Return the place of a command in the list, which holds commands that differ in their output folder once."""
-    known = [re.sub(OUTPUT, "", each) for each in commands]
-    if (bare := re.sub(OUTPUT, "", command)) in known:
+    known = [OUTPUT.sub("", each) for each in commands]
+    if (bare := OUTPUT.sub("", command)) in known:
         return known.index(bare) + 1
     # Nobody who tries a command writes over the results that are kept.
     commands.append(command.replace("--output-dir scripts/measured/", "--output-dir runs/"))

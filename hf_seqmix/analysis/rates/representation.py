@@ -46,7 +46,16 @@ class RankOneRepresentation:
         return self.scale * math.sqrt(sum(place**2 for place in range(self.target.length)))
 
     def encode(self, inputs: Tensor) -> Tensor:
-        """Return tokens with their positions, x(s) + 2 s, (rows, length, width), of inputs of this shape in [0, 1]."""
+        """Return tokens with their positions, x(s) + 2 s, (rows, length, width), of inputs of this shape in [0, 1].
+
+        Raises:
+            ValueError: the inputs have another shape.
+        """
+        if inputs.ndim != 3 or inputs.shape[1:] != (self.target.length, self.target.width):
+            raise ValueError(
+                f"inputs have the shape {tuple(inputs.shape)}; the target takes (rows, {self.target.length}, "
+                f"{self.target.width})."
+            )
         return inputs + 2 * self._places(inputs)[:, None]
 
     def features(self, tokens: Tensor) -> Tensor:

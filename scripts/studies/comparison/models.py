@@ -114,7 +114,8 @@ def build_config(name: str, task: Task, sizes: Sizes, feed_forward: int | None =
     width = step * round(1 + (target - narrow) / (wide - narrow))
     if width < 1:
         raise ValueError(
-            f"{name} has {narrow} parameters with the narrowest feed-forward, more than the {target} of tnn."
+            f"{name} has {narrow} parameters with the narrowest feed-forward, more than the {target} of tnn; "
+            "give more --num-layers or --hidden-size, or leave the model out."
         )
     return _config(name, task, sizes, width)
 

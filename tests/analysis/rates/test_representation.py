@@ -74,6 +74,8 @@ def test_what_is_given_is_checked():
     for scale in (0.0, -1.0, 1e-12, 100.0, math.nan):
         with pytest.raises(ValueError, match=r"scale is .*; give 1e-11 to 46.2"):
             RankOneRepresentation(TARGETS["causal"], scale)
+    with pytest.raises(ValueError, match=r"shape \(2, 3, 1\); the target takes \(rows, 13, 1\)"):
+        RankOneRepresentation(TARGETS["causal"]).outputs(torch.rand(2, 3, 1))
     with pytest.raises(ValueError, match="rows is 0"):
         RankOneRepresentation(TARGETS["causal"]).steepness(0)
     with pytest.raises(ValueError, match="length is 1"):
