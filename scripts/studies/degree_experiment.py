@@ -8,13 +8,14 @@ r"""Does a layer of degree 3 learn more from the same parameters than layers of 
     python scripts/studies/degree_experiment.py effective-ranks --output-dir runs/degree/effective-ranks
 
 `train` fits products of pairs of tokens, whose separation rank between the halves of the input is large or, with
-other pairs, 1, with residual nets of layers of degree 2, 3 and 4 and of fractional degrees: polynomials with static
-norms, or layers with batch norms, tanh and heads. Depths are equal in parameters; the learning rate is chosen on
-seeds of its own. All nets of an architecture are trained side by side. Each line of results.jsonl is an architecture
-at a task; a killed run goes on where it stopped when the command is given again. Writes table.md and plots at the
-end. `ranks` prints exact separation ranks modulo a prime beside what they are said to be. `log-ranks` prints how
-these ranks grow with depth, degree and width, and the share of random sums of monomials whose rank is the number of
-monomials. `effective-ranks` prints how many products suffice for nets of random weights within an error.
+other pairs, 1, or polynomials of the largest rank that their degree allows, with residual nets of layers of degree 2,
+3 and 4 and of fractional degrees: polynomials with static norms, or layers with batch norms, tanh and heads. Depths
+are equal in parameters; the learning rate is chosen on seeds of its own. All nets of an architecture are trained side
+by side. Each line of results.jsonl is an architecture at a task; a killed run goes on where it stopped when the
+command is given again. Writes table.md and plots at the end. `ranks` prints exact separation ranks modulo a prime
+beside what they are said to be. `log-ranks` prints how these ranks grow with depth, degree and width, and the share
+of random sums of monomials whose rank is the number of monomials. `effective-ranks` prints how many products suffice
+for nets of random weights within an error.
 """
 
 import argparse
@@ -31,7 +32,7 @@ from typing import Any
 import torch
 from degree.effective import write_effective_rank_tables
 from degree.log_ranks import write_log_rank_tables
-from degree.nets import FORMS, NORMS, Architecture, Layers, architectures, build_net, draw_rows, rank_of
+from degree.nets import FORMS, NORMS, WHOLE, Architecture, Layers, architectures, build_net, draw_rows, rank_of
 from degree.report import results_of, run_of, write_report
 from degree.tables import write_rank_tables
 from degree.training import Schedule, clipped, train_nets
@@ -44,8 +45,22 @@ from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.run import run_of as run_of_arguments
 
 TASKS = ("paired_product", "paired_product_control")
+LEGENDRE = "legendre_products_"
+"""What the degree of the target follows."""
+MOST_DEGREE = 100
+"""Of a target; float32 does not tell a net of higher degree from rounding."""
 
 logger = logging.getLogger("degree_experiment")
+
+
+TASKS_HELP = f"{', '.join(TASKS)}, or {LEGENDRE}N: a polynomial of degree N in two numbers, of rank N + 1"
+
+
+def _task_name(text: str) -> str:
+    degree = text.removeprefix(LEGENDRE)
+    if text in TASKS or (degree != text and degree.isdecimal() and 0 < int(degree) <= MOST_DEGREE):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} is no task; give {TASKS_HELP}, N from 1 to {MOST_DEGREE}")
 
 
 def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -61,16 +76,16 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     train = commands.add_parser("train", help="train nets of equal size")
     train.add_argument("--form", required=True, choices=FORMS)
     train.add_argument("--output-dir", required=True, type=Path)
-    train.add_argument("--tasks", nargs="+", default=list(TASKS), choices=TASKS)
+    train.add_argument("--tasks", nargs="+", default=list(TASKS), type=_task_name, help=TASKS_HELP)
     train.add_argument("--num-tokens", type=int, default=4, help="N, even")
     train.add_argument("--token-width", type=int, default=4, help="D; the rank to learn is D^(N/2)")
     train.add_argument("--width", type=int, default=20, help="of the layers")
-    train.add_argument("--budget", type=int, default=12, help="matrices without overhead, a multiple of 12")
+    train.add_argument("--budget", type=int, default=12, help="matrices without overhead, a multiple of 6")
     train.add_argument("--projections", nargs="+", default=["linear", "affine"], choices=["linear", "affine"])
     train.add_argument("--norm-type", choices=NORMS, default="static", help="batch: as in the notes, fully connected")
     train.add_argument("--activation", choices=["identity", "tanh"], default="identity", help="fully connected")
     train.add_argument("--num-heads", type=positive, default=1, help="blocks of each projection")
-    train.add_argument("--whole-only", action="store_true", help="degrees 2, 3 and 4 at the budget, nothing else")
+    train.add_argument("--whole-only", action="store_true", help="whole degrees at the budget, nothing else")
     train.add_argument("--min-depth", type=int, default=1, help="leave shallower nets out")
     train.add_argument("--learning-rates", nargs="+", type=float, default=[1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3])
     train.add_argument("--sweep-seeds", nargs="+", type=int, default=[100, 101], help="which choose the rate")
@@ -136,8 +151,7 @@ class Experiment:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
         self.folder = prepare_run_folder(arguments.output_dir, resume=True)
-        sizes = {"num_tokens": arguments.num_tokens, "width": arguments.token_width}
-        self.tasks = {name: separation_task(name, **sizes) for name in arguments.tasks}
+        self.tasks = {name: self._task(name) for name in arguments.tasks}
         self.layers = Layers(arguments.norm_type, arguments.activation, arguments.num_heads)
         self.schedule = Schedule(steps=arguments.steps, batch_size=arguments.batch_size)
         self.log = ResultFile(self.folder / "results.jsonl")
@@ -148,11 +162,17 @@ class Experiment:
             if net.depth >= arguments.min_depth
         ]
 
+    def _task(self, name: str) -> SeparationTask:
+        if name.startswith(LEGENDRE):
+            return separation_task("legendre_products", degree=int(name.removeprefix(LEGENDRE)))
+        return separation_task(name, num_tokens=self.arguments.num_tokens, width=self.arguments.token_width)
+
     def key(self, net: Architecture, task: str) -> dict[str, Any]:
         """Return everything that the run of an architecture at a task depends on."""
         arguments = self.arguments
-        names = ("num_tokens", "token_width", "learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")
-        settings = {name: getattr(arguments, name) for name in names}
+        names = ("learning_rates", "sweep_seeds", "seeds", "steps", "batch_size")
+        settings = {"num_tokens": self.tasks[task].num_tokens, "token_width": self.tasks[task].width}
+        settings |= {name: getattr(arguments, name) for name in names}
         # Lines of before have no such settings, and are of the default ones.
         default = dataclasses.asdict(Layers())
         changed = {name: value for name, value in dataclasses.asdict(self.layers).items() if value != default[name]}
@@ -174,7 +194,7 @@ class Experiment:
     def plan(self) -> list[tuple[str, Architecture]]:
         """Return tasks and nets, what matters most first.
 
-        These are the budget's nets of degree 2, 3 and 4 at every task, nets of other degrees, and at the first task
+        These are the budget's nets of whole degrees at every task, nets of other degrees, and at the first task
         nets of other sizes.
         """
         budget = self.arguments.budget * self.arguments.width**2
@@ -183,7 +203,7 @@ class Experiment:
             for net in self.nets
             if abs(net.projections / budget - 1) < 0.08 and net.overhead == (net.form == "sequence")
         ]
-        whole = [net for net in equal if net.kind in "234"]
+        whole = [net for net in equal if net.kind in WHOLE]
         tasks = self.arguments.tasks
         if self.arguments.whole_only:
             return [(task, net) for task in tasks for net in whole]
@@ -221,6 +241,7 @@ class Experiment:
         best = rates[min(range(len(rates)), key=scores.__getitem__)]
         final = self._fit(net, task, [best] * len(arguments.seeds), arguments.seeds)
         rank = rank_of(net, task, (task.rank or 0) + 1) if self.layers.is_dense_polynomial else None
+        degree = math.inf if rank is None else math.prod(net.degrees)
         return {
             "projections": net.projections,
             "with_overhead": net.with_overhead,
@@ -230,7 +251,7 @@ class Experiment:
             "sweep": [[rate, math.exp(score)] for rate, score in zip(rates, scores, strict=True)],
             "separation_rank": rank,
             "task_rank": task.rank,
-            "bound": 0.0 if rank is None else task.mse_bound(rank),
+            "bound": 0.0 if rank is None else task.mse_bound(rank, degree),
             **final,
         }
 

@@ -1,5 +1,6 @@
 """Functions of two halves of an input, with what is proven of their separation rank."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,7 @@ class SeparationTask:
         rank: sep(f); None if it is infinite or not known.
         spectrum: the singular values in L2, relative to |f|, squared and descending, up to `rank`; None if not known.
         metric_note: the spectrum in words.
+        least_degree: f is orthogonal to every polynomial of lower total degree; 0 if that is not known.
     """
 
     name: str
@@ -39,6 +41,7 @@ class SeparationTask:
     rank: int | None
     spectrum: tuple[float, ...] | None
     metric_note: str
+    least_degree: int = 0
 
     def values(self, inputs: np.ndarray) -> np.ndarray:
         """Return the targets (rows,) of inputs (rows, num_tokens, width)."""
@@ -58,14 +61,22 @@ class SeparationTask:
         tails = np.cumsum(self.spectrum[::-1])[::-1]
         return int(np.sum(tails > eps**2 * (1 + 1e-9)))
 
-    def mse_bound(self, rank: int) -> float:
+    def mse_bound(self, rank: int, degree: float = math.inf) -> float:
         """Return the least mean square error over |f|^2 of any model of this separation rank; 0 if nothing is known.
 
+        Args:
+            rank: of the model.
+            degree: of the model, if it is a polynomial. One below `least_degree` leaves all of f: the bound is 1.
+
         Raises:
-            ValueError: `rank` is negative.
+            ValueError: `rank` or `degree` is negative.
         """
         if rank < 0:
             raise ValueError(f"rank is {rank}; it must be at least 0.")
+        if not degree >= 0:
+            raise ValueError(f"degree is {degree}; it must be at least 0.")
+        if degree < self.least_degree:
+            return 1.0
         return float(sum(self.spectrum[rank:])) if self.spectrum is not None else 0.0
 
 

@@ -4,9 +4,11 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.polynomial import legendre
 
 from .separation import Half, SeparationTask, flat_spectrum, require_positive
 
@@ -17,6 +19,7 @@ __all__ = [
     "gaussian_coupling",
     "inner_product_parity",
     "inner_product_power",
+    "legendre_products",
     "nearest_neighbor",
     "paired_product",
 ]
@@ -131,6 +134,35 @@ def paired_product(num_tokens: int = 4, width: int = 2, control: bool = False) -
         flat_spectrum(rank),
         "flat: all singular values are equal",
     )
+
+
+def legendre_products(degree: int = 9) -> SeparationTask:
+    """Make (n + 1)^(-1/2) sum_{k <= n} p_k(a) p_{n - k}(b), a and b uniform on [-1, 1], n the degree.
+
+    p_k is the Legendre polynomial of degree k, scaled to E p_k^2 = 1. sep = n + 1, with a flat spectrum: the largest
+    rank that a polynomial of degree n in two numbers can have. f is orthogonal to all polynomials of lower degree, so
+    models that are such polynomials leave all of it. Up to signs of the terms no other polynomial of degree n has
+    rank n + 1 and a flat spectrum: an orthogonal matrix of coefficients that is zero below its antidiagonal is zero
+    above it, too.
+    """
+    require_positive(degree=degree)
+    scales = np.sqrt(2 * np.arange(degree + 1) + 1)
+
+    def evaluate(a: Half, b: Half) -> np.ndarray:
+        first, second = (legendre.legvander(part[..., 0, 0], degree) * scales for part in (a, b))
+        return (first * second[..., ::-1]).sum(axis=-1) / math.sqrt(degree + 1)
+
+    task = _task(
+        "legendre_products",
+        {"degree": degree},
+        (2, 1),
+        evaluate,
+        lambda rows, rng: rng.uniform(-1, 1, size=(rows, 2, 1)),
+        degree + 1,
+        flat_spectrum(degree + 1),
+        "flat: all singular values are equal",
+    )
+    return replace(task, least_degree=degree)
 
 
 def inner_product_parity(bits: int = 4, trap: bool = False) -> SeparationTask:

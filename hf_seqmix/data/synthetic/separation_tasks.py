@@ -11,6 +11,7 @@ from .separation_functions import (
     gaussian_coupling,
     inner_product_parity,
     inner_product_power,
+    legendre_products,
     nearest_neighbor,
     paired_product,
 )
@@ -22,6 +23,7 @@ SEPARATION_TASKS: Mapping[str, Callable[..., SeparationTask]] = {
     "inner_product_power": inner_product_power,
     "paired_product": paired_product,
     "paired_product_control": lambda **sizes: paired_product(**sizes, control=True),
+    "legendre_products": legendre_products,
     "inner_product_parity": inner_product_parity,
     "parity": lambda **sizes: inner_product_parity(**sizes, trap=True),
     "determinant": determinant,
@@ -41,6 +43,7 @@ def separation_task(name: str, **sizes: Any) -> SeparationTask:
     | `inner_product_power` (width m, power k, signs) | $\langle a, b \rangle^k$ | $\binom{m + k - 1}{k}$ |
     | `paired_product` (num_tokens N, width D) | $\prod_i \langle x_i, x_{i + N/2} \rangle$ | $D^{N/2}$ |
     | `paired_product_control` | the same, neighbors paired | 1 (an even number of pairs), else D |
+    | `legendre_products` (degree n) | $\sum_k p_k(a) p_{n - k}(b) / \sqrt{n + 1}$, of no lower degree | $n + 1$ |
     | `inner_product_parity` (bits m) | $(-1)^{\langle a, b \rangle}$ | $2^m$ |
     | `parity` (bits) | $(-1)^{\sum a + \sum b}$: hard to learn, but separable | 1 |
     | `determinant` (size n) | $\det [A; B]$ | $\binom{n}{n/2}$ |

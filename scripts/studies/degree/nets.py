@@ -16,10 +16,12 @@ from hf_seqmix.data import SeparationTask
 from hf_seqmix.models.poly_transformer.mixer import PolynomialMixer
 from hf_seqmix.modules import calibrate_static_norms
 
-__all__ = ["FORMS", "NORMS", "Architecture", "Layers", "architectures", "build_net", "draw_rows", "rank_of"]
+__all__ = ["FORMS", "NORMS", "WHOLE", "Architecture", "Layers", "architectures", "build_net", "draw_rows", "rank_of"]
 
 FORMS = ("fully-connected", "sequence")
 NORMS = ("static", "batch")
+WHOLE = ("2", "3", "4", "4 and 2")
+"""Kinds of nets whose layers have whole degrees."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Architecture:
 
     Attributes:
         form: "fully-connected" or "sequence".
-        kind: what it is compared as: "2", "3", "4", or a fractional degree and how it is made.
+        kind: what it is compared as: one of `WHOLE`, or a fractional degree and how it is made.
         degrees: of the layers.
         width: of the layers; N = width^2.
         affine: projections have biases.
@@ -86,36 +88,45 @@ def architectures(form: str, width: int, budget: int, affine: bool, fractional: 
     """Return pure degrees at every depth up to the budget, fractional degrees at it, and nets equal with overhead.
 
     With overhead, whole depths of 2, 3 and 4 are equal two by two: at 12 matrices (2, 3), 15 (2, 4) and 20 (3, 4).
+    These are left out at odd multiples of 6, as are mixed layers of degree 2.4. There no depth of degree 4 meets the
+    budget, and the last of its layers has degree 2.
 
     Args:
         form: one of `FORMS`.
         width: of the layers; even multiples of 5 make degree 2.4 exact.
-        budget: matrices without overhead, a multiple of 12.
+        budget: matrices without overhead, a multiple of 6.
         affine: projections with biases.
         fractional: degree 2.4 (mixed layers, and signed power) and e (signed power) as well.
 
     Raises:
-        ValueError: the budget is no multiple of 12, or the form is unknown.
+        ValueError: the budget is no multiple of 6, or the form is unknown.
     """
     if form not in FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(FORMS)}.")
-    if budget < 12 or budget % 12:
+    if budget < 6 or budget % 6:
         raise ValueError(
-            f"budget is {budget} matrices; depths of degrees 2, 3 and 4 are equal at multiples of 12 only."
+            f"budget is {budget} matrices; depths of degrees 2 and 3 are equal at multiples of 6 only, those of 4, "
+            "too, at multiples of 12."
         )
-    sequence = form == "sequence"
+    sequence, all_equal = form == "sequence", budget % 12 == 0
 
     def pure(degree: int, depth: int, overhead: bool) -> Architecture:
         return Architecture(form, str(degree), (degree,) * depth, width, affine, overhead)
 
     nets = [pure(degree, depth, sequence) for degree in (2, 3, 4) for depth in range(1, budget // degree + 1)]
-    nets += [pure(degree, depth, True) for degree, depth in ((2, 4), (2, 5), (3, 3), (3, 4), (3, 5), (4, 3), (4, 4))]
-    if fractional:
+    if all_equal:
+        equal = ((2, 4), (2, 5), (3, 3), (3, 4), (3, 5), (4, 3), (4, 4))
+        nets += [pure(degree, depth, True) for degree, depth in equal]
+    else:
+        mixed = (4,) * (budget // 4) + (2,)
+        nets.append(Architecture(form, "4 and 2", mixed, width, affine, sequence))
+    if fractional and all_equal:
         times = budget // 12
         nets += [
             Architecture(form, "2.4 mixed layers", (2, 2, 2, 3, 3) * times, width, affine, sequence),
             Architecture(form, "2.4 signed power", (2.4,) * 5 * times, width, affine, sequence),
         ]
+    if fractional:
         depth = round(budget / math.e)
         # The width at which that many layers of degree e come nearest to the budget.
         candidates = [

@@ -19,12 +19,17 @@ STYLES = {
     "2": (COLORS[0], MARKERS[0]),
     "3": (COLORS[1], MARKERS[1]),
     "4": (COLORS[2], MARKERS[2]),
+    "4 and 2": (COLORS[5], MARKERS[6]),
     "2.4 mixed layers": (COLORS[3], MARKERS[3]),
     "2.4 signed power": (COLORS[4], MARKERS[4]),
     "e signed power": (COLORS[6], MARKERS[5]),
 }
 KINDS = tuple(STYLES)
 NAMES = {"paired_product": "pairs across the halves", "paired_product_control": "control, neighbors paired"}
+
+
+def _name(task: str) -> str:
+    return NAMES.get(task, f"Legendre products of degree {task.rpartition('_')[2]}")
 
 
 def plot_errors(results: Rows, n: int, path: Path, title: str) -> None:
@@ -34,7 +39,7 @@ def plot_errors(results: Rows, n: int, path: Path, title: str) -> None:
     """
     first = [row for row in results if row["task"] == results[0]["task"]]
     kinds = [affine for affine in (False, True) if any(row["affine"] == affine for row in first)]
-    title = f"{title}\n{NAMES[first[0]['task']]}"
+    title = f"{title}\n{_name(first[0]['task'])}"
     with draw_grid(path, 10.5, 0.8 + 3.5 * len(kinds), len(kinds), 2, title, sharey=True) as (figure, panels):
         for line, affine in enumerate(kinds):
             for column, budget in enumerate(("projections", "with_overhead")):
@@ -101,7 +106,7 @@ def plot_equal(results: Rows, budget: int, path: Path, title: str) -> None:
             axes.set_yticks(range(len(kinds)), [names.get(kind, kind) for kind in kinds])
             axes.set_ylim(len(kinds) - 0.4, -0.6)
             axes.set_xscale("log")
-            axes.set_title(f"{NAMES[task]}; {'affine' if affine else 'linear'} projections", fontsize=10)
+            axes.set_title(f"{_name(task)}; {'affine' if affine else 'linear'} projections", fontsize=10)
         for axes in panels[-1]:
             axes.set_xlabel("error / mean square of the target; bar: median")
 
@@ -126,7 +131,7 @@ def plot_curves(results: Rows, budget: int, path: Path, title: str) -> None:
                 low, high = [c[edge] for c in columns], [c[-1 - edge] for c in columns]
                 axes.fill_between(steps, low, high, color=color, alpha=0.1, linewidth=0)
             axes.set_yscale("log")
-            axes.set_title(f"{NAMES[task]}; {'affine' if affine else 'linear'} projections", fontsize=10)
+            axes.set_title(f"{_name(task)}; {'affine' if affine else 'linear'} projections", fontsize=10)
             axes.set(xlabel="updates", ylabel="validation error / mean square")
         legend_below(figure, panels.flat, columns=2 * len(affines))
 

@@ -16,7 +16,7 @@ from hf_seqmix.training.results import Result, group_results, with_run
 from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import markdown_table
 
-from .nets import Layers
+from .nets import WHOLE, Layers
 from .plots import KINDS, Rows, plot_curves, plot_equal, plot_errors
 from .training import FLOOR, clipped
 
@@ -122,10 +122,11 @@ def write_report(folder: Path, arguments: argparse.Namespace, results: Rows) -> 
     ]
     settings = {name: value for name, value in vars(arguments).items() if name not in ("output_dir", "report_only")}
     report = {"settings": settings, "results": rows, "comparisons": comparisons}
-    write_text(folder / "table.md", _markdown(arguments, rows, comparisons))
-    plot_errors(results, n, folder / "errors.png", _title(arguments))
-    plot_equal(results, arguments.budget * n, folder / "equal.png", _title(arguments))
-    plot_curves(results, arguments.budget * n, folder / "curves.png", _title(arguments))
+    title = _title(arguments, results)
+    write_text(folder / "table.md", _markdown(arguments, title, rows, comparisons))
+    plot_errors(results, n, folder / "errors.png", title)
+    plot_equal(results, arguments.budget * n, folder / "equal.png", title)
+    plot_curves(results, arguments.budget * n, folder / "curves.png", title)
     return report
 
 
@@ -173,11 +174,11 @@ def _pairs(results: Rows, budget: str, n: int) -> list[dict[str, Any]]:
     found = []
     for first, second in combinations(results, 2):
         same = all(first[name] == second[name] for name in ("task", "affine", "overhead"))
-        if not same or first["kind"] == second["kind"] or first["kind"] not in "234":
+        if not same or first["kind"] == second["kind"] or first["kind"] not in WHOLE:
             continue
         if budget == "with_overhead" and not first["overhead"]:
             continue
-        fractional = second["kind"] not in "234"
+        fractional = second["kind"] not in WHOLE
         if fractional and budget == "with_overhead":
             continue
         if first[budget] == second[budget] or (fractional and abs(first[budget] / second[budget] - 1) < 0.08):
@@ -195,15 +196,17 @@ def _pairs(results: Rows, budget: str, n: int) -> list[dict[str, Any]]:
     return found
 
 
-def _title(arguments: argparse.Namespace) -> str:
+def _title(arguments: argparse.Namespace, results: Rows) -> str:
+    shapes = sorted({(row["num_tokens"], row["token_width"]) for row in results}, reverse=True)
+    inputs = " and ".join(f"{tokens} tokens of {width} number{'s' * (width > 1)}" for tokens, width in shapes)
     return (
-        f"{arguments.form.capitalize()} nets, {arguments.num_tokens} tokens of {arguments.token_width} numbers,\n"
+        f"{arguments.form.capitalize()} nets, {inputs},\n"
         f"width {arguments.width}, {arguments.steps} updates, {len(arguments.seeds)} seeds,"
         f" norms {arguments.norm_type}, activation {arguments.activation}, heads {arguments.num_heads}"
     )
 
 
-def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> str:
+def _markdown(arguments: argparse.Namespace, title: str, rows: Rows, comparisons: Rows) -> str:
     columns = {
         "task": "task",
         "projections_are": "projections",
@@ -260,12 +263,12 @@ def _markdown(arguments: argparse.Namespace, rows: Rows, comparisons: Rows) -> s
         blocks = f", were they whole; their {arguments.num_heads} blocks have 1/{arguments.num_heads} of these"
     return "\n".join(
         [
-            f"{' '.join(_title(arguments).split())}, {arguments.batch_size} rows an update; residual.",
+            f"{' '.join(title.split())}, {arguments.batch_size} rows an update; residual.",
             f"Errors are mean squares over the target's, on 4096 test rows, over seeds {seeds}, at the learning rate "
             f"of least geometric mean error on seeds {', '.join(map(str, arguments.sweep_seeds))}; (edge): no higher "
             "or no lower rate was tried. Matrices are parameters of projections over width^2"
             f"{blocks}. Updates to 0.1: median over seeds, - if fewer than half came so far. The separation rank is "
-            "exact, of generic weights; the lower bound follows from it.",
+            "exact, of generic weights; the lower bound follows from it and from the degree.",
             "",
             markdown_table(cells, columns),
             "",

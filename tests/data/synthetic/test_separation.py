@@ -24,6 +24,7 @@ def sampled(task, rows=300, seed=0):
         ("paired_product", {"num_tokens": 4, "width": 3}),
         ("determinant", {"size": 4}),
         ("inner_product_parity", {"bits": 3}),
+        ("legendre_products", {"degree": 4}),
     ],
 )
 def test_samples_follow_the_flat_spectrum(name, sizes):
@@ -50,3 +51,6 @@ def test_wrong_arguments():
         task.eps_rank(2)
     with pytest.raises(ValueError, match="rank is -1"):
         task.mse_bound(-1)
+    for degree in (-1, math.nan):
+        with pytest.raises(ValueError, match=f"degree is {degree}"):
+            task.mse_bound(1, degree)

@@ -44,6 +44,28 @@ def test_paired_products_and_their_controls(num_tokens, width, rank):
     assert np.square(task.values(task.draw(100_000, np.random.default_rng(1)))).mean() == pytest.approx(1, rel=0.05)
 
 
+@pytest.mark.parametrize("degree", [1, 4, 9])
+def test_legendre_products(degree):
+    task = separation_task("legendre_products", degree=degree)
+    nodes, weights = np.polynomial.legendre.leggauss(degree + 2)  # exact to the degree 2 n + 3 in each number
+    halves = nodes[:, None, None]
+    values, roots = task.evaluate(halves[:, None], halves[None]), np.sqrt(weights / 2)
+    singular = np.linalg.svd(roots[:, None] * values * roots, compute_uv=False)
+    np.testing.assert_allclose(singular[: degree + 1], (degree + 1) ** -0.5)
+    assert singular[degree + 1] < 1e-12 and task.rank == degree + 1
+
+    def inner(i, j):
+        return float(np.sum(np.outer(weights, weights) / 4 * values * np.outer(nodes**i, nodes**j)))
+
+    lower = [inner(i, j) for i in range(degree) for j in range(degree - i)]
+    assert np.abs(lower).max() < 1e-14 < 1e-5 < abs(inner(0, degree))
+    # So no polynomial of lower degree is better than the mean, whatever its rank.
+    assert [task.mse_bound(degree, of) for of in (degree - 1, degree)] == [1, pytest.approx(1 / (degree + 1))]
+    assert task.mse_bound(degree + 1) == task.mse_bound(degree + 1, degree) == 0
+    inputs = task.draw(1000, np.random.default_rng(0))
+    assert inputs.shape == (1000, 2, 1) and -1 < inputs.min() < -0.98 < 0.98 < inputs.max() < 1
+
+
 @pytest.mark.parametrize(("size", "rank"), [(2, 2), (4, 6), (6, 20)])
 def test_determinants(size, rank):
     task = separation_task("determinant", size=size)
@@ -131,5 +153,7 @@ def test_sizes_out_of_range():
         separation_task("determinant", size=10)
     with pytest.raises(ValueError, match="bits is 0"):
         separation_task("parity", bits=0)
+    with pytest.raises(ValueError, match="degree is 0"):
+        separation_task("legendre_products", degree=0)
     with pytest.raises(ValueError, match="bandwidth is 0"):
         separation_task("gaussian_coupling", bandwidth=0)

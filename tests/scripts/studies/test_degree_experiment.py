@@ -84,6 +84,28 @@ def test_from_end_to_end(script: ModuleType, tmp_path: Path, form: str, monkeypa
     assert again["results"] == report["results"]
 
 
+@pytest.mark.usefixtures("pictures")
+def test_a_target_between_the_ranks_of_nets_of_equal_size(script: ModuleType, tmp_path: Path) -> None:
+    tasks = ["legendre_products_8", "legendre_products_9"]
+    options = ["--projections", "affine", "--whole-only", "--budget", "6", "--min-depth", "2", "--tasks", *tasks]
+    rows = script.main([*arguments(tmp_path, "fully-connected"), *options])["results"]
+    found = {(row["task"], row["kind"]): (row["separation_rank"], row["task_rank"], row["bound"]) for row in rows}
+    eight, nine = tasks
+    assert found == {
+        (eight, "2"): (9, 9, 0),
+        (eight, "3"): (10, 9, 0),
+        (eight, "4 and 2"): (9, 9, 0),
+        (nine, "2"): (9, 10, 1),  # degree 8
+        (nine, "3"): (10, 10, 0),
+        (nine, "4 and 2"): (9, 10, 1),
+    }
+    assert {row["matrices"] for row in rows} == {6}
+    keys = [json.loads(line)["key"] for line in (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert {(key["num_tokens"], key["token_width"]) for key in keys} == {(2, 1)}
+    table = (tmp_path / "table.md").read_text(encoding="utf-8")
+    assert "2 tokens of 1 number," in table and "| 4 and 2 " in table
+
+
 def test_sizes_are_equal(load: Any) -> None:
     nets = load("degree.nets")
     task = separation_task("paired_product", num_tokens=4, width=2)
