@@ -14,8 +14,9 @@ order        trains models on a convolution, on the same with its inputs or its 
 rate         trains the paper's transformer, with one head size after another, on a coupling of known singular values,
              and fits how the error falls; also with several heads, layers and position encodings
 checkpoints  measures saved models as `order` does, as they are or trained on
-theory       represents targets as theorem 4.1 does, by a coupling that knows nothing of them, and computes the measure
-             of complexity of proposition 6.3 before and after mixing
+theory       represents targets as theorem 4.1 does, by a coupling that knows nothing of them, cuts couplings to small
+             heads as theorem 4.2 does, and computes the measure of complexity of proposition 6.3 before and after
+             mixing
 """
 
 import argparse

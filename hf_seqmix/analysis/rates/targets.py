@@ -120,29 +120,42 @@ class CouplingTarget(Target):
         phi = math.sqrt(2) * torch.sin(2 * math.pi * inputs * orders)  # (rows, length, orders)
         return phi * sigma @ phi.transpose(1, 2)
 
-    def truncation_error(self, rank: int, rows: int = 4096) -> float:
-        """Return the mean square error of the target with its largest singular values alone, over random rows.
+    def truncation_error(self, rank: int, rows: int = 4096, power: int = 2, exact_diagonal: bool = False) -> float:
+        """Return the mean error of the target with its largest singular values alone, over random rows.
 
-        E (H_t(x) - H^r_t(x))^2, where rho^r keeps the `rank` largest sigma_i. This is what a head of that size reaches
+        E |H_t(x) - H^r_t(x)|^p, where rho^r keeps the `rank` largest sigma_i. This is what a head of that size reaches
         in the construction of Theorem 4.2, where dense networks cost nothing. The construction is an upper bound: a
         trained model, whose W_V and F are free, may get below.
+
+        Of sigma_i = i^-a the theorem's proof bounds E (rho - rho^r)^2 at two independent points, which falls as
+        r^-(2 a - 1). The weight of a token on itself has rho(u, u) - rho^r(u, u), a set of measure 0 there, which
+        falls as r^-(a - 1) alone, and prevails.
 
         Args:
             rank: of rho^r; with 0, H^r is the mean of the inputs.
             rows: that are drawn, the same in every call.
+            power: p; 2 is the mean square.
+            exact_diagonal: rho^r(x(t), x(t)) is rho's, as if the proof's bound held there, too.
 
         Raises:
-            ValueError: `rank` is below 0, or `rows` below 1.
+            ValueError: `rank` is below 0, `rows` or `power` below 1.
         """
-        require_at_least(rank=(rank, 0))
+        require_at_least(rank=(rank, 0), power=(power, 1))
         order = sorted(range(len(self.singular_values)), key=lambda i: -self.singular_values[i])
         kept = set(order[:rank])
         values = tuple(value if i in kept else 0.0 for i, value in enumerate(self.singular_values))
-        inputs, outputs = self.draw(rows, torch.Generator().manual_seed(0), torch.float64)
-        return (CouplingTarget(values, self.length).outputs(inputs) - outputs).square().mean().item()
+        inputs = self.inputs(rows, torch.Generator().manual_seed(0), torch.float64)
+        whole, cut = self.coupling(inputs), CouplingTarget(values, self.length).coupling(inputs)
+        if exact_diagonal:
+            cut.diagonal(dim1=1, dim2=2).copy_(whole.diagonal(dim1=1, dim2=2))
+        return (_averages(cut, inputs) - _averages(whole, inputs)).abs().pow(power).mean().item()
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        return (self.coupling(inputs).softmax(dim=-1) @ inputs).squeeze(-1)
+        return _averages(self.coupling(inputs), inputs)
+
+
+def _averages(logits: Tensor, inputs: Tensor) -> Tensor:
+    return (logits.softmax(dim=-1) @ inputs).squeeze(-1)
 
 
 @dataclass(frozen=True)

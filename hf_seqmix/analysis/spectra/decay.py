@@ -141,7 +141,8 @@ def fit_power_law(
     """Fit errors against budgets, log e = log(c m^-p + f), by least squares in logarithms; f is 0 without a floor.
 
     Theorem 4.2 of Jiang and Li (arXiv 2305.18475) states p = 2 alpha - 1 in the head dimension, of singular values
-    k^-alpha, for absolute errors. Its proof supports that p for mean squares, and alpha - 1/2 for their roots.
+    k^-alpha, for absolute errors. Its proof supports that p for mean squares, and alpha - 1/2 for their roots, where a
+    token's weight on itself is exact (`CouplingTarget.truncation_error`); 2 alpha - 2 and alpha - 1 where not.
 
     Several seeds are averaged in logarithms. A floor that does not lower the sum of squares is 0 in the result, and
     the interval is then that of the law without a floor.

@@ -1,4 +1,4 @@
-"""Two propositions of Jiang and Li computed, nothing trained: the experiment `theory` of approximation.py."""
+"""Propositions of Jiang and Li computed, nothing trained: the experiment `theory` of approximation.py."""
 
 import argparse
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from hf_seqmix.analysis.rates import (
     altered_targets,
     recurrent_complexity,
 )
+from hf_seqmix.analysis.spectra import fit_power_law
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
@@ -27,6 +28,11 @@ SCALES = (1.0, 0.1, 1e-3, 1e-6, 1e-9)
 LAGS = 256
 ROW = 32
 """Tokens of a row in the paper's table 2."""
+
+COUPLING_EXPONENTS = (1.5, 2.0)
+COUPLING_RANK = 4096
+HEAD_SIZES = (4, 8, 16, 32, 64)
+COUPLING_ROWS = 512
 
 # name -> theta(0), theta(1), ..., the sizes of which sum to 1
 FILTERS: dict[str, Sequence[float]] = {
@@ -52,6 +58,17 @@ COMPLEXITY_COLUMNS = {
     "complexity": "C1 C2:.3g",
     "ahead": "energy of taps ahead:.0%",
 }
+CUT_COLUMNS = {
+    "a": "a:g",
+    "diagonal": "weight of a token on itself",
+    "error": "error",
+    "exponent": "exponent:.2f",
+    "low": "low:.2f",
+    "high": "high:.2f",
+    "theorem": "theorem, 2a - 1:g",
+    "first": f"error at {HEAD_SIZES[0]}:.1e",
+    "last": f"at {HEAD_SIZES[-1]}:.1e",
+}
 
 
 def add_theory(experiments: Any, shared: argparse.ArgumentParser) -> None:
@@ -62,18 +79,24 @@ def add_theory(experiments: Any, shared: argparse.ArgumentParser) -> None:
 
 
 def run_theory(arguments: argparse.Namespace) -> TableRows:
-    """Represent targets by couplings of rank one, and compute the complexity of kernels before and after mixing."""
-    represented, mixed = _representations(), _complexities()
+    """Represent targets by couplings of rank one, cut couplings to small heads, compute the complexity of kernels."""
+    represented, cut, mixed = _representations(), _cut_couplings(), _complexities()
     sections = [
         ("Theorem 4.1 by a coupling of rank one, on 64 random rows in float64", represented, REPRESENTATION_COLUMNS),
+        (
+            f"Theorem 4.2's construction: a coupling of {COUPLING_RANK:,} singular values k^-a cut to heads of "
+            f"{HEAD_SIZES[0]} to {HEAD_SIZES[-1]}, the error's power of the head size with its 95 % interval",
+            cut,
+            CUT_COLUMNS,
+        ),
         (
             f"C_RNN = C1 C2 of rho(s) = e^(-s / γ), {LAGS} lags, with its inputs as they are and mixed by theta",
             mixed,
             COMPLEXITY_COLUMNS,
         ),
     ]
-    write_report(arguments, "theory", sections, _results(represented, mixed))
-    return represented + mixed
+    write_report(arguments, "theory", sections, _results(represented, cut, mixed))
+    return represented + cut + mixed
 
 
 def _representations() -> TableRows:
@@ -87,6 +110,20 @@ def _representations() -> TableRows:
         for name, target in targets.items()
         for row in (RankOneRepresentation(target, scale).to_dict() for scale in SCALES)
     ]
+
+
+def _cut_couplings() -> TableRows:
+    rows = []
+    for a in COUPLING_EXPONENTS:
+        target = CouplingTarget.power_law(COUPLING_RANK, a)
+        for exact in (False, True):
+            for power, name in ((1, "absolute"), (2, "squared")):
+                errors = [target.truncation_error(size, COUPLING_ROWS, power, exact) for size in HEAD_SIZES]
+                fit = fit_power_law(HEAD_SIZES, errors)
+                row = {"a": a, "diagonal": "exact" if exact else "as cut", "error": name, "exponent": fit.exponent}
+                row |= {"low": fit.low, "high": fit.high, "theorem": 2 * a - 1}
+                rows.append(row | {"first": errors[0], "last": errors[-1]})
+    return rows
 
 
 def _complexities() -> TableRows:
@@ -134,7 +171,7 @@ def _complexity(taps: Tensor, ahead: Tensor, decay_time: float, mixing: str, dir
     }
 
 
-def _results(represented: TableRows, mixed: TableRows) -> list[Result]:
+def _results(represented: TableRows, cut: TableRows, mixed: TableRows) -> list[Result]:
     shared: dict[str, Any] = {"command": portable_command("approximation"), "environment": environment_of()}
     figures = [
         Result(
@@ -147,6 +184,18 @@ def _results(represented: TableRows, mixed: TableRows) -> list[Result]:
         )
         for row in represented
         for metric in ("singular_value", "largest_error", "steepness", "product")
+    ]
+    figures += [
+        Result(
+            "approximation-theory",
+            "cut coupling",
+            metric,
+            row[metric],
+            setting={name: row[name] for name in ("a", "diagonal", "error")},
+            **shared,
+        )
+        for row in cut
+        for metric in ("exponent", "low", "high", "first", "last")
     ]
     return figures + [
         Result(

@@ -38,8 +38,17 @@ def test_error_of_a_truncated_coupling():
     assert target.truncation_error(0) == pytest.approx((x.mean(1) - y).square().mean().item(), rel=1e-12)
     errors = [target.truncation_error(rank) for rank in range(5)]
     assert errors[0] > errors[1] > errors[2] > errors[3] == errors[4] == 0
+    assert target.truncation_error(2, power=1) == pytest.approx((rank_2 - y).abs().mean().item(), rel=1e-12)
+    # With its diagonal exact a token weighs itself as in the target.
+    logits = CouplingTarget((0.0, 1.0, 0.0, 0.5), 6).coupling(x)
+    itself = torch.eye(6, dtype=torch.bool)
+    logits[:, itself] = target.coupling(x)[:, itself]
+    wanted = ((logits.softmax(-1) @ x)[..., 0] - y).square().mean().item()
+    assert target.truncation_error(2, exact_diagonal=True) == pytest.approx(wanted, rel=1e-12)
     with pytest.raises(ValueError, match="rank is -1"):
         target.truncation_error(-1)
+    with pytest.raises(ValueError, match="power is 0"):
+        target.truncation_error(1, power=0)
 
 
 def test_singular_values_of_the_coupling():

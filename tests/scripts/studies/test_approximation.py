@@ -168,11 +168,19 @@ def test_what_makes_no_sense_is_refused(script, tmp_path):
         script.main(["order", "--length", "9", "--output-dir", str(tmp_path)])
 
 
-def test_propositions_are_computed(script, load, tmp_path, capsys):
+def test_propositions_are_computed(script, load, tmp_path, capsys, monkeypatch):
+    for name, value in {"COUPLING_EXPONENTS": (2.0,), "COUPLING_ROWS": 128, "COUPLING_RANK": 2048}.items():
+        monkeypatch.setattr(load("approximations.theory"), name, value)
     rows = script.main(["theory", "--output-dir", str(tmp_path)])
     represented = [row for row in rows if "scale" in row]
     assert len({row["target"] for row in represented}) == 7
     assert max(row["largest_error"] for row in represented) < 1e-12
+    # As the proof has it where the weight of a token on itself is exact, and half a power a channel less where not.
+    cut = {(row["a"], row["diagonal"], row["error"]): row["exponent"] for row in rows if "diagonal" in row}
+    assert cut[2.0, "exact", "squared"] == pytest.approx(3, abs=0.2)
+    assert cut[2.0, "exact", "absolute"] == pytest.approx(1.5, abs=0.2)
+    assert cut[2.0, "as cut", "squared"] == pytest.approx(2, abs=0.2)
+    assert cut[2.0, "as cut", "absolute"] == pytest.approx(1, abs=0.2)
     mixed = {(row["decay_time"], row["mixing"], row["direction"][:5]): row for row in rows if "mixing" in row}
     assert mixed[1, "none", "as th"]["complexity"] == pytest.approx(2)
     assert mixed[4, "none", "as th"]["complexity"] == pytest.approx(5)
@@ -183,7 +191,14 @@ def test_propositions_are_computed(script, load, tmp_path, capsys):
     assert mixed[1, "a shift of 10", "later"]["complexity"] == pytest.approx(2 * math.exp(-10))
     assert mixed[1, "a shift of 2", "later"]["ahead"] == pytest.approx(1 - math.exp(-4))
     results = read_results(tmp_path / "theory.jsonl")
-    assert {result.metric for result in results} >= {"largest_error", "singular_value", "c1", "c2", "complexity"}
+    assert {result.metric for result in results} >= {
+        "largest_error",
+        "exponent",
+        "singular_value",
+        "c1",
+        "c2",
+        "complexity",
+    }
     assert "a shift of 10            | later, x(t + s)" in capsys.readouterr().out
 
 
