@@ -1,6 +1,6 @@
 r"""Pretrain a causal or masked language model of any family on any text.
 
-    python scripts/pretrain.py --recipe scripts/recipes/tnn-stdlib-small.yaml --output-dir runs/tnn
+    python scripts/pretrain.py --recipe scripts/recipes/python-2m/tnn.yaml --output-dir runs/tnn
     python scripts/pretrain.py --model-type tnn --config-overrides hidden_size=192 num_hidden_layers=4 \
         --train-file book.txt --tokenizer bpe:4096 --max-tokens 2_000_000 \
         --optim muon --learning-rate 4e-3 --warmup-steps 100 --output-dir runs/book
