@@ -8,7 +8,6 @@ differences of models seed by seed. A claim about trained models that rests on f
 """
 
 import argparse
-import dataclasses
 import re
 import statistics
 import sys
@@ -63,11 +62,9 @@ class Results:
                 "which diverged: claim what holds with these seeds, such as how many diverged."
             )
         own = {result.seed: result.value * figure.factor for result in results if result.value is not None}
-        if figure.against is None:
+        if figure.other_side is None:
             return own
-        changed = {name: value for name, value in figure.against.items() if name != "setting"}
-        setting = {**figure.setting, **figure.against.get("setting", {})}
-        other = self.values(dataclasses.replace(figure, against=None, **{**changed, "setting": setting}))
+        other = self.values(figure.other_side)
         both = [seed for seed in own if seed in other]
         if not both:
             raise ValueError(f"{figure.metric} in {figure.file}: no seed of {figure.model} is one of the other side.")
@@ -167,7 +164,8 @@ def _commands(claim: Claim, results: Results) -> Iterator[str]:
     if claim.command:
         yield claim.command
     for figure in claim.figures.values():
-        yield from dict.fromkeys(result.command for result in results.of(figure) if result.command)
+        for side in filter(None, (figure, figure.other_side)):
+            yield from dict.fromkeys(result.command for result in results.of(side) if result.command)
 
 
 def _number(command: str, commands: list[str]) -> int:

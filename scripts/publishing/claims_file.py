@@ -56,6 +56,15 @@ class Figure:
     format: str = ".3g"
     factor: float = 1.0
 
+    @property
+    def other_side(self) -> "Figure | None":
+        """What this figure is compared with, if with anything."""
+        if self.against is None:
+            return None
+        changed = {name: value for name, value in self.against.items() if name != "setting"}
+        setting = {**self.setting, **self.against.get("setting", {})}
+        return dataclasses.replace(self, against=None, **{**changed, "setting": setting})
+
 
 @dataclass(frozen=True)
 class Claim:

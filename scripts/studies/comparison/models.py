@@ -70,6 +70,7 @@ MODELS |= {
     "poly-soft": ("poly_transformer", POLYNOMIAL | {"degree_form": "soft"}),
     # Degree 3 of a learned matrix over positions, as in a mixer of tokens, in place of content.
     "poly-3-mixer": ("poly_transformer", POLYNOMIAL | {"degree": 3, "mixing": "toeplitz"}),
+    "poly-3-mixer-polynomial": ("poly_transformer", POLYNOMIAL | {"degree": 3, "mixing": "toeplitz"} | NO_ACTIVATION),
     # What is no polynomial in degree 3, one after another: activations, norms, both.
     "poly-3-bilinear": ("poly_transformer", POLYNOMIAL | {"degree": 3, "hidden_act": "linear"}),
     "poly-3-static": ("poly_transformer", POLYNOMIAL | {"degree": 3, "normalization": "static"}),

@@ -179,6 +179,15 @@ def test_commands_that_differ_in_their_output_folder_are_one(script: ModuleType,
     )
 
 
+def test_the_other_side_of_a_comparison_has_its_command(script: ModuleType, tmp_path: Path) -> None:
+    results = [Result("lm", name, "loss", 2.0, 0, command=f"train {name}") for name in ("ours", "theirs")]
+    figure = {"file": "own.jsonl", "metric": "loss", "model": "ours", "against": {"model": "theirs"}, "format": ".0f"}
+    path = write(tmp_path, measured="{a} times", figures={"a": figure}, verdict="undecided", why="so")
+    write_results(tmp_path / "own.jsonl", results)
+    text = page(script, path)
+    assert "| 1 times [1, 2]" in text and text.endswith("\n1. `train ours`\n2. `train theirs`\n")
+
+
 def test_the_pages_of_figures_are_there(script: ModuleType) -> None:
     text = page(script, MEASURED / "claims.yaml")
     pages = set(re.findall(r"\]\(([\w-]+/README\.md)\)", text))
