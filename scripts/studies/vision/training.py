@@ -172,7 +172,9 @@ SIZED: dict[str, Callable[[Classifiers, int, dict[str, Any]], PreTrainedConfig]]
         },
     ),
     "vit": _vit,
-    "ipa": _own("ipa", num_centers=lambda shared, _: shared.num_heads, kernel_norm="prod", kernel_rank=_size),
+    "ipa": _own("ipa", num_centers=lambda shared, _: shared.num_heads, kernel_norm="p", kernel_rank=_size),
+    # Kernels over centers and tokens, which the paper does not have.
+    "ipa_prod": _own("ipa", num_centers=lambda shared, _: shared.num_heads, kernel_norm="prod", kernel_rank=_size),
     "ski_tnn": _own("ski_tnn", num_inducing_points=_size),
     "tnn": _own("tnn", rpe_hidden_size=_size),
     "fd_tnn": _own("fd_tnn", rpe_hidden_size=_size),

@@ -80,7 +80,13 @@ def test_singular_values_are_those_of_the_logits(images, kind):
 
 @pytest.mark.parametrize(
     ("kind", "source", "samples"),
-    [("tnn", "weights", 24), ("ski_tnn", "weights", 24), ("poly_transformer", "weights", 6), ("ipa", "logits", 3)],
+    [
+        ("tnn", "weights", 24),
+        ("ski_tnn", "weights", 24),
+        ("poly_transformer", "weights", 6),
+        ("ipa", "logits", 3),
+        ("ipa_prod", "logits", 3),
+    ],
 )
 def test_mixers_without_a_softmax_are_measured_by_what_they_have(images, kind, source, samples):
     model = Classifiers(2, 8, 2, 2).build(kind, 4, images, seed=0)
