@@ -20,7 +20,7 @@ __all__ = ["FORMS", "NORMS", "WHOLE", "Architecture", "Layers", "architectures",
 
 FORMS = ("fully-connected", "sequence")
 NORMS = ("static", "batch")
-WHOLE = ("2", "3", "4", "4 and 2")
+WHOLE = ("2", "3", "4", "4, 2")
 """Kinds of nets whose layers have whole degrees."""
 
 
@@ -119,7 +119,7 @@ def architectures(form: str, width: int, budget: int, affine: bool, fractional: 
         nets += [pure(degree, depth, True) for degree, depth in equal]
     else:
         mixed = (4,) * (budget // 4) + (2,)
-        nets.append(Architecture(form, "4 and 2", mixed, width, affine, sequence))
+        nets.append(Architecture(form, "4, 2", mixed, width, affine, sequence))
     if fractional and all_equal:
         times = budget // 12
         nets += [

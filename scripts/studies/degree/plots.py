@@ -19,7 +19,7 @@ STYLES = {
     "2": (COLORS[0], MARKERS[0]),
     "3": (COLORS[1], MARKERS[1]),
     "4": (COLORS[2], MARKERS[2]),
-    "4 and 2": (COLORS[5], MARKERS[6]),
+    "4, 2": (COLORS[5], MARKERS[6]),
     "2.4 mixed layers": (COLORS[3], MARKERS[3]),
     "2.4 signed power": (COLORS[4], MARKERS[4]),
     "e signed power": (COLORS[6], MARKERS[5]),
@@ -102,7 +102,7 @@ def plot_equal(results: Rows, budget: int, path: Path, title: str) -> None:
                 axes.plot(errors, [place] * len(errors), marker, color=color, alpha=0.6, markersize=6)
                 middle = statistics.median(errors)
                 axes.plot([middle] * 2, [place - 0.32, place + 0.32], color=color, linewidth=2.4)
-            names = {row["kind"]: f"degree {row['kind']}, {row['depth']} layers" for row in rows}
+            names = {row["kind"]: f"degree {row['kind']}: {row['depth']} layers" for row in rows}
             axes.set_yticks(range(len(kinds)), [names.get(kind, kind) for kind in kinds])
             axes.set_ylim(len(kinds) - 0.4, -0.6)
             axes.set_xscale("log")

@@ -94,16 +94,16 @@ def test_a_target_between_the_ranks_of_nets_of_equal_size(script: ModuleType, tm
     assert found == {
         (eight, "2"): (9, 9, 0),
         (eight, "3"): (10, 9, 0),
-        (eight, "4 and 2"): (9, 9, 0),
+        (eight, "4, 2"): (9, 9, 0),
         (nine, "2"): (9, 10, 1),  # degree 8
         (nine, "3"): (10, 10, 0),
-        (nine, "4 and 2"): (9, 10, 1),
+        (nine, "4, 2"): (9, 10, 1),
     }
     assert {row["matrices"] for row in rows} == {6}
     keys = [json.loads(line)["key"] for line in (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()]
     assert {(key["num_tokens"], key["token_width"]) for key in keys} == {(2, 1)}
     table = (tmp_path / "table.md").read_text(encoding="utf-8")
-    assert "2 tokens of 1 number," in table and "| 4 and 2 " in table
+    assert "2 tokens of 1 number," in table and "| 4, 2 " in table
 
 
 def test_sizes_are_equal(load: Any) -> None:
