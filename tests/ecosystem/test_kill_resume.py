@@ -219,7 +219,7 @@ CHECKPOINT_FILES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [0, 0.001, 0.5, 0.999, 1])
 @pytest.mark.parametrize("name", CHECKPOINT_FILES)
-@pytest.mark.parametrize("variant", ["causal", "classifier"])
+@pytest.mark.parametrize("variant", ["causal", "muon", "classifier"])
 def test_killed_in_any_file_of_a_checkpoint(runs: Runs, tmp_path: Path, variant: str, name: str, share: float) -> None:
     """`--save-total-limit 2`: the third checkpoint removes the first, but not before the third is whole."""
     kill = {"write": f"checkpoint-9/{name}", "share": share}
@@ -276,7 +276,9 @@ def test_killed_while_the_final_files_are_written(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("killed", [[0], [1], [0, 1]], ids=["first", "second", "both"])
-@pytest.mark.parametrize("variant", ["causal", "masked", "states", "classifier", "batch-norm", "early-stopping"])
+@pytest.mark.parametrize(
+    "variant", ["causal", "muon", "masked", "states", "classifier", "batch-norm", "early-stopping"]
+)
 def test_two_processes_killed_in_a_step(runs: Runs, tmp_path: Path, variant: str, killed: list[int]) -> None:
     """The remaining process meets a closed connection in the next exchange of gradients, and ends."""
     check(runs, tmp_path / "run", variant, "", ranks=2, killed=killed, kill={"step": 8})
@@ -293,7 +295,7 @@ def test_two_processes_killed_in_a_step(runs: Runs, tmp_path: Path, variant: str
         ([1], "rng_state_1.pth"),
     ],
 )
-@pytest.mark.parametrize("variant", ["causal", "classifier"])
+@pytest.mark.parametrize("variant", ["causal", "muon", "classifier"])
 def test_two_processes_killed_in_a_checkpoint(
     runs: Runs, tmp_path: Path, variant: str, killed: list[int], name: str
 ) -> None:
