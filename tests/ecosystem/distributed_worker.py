@@ -331,7 +331,7 @@ class Worker:
 
     def muon(self) -> Iterator[Any]:
         """Matrices in pieces, both ways."""
-        for model_type in ("tnn", "ipa"):
+        for model_type in EVERY:
             for size in ("fsdp_size", "tp_size"):
 
                 def act(model_type: str = model_type, size: str = size) -> dict[str, Any]:

@@ -213,7 +213,7 @@ def test_the_trainer_takes_models_in_pieces(thorough: list[Any], alone: Any) -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model_type", ["tnn", "ipa"])
+@pytest.mark.parametrize("model_type", worker.EVERY)
 @pytest.mark.parametrize("size", ["fsdp_size", "tp_size"])
 def test_muon_on_matrices_in_pieces(thorough: list[Any], size: str, model_type: str) -> None:
     """Newton-Schulz iterations are in bfloat16, in which sums of pieces are rounded otherwise."""
