@@ -4,7 +4,8 @@ r"""Compares two models of compare_mixers.py or compare_lengths.py by classes of
         runs/lengths/length-500/results.jsonl --model ipa-p --against attention --output-dir runs/pair-gaps
 
 Nats a token by which a model is behind another one, seed by seed: at recalled tokens and at all others (as
-compare_lengths.py has them), and at pairs of each frequency in the training text. Each side has the rate of least
+compare_lengths.py has them), at pairs of each frequency in the training text, and at recalled tokens by how far back
+their pair stood. Each side has the rate of least
 validation loss on the first seed. A negative figure means that the model is ahead. Writes pair-gaps.md and
 pair-gaps.jsonl.
 """
@@ -12,12 +13,13 @@ pair-gaps.jsonl.
 import argparse
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from comparison.bins import gap_of_bins
+from comparison.bins import gap_of_bins, pair_scores
 
+from hf_seqmix.analysis.text.repeated_pairs import PairScore
 from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import read_results, write_report
 from hf_seqmix.training.results import Result
@@ -25,6 +27,8 @@ from hf_seqmix.training.table_rows import row_results
 
 Bins = Sequence[Mapping[str, Any]]
 WHOLE = ("recall", "others")
+BACK = "back "
+"""Before the distance of recalled tokens."""
 SETTING = ("length", "channels")
 
 
@@ -70,17 +74,34 @@ def bins_by_seed(results: Sequence[Result], model: str) -> dict[int, Bins]:
 
 
 def gaps_of(own: Bins, other: Bins) -> dict[str, float]:
-    """Return how many nats a token the first model is behind: recalled tokens, others, and each frequency of pairs."""
+    """Return how many nats a token the first model is behind.
+
+    The keys are `recall` and `others`, the bounds of each frequency of pairs, such as "10-100", and of each distance
+    of recalled tokens, such as "back 16-64".
+    """
     gap = gap_of_bins(own, other)
+    ours, theirs = pair_scores(own), pair_scores(other)
     found = {name: gap[name] for name in WHOLE if name in gap}
-    for low, high in sorted({tuple(entry["train_count"]) for entry in own}, key=lambda bounds: bounds[0]):
-        ours, theirs = (
-            [entry for entry in bins if tuple(entry["train_count"]) == (low, high)] for bins in (own, other)
+    for bounds in sorted({score.train_count for score in ours}, key=lambda bounds: bounds[0]):
+        found[_text(bounds)] = _gap(ours, theirs, lambda score, bounds=bounds: score.train_count == bounds)
+    for bounds in sorted({score.distance for score in ours if score.is_recall}, key=lambda bounds: bounds[0]):
+        found[BACK + _text(bounds)] = _gap(
+            ours, theirs, lambda score, bounds=bounds: score.is_recall and score.distance == bounds
         )
-        tokens = sum(entry["num_tokens"] for entry in ours)
-        losses = [sum(entry["token_loss"] * entry["num_tokens"] for entry in bins) for bins in (ours, theirs)]
-        found[f"{low}-{'' if high is None else high}"] = (losses[0] - losses[1]) / tokens
     return found
+
+
+def _text(bounds: tuple[int, int | None]) -> str:
+    return f"{bounds[0]}-{'' if bounds[1] is None else bounds[1]}"
+
+
+def _gap(ours: Sequence[PairScore], theirs: Sequence[PairScore], among: Callable[[PairScore], bool]) -> float:
+    own, other = ([score for score in scores if among(score)] for scores in (ours, theirs))
+    return sum(score.nll for score in own) / _tokens(own) - sum(score.nll for score in other) / _tokens(other)
+
+
+def _tokens(scores: Sequence[PairScore]) -> int:
+    return sum(score.num_tokens for score in scores)
 
 
 def row_of(results: Sequence[Result], model: str, other: str) -> dict[str, Any]:
@@ -127,14 +148,21 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     files = [read_results(path) for path in arguments.results]
     rows = [row_of(results, arguments.model, other) for other in arguments.against for results in files]
     rows.sort(key=lambda row: (row["channels"], row["against"], row["length"]))
-    classes = [name for name in rows[0]["by_seed_gap"] if name not in WHOLE]
-    columns = {"channels": "channels", "length": "length", "against": "against"}
-    columns |= {"recall": "at recalled tokens", "others": "at all others"}
-    columns |= {name: f"pairs {name} times" for name in classes} | {"num_seeds": "seeds"}
-    title = f"Nats a token by which {arguments.model} is behind; pairs by how often they stood in the training text"
+    classes = list(dict.fromkeys(name for row in rows for name in row["by_seed_gap"] if name not in WHOLE))
+    frequencies, distances = ([name for name in classes if name.startswith(BACK) == far] for far in (False, True))
+    first = {"channels": "channels", "length": "length", "against": "against"}
+    last = {"num_seeds": "seeds"}
+    columns = first | {"recall": "at recalled tokens", "others": "at all others"}
+    columns |= {name: f"pairs {name} times" for name in frequencies} | last
+    by_distance = first | {name: f"{name.removeprefix(BACK)} tokens back" for name in distances} | last
+    behind = f"Nats a token by which {arguments.model} is behind"
+    sections = [
+        (f"{behind}; pairs by how often they stood in the training text", rows, columns),
+        (f"{behind} at recalled tokens, by how far back their pair stood", rows, by_distance),
+    ]
     numbers = [{key: value for key, value in row.items() if key not in (*WHOLE, *classes)} for row in rows]
     kept = row_results(numbers, "lm-causal", "model", inner={"by_seed_gap": ("tokens", "seed")}, setting=SETTING)
-    write_report(arguments, "pair-gaps", [(title, rows, columns)], kept)
+    write_report(arguments, "pair-gaps", sections, kept)
     return rows
 
 

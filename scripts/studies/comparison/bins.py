@@ -11,7 +11,15 @@ from transformers import PreTrainedModel
 from hf_seqmix._labels import IGNORED_LABEL
 from hf_seqmix.analysis.text.repeated_pairs import PairCounts, PairScore, recall_gap, score_pairs
 
-__all__ = ["COUNT_EDGES", "DISTANCE_EDGES", "gap_of_bins", "mean_of_bins", "score_bins", "score_pair_bins"]
+__all__ = [
+    "COUNT_EDGES",
+    "DISTANCE_EDGES",
+    "gap_of_bins",
+    "mean_of_bins",
+    "pair_scores",
+    "score_bins",
+    "score_pair_bins",
+]
 
 COUNT_EDGES = (0, 1, 100, 400, None)
 """Bounds of the classes of words, by occurrences in the training rows; the last is open."""
@@ -79,6 +87,19 @@ def score_pair_bins(model: PreTrainedModel, train: datasets.Dataset, blocks: dat
     ]
 
 
+def pair_scores(bins: Sequence[Mapping[str, Any]]) -> list[PairScore]:
+    """Return classes of tokens as `score_pairs` does, losses summed."""
+    return [
+        PairScore(
+            tuple(entry["train_count"]),
+            tuple(entry["distance"]),
+            entry["token_loss"] * entry["num_tokens"],
+            round(entry["num_tokens"]),
+        )
+        for entry in bins
+    ]
+
+
 def gap_of_bins(bins: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return by how many nats a model is behind another one at recalled tokens and at all others, of the same rows.
 
@@ -86,22 +107,10 @@ def gap_of_bins(bins: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str,
         `recall`, `others`, the `share` of the whole gap that recalled tokens make up, the share of `tokens` they are,
         and `common`, of pairs that are common in training, if there are any; nothing where no token is recalled.
     """
-
-    def scores(entries: Sequence[Mapping[str, Any]]) -> list[PairScore]:
-        return [
-            PairScore(
-                tuple(entry["train_count"]),
-                tuple(entry["distance"]),
-                entry["token_loss"] * entry["num_tokens"],
-                round(entry["num_tokens"]),
-            )
-            for entry in entries
-        ]
-
-    own = scores(bins)
+    own = pair_scores(bins)
     if not any(score.is_recall for score in own):
         return {}
-    gap = recall_gap(own, scores(others))
+    gap = recall_gap(own, pair_scores(others))
     common = {} if gap.common is None else {"common": gap.common}
     parts = {"recall": gap.recall, "others": gap.others, "share": gap.share_of_total, "tokens": gap.share_of_tokens}
     return parts | common

@@ -52,6 +52,9 @@ def test_classes_are_weighed_by_tokens_and_taken_at_the_best_rate(script: Module
     assert gaps["10-100"] == pytest.approx([5 / 25, 10 / 25])
     assert gaps["0-1"] == [0.0, 0.0] and gaps["1000-"] == pytest.approx([-1.0, -1.0])
     assert row["recall"] == "+1.500 ± 0.707"
+    assert gaps["back 1-16"] == pytest.approx([1.0, 2.0])  # the only recalled ones
+    table = (file.parent / "out" / "pair-gaps.md").read_text(encoding="utf-8")
+    assert "1-16 tokens back" in table and "| +1.500 ± 0.707 " in table.partition("how far back")[2]
     kept = read_results(file.parent / "out" / "pair-gaps.jsonl")
     wanted = {"tokens": "recall", "length": 16, "channels": 8, "against": "theirs"}
     found = {each.seed: each.value for each in kept if wanted.items() <= dict(each.setting).items()}
