@@ -173,39 +173,17 @@ def _complexity(taps: Tensor, ahead: Tensor, decay_time: float, mixing: str, dir
 
 def _results(represented: TableRows, cut: TableRows, mixed: TableRows) -> list[Result]:
     shared: dict[str, Any] = {"command": portable_command("approximation"), "environment": environment_of()}
-    figures = [
-        Result(
-            "approximation-theory",
-            "rank-one coupling",
-            metric,
-            row[metric],
-            setting={name: row[name] for name in ("target", "scale")},
-            **shared,
-        )
-        for row in represented
-        for metric in ("singular_value", "largest_error", "steepness", "product")
+    errors = ("singular_value", "largest_error", "steepness", "product")
+    parts = [
+        ("rank-one coupling", represented, ("target", "scale"), errors),
+        ("cut coupling", cut, ("a", "diagonal", "error"), ("exponent", "low", "high", "first", "last")),
+        ("kernel", mixed, ("decay_time", "mixing", "direction"), ("c1", "c2", "complexity", "ahead")),
     ]
-    figures += [
+    return [
         Result(
-            "approximation-theory",
-            "cut coupling",
-            metric,
-            row[metric],
-            setting={name: row[name] for name in ("a", "diagonal", "error")},
-            **shared,
+            "approximation-theory", model, metric, row[metric], setting={name: row[name] for name in names}, **shared
         )
-        for row in cut
-        for metric in ("exponent", "low", "high", "first", "last")
-    ]
-    return figures + [
-        Result(
-            "approximation-theory",
-            "kernel",
-            metric,
-            row[metric],
-            setting={name: row[name] for name in ("decay_time", "mixing", "direction")},
-            **shared,
-        )
-        for row in mixed
-        for metric in ("c1", "c2", "complexity", "ahead")
+        for model, rows, names, metrics in parts
+        for row in rows
+        for metric in metrics
     ]
