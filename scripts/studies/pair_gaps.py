@@ -13,13 +13,12 @@ pair-gaps.jsonl.
 import argparse
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from comparison.bins import gap_of_bins, pair_scores
 
-from hf_seqmix.analysis.text.repeated_pairs import PairScore
 from hf_seqmix.training.command import explained
 from hf_seqmix.training.result_files import read_results, write_report
 from hf_seqmix.training.results import Result
@@ -80,28 +79,24 @@ def gaps_of(own: Bins, other: Bins) -> dict[str, float]:
     of recalled tokens, such as "back 16-64".
     """
     gap = gap_of_bins(own, other)
-    ours, theirs = pair_scores(own), pair_scores(other)
+    ours, theirs = (
+        sorted(pair_scores(bins), key=lambda score: (score.train_count[0], score.distance[0])) for bins in (own, other)
+    )
     found = {name: gap[name] for name in WHOLE if name in gap}
-    for bounds in sorted({score.train_count for score in ours}, key=lambda bounds: bounds[0]):
-        found[_text(bounds)] = _gap(ours, theirs, lambda score, bounds=bounds: score.train_count == bounds)
-    for bounds in sorted({score.distance for score in ours if score.is_recall}, key=lambda bounds: bounds[0]):
-        found[BACK + _text(bounds)] = _gap(
-            ours, theirs, lambda score, bounds=bounds: score.is_recall and score.distance == bounds
-        )
+    groups: dict[str, list[int]] = defaultdict(list)
+    for place, score in enumerate(ours):
+        groups[_text(score.train_count)].append(place)
+    for place, score in sorted(enumerate(ours), key=lambda each: each[1].distance[0]):
+        if score.is_recall:
+            groups[BACK + _text(score.distance)].append(place)
+    for name, places in groups.items():
+        own_nll, other_nll = (sum(scores[place].nll for place in places) for scores in (ours, theirs))
+        found[name] = (own_nll - other_nll) / sum(ours[place].num_tokens for place in places)
     return found
 
 
 def _text(bounds: tuple[int, int | None]) -> str:
     return f"{bounds[0]}-{'' if bounds[1] is None else bounds[1]}"
-
-
-def _gap(ours: Sequence[PairScore], theirs: Sequence[PairScore], among: Callable[[PairScore], bool]) -> float:
-    own, other = ([score for score in scores if among(score)] for scores in (ours, theirs))
-    return sum(score.nll for score in own) / _tokens(own) - sum(score.nll for score in other) / _tokens(other)
-
-
-def _tokens(scores: Sequence[PairScore]) -> int:
-    return sum(score.num_tokens for score in scores)
 
 
 def row_of(results: Sequence[Result], model: str, other: str) -> dict[str, Any]:
