@@ -48,12 +48,10 @@ TASKS = ("paired_product", "paired_product_control")
 LEGENDRE = "legendre_products_"
 """What the degree of the target follows."""
 MOST_DEGREE = 100
-"""Of a target; float32 does not tell a net of higher degree from rounding."""
+"""Of a target."""
+TASKS_HELP = f"{', '.join(TASKS)}, or {LEGENDRE}N: a polynomial of degree N in two numbers, of rank N + 1"
 
 logger = logging.getLogger("degree_experiment")
-
-
-TASKS_HELP = f"{', '.join(TASKS)}, or {LEGENDRE}N: a polynomial of degree N in two numbers, of rank N + 1"
 
 
 def _task_name(text: str) -> str:
@@ -77,8 +75,8 @@ def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     train.add_argument("--form", required=True, choices=FORMS)
     train.add_argument("--output-dir", required=True, type=Path)
     train.add_argument("--tasks", nargs="+", default=list(TASKS), type=_task_name, help=TASKS_HELP)
-    train.add_argument("--num-tokens", type=int, default=4, help="N, even")
-    train.add_argument("--token-width", type=int, default=4, help="D; the rank to learn is D^(N/2)")
+    train.add_argument("--num-tokens", type=int, default=4, help="N of paired products, even")
+    train.add_argument("--token-width", type=int, default=4, help="D of paired products; the rank to learn is D^(N/2)")
     train.add_argument("--width", type=int, default=20, help="of the layers")
     train.add_argument("--budget", type=int, default=12, help="matrices without overhead, a multiple of 6")
     train.add_argument("--projections", nargs="+", default=["linear", "affine"], choices=["linear", "affine"])

@@ -19,7 +19,8 @@ from hf_seqmix.data import listops
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.training.environment import fingerprint
 from hf_seqmix.training.result_files import ResultFile
-from hf_seqmix.training.results import Result
+from hf_seqmix.training.results import Result, with_run
+from hf_seqmix.training.run import Run
 from hf_seqmix.training.tables import results_table
 
 from ..inputs import common_arguments, default_device, named, open_model, short_names
@@ -94,6 +95,7 @@ def run_listops(arguments: argparse.Namespace) -> Report:
         missing = [model for model in usable if _is_missing(arguments, log, model, bounds)]
         shared: dict[str, Any] = {"task": "listops", "setting": {"data": title, "lengths": text}}
         shared |= origin(arguments.benchmark)
+        run = Run("listops", data={"lengths": text, "rows": arguments.rows, "seed": arguments.seed})
         place = PLACES[text == SINGLE]
         if missing:
             splits = draw(bounds, arguments.rows, arguments.seed)
@@ -111,7 +113,7 @@ def run_listops(arguments: argparse.Namespace) -> Report:
                 own = Result(metric="accuracy", model=name, value=share(digits, targets), **shared)
                 own_operators = operator_results(by_operator(digits, rows), place, model=name, **shared)
                 size = replace(own, metric="num_parameters", value=parameters)
-                log.append(keys[model], [own, size, *own_operators, *rules])
+                log.append(keys[model], [*with_run([own, size, *own_operators], run), *rules])
             report.results += named(log.get(keys[model]), name)
     parts = []
     if report.results:

@@ -281,6 +281,17 @@ def test_wrong_arguments(script: ModuleType, tmp_path: Path, more: list[str], me
         script.main(arguments(tmp_path, "sequence", *more))
 
 
+@pytest.mark.parametrize("task", ["legendre_products_0", "legendre_products_101", "legendre_products_", "pairs"])
+def test_other_tasks_are_refused(
+    script: ModuleType, tmp_path: Path, task: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        script.main(arguments(tmp_path, "fully-connected", "--tasks", task))
+    assert f"{task!r} is no task; give paired_product, " in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="--tasks names legendre_products_9 twice"):
+        script.main(arguments(tmp_path, "fully-connected", "--tasks", "legendre_products_9", "legendre_products_9"))
+
+
 @pytest.mark.parametrize("command", ["ranks", "log-ranks", "effective-ranks"])
 def test_a_folder_that_cannot_be_is_refused_before_anything_is_computed(
     script: ModuleType, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch

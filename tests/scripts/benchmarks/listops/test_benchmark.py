@@ -67,6 +67,8 @@ def test_accuracy_of_each_range_and_goes_on(main: Any, tmp_path: Path, monkeypat
 
     monkeypatch.setattr("benchmarks.listops.benchmark.score", lambda *_: pytest.fail("scored again"))
     assert main([*command, "--output-dir", str(output)]).results == report.results
+    runs = [r.run for r in report.results if r.kind == "measured"]
+    assert runs and all(run and run.model["name"] and run.data["lengths"] and run.data["rows"] for run in runs)
 
 
 def test_other_models_and_ranges_are_refused(main: Any, tmp_path: Path) -> None:
