@@ -15,7 +15,7 @@ from transformers import TrainingArguments
 from transformers.hf_argparser import string_to_bool
 
 from .._files import write_json
-from .folders.run_folder import PRECISION_FILE
+from .folders.run_files import PRECISION_FILE
 
 __all__ = [
     "AUTO",

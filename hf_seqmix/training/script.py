@@ -14,7 +14,8 @@ from .command import interruptible, packages_explained
 from .divergence.error import DivergenceError
 from .folders.folder_lock import folders_released
 from .folders.resumable import ResumableTrainer
-from .folders.run_folder import ARGUMENTS_FILE, explain_write_error, nothing_left
+from .folders.run_files import ARGUMENTS_FILE
+from .folders.run_folder import explain_write_error, nothing_left
 from .folders.same_run import changed_arguments, record_arguments
 from .memory import keep_freed_memory
 from .optimizers import OptimizerError

@@ -14,7 +14,7 @@ from transformers.trainer_callback import ExportableState
 
 from ..._files import write_json
 from ..folders.checkpoints import fault_of, fault_of_best, saved_checkpoints, set_aside_later
-from ..folders.run_folder import DIVERGENCE_FILE
+from ..folders.run_files import DIVERGENCE_FILE
 from .error import DivergenceError, advice
 from .loss_watch import LossWatch, uninformed_loss
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["FolderInUseError", "claim_folder", "folders_released"]
+__all__ = ["FolderInUseError", "claim_folder", "folders_released", "holds_folder"]
 
 _held: dict[tuple[int, int], int] = {}
 """Device and inode of each folder that this process has claimed -> the open file that holds the lock."""
@@ -49,6 +49,14 @@ def claim_folder(folder: Path) -> None:
     finally:
         if _held.get(key) != opened:
             os.close(opened)
+
+
+def holds_folder(folder: Path) -> bool:
+    """Say whether this process has claimed a folder; where there are no locks, whether the folder is there."""
+    if not folder.is_dir():
+        return False
+    status = folder.stat()
+    return sys.platform == "win32" or (status.st_dev, status.st_ino) in _held
 
 
 @contextmanager

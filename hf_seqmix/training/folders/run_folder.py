@@ -9,14 +9,11 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from .checkpoints import last_complete_checkpoint, saved_checkpoints
-from .folder_lock import FolderInUseError, claim_folder
+from .checkpoints import last_complete_checkpoint
+from .folder_lock import FolderInUseError, claim_folder, holds_folder
+from .run_files import delete_replaced, restore_replaced, set_aside
 
 __all__ = ["explain_write_error", "nothing_left", "prepare_run_folder"]
-
-PRECISION_FILE, DIVERGENCE_FILE, ARGUMENTS_FILE = "precision.json", "divergence.json", "arguments.json"
-RECORDS = (PRECISION_FILE, DIVERGENCE_FILE, ARGUMENTS_FILE)
-"""What a run was told and settled on its way, for its resumed runs."""
 
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO}
 
@@ -26,14 +23,14 @@ def prepare_run_folder(
 ) -> Path:
     """Make the folder, check that it can be written to, and refuse one that holds something or is in use.
 
-    Until its command ends, no other process may write there, see `claim_folder`.
+    Until its command ends, no other process may write there, see `claim_folder`. `nothing_left` deletes an earlier run
+    that was set aside, or puts it back; after a kill the next call does.
 
     Args:
         folder: where the run will write.
         resume: the folder may hold an interrupted run.
         overwrite: the folder may hold anything; files of the same name will be replaced. Unless the run is resumed,
-            the checkpoints, results.json and `RECORDS` of an earlier one are deleted: they would be taken for this
-            one's.
+            the checkpoints and files of an earlier one are set aside: they would be taken for this one's.
         read: files and folders that the run begins from; other names, such as those of the Hub, do not matter.
 
     Raises:
@@ -59,11 +56,9 @@ def prepare_run_folder(
         claim_folder(folder)
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(4096))
+        restore_replaced(folder)
         if overwrite and not resume:
-            for checkpoint in saved_checkpoints(folder):
-                shutil.rmtree(checkpoint)
-            for name in ("results.json", "tokenizer_config.json", *RECORDS):
-                (folder / name).unlink(missing_ok=True)
+            set_aside(folder)
     except OSError as error:
         raise ValueError(
             f"the output folder {folder} cannot be written to: {error.strerror}. Make room or give another "
@@ -76,7 +71,8 @@ def prepare_run_folder(
 def nothing_left(folder: str | Path, *, mine: bool = True) -> Iterator[None]:
     """Leave a folder that is new or empty as it was where what is prepared in it is refused by a `ValueError`.
 
-    Else the command, given again without its fault, would find a folder that is not empty.
+    Else the command, given again without its fault, would find a folder that is not empty. An earlier run that
+    `prepare_run_folder` has set aside is put back after an error of any kind, and deleted without one.
 
     Args:
         folder: where the run will write.
@@ -84,9 +80,11 @@ def nothing_left(folder: str | Path, *, mine: bool = True) -> Iterator[None]:
     """
     folder = Path(folder)
     existed = folder.exists()
+    begins = False
     free = mine and not (existed and (not folder.is_dir() or any(folder.iterdir())))
     try:
         yield
+        begins = True
     except FolderInUseError:  # the other process, too, may have found the folder empty
         raise
     except ValueError:
@@ -96,6 +94,12 @@ def nothing_left(folder: str | Path, *, mine: bool = True) -> Iterator[None]:
         elif free:
             shutil.rmtree(folder, ignore_errors=True)
         raise
+    finally:
+        if mine and holds_folder(folder):
+            if begins:
+                delete_replaced(folder)
+            else:
+                restore_replaced(folder)
 
 
 def explain_write_error(error: BaseException, folder: str | Path | None = None) -> str | None:

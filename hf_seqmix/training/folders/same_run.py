@@ -10,7 +10,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, Trainer
 
 from ..._files import write_json
-from .run_folder import ARGUMENTS_FILE
+from .run_files import ARGUMENTS_FILE
 
 __all__ = ["changed_arguments", "finished_results", "record_arguments", "refuse_other_model"]
 

@@ -1,6 +1,8 @@
 """The output folder: refused when used, cleared of an earlier run on request; what a full disk leaves is explained."""
 
 import errno
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,19 @@ from safetensors.torch import save_file
 
 from hf_seqmix._files import write_json
 from hf_seqmix.training import explain_write_error, prepare_run_folder
+from hf_seqmix.training.folders.folder_lock import folders_released
 from hf_seqmix.training.folders.run_folder import nothing_left
 from tests.training.checkpoint_folder import write_checkpoint
+
+
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    with folders_released():
+        yield
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
@@ -23,17 +36,76 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         prepare_run_folder(folder)
     prepare_run_folder(folder, resume=True)
     prepare_run_folder(folder, overwrite=True)
-    assert (folder / "model.safetensors").read_bytes() == b"x"
 
 
 def test_overwriting_deletes_what_would_be_taken_for_the_new_run(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, 5)
-    for name in ("results.json", "precision.json", "divergence.json", "notes.txt", "checkpoint-best"):
+    for name in ("results.json", "precision.json", "model.safetensors", "notes.txt", "checkpoint-best"):
         (tmp_path / name).write_text("x")
     prepare_run_folder(tmp_path, resume=True, overwrite=True)
     assert len(list(tmp_path.iterdir())) == 6
-    prepare_run_folder(tmp_path, overwrite=True)
+    with nothing_left(tmp_path):
+        prepare_run_folder(tmp_path, overwrite=True)
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "checkpoint-best"}
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
+def test_a_refused_command_leaves_the_run_that_it_would_have_replaced(tmp_path: Path, error: type) -> None:
+    write_checkpoint(tmp_path, 5)
+    for name in ("results.json", "tokenizer.json", "model.safetensors", "notes.txt"):
+        (tmp_path / name).write_text("earlier")
+    before = contents(tmp_path)
+    with pytest.raises(error), nothing_left(tmp_path):
+        prepare_run_folder(tmp_path, overwrite=True)
+        for name in ("tokenizer.json", "precision.json"):
+            (tmp_path / name).write_text("new")
+        raise error
+    assert contents(tmp_path) == before
+
+
+def test_a_process_killed_at_any_step_leaves_the_run_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("results.json", "tokenizer.json", "model.safetensors")
+    for name in names:
+        (tmp_path / name).write_text("earlier")
+    before, rename = contents(tmp_path), Path.rename
+
+    def killed_after(steps: int) -> None:
+        left = [None] * steps
+
+        def rename_or_die(path: Path, target: Path) -> Path:
+            if not left:
+                raise SystemExit
+            left.pop()
+            return rename(path, target)
+
+        monkeypatch.setattr(Path, "rename", rename_or_die)
+
+    for steps in range(9):  # four renamings set three files aside, and four put them back
+        killed_after(steps)
+        with suppress(SystemExit):
+            prepare_run_folder(tmp_path, overwrite=True)
+            (tmp_path / "tokenizer.json").write_text("new")
+            prepare_run_folder(tmp_path, resume=True)
+        monkeypatch.undo()
+        prepare_run_folder(tmp_path, resume=True)
+        assert contents(tmp_path) == before, steps
+
+
+def test_a_replaced_run_that_was_half_deleted_does_not_come_back(tmp_path: Path) -> None:
+    (tmp_path / "results.json").write_text("earlier")
+    prepare_run_folder(tmp_path, overwrite=True)
+    (tmp_path / ".replaced-run").rename(tmp_path / ".replaced-run-deleted")
+    (tmp_path / "results.json").write_text("new")
+    prepare_run_folder(tmp_path, resume=True)
+    assert contents(tmp_path) == {Path("results.json"): b"new"}
+
+
+def test_a_run_that_waits_for_another_process_is_left_alone(tmp_path: Path) -> None:
+    waiting = tmp_path / ".replaced-run"
+    waiting.mkdir()
+    with pytest.raises(ValueError, match="refused"), nothing_left(tmp_path):  # before the folder was claimed
+        raise ValueError("refused")
+    assert waiting.is_dir()
 
 
 def test_what_a_run_begins_from_is_not_deleted(tmp_path: Path) -> None:
