@@ -1,6 +1,7 @@
 """Tokenizers for language models trained here: bytes, a BPE trained on the spot, or any pretrained tokenizer."""
 
 import json
+import logging
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,7 +19,17 @@ from transformers import (
 from .byte_tokenizer import byte_tokenizer
 from .lra.listops_tokenizer import listops_tokenizer
 
-__all__ = ["build_tokenizer", "count_bytes", "covered_text", "lost_distinctions", "token_bytes", "train_bpe"]
+__all__ = [
+    "build_tokenizer",
+    "count_bytes",
+    "covered_text",
+    "lost_distinctions",
+    "token_bytes",
+    "train_bpe",
+    "warn_of_other_tokens",
+]
+
+logger = logging.getLogger(__name__)
 
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
@@ -113,6 +124,28 @@ def lost_distinctions(tokenizer: PreTrainedTokenizerBase) -> list[str]:
         return bool(first) and first == second and tokenizer.unk_token_id not in first
 
     return [name for name, pair in _DISTINCTIONS.items() if alike(*pair)]
+
+
+def warn_of_other_tokens(
+    model: str, name: str, tokenizer: PreTrainedTokenizerBase, *, trust_remote_code: bool = False
+) -> None:
+    """Warn where a checkpoint has a tokenizer of other tokens, whose meanings its embeddings have learned.
+
+    Args:
+        model: the checkpoint.
+        name: of the tokenizer that was asked for in place of the checkpoint's.
+        tokenizer: of that name.
+        trust_remote_code: run code that comes with the checkpoint.
+    """
+    try:
+        own = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
+    except (OSError, ValueError, KeyError):
+        return  # a checkpoint without a tokenizer
+    if own.get_vocab() != tokenizer.get_vocab():
+        logger.warning(
+            f"--tokenizer {name} has other tokens than the tokenizer of {model}, whose embeddings then mean something "
+            "else: leave --tokenizer out, unless the checkpoint was trained with that one."
+        )
 
 
 def count_bytes(text: str) -> int:

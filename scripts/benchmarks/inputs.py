@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from hf_seqmix import __version__
 from hf_seqmix.data import ByteNGram, build_tokenizer, count_bytes, load_corpus
+from hf_seqmix.data.tokenization import warn_of_other_tokens
 from hf_seqmix.training import explain_model_error
 
 # Importing the package registers its families with the Auto classes.
@@ -143,14 +144,23 @@ def open_model(
     """Return a checkpoint and its tokenizer.
 
     Raises:
-        ValueError: one of them cannot be read, or the checkpoint lacks weights, as of a head.
+        ValueError: one of them cannot be read, the tokenizer is one that would be trained, or the checkpoint lacks
+            weights, as of a head.
     """
+    if str(arguments.tokenizer).startswith("bpe:"):
+        raise ValueError(
+            f"--tokenizer {arguments.tokenizer} asks for a new tokenizer, whose tokens no checkpoint knows: give the "
+            "name or folder of the one that the model was trained with."
+        )
     try:
         tokenizer = (
             build_tokenizer(arguments.tokenizer)
             if arguments.tokenizer
             else AutoTokenizer.from_pretrained(name, trust_remote_code=arguments.trust_remote_code)
         )
+        if arguments.tokenizer:
+            remote = arguments.trust_remote_code
+            warn_of_other_tokens(name, arguments.tokenizer, tokenizer, trust_remote_code=remote)
         options = {"dtype": arguments.dtype, "trust_remote_code": arguments.trust_remote_code}
         loaded: tuple[PreTrainedModel, dict[str, Any]] = load(name, **options, output_loading_info=True)
         model, found = loaded

@@ -24,6 +24,7 @@ from transformers import (
 from hf_seqmix._files import whole_files
 from hf_seqmix.data import build_tokenizer
 from hf_seqmix.data.labeled import Classification, TokenClassification
+from hf_seqmix.data.tokenization import warn_of_other_tokens
 from hf_seqmix.models.configuration import SeqMixConfig
 from hf_seqmix.models.images.processing import SeqMixImageProcessor
 from hf_seqmix.models.loading import WrongShapesError
@@ -134,7 +135,7 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
         tokenizer: PreTrainedTokenizerBase
         tokenizer = AutoTokenizer.from_pretrained(kept[0]) if kept else build_tokenizer(model.tokenizer, texts)
         if model.model is not None:
-            _warn_of_other_tokens(model.model, model.tokenizer, tokenizer, model.trust_remote_code)
+            warn_of_other_tokens(model.model, model.tokenizer, tokenizer, trust_remote_code=model.trust_remote_code)
         if model.model_type is not None:
             with whole_files(arguments.folder, last="tokenizer_config.json") as aside:
                 tokenizer.save_pretrained(aside)
@@ -146,19 +147,6 @@ def load_tokenizer(arguments: Arguments, texts: Iterable[str]) -> PreTrainedToke
         raise ValueError(
             f"no tokenizer could be loaded: {reason}. If the checkpoint has none, give --tokenizer."
         ) from error
-
-
-def _warn_of_other_tokens(model: str, name: str, tokenizer: PreTrainedTokenizerBase, trust_remote_code: bool) -> None:
-    """Warn where a checkpoint has a tokenizer of other tokens, whose meanings its embeddings have learned."""
-    try:
-        own = AutoTokenizer.from_pretrained(model, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError, KeyError):
-        return  # a checkpoint without a tokenizer
-    if own.get_vocab() != tokenizer.get_vocab():
-        logger.warning(
-            f"--tokenizer {name} has other tokens than the tokenizer of {model}, whose embeddings then mean something "
-            "else: leave --tokenizer out, unless the checkpoint was trained with that one."
-        )
 
 
 def load_image_processor(arguments: Arguments, config: PreTrainedConfig) -> Any:

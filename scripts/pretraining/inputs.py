@@ -16,7 +16,7 @@ from hf_seqmix.data import (
     pack_for_training,
     total_bytes,
 )
-from hf_seqmix.data.tokenization import lost_distinctions
+from hf_seqmix.data.tokenization import lost_distinctions, warn_of_other_tokens
 from hf_seqmix.training.folders.resumable import LAST
 
 from .arguments import TOKENIZER, Arguments, DataArguments
@@ -75,6 +75,8 @@ def load_tokenizer(arguments: Arguments, documents: Any) -> PreTrainedTokenizerB
     else:
         masked = arguments.model.objective == "masked"
         tokenizer = build_tokenizer(name, texts, mask_token=masked, ends_texts=masked)
+        if arguments.model.model is not None and name != arguments.model.model:
+            warn_of_other_tokens(arguments.model.model, name, tokenizer)
     with whole_files(arguments.folder, last=saved.name) as aside:
         tokenizer.save_pretrained(aside)
     return tokenizer

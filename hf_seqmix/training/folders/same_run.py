@@ -105,7 +105,8 @@ def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[
         arguments: of this call, by section, ready for JSON.
 
     Raises:
-        ValueError: it is another optimizer, which could not read the state of the one before.
+        ValueError: it is another optimizer, which could not read the state of the one before, or another tokenizer,
+            where the run keeps its own.
     """
     file = Path(folder) / ARGUMENTS_FILE
     if not file.is_file():
@@ -126,6 +127,13 @@ def changed_arguments(folder: str | Path, arguments: Mapping[str, Any]) -> list[
             f"the run began with --optim {optimizers[0]}, whose state {optimizers[1]} cannot read: give "
             f"{optimizers[0]}, or another output folder."
         )
+    for section in before.keys() & now.keys():
+        names = [each[section].get("tokenizer") for each in (before, now)]
+        if names[0] != names[1]:
+            said = f"with --tokenizer {names[0]}" if names[0] else "without --tokenizer"
+            raise ValueError(
+                f"the run began {said} and keeps its tokens: say the same, or give another output folder."
+            )
     return lines
 
 

@@ -6,7 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForCausalLM
 
+from hf_seqmix import TNNConfig, TNNForCausalLM
+from hf_seqmix.data import build_tokenizer
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.run import Run
 
@@ -24,6 +27,21 @@ def test_a_model_has_the_name_of_this_command_and_baselines_keep_theirs(module: 
     kept = [Result("text", "final", "accuracy", 1.0), Result("text", "5-gram", "accuracy", 2.0, kind="baseline")]
     assert [result.model for result in module("inputs").named(kept, "a/final")] == ["a/final", "5-gram"]
     assert module("inputs").named(None, "a") == []
+
+
+def test_tokenizers_that_a_model_does_not_know_are_refused_or_warned_of(
+    module: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    build_tokenizer("bpe:270", ["some text"]).save_pretrained(tmp_path)
+    fields = {"vocab_size": 400, "hidden_size": 16, "num_hidden_layers": 1, "max_position_embeddings": 8}
+    TNNForCausalLM(TNNConfig(**fields)).save_pretrained(tmp_path)
+    given = argparse.Namespace(tokenizer="bpe:300", dtype="auto", trust_remote_code=False)
+    with pytest.raises(ValueError, match="asks for a new tokenizer, whose tokens no checkpoint knows"):
+        module("inputs").open_model(given, str(tmp_path), AutoModelForCausalLM.from_pretrained)
+    for tokenizer, warned in ((str(tmp_path), False), ("byte", True)):
+        given.tokenizer = tokenizer
+        module("inputs").open_model(given, str(tmp_path), AutoModelForCausalLM.from_pretrained)
+        assert ("whose embeddings then mean something else" in caplog.text) == warned
 
 
 def test_baselines_learn_from_texts_that_are_joined_alike(module: Any, tmp_path: Path) -> None:

@@ -93,6 +93,14 @@ def test_another_optimizer_is_refused(tmp_path: Path) -> None:
         changed_arguments(tmp_path, {"training": {"optim": "muon"}})
 
 
+@pytest.mark.parametrize("section", ["data", "model"])
+def test_another_tokenizer_is_refused(tmp_path: Path, section: str) -> None:
+    record_arguments(tmp_path, {section: {"tokenizer": "bpe:600"}})
+    assert changed_arguments(tmp_path, {section: {"tokenizer": "bpe:600"}}) == []
+    with pytest.raises(ValueError, match=r"began with --tokenizer bpe:600 and keeps its tokens: say the same"):
+        changed_arguments(tmp_path, {section: {"tokenizer": "byte"}})
+
+
 def test_results_of_a_finished_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     def found(updates: int) -> dict[str, Any] | None:
         arguments, state = SimpleNamespace(output_dir=str(tmp_path)), SimpleNamespace(global_step=updates)

@@ -10,6 +10,7 @@ from typing import Any
 
 import datasets
 import pytest
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from hf_seqmix.models.heads import SeqMixForCausalLM
 from hf_seqmix.training import precision
@@ -75,6 +76,17 @@ def test_models_are_equal_in_parameters(parts: Any, objective: str, share: slice
     for numbers in counts.values():
         assert max(numbers) - min(numbers) <= 0.02 * numbers[0]
         assert all(abs(number - numbers[0]) <= 0.01 * numbers[0] for number in numbers)
+
+
+@pytest.mark.parametrize(("name", "times"), [("llama_scaled", 8.0), ("gpt", None)])
+def test_small_controls_of_the_library_are_drawn_for_their_width(parts: Any, name: str, times: float | None) -> None:
+    model = parts["models"].small_recipe("causal", name, 66, 48)["model"]
+    fields: dict[str, Any] = {**model["config_overrides"], "vocab_size": 66, "bos_token_id": None}
+    config = AutoConfig.for_model(model["model_type"], **fields, pad_token_id=None, eos_token_id=None)
+    drawn = AutoModelForCausalLM.from_config(config)
+    matrices = [parameter for parameter in drawn.parameters() if parameter.ndim == 2]
+    assert all(matrix.std().item() == pytest.approx(64**-0.5, rel=0.1) for matrix in matrices)
+    assert fields.get("embedding_multiplier") == times
 
 
 def test_inducing_points_are_at_most_one_in_four_tokens(parts: Any) -> None:
