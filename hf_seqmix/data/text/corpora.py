@@ -15,7 +15,10 @@ __all__ = ["Corpus", "hold_out", "load_corpus"]
 
 Corpus: TypeAlias = datasets.DatasetDict | datasets.IterableDatasetDict
 
-EMBEDDED = {"embedded:python-stdlib": python_stdlib}
+EMBEDDED = {
+    "embedded:python-stdlib": python_stdlib,
+    "embedded:python-stdlib-without-tables": partial(python_stdlib, held_out_tables=False),
+}
 
 # A byte order mark is no text, and "NA" is a word.
 READING: dict[str, dict[str, Any]] = {"text": {"encoding": "utf-8-sig"}, "csv": {"keep_default_na": False}}
@@ -35,7 +38,8 @@ def load_corpus(
     order mark. Words such as "NA" or "null" in CSV stay words.
 
     Args:
-        source: `"embedded:python-stdlib"` (see [`python_stdlib`]); a local file, or a folder whose files are
+        source: `"embedded:python-stdlib"`, or `"embedded:python-stdlib-without-tables"`, which scores no near copies
+            of training files (both [`python_stdlib`]); a local file, or a folder whose files are
             assigned to splits by the words train, valid, validation, dev and test in their names, those of folders
             first (all to train if no name has such a word); a folder written by `save_to_disk`, all train if that had
             no splits; the name of a Hub data set, `"name"` or `"name:config"`; or a mapping from split to local files

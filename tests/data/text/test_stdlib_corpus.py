@@ -47,6 +47,20 @@ def test_the_split_is_a_fixed_function_of_the_path() -> None:
     assert [split_of(path) for path in paths] == ["train", "validation", "validation", "test"]
 
 
+def test_held_out_files_can_leave_out_tables_that_training_files_hold_as_well(corpus) -> None:
+    without = load_corpus("embedded:python-stdlib-without-tables")
+    assert without["train"]["text"][:] == corpus["train"]["text"][:]
+    known = {line for text in corpus["train"]["text"] for line in text.splitlines() if len(line) > 20}
+    shares = {}
+    for split in ("validation", "test"):
+        for text in set(corpus[split]["text"]) - set(without[split]["text"]):
+            lines = [line for line in text.splitlines() if len(line) > 20]
+            shares[text] = sum(line in known for line in lines) / max(1, len(lines))
+        assert set(without[split]["text"]) < set(corpus[split]["text"])
+    large = [share for text, share in shares.items() if len(text) > 20_000]
+    assert large and min(large) > 0.5
+
+
 def test_order_is_that_of_the_paths_and_loading_twice_is_equal(corpus) -> None:
     assert corpus["test"]["text"][:] == load_corpus("embedded:python-stdlib")["test"]["text"][:]
 
