@@ -25,6 +25,7 @@ from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.analysis.plots import plot_context_lengths
 from hf_seqmix.data import ByteNGram, bits_per_byte_gzip, bits_per_byte_xz, load_corpus
 from hf_seqmix.training import markdown_table, read_recipe
+from hf_seqmix.training.command import explained, positive
 from hf_seqmix.training.precision import choose_precision
 
 RECIPES = Path(__file__).parent / "recipes" / "quickstart"
@@ -36,26 +37,43 @@ TOEPLITZ = {"tnn", "fd_tnn", "ski_tnn"}
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Read our own arguments; the rest is for pretrain.py."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="Other options are those of pretrain.py, such as --use-cpu or --max-seconds 60.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
     parser.add_argument(
         "--recipe", help="what to train, see scripts/recipes; by default of recipes/quickstart what suits the machine"
     )
     parser.add_argument(
         "--output-dir", default="runs/quickstart", help="where everything lands; replaced if it exists"
     )
-    parser.add_argument("--context-lengths", type=int, nargs="+", default=[256, 1024], help="to evaluate at")
+    parser.add_argument("--context-lengths", type=positive, nargs="+", default=[256, 1024], help="to evaluate at")
     arguments, rest = parser.parse_known_args(argv)
-    told = argparse.ArgumentParser(add_help=False)
+    told = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     told.add_argument("--objective")
-    if (objective := told.parse_known_args(rest)[0].objective) not in (None, "causal"):
-        parser.error(f"--objective is {objective}, and a sample needs a causal model.")
+    told.add_argument("--dataset")
+    told.add_argument("--train-file", "--train_file", nargs="+", action="extend", default=[])
+    said = told.parse_known_args(rest)[0]
+    if said.objective not in (None, "causal"):
+        parser.error(f"--objective is {said.objective}, and a sample needs a causal model.")
+    scored = "the quickstart trains and scores the sources of Python alone; pretrain.py trains on other text"
+    if said.train_file or said.dataset not in (None, CORPUS):
+        option = f"--train-file {' '.join(said.train_file)}" if said.train_file else f"--dataset {said.dataset}"
+        parser.error(f"{option} is given: {scored}. Leave the option out.")
     if arguments.recipe and Path(arguments.recipe).is_file():  # pretrain.py says what is wrong with any other
         try:
-            objective = read_recipe(arguments.recipe).get("model", {}).get("objective", "causal")
+            recipe = read_recipe(arguments.recipe)
         except ValueError as error:
             parser.error(str(error))
+        objective = recipe.get("model", {}).get("objective", "causal")
         if objective != "causal":
             parser.error(f"the model of {arguments.recipe} is {objective}, and a sample needs a causal one.")
+        data = recipe.get("data", {})
+        source = said.dataset or data.get("dataset") or data.get("train_file")
+        if source not in (None, CORPUS):
+            parser.error(f"the data of {arguments.recipe} is {source}: {scored}. Add --dataset {CORPUS}.")
     return arguments, rest
 
 
@@ -101,8 +119,9 @@ def reload_difference(model: Any, folder: Path, text: str) -> float:
     return (loaded(ids).logits - model.eval()(ids).logits).abs().max().item()
 
 
+@explained("quickstart.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run the whole tour and return what is written to quickstart.json."""
+    """Run the whole tour and return what is written to quickstart.json; exit with a message on wrong input."""
     arguments, rest = parse_arguments(sys.argv[1:] if argv is None else argv)
     folder = Path(arguments.output_dir)
     begin = time.perf_counter()

@@ -30,6 +30,44 @@ def test_a_recipe_without_a_sample_is_refused_before_training(capsys: pytest.Cap
     assert arguments.context_lengths == [256, 1024] and rest == ["--use-cpu"]
 
 
+@pytest.mark.parametrize("length", ["0", "-1", "many"])
+def test_a_length_that_makes_no_sense_is_refused_before_training(
+    length: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        quickstart.parse_arguments(["--context-lengths", length])
+    assert "it must be a whole number of at least 1" in capsys.readouterr().err
+
+
+def test_other_text_than_what_is_scored_is_refused_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "novels.yaml").write_text("model: {model_type: tnn}\ndata: {dataset: novels.txt}\n")
+    (tmp_path / "files.yaml").write_text("data: {train_file: [a.txt]}\n")
+    for given, said in (
+        (["--dataset", "novels.txt"], "--dataset novels.txt is given: "),
+        (["--train-file=a.txt"], "--train-file a.txt is given: "),
+        (["--train_file", "a.txt", "b.txt"], "--train-file a.txt b.txt is given: "),
+        (["--recipe", str(tmp_path / "novels.yaml")], f"the data of {tmp_path / 'novels.yaml'} is novels.txt: "),
+        (["--recipe", str(tmp_path / "files.yaml")], f"the data of {tmp_path / 'files.yaml'} is ['a.txt']: "),
+    ):
+        with pytest.raises(SystemExit):
+            quickstart.parse_arguments(given)
+        wanted = (
+            f"{said}the quickstart trains and scores the sources of Python alone; pretrain.py trains on other text."
+        )
+        assert wanted in capsys.readouterr().err
+    python = ["--dataset", "embedded:python-stdlib"]
+    assert quickstart.parse_arguments(["--recipe", str(tmp_path / "files.yaml"), *python])[1] == python
+
+
+def test_options_of_the_training_script_are_named_and_reach_it_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert quickstart.parse_arguments(["--context", "8"])[1] == ["--context", "8"]  # which pretrain.py refuses
+    with pytest.raises(SystemExit):
+        quickstart.parse_arguments(["--help"])
+    assert "Other options are those of pretrain.py" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_the_machine_chooses_the_recipe(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def choice(device: torch.device, width: int, rows: int) -> dict[str, object]:
@@ -44,7 +82,7 @@ def test_the_machine_chooses_the_recipe(dtype: str, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(quickstart, "pretrain", pretrain)
     for own in ([], ["--recipe", "mine.yaml"], ["--bf16", "auto"]):
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(SystemExit):
             quickstart.main(own)
     recipe = RECIPES / "quickstart" / f"{dtype}.yaml"
     assert read_recipe(recipe)["model"]["objective"] == "causal"

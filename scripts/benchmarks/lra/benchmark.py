@@ -1,6 +1,7 @@
 """The benchmark `lra` of run_benchmarks.py: classifiers of every family on the tasks of the Long Range Arena."""
 
 import argparse
+import itertools
 import logging
 import math
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ from ..inputs import default_device
 from ..jobs import SCRIPTS, Job, make_run
 from ..listops_operators import ONE_OPERATOR, PLACES, one_operator, score_operators
 from ..results import Report, select, write_report
-from ..training import train_all, training_arguments
+from ..training import check_jobs, train_all, training_arguments
 from . import pretraining
 from .data import TaskData, data_folders, prepare_task
 from .library import library_model, library_type
@@ -106,6 +107,12 @@ def run_lra(arguments: argparse.Namespace) -> Report:
         arguments.families = [family for family in FAMILIES if family not in left_out]
     check_seconds(arguments)
     folders = data_folders(arguments.data, arguments.tasks)
+    # Before data is made, which takes minutes; where it will lie makes no difference here.
+    unmade, kinds = (
+        TaskData({"train_file": "train.parquet"}, ""),
+        itertools.product(arguments.tasks, arguments.families),
+    )
+    check_jobs(arguments, [make_job(arguments, *kind, arguments.seeds[0], unmade) for kind in kinds])
     data = {
         task: prepare_task(task, folders.get(task), arguments.output_dir, SIZES[task][arguments.size].data)
         for task in arguments.tasks

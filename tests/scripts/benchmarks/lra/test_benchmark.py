@@ -408,6 +408,21 @@ def test_wrong_arguments_are_refused(scripts: Any, tmp_path: Path, more: list[st
 
 
 @pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--training", "max_stps=1"], "listops/tnn/seed-0: .*max_stps.*max_steps"),
+        (["--config-overrides", "hiden_size=8"], "listops/tnn/seed-0: .*hiden_size.*hidden_size"),
+    ],
+)
+def test_what_no_run_takes_is_refused_before_data_is_made(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str], message: str
+) -> None:
+    monkeypatch.setattr(scripts.lra_benchmark, "prepare_task", None)
+    with pytest.raises(SystemExit, match=message):
+        scripts.run_benchmarks.main(["lra", "--task", "listops", "--output-dir", str(tmp_path / "out"), *more])
+
+
+@pytest.mark.parametrize(
     ("task", "names", "text", "message"),
     [
         ("listops", RELEASED["listops"], "Text\tTarget\n[MIN 4 2 ]\t2\n", "columns Text, Target; .* Source, Target:"),
