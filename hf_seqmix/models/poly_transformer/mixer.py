@@ -187,7 +187,10 @@ class PolynomialMixer(nn.Module):
         # Those of each group.
         factors = [[layout.zero_pads(factor) for factor in group.project(hidden_states)] for group in self.groups]
         if self.operator is not None:
-            mixed = self.operator(torch.cat([x for own in factors for x in own], dim=-1), layout, past_key_values)
+            # A signed power is in float32, but a history has the dtype of the model, as a factor without a power has.
+            dtype = next(x.dtype for k, x in enumerate(factors[0]) if k != self.groups[0].power_factor)
+            values = torch.cat([cast(x, dtype) for own in factors for x in own], dim=-1)
+            mixed = self.operator(values, layout, past_key_values)
             products = [
                 _product(x, group) for x, group in zip(mixed.split(self._widths(), -1), self.groups, strict=True)
             ]

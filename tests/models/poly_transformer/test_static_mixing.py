@@ -1,17 +1,20 @@
 """Learned matrices over positions: sizes, empty input, and the context length."""
 
+from typing import Any
+
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerForCausalLM
 from hf_seqmix.models.poly_transformer.configuration_poly_transformer import MIXINGS
 from hf_seqmix.models.poly_transformer.static_mixing import build_static_operator
 from hf_seqmix.ops.layout import TokenLayout, token_layout
+from tests.models.suite import perturb
 from tests.tolerances import assert_close
 
 
-def model_of(mixing: str) -> PolyTransformerForCausalLM:
+def model_of(mixing: str, **kwargs: Any) -> PolyTransformerForCausalLM:
     config = PolyTransformerConfig(
         vocab_size=37,
         hidden_size=16,
@@ -19,6 +22,7 @@ def model_of(mixing: str) -> PolyTransformerForCausalLM:
         max_position_embeddings=24,
         num_attention_heads=4,
         mixing=mixing,
+        **kwargs,
     )
     return PolyTransformerForCausalLM(config).eval()
 
@@ -71,3 +75,20 @@ def test_packed_sequences_of_as_many_tokens_as_positions(mixing, is_causal):
 def test_learned_taps_begin_with_squares_that_sum_to_about_one(is_causal):
     operator = build_static_operator("toeplitz", 1024, 1, 64, is_causal, 0)
     assert 0.85 < operator.kernel.taps.square().sum(dim=1).mean() < 1.05
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("degrees", [[2.5] * 4, [3.5, 3.5, 2, 2]])
+@pytest.mark.parametrize("mixing", MIXINGS[1:])
+def test_a_preallocated_history_has_the_dtype_of_the_model(mixing, degrees, autocast):
+    """Powers are computed in float32."""
+    model = perturb(model_of(mixing, head_degrees=degrees))
+    ids = torch.randint(1, 37, (2, 9))
+    for dtype in (torch.float32,) if autocast else (torch.bfloat16, torch.float16):
+        kept = StaticCache(config=model.config, max_cache_len=12)
+        model.to(dtype)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            expected = model(ids, use_cache=False).logits
+            parts = [model(part, past_key_values=kept, use_cache=True).logits for part in ids.split([6, 1, 2], dim=1)]
+        torch.testing.assert_close(torch.cat(parts, dim=1), expected, rtol=0.05, atol=0.05)
+        assert {layer.keys.dtype for layer in kept.layers} == {torch.bfloat16 if autocast else dtype}
