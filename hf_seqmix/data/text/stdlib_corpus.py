@@ -14,7 +14,7 @@ EXCLUDED_FOLDERS = frozenset(
     ["site-packages", "dist-packages", "test", "tests", "idle_test", "lib-dynload", "pydoc_data", "__pycache__"]
 )
 TABLES = "encodings/"
-"""Folder of some hundred tables of code pages: nearly every line of a held-out one also stands in a training file."""
+"""Folder of some hundred tables of code pages: most lines of a held-out one also stand in training files."""
 
 # These hold the build settings and paths of one machine.
 EXCLUDED_PREFIXES = ("config-", "_sysconfigdata")
