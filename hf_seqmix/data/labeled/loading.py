@@ -9,7 +9,7 @@ from typing import Any
 
 import datasets
 
-from ..local_files import check_fields, check_file, first_rows
+from ..local_files import check_fields, check_file, first_rows, refuse_compressed
 
 __all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labeled"]
 
@@ -97,8 +97,8 @@ def load_labeled(
         cache_dir: where `datasets` keeps what was read; its default is in the home directory.
 
     Raises:
-        ValueError: a file is missing, empty, not UTF-8, of an unknown kind or not what its extension says, or the Hub
-            cannot be reached.
+        ValueError: a file is missing, empty, compressed, not UTF-8, of an unknown kind or not what its extension says,
+            or the Hub cannot be reached.
     """
     cache = None if cache_dir is None else str(cache_dir)
     if isinstance(source, str):
@@ -161,7 +161,9 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
         raise ValueError(f"there is no file {path}. Check the spelling; paths start from {Path.cwd()}.")
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
-        raise ValueError(f"{path} ends in {path.suffix!r}; files that can be read end in {', '.join(FORMATS)}.")
+        refuse_compressed(path)
+        ending = f"ends in {path.suffix!r}" if path.suffix else "has no extension"
+        raise ValueError(f"{path} {ending}; files that can be read end in {', '.join(FORMATS)}.")
     check_file(path, binary=kind == "parquet")
     options: dict[str, Any] = {}
     if kind in ("csv", "tsv"):

@@ -93,6 +93,7 @@ def test_squad_files_are_flattened(load):
         ("a.csv", b"text,label\n", "no rows"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "not UTF-8"),
         ("a.xlsx", b"text", r"'\.xlsx'; files that can be read end in \.csv"),
+        ("a", b"text", "has no extension; files that can be read end in"),
         ("a.json", b"{not json", "could not be read as json"),
         ("a.parquet", b"not parquet", "could not be read as parquet"),
     ],
