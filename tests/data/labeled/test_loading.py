@@ -160,6 +160,17 @@ def test_a_column_may_be_called_paragraphs(tmp_path):
     assert set(load_labeled({"train": path})["train"].column_names) == {"paragraphs", "text", "label"}
 
 
+@pytest.mark.parametrize("version", [{}, {"version": "1.1"}])
+def test_records_that_are_no_articles_are_rows(load, version):
+    records = [{"text": "a", "label": 0}, {"text": "b", "label": 1, "source": "x"}]
+    rows = load("a.json", json.dumps({**version, "data": records}))
+    assert rows.to_dict() == {"text": ["a", "b"], "label": [0, 1], "source": [None, "x"]}
+    words = load("b.json", json.dumps({**version, "data": ["a", "b"]}))
+    assert words["data"][:] == [["a", "b"]]
+    with pytest.raises(ValueError, match=r"c\.json has no rows"):
+        load("c.json", json.dumps({**version, "data": []}))
+
+
 def squad(*questions):
     paragraphs = [{"context": "Paris is in France.", "qas": list(questions)}]
     return json.dumps({"data": [{"title": "t", "paragraphs": paragraphs}]})
