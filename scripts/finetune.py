@@ -29,7 +29,7 @@ from hf_seqmix.training.command import packages_explained
 with packages_explained("finetune.py"):
     import datasets
     from finetuning.arguments import LEARNING_RATE, Arguments, check_schedule, parse_arguments
-    from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer
+    from finetuning.evaluation import Run, add_baselines, evaluate_split, reduce_logits, scorer, warn_of_unscored
     from finetuning.examples import EVALUATED, draw_rows, load_examples
     from finetuning.inputs import make_task, prepare_inputs
     from finetuning.lengths import count_cut, longest_input, warn_of_cut
@@ -91,7 +91,19 @@ def prepare(arguments: Arguments) -> Run:
         for split in ("train", "validation"):
             if not task.has_labels(examples[split]):
                 raise ValueError(f"the {split} data has no labels; they are needed to train and to evaluate.")
-        known = next(iter(baselines(task, metrics, examples, ["validation"])["validation"].values()))
+            task.references(examples[split], split)  # what is wrong with labels is not laid to metrics
+        if training.process_index == 0:
+            warn_of_unscored(task, examples)
+        known: dict[str, float] = {}
+        for name in metrics:
+            try:
+                known |= next(iter(baselines(task, [name], examples, ["validation"])["validation"].values()))
+            except ValueError as error:
+                reason = str(error).partition("\n")[0].rstrip(".")
+                raise ValueError(
+                    f"--metrics {name} does not fit the task {data.task}: {reason}. Its own are "
+                    f"{', '.join(default_metrics(task))}."
+                ) from error
         check_best_metric(training.metric_for_best_model, known)
         task, model, encoded, processor, collator = prepare_inputs(arguments, task, examples)
         check_schedule(arguments, len(encoded["train"]))  # of long contexts several windows each

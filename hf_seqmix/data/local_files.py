@@ -22,6 +22,7 @@ __all__ = [
     "format_of",
     "is_local",
     "other_separator",
+    "refuse_compressed",
 ]
 
 Source: TypeAlias = str | Path
@@ -40,6 +41,10 @@ FORMATS = {
     ".csv": "csv",
     ".parquet": "parquet",
 }
+
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd")
+"""What files of gzip, bzip2, xz and zstd begin with."""
+_ZIP = b"PK\x03\x04"
 
 SPLIT_WORDS = {
     "train": {"train", "training"},
@@ -131,15 +136,33 @@ def format_of(path: Path) -> str:
     """Return the format that the ending of a file stands for.
 
     Raises:
-        ValueError: the ending is not known.
+        ValueError: the ending is not known, or the file is compressed.
     """
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
+        refuse_compressed(path)
+        ending = f"ends in {path.suffix!r}, which does not say" if path.suffix else "has no extension, which would say"
         raise ValueError(
-            f"{path} ends in {path.suffix!r}, which does not say what it holds; known are {', '.join(FORMATS)}. "
-            f"Rename it or give the format, one of {', '.join(sorted(set(FORMATS.values())))}."
+            f"{path} {ending} what it holds; known are {', '.join(FORMATS)}. Rename it or give the format "
+            f"(file_format, --file-format), one of {', '.join(sorted(set(FORMATS.values())))}."
         )
     return kind
+
+
+def refuse_compressed(path: Path) -> None:
+    """Refuse a file that begins as compressed ones do.
+
+    Raises:
+        ValueError: it does.
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        begins = file.read(6)
+    # Documents such as .xlsx are archives, too, and unpacking those does not help.
+    is_zip = begins.startswith(_ZIP) and path.suffix.lower() in (".zip", ".tsv", *FORMATS)
+    if is_zip or begins.startswith(_COMPRESSED):
+        raise ValueError(f"{path} is compressed: unpack it first.")
 
 
 def check_file(path: Path, binary: bool) -> None:
@@ -150,8 +173,8 @@ def check_file(path: Path, binary: bool) -> None:
         binary: whether the format is Parquet.
 
     Raises:
-        ValueError: the file is empty, has two columns of one name, or bytes that are not UTF-8, which are named by
-            their place.
+        ValueError: the file is empty or compressed, has two columns of one name, or bytes that are not UTF-8, which
+            are named by their place.
     """
     if path.stat().st_size == 0:
         raise ValueError(f"{path} is empty (0 bytes); give a file with text in it.")
@@ -166,6 +189,7 @@ def check_file(path: Path, binary: bool) -> None:
             try:
                 decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
+                refuse_compressed(path)
                 given = "utf-16" if _begins_as_utf16(path) else "latin1"
                 raise ValueError(
                     f"{path} is not UTF-8: {error.reason} at byte {start + error.start}. Convert it first, for "

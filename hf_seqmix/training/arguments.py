@@ -103,7 +103,7 @@ class Arguments(Generic[Model, Data, Own]):
 
         Raises:
             ValueError: there is no output folder, a number is out of range, the budget comes with a number of updates,
-                or there is no folder to continue from.
+                there is no folder to continue from, nothing would be trained, or float16 would be float32.
         """
         training, run = self.training, self.run
         if not training.output_dir:
@@ -114,6 +114,15 @@ class Arguments(Generic[Model, Data, Own]):
                 raise ValueError(f"--{name.replace('_', '-')} is {value}; it must be at least {least} and finite.")
         if training.max_steps == 0 or training.max_steps < -1:
             raise ValueError(f"--max-steps is {training.max_steps}; give at least 1.")
+        if not training.do_train:
+            raise ValueError(
+                "--do-train is false, and this script trains: leave it out. run_benchmarks.py scores a trained model."
+            )
+        if training.fp16 and (training.use_cpu or not torch.accelerator.is_available()):
+            raise ValueError(
+                "--fp16 needs an accelerator, and the run is on the CPU, which would compute in float32: leave it "
+                "out, or give --bf16 auto."
+            )
         run.watch()
         self._check_schedule()
         if self.resume not in (None, LAST) and not Path(str(self.resume)).is_dir():

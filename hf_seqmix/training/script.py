@@ -1,6 +1,7 @@
 """How pretrain.py and finetune.py run: from the command line to what they write, or to a line on what to mend."""
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -21,6 +22,9 @@ from .memory import keep_freed_memory
 from .optimizers import OptimizerError
 
 __all__ = ["run_script"]
+
+_REQUIREMENT = re.compile(r"'([^']+)' distribution was not found")
+"""In what the library says in place of the name of a package."""
 
 AnyArguments = TypeVar("AnyArguments", bound=Arguments[Any, Any, Any])
 Prepared = TypeVar("Prepared")
@@ -49,7 +53,9 @@ def run_script(
     except (ValueError, OSError) as error:  # of the library too: files of options that are not there
         sys.exit(f"{name}: {error}")
     except PackageNotFoundError as error:
-        sys.exit(f"{name}: the package {error.name} is needed by these options, and is not installed.")
+        found = _REQUIREMENT.search(str(error.name))
+        package = found[1] if found else error.name
+        sys.exit(f"{name}: the package {package} is needed by these options, and is not installed.")
     said = f"{name}: interrupted; --resume continues from the last complete checkpoint, if there is one."
     # Of several processes, a launcher ends all.
     stopped = interruptible(said) if arguments.training.world_size == 1 else nullcontext()

@@ -49,6 +49,8 @@ class SeqMixTrainingArguments(AutoPrecisionArguments):
     optim: str = field(
         default=AutoPrecisionArguments.optim, metadata={"help": "The optimizer: muon, or any of the library."}
     )
+    # Not the library's False, of which nobody could tell whether it was given.
+    do_train: bool = field(default=True, metadata={"help": "Train; there is no other way, and false is refused."})
     muon_learning_rate: float = field(
         default=0.02, metadata={"help": "Of hidden matrices with --optim muon; --learning-rate is of all else."}
     )

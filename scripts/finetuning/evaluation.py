@@ -1,6 +1,7 @@
 """What a run of finetune.py predicts, how that is scored, and what is written of it."""
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from transformers import EvalPrediction, PreTrainedModel
 
 from hf_seqmix._labels import IGNORED_LABEL
-from hf_seqmix.data.labeled import QuestionAnswering, SequenceClassification, TokenClassification
+from hf_seqmix.data.labeled import Classification, QuestionAnswering, SequenceClassification, TokenClassification
 from hf_seqmix.metrics import load_metric
 from hf_seqmix.training.folders.resumable import ResumableTrainer
 
@@ -25,7 +26,10 @@ __all__ = [
     "evaluate_split",
     "reduce_logits",
     "scorer",
+    "warn_of_unscored",
 ]
+
+logger = logging.getLogger("finetune")
 
 
 @dataclass
@@ -50,6 +54,20 @@ class Run:
     def folder(self) -> Path:
         """Where the run writes."""
         return self.arguments.folder
+
+
+def warn_of_unscored(task: Task, examples: datasets.DatasetDict) -> None:
+    """Warn of splits without a column of labels, which may only be called otherwise."""
+    if isinstance(task, Classification):
+        columns = task.label_columns
+    else:
+        columns = (task.label_column,) if isinstance(task, TokenClassification) else task.columns[2:]
+    for split, rows in examples.items():
+        if missing := [column for column in columns if column not in rows.column_names]:
+            logger.warning(
+                f"the {split} data has no column {', '.join(map(repr, missing))} (it has "
+                f"{', '.join(map(repr, rows.column_names))}): it is predicted, not scored."
+            )
 
 
 def reduce_logits(task: Task, logits: Any, labels: Any) -> Any:

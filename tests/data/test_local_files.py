@@ -1,5 +1,11 @@
 """Which files belong to which split, their formats, and what is taken for a path."""
 
+import bz2
+import gzip
+import io
+import lzma
+import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -57,6 +63,37 @@ def test_the_ending_says_the_format() -> None:
     assert [format_of(Path(name)) for name in ("a.TXT", "wiki.test.tokens", "a.jsonl")] == ["text", "text", "json"]
     with pytest.raises(ValueError, match=r"a\.doc ends in '\.doc'"):
         format_of(Path("a.doc"))
+    with pytest.raises(ValueError, match=r"data has no extension, which would say what it holds; .*--file-format"):
+        format_of(Path("data"))
+
+
+def packed(kind: str) -> bytes:
+    text = b"label,text\n1,a\n"
+    if kind == "zip":
+        file = io.BytesIO()
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("a.txt", text)
+        return file.getvalue()
+    zstd = b"\x28\xb5\x2f\xfd\x20\x0f"  # the library of Python has none before 3.14
+    return {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": lambda _: zstd}[kind](text)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zip", "bz2", "xz", "zst"])
+def test_compressed_files_are_said_to_be(tmp_path: Path, kind: str) -> None:
+    for name in (f"a.txt.{kind}", "b.csv"):
+        (tmp_path / name).write_bytes(packed(kind))
+        with pytest.raises(ValueError, match=rf"{re.escape(name)} is compressed: unpack it first\.$"):
+            load_corpus(tmp_path / name)
+        with pytest.raises(ValueError, match=rf"{re.escape(name)} is compressed: unpack it first\.$"):
+            load_labeled({"train": tmp_path / name})
+
+
+def test_text_that_begins_as_a_compressed_file_is_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("BZh is a name, and PK, too")
+    check_file(tmp_path / "a.txt", binary=False)
+    (tmp_path / "a.xlsx").write_bytes(packed("zip"))  # which unpacking makes no better
+    with pytest.raises(ValueError, match=r"ends in '\.xlsx'"):
+        format_of(tmp_path / "a.xlsx")
 
 
 def test_only_what_can_be_a_path_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,8 @@ def test_the_command_line_overrides_a_run_that_is_a_recipe(tmp_path: Path) -> No
         (["--label-smoothing-factor", "1"], r"--label-smoothing-factor is 1\.0; it must be at least 0 and below 1"),
         (["--max-steps", "-3"], "--max-steps is -3; give at least 1"),
         (["--back-off-factor", "3"], r"--back-off-factor is 3\.0"),
+        (["--do-train", "false"], "--do-train is false, and this script trains: leave it out"),
+        (["--fp16"], "--fp16 needs an accelerator, and the run is on the CPU"),
         (["--resume", "no-such"], "there is no checkpoint no-such to --resume from"),
     ],
 )

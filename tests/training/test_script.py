@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from transformers import GPT2Config, GPT2LMHeadModel
+from transformers.utils.versions import require_version
 
 from hf_seqmix.training.folders.resumable import ResumableTrainer
 from hf_seqmix.training.optimizers import RoleOptimizers
@@ -44,6 +45,10 @@ def test_a_script_ends_with_one_line_where_a_user_can_mend_something(tmp_path: P
             run(**{where: fail(FileNotFoundError(2, "No such file or directory", "options.json"))})
     with pytest.raises(SystemExit, match=r"train\.py: the package deepspeed is needed by these options"):
         run(read=fail(PackageNotFoundError("deepspeed")))
+    with pytest.raises(
+        SystemExit, match=r"the package no-such>=0\.9 is needed by these options, and is not installed\.$"
+    ):
+        run(read=lambda: require_version("no-such>=0.9"))
     with pytest.raises(SystemExit, match=r"train\.py needs the package scipy, .*'hf-seqmix\[eval\]'$"):
         run(prepare=fail(ModuleNotFoundError("No module", name="scipy.stats")))
     with pytest.raises(SystemExit, match=r"train\.py: a file could not be written"):

@@ -9,7 +9,7 @@ from typing import Any
 
 import datasets
 
-from ..local_files import check_fields, check_file, first_rows
+from ..local_files import check_fields, check_file, first_rows, refuse_compressed
 
 __all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labeled"]
 
@@ -85,7 +85,8 @@ def load_labeled(
 
     CSV follows RFC 4180: fields may be quoted. TSV has no quotes, as in the registration of IANA and in the files of
     GLUE: a quotation mark is text. Words such as "NA" or "null" stay words in both. JSON is a list or lines of
-    objects. The nested files of SQuAD are flattened into `id`, `title`, `context`, `question`, `answers`.
+    objects, or has such a list as its one field `data`. The nested files of SQuAD are flattened into `id`, `title`,
+    `context`, `question`, `answers`.
 
     Args:
         source: split -> file, or the name of a Hub data set, `"name"` or `"name:config"`.
@@ -97,8 +98,8 @@ def load_labeled(
         cache_dir: where `datasets` keeps what was read; its default is in the home directory.
 
     Raises:
-        ValueError: a file is missing, empty, not UTF-8, of an unknown kind or not what its extension says, or the Hub
-            cannot be reached.
+        ValueError: a file is missing, empty, compressed, not UTF-8, of an unknown kind or not what its extension says,
+            or the Hub cannot be reached.
     """
     cache = None if cache_dir is None else str(cache_dir)
     if isinstance(source, str):
@@ -161,7 +162,9 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
         raise ValueError(f"there is no file {path}. Check the spelling; paths start from {Path.cwd()}.")
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:
-        raise ValueError(f"{path} ends in {path.suffix!r}; files that can be read end in {', '.join(FORMATS)}.")
+        refuse_compressed(path)
+        ending = f"ends in {path.suffix!r}" if path.suffix else "has no extension"
+        raise ValueError(f"{path} {ending}; files that can be read end in {', '.join(FORMATS)}.")
     check_file(path, binary=kind == "parquet")
     options: dict[str, Any] = {}
     if kind in ("csv", "tsv"):
@@ -189,7 +192,7 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
     nested = {name for name, feature in split.features.items() if not isinstance(feature, datasets.Value)}
     has_articles = "paragraphs" in nested and _holds_articles(split.features["paragraphs"])
     if has_articles or ("data" in nested and names <= {"data", "version"}):
-        split = _flatten_squad(split)
+        split = _flatten(split)
     if len(split) == 0:
         raise ValueError(f"{path} has no rows.")
     return split
@@ -220,8 +223,8 @@ def _holds_articles(feature: Any) -> bool:
     return isinstance(inner, Mapping) and {"context", "qas"} <= set(inner)
 
 
-def _flatten_squad(split: datasets.Dataset) -> datasets.Dataset:
-    """Turn rows of the files of SQuAD (one an article, or one in all) into rows of one question each.
+def _flatten(split: datasets.Dataset) -> datasets.Dataset:
+    """Turn articles of SQuAD, a row each or all in `data`, into rows of one question; other records are rows.
 
     Files to predict for have no answers, and no column of that name then.
 
@@ -229,6 +232,11 @@ def _flatten_squad(split: datasets.Dataset) -> datasets.Dataset:
         ValueError: a question has no `id` or no text, or only some have answers.
     """
     articles = [article for row in split for article in row.get("data", [row])]
+    if not all(isinstance(article, Mapping) for article in articles):
+        return split
+    if not any("paragraphs" in article for article in articles):
+        names = dict.fromkeys(name for article in articles for name in article)
+        return datasets.Dataset.from_list([{name: article.get(name) for name in names} for article in articles])
     rows = []
     for article in articles:
         for paragraph in article["paragraphs"]:

@@ -93,6 +93,7 @@ def test_squad_files_are_flattened(load):
         ("a.csv", b"text,label\n", "no rows"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "not UTF-8"),
         ("a.xlsx", b"text", r"'\.xlsx'; files that can be read end in \.csv"),
+        ("a", b"text", "has no extension; files that can be read end in"),
         ("a.json", b"{not json", "could not be read as json"),
         ("a.parquet", b"not parquet", "could not be read as parquet"),
     ],
@@ -157,6 +158,17 @@ def test_a_column_may_be_called_paragraphs(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"paragraphs": ["x", "y"], "text": "a", "label": 0}\n')
     assert set(load_labeled({"train": path})["train"].column_names) == {"paragraphs", "text", "label"}
+
+
+@pytest.mark.parametrize("version", [{}, {"version": "1.1"}])
+def test_records_that_are_no_articles_are_rows(load, version):
+    records = [{"text": "a", "label": 0}, {"text": "b", "label": 1, "source": "x"}]
+    rows = load("a.json", json.dumps({**version, "data": records}))
+    assert rows.to_dict() == {"text": ["a", "b"], "label": [0, 1], "source": [None, "x"]}
+    words = load("b.json", json.dumps({**version, "data": ["a", "b"]}))
+    assert words["data"][:] == [["a", "b"]]
+    with pytest.raises(ValueError, match=r"c\.json has no rows"):
+        load("c.json", json.dumps({**version, "data": []}))
 
 
 def squad(*questions):

@@ -86,6 +86,27 @@ def test_words_that_are_cut_are_counted(finetune, caplog):
     assert results["cut_texts"] == {"train": 2, "validation": 2} and "train: 2 of 4" in caplog.text
 
 
+def test_a_split_without_the_column_of_labels_is_warned_of_before_training(finetune, script, caplog, monkeypatch):
+    def stop(*args):
+        raise ValueError("before training")
+
+    monkeypatch.setattr(script, "prepare_inputs", stop)
+    with pytest.raises(SystemExit, match="before training"):
+        finetune(TABLE, validation=TABLE, test={"text": TEXTS, "lable": LABELS})
+    said = "the test data has no column 'label' (it has 'text', 'lable'): it is predicted, not scored."
+    assert said in caplog.messages
+    caplog.clear()
+    with pytest.raises(SystemExit, match="before training"):  # hidden, on purpose
+        finetune(TABLE, validation=TABLE, test={"text": TEXTS, "label": [-1] * len(TEXTS)})
+    words = {"tokens": [text.split() for text in TEXTS], "tags": [["O", "X"]] * 4 + [["X", "O"]] * 4}
+    words["tags"] = [tags + ["O"] * (len(row) - 2) for row, tags in zip(words["tokens"], words["tags"], strict=True)]
+    with pytest.raises(SystemExit, match="before training"):
+        finetune(words, "--task", "token-classification", validation=words, test={"tokens": words["tokens"]})
+    assert [text for text in caplog.messages if "not scored" in text] == [
+        "the test data has no column 'tags' (it has 'tokens'): it is predicted, not scored."
+    ]
+
+
 def test_it_learns(finetune):
     once = ["--eval-strategy", "no", "--save-strategy", "no"]  # not after each epoch
     results = finetune(TABLE, *once, "--learning-rate", "1e-2", "--warmup-steps", "0", steps=60, validation=TABLE)

@@ -13,6 +13,13 @@ from tests.scripts.finetuning.inputs import LABELS, RECIPES, TABLE, TEXTS, table
         (["--text-columns", "words"], r"data has no column 'words'; it has 'text', 'label'\. Give --text-columns\.$"),
         (["--label-column", "y"], r"no column 'y'.* Give --label-column\.$"),
         (["--metrics", "bleu"], "no metric 'bleu'"),
+        *(
+            (
+                ["--metrics", "accuracy", name],
+                rf"--metrics {name} does not fit the task sequence-class.*: .*{why}.*\. Its own are accuracy, f1\.$",
+            )
+            for name, why in {"bits_per_byte": "nll", "accuracy_by_length": "lengths", "squad": "expected"}.items()
+        ),
         (["--task", "token-classification"], r"no column 'tokens', 'tags'.* Give --text-columns and --label-column\."),
         (["--task", "question-answering"], "no column 'question', 'context', 'answers'"),
         (["--task", "token-classification", "--baseline", "bag-of-words"], "is for sequence classification"),
