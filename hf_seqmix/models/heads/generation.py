@@ -24,8 +24,8 @@ class PromptHandling:
 
     The backbone gives pads the state of the last real token before them in the call. Left to do here: positions go on
     from that token, and a prompt that ends in pads and is read in chunks is read pads first, so that the last chunk
-    has the last token of each row. An assistant is told that generated tokens are real, pads or not. These override
-    private methods of `GenerationMixin`, which are there in 5.16 and 5.23.
+    has the last token of each row. An assistant reads it so, too, and is told that generated tokens are real, pads or
+    not. These override private methods of `GenerationMixin`, which are there in 5.16 and 5.23.
     """
 
     def prepare_inputs_for_generation(
@@ -86,11 +86,7 @@ class PromptHandling:
             start = mask.shape[1] - input_ids.shape[1]
             if start in (0, past):  # the library takes the whole prompt, or what follows the cached part
                 order = _pads_first(mask, past)
-                positions = model_kwargs.get("position_ids")
-                if positions is not None:
-                    model_kwargs["position_ids"] = positions.expand(mask.shape).gather(1, order)
-                # Later steps read it, too: it must say where the cache holds pads.
-                model_kwargs["attention_mask"] = mask.gather(1, order)
+                _reorder(model_kwargs, order)
                 input_ids = input_ids.gather(1, order[:, start:] - start)
         library: Any = super()
         return library._prefill(input_ids, generation_config, model_kwargs, is_first_iteration=is_first_iteration)
@@ -116,8 +112,11 @@ class PromptHandling:
             # The number of this model's pad is another token there, which may end a draft prompt and is no pad.
             generator.generation_config.pad_token_id = None
         helped = isinstance(generator, AssistedCandidateGenerator) and not other_tokens
-        if helped and generator.assistant_kwargs.get("attention_mask") is None:
+        mask = generator.assistant_kwargs.get("attention_mask") if helped else None
+        if helped and mask is None:
             generator.assistant_kwargs["attention_mask"] = torch.ones_like(given["input_ids"])
+        elif helped and mask.shape == given["input_ids"].shape and not bool((mask[:, -1] != 0).all()):
+            _draft_pads_first(generator)
         return generator
 
     def _check_order(self, mask: Tensor, cache: Any) -> None:
@@ -143,6 +142,29 @@ def _check_goes_on(given: int, cache: Any) -> None:
             f"the cache holds {past} tokens, and input_ids has {given}: give all tokens, those of the cache first and "
             f"at least one more, or the new ones with an attention_mask of {past + given} columns."
         )
+
+
+def _draft_pads_first(generator: Any) -> None:
+    """Let an assistant read the prompt pads first: it takes the last place back, and a history has moved pads."""
+    mask, candidates = generator.assistant_kwargs["attention_mask"], generator.get_candidates
+    order, prompt = _pads_first(mask, 0), mask.shape[1]
+    _reorder(generator.assistant_kwargs, order)
+
+    def in_that_order(input_ids: Tensor, **of_call: Any) -> tuple[Tensor, Any]:
+        input_ids = input_ids.to(order.device)
+        moved = torch.cat([input_ids[:, :prompt].gather(1, order), input_ids[:, prompt:]], dim=1)
+        found, logits = candidates(moved, **of_call)
+        return torch.cat([input_ids, found[:, input_ids.shape[1] :]], dim=1), logits
+
+    generator.get_candidates = in_that_order
+
+
+def _reorder(given: dict[str, Any], order: Tensor) -> None:
+    """Bring the mask and the positions of a prompt, which later steps read, too, into the order of its tokens."""
+    mask, positions = given["attention_mask"], given.get("position_ids")
+    if positions is not None:
+        given["position_ids"] = positions.expand(mask.shape).gather(1, order)
+    given["attention_mask"] = mask.gather(1, order)
 
 
 def _pads_first(mask: Tensor, past: int) -> Tensor:

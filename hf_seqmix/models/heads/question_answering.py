@@ -43,7 +43,8 @@ class SeqMixForQuestionAnswering(SeqMixHead):
             attention_mask: as for the backbone.
             position_ids: as for the backbone.
             inputs_embeds: (batch, length, hidden_size), as for the backbone.
-            start_positions: (batch,) positions; those outside the sequence and those of pads are ignored.
+            start_positions: (batch,) positions; those outside the sequence and those of pads are ignored. A
+                term of the loss for which none is left is 0.
             end_positions: the same for the last token of the answer.
             **kwargs: passed on to the loss.
 
@@ -74,10 +75,13 @@ class SeqMixForQuestionAnswering(SeqMixHead):
             check_labels(end_positions, "end_positions")
             length = start_logits.shape[1]
             positions = [_inside(p.long(), length, pads) for p in (start_positions, end_positions)]
-            loss = self.loss_function(start_logits, end_logits, *positions, **kwargs)
-            # A mean over nothing is no number.
-            inside = [(p < length).any().to(loss.device) for p in positions]
-            loss = torch.where(inside[0] & inside[1], loss, 0 * scores.sum())
+            # A mean over nothing is no number: each term by itself, the mean of itself and itself.
+            none = 0 * scores.sum()
+            terms = [
+                torch.where((p < length).any().to(none.device), self.loss_function(x, x, p, p, **kwargs), none)
+                for x, p in zip((start_logits, end_logits), positions, strict=True)
+            ]
+            loss = (terms[0] + terms[1]) / 2
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start_logits,

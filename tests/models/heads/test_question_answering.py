@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import BertConfig, BertForQuestionAnswering
 
 from hf_seqmix import TNNConfig, TNNForQuestionAnswering
 from tests.models.suite import perturb
@@ -46,6 +47,31 @@ def test_answers_outside_the_sequence_are_ignored():
     assert none == 0
     none.backward()
     assert all(p.grad is None or (p.grad == 0).all() for p in model.parameters())
+
+
+def test_the_loss_of_one_side_stays_where_the_other_has_no_answer():
+    """Cross entropy is the reference, and the library's head where its loss is a number."""
+    model = perturb(TNNForQuestionAnswering(config())).eval()
+    bert = BertConfig(vocab_size=VOCAB, hidden_size=16, num_hidden_layers=1, num_attention_heads=2)
+    library = perturb(BertForQuestionAnswering(bert)).eval()
+    ids, some, none = torch.randint(VOCAB, (3, 7)), torch.tensor([3, 5, 7]), torch.tensor([7, 99, 7])
+    for head in (library, model):  # the model last, whose terms serve below
+        scores = head(ids)
+        pairs = (scores.start_logits, scores.end_logits)
+        start, end = (torch.nn.functional.cross_entropy(x[:2], some[:2]) for x in pairs)
+        loss = head(ids, start_positions=some, end_positions=some).loss
+        torch.testing.assert_close(loss, (start + end) / 2)
+    for given, expected in (((some, none), start), ((none, some), end)):
+        loss = model(ids, start_positions=given[0], end_positions=given[1]).loss
+        torch.testing.assert_close(loss, expected / 2)
+        model.zero_grad()
+        loss.backward()
+        assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+        assert model.qa_outputs.weight.grad.any(dim=1).sum() == 1
+        # A sum over no answers is a number for the library, too.
+        options = {"start_positions": given[0], "end_positions": given[1], "num_items_in_batch": 3}
+        reference = model.loss_function(scores.start_logits, scores.end_logits, *given, num_items_in_batch=3)
+        torch.testing.assert_close(model(ids, **options).loss, reference)
 
 
 def test_positions_of_other_integers():

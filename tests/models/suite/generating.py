@@ -67,6 +67,7 @@ class GeneratingTests(SuiteBase):
         "preallocated": {"cache_implementation": "static", "disable_compile": True},
         "preallocated, chunks": {"cache_implementation": "static", "disable_compile": True, "prefill_chunk_size": 3},
         "prompt lookup": {"prompt_lookup_num_tokens": 3},
+        "early exit": {"assistant_early_exit": 1},
     }
 
     @pytest.mark.parametrize("side", ["right", "inside"])
@@ -77,14 +78,18 @@ class GeneratingTests(SuiteBase):
         settings = {"max_new_tokens": 6, "output_logits": True, "return_dict_in_generate": True}
         rows = [ids[row][mask[row].bool()][None] for row in range(2)]
         alone = [generator.generate(row, use_cache=False, **settings) for row in rows]
-        for path, kwargs in self.PATHS.items():
-            last = 1 if path == "prompt lookup" else 2  # which takes one row at a time
-            actual = generator.generate(ids[:last], attention_mask=mask[:last], **settings, **kwargs)
-            assert torch.equal(actual.sequences[:, :9], ids[:last]), path
-            for row in range(last):
-                assert torch.equal(actual.sequences[row, 9:], alone[row].sequences[0, -6:]), path
-                for step in range(6):
-                    assert_close(actual.logits[step][row], alone[row].logits[step][0])
+        # One whose first token is not taken goes back into the prompt: it drafts the neighbor of what is chosen.
+        assistant = copy.deepcopy(generator)
+        assistant.lm_head.weight = torch.nn.Parameter(generator.lm_head.weight.roll(1, 0))
+        for path, kwargs in {**self.PATHS, "assistant": {"assistant_model": assistant}}.items():
+            one_row = path in ("prompt lookup", "early exit", "assistant")
+            for some in (slice(0, 1), slice(1, 2)) if one_row else (slice(0, 2),):
+                actual = generator.generate(ids[some], attention_mask=mask[some], **settings, **kwargs)
+                assert torch.equal(actual.sequences[:, :9], ids[some]), path
+                for place, expected in enumerate(alone[some]):
+                    assert torch.equal(actual.sequences[place, 9:], expected.sequences[0, -6:]), path
+                    for step in range(6):
+                        assert_close(actual.logits[step][place], expected.logits[step][0])
 
     @pytest.mark.parametrize("chunk", [1, 4])
     @pytest.mark.parametrize("implementation", ["dynamic", "static"])
