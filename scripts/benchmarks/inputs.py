@@ -22,6 +22,7 @@ from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.command import device_name, positive
 from hf_seqmix.training.environment import fingerprint, portable_path
 from hf_seqmix.training.results import Result
+from hf_seqmix.training.run import Run
 
 logger = logging.getLogger("run_benchmarks")
 
@@ -187,6 +188,13 @@ def describe_text(arguments: argparse.Namespace, texts: Sequence[str]) -> str:
     """Return what is scored, in words."""
     plural = "s" if len(texts) != 1 else ""
     return f"{source_of(arguments)}: {sum(map(count_bytes, texts)):,} bytes in {len(texts):,} document{plural}"
+
+
+def scoring_run(arguments: argparse.Namespace, task: str, model: str) -> Run:
+    """Return what is run: a checkpoint on a text."""
+    data = {"text": source_of(arguments), "split": arguments.split, "max_bytes": arguments.max_bytes}
+    data = {name: value for name, value in data.items() if value is not None}
+    return Run(task, model={"model": portable_path(model)}, data=data, seed=arguments.seed)
 
 
 def text_hash(texts: Sequence[str]) -> str:

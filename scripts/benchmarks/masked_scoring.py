@@ -65,7 +65,7 @@ def score_model(
     shared = {**shared, "environment": environment, "setting": setting}
     values = {name: value for name, value in score.to_dict().items() if name != "context_length"}
     results = group_results({**values, "num_parameters": model.num_parameters()}, **shared)
-    shared |= {"kind": "baseline"}
+    shared |= {"kind": "baseline", "run": None}
     for ngram_name, ngram in ngrams.items():
         shared["model"] = f"{ngram_name}, bytes before"
         results += group_results({"bits_per_byte": ngram_bits_per_byte(ngram, texts, blocks)}, **shared)

@@ -20,6 +20,7 @@ from ..inputs import (
     fit_ngram,
     load_texts,
     named,
+    scoring_run,
     short_names,
 )
 from ..results import LOG, Report, origin, select, write_report
@@ -98,7 +99,8 @@ def run_language_modeling(arguments: argparse.Namespace) -> Report:
                 log.forget(key)
         missing = {length: keys[length] for length in lengths if log.get(keys[length]) is None}
         if missing:
-            shared = {"task": TASK, "model": name, "seed": arguments.seed, "setting": {"data": title}}
+            run = scoring_run(arguments, TASK, model)
+            shared = {"task": TASK, "model": name, "run": run, "seed": arguments.seed, "setting": {"data": title}}
             try:
                 score_model(arguments, model, texts, missing, log, shared | origin(arguments.benchmark))
             except ValueError as error:

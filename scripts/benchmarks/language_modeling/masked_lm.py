@@ -16,6 +16,7 @@ from ..inputs import (
     load_texts,
     load_training_texts,
     named,
+    scoring_run,
     short_names,
 )
 from ..masked_scoring import result_key, score_model
@@ -66,7 +67,8 @@ def run_masked_language_modeling(arguments: argparse.Namespace) -> Report:
         if arguments.overwrite:
             log.forget(key)
         if log.get(key) is None:
-            shared = {"task": TASK, "model": name, "seed": arguments.seed, "setting": {"data": title}}
+            run = scoring_run(arguments, TASK, model)
+            shared = {"task": TASK, "model": name, "run": run, "seed": arguments.seed, "setting": {"data": title}}
             try:
                 shared |= origin(arguments.benchmark)
                 log.append(key, score_model(arguments, model, texts, ngrams, train, shared))

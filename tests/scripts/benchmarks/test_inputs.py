@@ -44,6 +44,12 @@ def test_tokenizers_that_a_model_does_not_know_are_refused_or_warned_of(
         assert ("whose embeddings then mean something else" in caplog.text) == warned
 
 
+def test_a_score_carries_what_was_scored_without_folders_of_this_machine(module: Any, tmp_path: Path) -> None:
+    given = argparse.Namespace(text_file=[tmp_path / "a.txt"], dataset=None, split=None, max_bytes=200, seed=3)
+    run = module("inputs").scoring_run(given, "language modeling", str(tmp_path / "model"))
+    assert run == Run("language modeling", {"model": "DATA/model"}, {"text": "a.txt", "max_bytes": 200}, seed=3)
+
+
 def test_baselines_learn_from_texts_that_are_joined_alike(module: Any, tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / f"{split}.txt").write_text("one\n\ntwo\n\nthree")
