@@ -23,6 +23,8 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 
 from hf_seqmix.training.command import explained, packages_explained
 
@@ -78,9 +80,16 @@ def main(argv: Sequence[str] | None = None) -> Report:
     logger.setLevel(logging.INFO)
     arguments = build_parser().parse_args(argv)
     with explained("run_benchmarks.py", "; the same command continues where it stopped"):
-        if arguments.output_dir is not None:
-            prepare_run_folder(arguments.output_dir, resume=True)
-        report: Report = arguments.run(arguments)
+        folder: Path | None = arguments.output_dir
+        is_new = folder is not None and not folder.exists()
+        if folder is not None:
+            prepare_run_folder(folder, resume=True)
+        try:
+            report: Report = arguments.run(arguments)
+        finally:
+            if folder is not None and is_new:
+                with suppress(OSError):  # it holds something; that of a refused command is empty
+                    folder.rmdir()
     if report.failures:
         sys.exit(f"run_benchmarks.py: not evaluated completely: {', '.join(report.failures)}; see above.")
     return report

@@ -78,6 +78,20 @@ def parse_replacements(given: Sequence[str]) -> dict[str | int, str]:
     return {int(old) if old.isdigit() else old: new for old, _, new in pairs}
 
 
+def mixer_configs(text: str) -> dict[str, dict[str, Any]]:
+    """Read fields of mixers by name from JSON, as the `type` of an argument."""
+    try:
+        configs = json.loads(text)
+    except json.JSONDecodeError:
+        configs = None
+    if not isinstance(configs, dict) or not all(isinstance(fields, dict) for fields in configs.values()):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} given; it must be JSON that maps mixers to their fields, such as "
+            """'{"attention": {"num_heads": 4}}'"""
+        )
+    return configs
+
+
 def train(model: nn.Module, rows: Any, arguments: argparse.Namespace, steps: int, learning_rate: float) -> float:
     """Train with the library's `Trainer`, AdamW and a cosine; return the last loss that was logged."""
     trainer = Trainer(
@@ -126,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument(
         "--replace", nargs="+", required=True, metavar="OLD=NEW", help="OLD: a mixer or a layer's number"
     )
-    parser.add_argument("--mixer-configs", type=json.loads, default={}, help="JSON: fields of new mixers by name")
+    parser.add_argument("--mixer-configs", type=mixer_configs, default={}, help="JSON: fields of new mixers by name")
     parser.add_argument("--train-file", help="text to heal on; by default sources of Python's standard library")
     parser.add_argument("--validation-file", help="held-out text, given with --train-file")
     parser.add_argument("--output-dir", type=new_folder, default="runs/replaced")

@@ -47,6 +47,12 @@ def check_model(arguments: Arguments) -> None:
     config = build_config(arguments, None)
     if name is not None and isinstance(config, SeqMixConfig) and config.is_causal != (objective == "causal"):
         own = "causal" if config.is_causal else "masked"
+        heads = [head for head in config.architectures or [] if not head.endswith(("ForCausalLM", "ForMaskedLM"))]
+        if heads:
+            raise ValueError(
+                f"--model {name} is a {heads[0]}, which is no language model: give a {objective} one, or --model-type "
+                "for random weights."
+            )
         raise ValueError(
             f"--model {name} is a {own} model, but --objective is {objective}: give --objective {own}, or another "
             "model."

@@ -314,6 +314,7 @@ def test_bad_arguments(script, checkpoints, text_file, tmp_path, capsys):
         script.main(arguments(checkpoints, text_file, tmp_path / "out", models=("a/last", "a/last")))
     with pytest.raises(SystemExit, match="must be positive; given 0"):
         script.main(arguments(checkpoints, text_file, tmp_path / "out", "--context-lengths", "0", "4"))
+    assert not (tmp_path / "out").exists()
     with pytest.raises(SystemExit, match="is a file"):
         script.main(arguments(checkpoints, text_file, text_file))
     with pytest.raises(SystemExit, match="not evaluated completely"):

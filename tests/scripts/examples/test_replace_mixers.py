@@ -57,6 +57,14 @@ def test_new_mixers_learn_the_outputs_of_the_old_ones(script: Any) -> None:
     assert same(ids)["loss"] == 0
 
 
+@pytest.mark.parametrize("given", ["{tnn", "[1]", '{"tnn": 1}'])
+def test_fields_that_are_no_json_are_said_to_be(script: Any, capsys: pytest.CaptureFixture[str], given: str) -> None:
+    with pytest.raises(SystemExit):
+        script.main(["model", "--replace", "0=tnn", "--mixer-configs", given])
+    said = capsys.readouterr().err
+    assert f"--mixer-configs: {given!r} given; it must be JSON that maps mixers to their fields, such as " in said
+
+
 def test_a_model_is_replaced_and_healed(script: Any, checkpoint: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("a few words, again and again. " * 60)

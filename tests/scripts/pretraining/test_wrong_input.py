@@ -125,6 +125,16 @@ def test_a_trained_model_of_the_other_objective_is_refused(pretrain: ModuleType,
         pretrain.main([*typed, "--model", str(tmp_path / "model")])
 
 
+def test_a_classifier_is_no_language_model(pretrain: ModuleType, tmp_path: Path) -> None:
+    config = TNNConfig(vocab_size=9, hidden_size=8, is_causal=False, architectures=["TNNForSequenceClassification"])
+    config.save_pretrained(tmp_path / "model")
+    save_file({"weight": torch.ones(1)}, tmp_path / "model" / "model.safetensors")
+    typed = [*SHORT, "--train-file", "no-such.txt", "--output-dir", str(tmp_path / "run")]
+    message = "is a TNNForSequenceClassification, which is no language model: give a causal one"
+    with pytest.raises(SystemExit, match=message):
+        pretrain.main([*typed, "--model", str(tmp_path / "model")])
+
+
 def test_a_rate_that_the_model_has_no_use_for_is_refused_in_a_line(
     pretrain: ModuleType, text: Path, tmp_path: Path
 ) -> None:

@@ -420,6 +420,7 @@ def test_what_no_run_takes_is_refused_before_data_is_made(
     monkeypatch.setattr(scripts.lra_benchmark, "prepare_task", None)
     with pytest.raises(SystemExit, match=message):
         scripts.run_benchmarks.main(["lra", "--task", "listops", "--output-dir", str(tmp_path / "out"), *more])
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
