@@ -65,6 +65,12 @@ class PromptHandling:
         batch, columns = mask.shape
         return real_positions(mask, batch, columns, 0, mask.device)
 
+    def _get_static_cache_init_shape(self) -> Any:
+        model: Any = self
+        library: Any = super()
+        # The library lays a cache out in the dtype of the model, and under autocast inputs have another.
+        return None if torch.is_autocast_enabled(model.device.type) else library._get_static_cache_init_shape()
+
     def _prefill(
         self, input_ids: Any, generation_config: Any, model_kwargs: dict[str, Any], is_first_iteration: bool = True
     ) -> Any:

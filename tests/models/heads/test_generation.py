@@ -82,3 +82,15 @@ def test_a_prompt_of_embeddings_is_not_read_in_chunks() -> None:
     embeds = model.get_input_embeddings()(ids)
     new = model.generate(inputs_embeds=embeds, prefill_chunk_size=2, **options)
     assert torch.equal(new, model.generate(ids, **options)[:, 9:])
+
+
+def test_a_preallocated_cache_filled_in_chunks_under_autocast() -> None:
+    model, ids = perturb(of_all_layers()).eval(), torch.randint(1, 60, (2, 9))
+    options = {"max_new_tokens": 3, "eos_token_id": None, "output_logits": True, "return_dict_in_generate": True}
+    static = {"cache_implementation": "static", "disable_compile": True}
+    with torch.autocast("cpu", torch.bfloat16):
+        whole, chunks = (model.generate(ids, **options, **static, **more) for more in ({}, {"prefill_chunk_size": 4}))
+    torch.testing.assert_close(chunks.logits[0], whole.logits[0], rtol=0.05, atol=0.05)
+    assert [layer.keys.dtype for layer in chunks.past_key_values.layers] == [
+        layer.keys.dtype for layer in whole.past_key_values.layers
+    ]
