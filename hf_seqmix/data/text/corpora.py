@@ -1,7 +1,7 @@
 """Text corpora from anywhere, as `datasets` objects with one document a row."""
 
 import glob
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -15,7 +15,7 @@ __all__ = ["Corpus", "hold_out", "load_corpus"]
 
 Corpus: TypeAlias = datasets.DatasetDict | datasets.IterableDatasetDict
 
-EMBEDDED = {
+EMBEDDED: dict[str, Callable[[], datasets.DatasetDict]] = {
     "embedded:python-stdlib": python_stdlib,
     "embedded:python-stdlib-without-tables": partial(python_stdlib, held_out_tables=False),
 }

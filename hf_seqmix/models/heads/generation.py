@@ -118,10 +118,11 @@ class PromptHandling:
             # The number of this model's pad is another token there, which may end a draft prompt and is no pad.
             generator.generation_config.pad_token_id = None
         helped = isinstance(generator, AssistedCandidateGenerator) and not other_tokens
-        mask = generator.assistant_kwargs.get("attention_mask") if helped else None
-        if helped and mask is None:
-            generator.assistant_kwargs["attention_mask"] = torch.ones_like(given["input_ids"])
-        elif helped and mask.shape == given["input_ids"].shape and not bool((mask[:, -1] != 0).all()):
+        mask: Tensor | None = generator.assistant_kwargs.get("attention_mask") if helped else None
+        if mask is None:
+            if helped:
+                generator.assistant_kwargs["attention_mask"] = torch.ones_like(given["input_ids"])
+        elif mask.shape == given["input_ids"].shape and not bool((mask[:, -1] != 0).all()):
             _draft_pads_first(generator)
         return generator
 
