@@ -108,10 +108,8 @@ def run_lra(arguments: argparse.Namespace) -> Report:
     check_seconds(arguments)
     folders = data_folders(arguments.data, arguments.tasks)
     # Before data is made, which takes minutes; where it will lie makes no difference here.
-    unmade, kinds = (
-        TaskData({"train_file": "train.parquet"}, ""),
-        itertools.product(arguments.tasks, arguments.families),
-    )
+    unmade = TaskData({"train_file": "train.parquet"}, "")
+    kinds = itertools.product(arguments.tasks, arguments.families)
     check_jobs(arguments, [make_job(arguments, *kind, arguments.seeds[0], unmade) for kind in kinds])
     data = {
         task: prepare_task(task, folders.get(task), arguments.output_dir, SIZES[task][arguments.size].data)
