@@ -110,7 +110,7 @@ def test_a_folder_written_by_save_to_disk(tmp_path: Path, with_splits: bool, str
 def test_an_unknown_ending_needs_the_format(tmp_path: Path) -> None:
     path = write(tmp_path / "enwik8", "text")
     assert rows(load_corpus(path, file_format="text")["train"]) == ["text"]
-    with pytest.raises(ValueError, match=r"does not say what it holds; known are \.txt"):
+    with pytest.raises(ValueError, match=r"has no extension, which would say what it holds; known are \.txt"):
         load_corpus(path)
     with pytest.raises(ValueError, match="'xml'; allowed are csv, json, parquet, text"):
         load_corpus(path, file_format="xml")
