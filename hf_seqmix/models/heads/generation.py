@@ -118,12 +118,12 @@ class PromptHandling:
             # The number of this model's pad is another token there, which may end a draft prompt and is no pad.
             generator.generation_config.pad_token_id = None
         helped = isinstance(generator, AssistedCandidateGenerator) and not other_tokens
-        mask: Tensor | None = generator.assistant_kwargs.get("attention_mask") if helped else None
-        if mask is None:
-            if helped:
+        if helped:
+            mask: Any = generator.assistant_kwargs.get("attention_mask")
+            if mask is None:
                 generator.assistant_kwargs["attention_mask"] = torch.ones_like(given["input_ids"])
-        elif mask.shape == given["input_ids"].shape and not bool((mask[:, -1] != 0).all()):
-            _draft_pads_first(generator)
+            elif mask.shape == given["input_ids"].shape and not bool((mask[:, -1] != 0).all()):
+                _draft_pads_first(generator)
         return generator
 
     def _check_order(self, mask: Tensor, cache: Any) -> None:
