@@ -24,11 +24,13 @@ RECORDS = (PRECISION_FILE, DIVERGENCE_FILE, ARGUMENTS_FILE)
 
 RUN_FILES = (
     *RECORDS,
-    *("results.json", "loss.png", "predictions_*.jsonl", "training_args.bin"),
-    *("config.json", "generation_config.json", "model*.safetensors", "model.safetensors.index.json"),
-    *("tokenizer*.json", "special_tokens_map.json", "chat_template.jinja", "preprocessor_config.json"),
+    *("results.json", "loss.png", "predictions_*.jsonl"),
+    *("tokenizer*.json", "special_tokens_map.json", "chat_template.jinja"),
 )
-"""What a run leaves beside its checkpoints, as patterns. Of two runs in one folder nothing could be trusted."""
+"""What a run leaves beside its checkpoints, as patterns, and what would be taken for the run that replaces it.
+
+Weights stay until that run writes its own: one that diverges leaves the good model of an earlier run.
+"""
 
 WAITING, MOVING, DELETED = ".replaced-run", ".replaced-run-moving", ".replaced-run-deleted"
 """The earlier run, whole; files of it on their way from or to their places; what is left of it to delete."""

@@ -94,7 +94,7 @@ def test_a_run_that_goes_on_elsewhere_keeps_its_tokenizer_and_its_arguments(
         pretrain.main(command(other, tmp_path / "second", "--max-steps", "6", *learned, "--resume", "--optim", "muon"))
 
 
-def test_a_folder_that_is_written_over_keeps_no_tokenizer(
+def test_a_folder_whose_run_was_not_replaced_keeps_its_tokenizer(
     pretrain: ModuleType, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:268"))
@@ -103,8 +103,11 @@ def test_a_folder_that_is_written_over_keeps_no_tokenizer(
     with pytest.raises(SystemExit):
         pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:300", "--overwrite-output-dir"))
     monkeypatch.undo()
-    pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:300", "--resume"))
-    assert AutoTokenizer.from_pretrained(tmp_path).vocab_size > 268
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) == 268 and (tmp_path / "results.json").is_file()
+    with pytest.raises(SystemExit, match="began with --tokenizer bpe:268 and keeps its tokens"):
+        pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:300", "--resume"))
+    pretrain.main(command(text, tmp_path, "--max-steps", "1", "--tokenizer", "bpe:300", "--overwrite-output-dir"))
+    assert len(AutoTokenizer.from_pretrained(tmp_path)) > 268
 
 
 def test_a_model_is_not_trained_further_over_itself(pretrain: ModuleType, text: Path, tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
         prepare_run_folder(folder)
     prepare_run_folder(folder, resume=True)
     prepare_run_folder(folder, overwrite=True)
+    assert (folder / "model.safetensors").read_bytes() == b"x"
 
 
 def test_overwriting_deletes_what_would_be_taken_for_the_new_run(tmp_path: Path) -> None:
@@ -46,7 +47,7 @@ def test_overwriting_deletes_what_would_be_taken_for_the_new_run(tmp_path: Path)
     assert len(list(tmp_path.iterdir())) == 6
     with nothing_left(tmp_path):
         prepare_run_folder(tmp_path, overwrite=True)
-    assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", "checkpoint-best"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model.safetensors", "notes.txt", "checkpoint-best"}
 
 
 @pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
@@ -64,7 +65,7 @@ def test_a_refused_command_leaves_the_run_that_it_would_have_replaced(tmp_path: 
 
 
 def test_a_process_killed_at_any_step_leaves_the_run_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    names = ("results.json", "tokenizer.json", "model.safetensors")
+    names = ("results.json", "tokenizer.json", "loss.png")
     for name in names:
         (tmp_path / name).write_text("earlier")
     before, rename = contents(tmp_path), Path.rename
