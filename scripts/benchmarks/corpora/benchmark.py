@@ -17,8 +17,8 @@ from hf_seqmix.training.results import Result, group_results
 from ..inputs import first_bytes
 from ..jobs import SCRIPTS, Job, make_run
 from ..results import LOG, Report, origin, write_report
-from ..training import train_all, training_arguments
-from .data import CORPORA, CorpusData, prepare_corpus
+from ..training import check_jobs, train_all, training_arguments
+from .data import CORPORA, CorpusData, read_corpus
 from .report import describe, published
 from .scoring import TrainedModel, references, score_lengths
 
@@ -125,7 +125,7 @@ def run_corpora(arguments: argparse.Namespace) -> Report:
     """
     check(arguments)
     train_limit = FAST_TRAIN_BYTES if arguments.size == "fast" else None
-    data = prepare_corpus(arguments.corpus, arguments.data_dir, arguments.output_dir, train_limit)
+    data = read_corpus(arguments.corpus, arguments.data_dir, arguments.output_dir, train_limit)
     texts = data.texts["test"]
     limit = arguments.max_bytes or MAX_BYTES[arguments.size]
     texts = texts if limit is None else first_bytes(texts, limit)
@@ -136,6 +136,8 @@ def run_corpora(arguments: argparse.Namespace) -> Report:
     jobs = [
         make_job(arguments, family, seed, data, shared) for family in arguments.families for seed in arguments.seeds
     ]
+    check_jobs(arguments, jobs)
+    data.write()
     report = train_all(arguments, jobs, measure)
     if arguments.costs:
         return report
@@ -157,9 +159,7 @@ def run_corpora(arguments: argparse.Namespace) -> Report:
     if models:
         report.results += references(arguments, models, data.texts["train"], texts, log, fields)
         report.results += published(arguments.corpus, arguments.objective)
-    parts = []
-    if scores.results:
-        parts = describe(arguments, report.results, scores.failures, title)
+    parts = describe(arguments, report.results, scores.failures, title) if scores.results else []
     write_report(arguments.output_dir, report, parts)
     return report
 

@@ -47,7 +47,7 @@ class CorpusData:
         title: what it is, in words.
         tokenizer: of models that are not of the published size.
         name: its name and a piece of the text's hash, which tells runs on other text apart.
-        fields: of pretrain.py's data arguments.
+        fields: of pretrain.py's data arguments; `write` makes the files that they name.
     """
 
     texts: dict[str, list[str]]
@@ -55,6 +55,18 @@ class CorpusData:
     tokenizer: str
     name: str
     fields: dict[str, Any]
+
+    def write(self) -> None:
+        """Write the training and validation text for pretrain.py, unless that was done before."""
+        files = {split: Path(self.fields[f"{split}_file"][0]) for split in ("train", "validation")}
+        if all(path.is_file() for path in files.values()):
+            return
+        with whole_files(files["train"].parent, last="train.jsonl") as aside:
+            for split, path in files.items():
+                with (aside / path.name).open("w", encoding="utf-8") as file:
+                    file.writelines(
+                        json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in self.texts[split]
+                    )
 
 
 def _folder(folder: Path | None) -> Path:
@@ -91,8 +103,8 @@ CORPORA = {
 }
 
 
-def prepare_corpus(name: str, data_dir: Path | None, output_dir: Path, train_limit: int | None = None) -> CorpusData:
-    """Read a corpus and write its training and validation text below the output folder's `data`, for pretrain.py.
+def read_corpus(name: str, data_dir: Path | None, output_dir: Path, train_limit: int | None = None) -> CorpusData:
+    """Read a corpus, whose training and validation text `CorpusData.write` puts below the output folder's `data`.
 
     Args:
         name: of `CORPORA`.
@@ -122,11 +134,5 @@ def prepare_corpus(name: str, data_dir: Path | None, output_dir: Path, train_lim
         digest.update(json.dumps(texts[split]).encode())
     own_name = f"{name}-{digest.hexdigest()[:8]}"
     folder = output_dir / "data" / own_name
-    files = {split: folder / f"{split}.jsonl" for split in ("train", "validation")}
-    if not all(path.is_file() for path in files.values()):
-        with whole_files(folder, last="train.jsonl") as aside:
-            for split, path in files.items():
-                with (aside / path.name).open("w", encoding="utf-8") as file:
-                    file.writelines(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts[split])
-    fields = {f"{split}_file": [str(path)] for split, path in files.items()}
+    fields = {f"{split}_file": [str(folder / f"{split}.jsonl")] for split in ("train", "validation")}
     return CorpusData(texts, title, corpus.tokenizer, own_name, fields)

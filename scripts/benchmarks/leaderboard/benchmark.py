@@ -4,7 +4,9 @@ import argparse
 import dataclasses
 import json
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -101,10 +103,11 @@ def run_leaderboard(arguments: argparse.Namespace) -> Report:
         ValueError: an argument makes no sense.
     """
     check(arguments)
-    arguments.bf16 = trains_in_bfloat16(arguments)
-    report = Report()
     if "language" in arguments.parts or "costs" in arguments.parts:
         arguments.vocab_size = _vocabulary(arguments)
+    check_jobs(arguments, kinds(arguments))
+    arguments.bf16 = trains_in_bfloat16(arguments)
+    report = Report()
     for part, do in (("language", run_language), ("tasks", run_tasks), ("costs", run_costs)):
         if part in arguments.parts:
             found = do(arguments)
@@ -175,6 +178,25 @@ def check(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--test-bytes must be 0 or more; given {arguments.test_bytes}.")
 
 
+def kinds(arguments: argparse.Namespace) -> list[Job]:
+    """Return a training of each kind, to be checked before anything is written: rows and precision do not matter."""
+    arguments.bf16, seed = False, arguments.seeds[0]
+    jobs: list[Job] = []
+    if "language" in arguments.parts:
+        jobs += [language_job(arguments, name, 1.0, seed, "seconds", None) for name in with_rival(arguments)]
+    if "tasks" in arguments.parts:
+        unmade = defaultdict[str, Path](Path)
+        jobs += [
+            task_job(arguments, task, unmade, name, 1.0, seed) for task in arguments.tasks for name in arguments.models
+        ]
+    return jobs
+
+
+def with_rival(arguments: argparse.Namespace) -> list[str]:
+    """Return the models whose updates are timed."""
+    return list(dict.fromkeys([*arguments.models, RIVAL[arguments.objective]]))
+
+
 def trains_in_bfloat16(arguments: argparse.Namespace) -> bool:
     """Return whether all models train in bfloat16: timed once, and kept in the output folder.
 
@@ -189,14 +211,12 @@ def trains_in_bfloat16(arguments: argparse.Namespace) -> bool:
 def run_language(arguments: argparse.Namespace) -> Report:
     """Train language models: rates in equal seconds, then further seeds, and, if wanted, the best on equal tokens."""
     first = arguments.seeds[0]
-    names = list(dict.fromkeys([*arguments.models, RIVAL[arguments.objective]]))
     updates: dict[str, int] = {}
     if not arguments.costs:
-        kinds = {name: language_job(arguments, name, 1.0, first, "seconds", None) for name in names}
-        check_jobs(arguments, list(kinds.values()))
+        timed = {name: language_job(arguments, name, 1.0, first, "seconds", None) for name in with_rival(arguments)}
         keep_test_bytes(arguments, arguments.test_bytes)
-        known = updates_in(arguments.max_seconds, list(kinds.values()), arguments.time_in_turns, arguments.output_dir)
-        updates = {name: known[job.name] for name, job in kinds.items()}
+        known = updates_in(arguments.max_seconds, list(timed.values()), arguments.time_in_turns, arguments.output_dir)
+        updates = {name: known[job.name] for name, job in timed.items()}
 
     def job(budget: str, name: str, factor: float, seed: int) -> Job:
         worth = updates.get(name if budget == "seconds" else RIVAL[arguments.objective])

@@ -262,11 +262,13 @@ def test_a_length_that_memory_refuses_is_said(script, novels, finished, monkeypa
         (["--corpus", "python-stdlib"], "leave --data-dir out"),
         (["--corpus", "enwik8-head"], "there is no file"),
         (["--corpus", "wikitext-103-head"], r"has 0 files wiki\.train"),
+        (["--training", "rate=1"], "causal/tnn/seed-0: .*rate"),
     ],
 )
 def test_what_makes_no_sense_is_refused(script, novels, tmp_path, more, message):
     with pytest.raises(SystemExit, match=message):
         script.main(command(novels, tmp_path / "out", *more))
+    assert not (tmp_path / "out").exists()
 
 
 def test_corpora_of_files_need_a_folder(script, tmp_path):

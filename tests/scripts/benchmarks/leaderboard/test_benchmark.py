@@ -343,6 +343,9 @@ def test_updates_of_other_tokens_are_measured_anew(
         (["--parts", "tasks", "--times-as-wide", "7"], "models of synthetic tasks have neither: give --parts"),
         (["--data", "block_size=64"], "models of synthetic tasks have neither: give --parts"),
         (["--parts", "costs", "--data", "text_column=x"], "says text_column; allowed are dataset, tokenizer, block"),
+        (["--parts", "language", "--models", "tnn", "--training", "rate=1"], "causal/seconds/tnn/factor-1/.*rate"),
+        (["--parts", "tasks", "--models", "tnn", "--tasks", "copy", "--training", "rate=1"], "causal/copy/tnn/.*rate"),
+        (["--parts", "costs", "--data", "tokenizer=nowhere"], "nowhere"),
     ],
 )
 def test_wrong_input_ends_with_a_message(script: Any, tmp_path: Path, options: list[str], message: str) -> None:
@@ -350,6 +353,7 @@ def test_wrong_input_ends_with_a_message(script: Any, tmp_path: Path, options: l
         script.main(command(tmp_path, *options))
     with pytest.raises(SystemExit, match="no published size"):
         script.main(["leaderboard", "--full", "--output-dir", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_help_offers_no_option_that_is_refused(script: Any, capsys: pytest.CaptureFixture[str]) -> None:
