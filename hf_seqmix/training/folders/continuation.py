@@ -1,12 +1,15 @@
 """From which checkpoint a resumed run goes on, and what its user is told."""
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from transformers import TrainingArguments
 
 from .checkpoints import choose_checkpoint, fault_of, last_complete_checkpoint, later_checkpoints, written_by
 
-__all__ = ["given_checkpoint", "newest_checkpoint"]
+__all__ = ["given_checkpoint", "newest_checkpoint", "shares_as_steps"]
 
 
 def newest_checkpoint(arguments: TrainingArguments) -> tuple[str | None, str]:
@@ -39,6 +42,23 @@ def given_checkpoint(resume_from: str, arguments: TrainingArguments) -> tuple[st
     later = later_checkpoints(folder, resume_from)
     names = f"; later ones are renamed: {', '.join(path.name for path in later)}" if later else ""
     return resume_from, f"Continuing from {resume_from}{names}{_other_processes(Path(resume_from), arguments)}"
+
+
+@contextmanager
+def shares_as_steps(arguments: TrainingArguments, max_steps: int) -> Iterator[None]:
+    """Have arguments that are shares of a run as numbers of updates, which checkpoints hold.
+
+    The library compares the two, and would warn that each share has changed.
+    """
+    names = ("logging_steps", "eval_steps", "save_steps")
+    shares = {name: value for name in names if 0 < (value := getattr(arguments, name) or 0) < 1}
+    for name, share in shares.items():
+        setattr(arguments, name, math.ceil(max_steps * share))
+    try:
+        yield
+    finally:
+        for name, share in shares.items():
+            setattr(arguments, name, share)
 
 
 def _other_processes(checkpoint: Path, arguments: TrainingArguments) -> str:

@@ -28,7 +28,7 @@ from .checkpoints import (
     seal_checkpoint,
     set_aside_later,
 )
-from .continuation import given_checkpoint, newest_checkpoint
+from .continuation import given_checkpoint, newest_checkpoint, shares_as_steps
 from .same_run import refuse_other_model
 from .whole_weights import WholeWeightsTrainer
 
@@ -233,6 +233,10 @@ class ResumableTrainer(WholeWeightsTrainer):
                 begun = self.first_step if begun is None else begun
                 checkpoint = self.divergence.go_back(error)
                 seconds += time.perf_counter() - start
+
+    def _init_training_state(self, max_steps: int, *args: Any, **kwargs: Any) -> tuple[int, int]:
+        with shares_as_steps(self.args, max_steps):
+            return super()._init_training_state(max_steps, *args, **kwargs)
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         """Return the loss of a batch, as the library does, and show it to the watch before it is filtered."""

@@ -12,6 +12,7 @@ from transformers import (
     EarlyStoppingCallback,
     Trainer,
     TrainerCallback,
+    trainer_utils,
 )
 
 from hf_seqmix.training import fault_of, last_complete_checkpoint
@@ -134,6 +135,17 @@ class GettingWorse(TrainerCallback):
 
     def on_evaluate(self, args: Any, state: Any, control: Any, metrics: dict[str, float], **kwargs: Any) -> None:
         metrics["eval_score"] = -abs(state.global_step - 2)
+
+
+def test_shares_of_a_run_are_no_changed_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(trainer_utils.logger, "warning_once", said.append)
+    trainer(tmp_path, logging_steps=0.5, save_steps=0.3).train()
+    resumed = trainer(tmp_path, logging_steps=0.5, save_steps=0.3)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert not said and (resumed.args.logging_steps, resumed.args.save_steps) == (0.5, 0.3)
+    trainer(tmp_path, logging_steps=2, save_steps=0.3).train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert "logging_steps: 2 (from args) != 3" in said[0] and "save_steps" not in said[0]
 
 
 def early_stopping(folder: Path) -> Any:
