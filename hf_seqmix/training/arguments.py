@@ -18,7 +18,7 @@ from .batch_averages import BATCH_NORM_BATCHES
 from .divergence.response import DivergenceWatch
 from .folders.resumable import LAST
 from .optimizers import MUON
-from .recipes import read_recipe, recipe_arguments, without_replaced
+from .recipes import check_fields, read_recipe, recipe_arguments, without_replaced
 from .spelling import allowed_names
 from .training_arguments import SeqMixTrainingArguments
 
@@ -231,10 +231,11 @@ def read_arguments(
         An object of each kind, and the training arguments.
 
     Raises:
-        ValueError: there is no such option, or the recipe has a section or key that there is not.
+        ValueError: there is no such option, the recipe has a section or key that there is not, or it gives fields
+            that the model type of the command line lacks.
     """
     recipe = parser.parse_known_args(list(argv))[0].recipe
-    typed = list(argv)
+    typed, of_recipe = list(argv), dict[str, Any]()
     if recipe is not None:
         of_model, of_data, of_run = kinds
         sections = {"model": (of_model,), "data": (of_data,), "training": (of_run, SeqMixTrainingArguments)}
@@ -242,7 +243,8 @@ def read_arguments(
             section: {entry.name for kind in parts for entry in dataclasses.fields(kind) if entry.init}
             for section, parts in sections.items()
         }
-        typed = recipe_arguments(without_replaced(read_recipe(recipe, allowed, family), argv, replaces)) + typed
+        read = without_replaced(read_recipe(recipe, allowed, family), argv, replaces)
+        typed, of_recipe = recipe_arguments(read) + typed, read.get("model", {})
     *objects, unknown = parser.parse_args_into_dataclasses(args=typed, return_remaining_strings=True)
     if unknown:
         names = [word.partition("=")[0] for word in unknown if word.startswith("-")] or unknown
@@ -251,6 +253,16 @@ def read_arguments(
             f"there is no option {', '.join(names)}; {allowed_names(names, options, '--help lists all there are.')}"
         )
     parsed = tuple(objects[: len(kinds) + 1])
+    model_type = getattr(parsed[0], "model_type", None)
+    if model_type not in (None, of_recipe.get("model_type")):
+        check_fields(model_type, ())
+        try:
+            check_fields(model_type, of_recipe.get("config_overrides") or ())
+        except ValueError as error:
+            raise ValueError(
+                f"--model-type {model_type} does not go with the recipe {recipe}, whose config_overrides are of "
+                f"another model type: {error} Give a recipe of {model_type}, or --config-overrides without a recipe."
+            ) from error
     training: SeqMixTrainingArguments = parsed[-1]
     if training.run_name is None:
         # A tracker that is started again after training, for the last evaluation, finds the run by its name.

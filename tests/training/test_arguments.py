@@ -29,6 +29,20 @@ def test_the_command_line_overrides_a_run_that_is_a_recipe(tmp_path: Path) -> No
         parse(*words)
 
 
+def test_fields_of_a_recipe_that_another_model_type_lacks_are_called_its_own(tmp_path: Path) -> None:
+    recipe = tmp_path / "tnn.yaml"
+    recipe.write_text("model: {model_type: tnn, config_overrides: {hidden_size: 8, rpe_hidden_size: 4}}")
+    words = ["--recipe", str(recipe), "--output-dir", str(tmp_path), "--model-type"]
+    message = (
+        r"--model-type llama does not go with the recipe .*tnn\.yaml, .* no field 'rpe_hidden_size'; .* a recipe of"
+    )
+    with pytest.raises(ValueError, match=message):
+        parse(*words, "llama")
+    with pytest.raises(ValueError, match=r"^there is no model type 'lama'"):
+        parse(*words, "lama")
+    assert parse(*words, "fd_tnn").model.model_type == "fd_tnn"
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
