@@ -100,7 +100,11 @@ def read_results(paths: Iterable[str | os.PathLike[str]] | str | os.PathLike[str
         try:
             lines, cut = _split_lines(path.read_bytes())
         except OSError as error:
-            raise ValueError(f"{path} cannot be read as a file of results: {error}.") from error
+            advice = f"name a file in it, such as {path / 'results.jsonl'}" if path.is_dir() else "check the spelling"
+            raise ValueError(
+                f"{path} cannot be read as a file of results: {error.strerror}; {advice}. Paths start from "
+                f"{Path.cwd()}."
+            ) from error
         if cut:
             logger.warning(f"{path}: the last line is cut short, and its results are left out.")
         for number, line in enumerate(lines, start=1):

@@ -123,8 +123,10 @@ def test_files_are_read_together_unless_they_contradict_each_other(tmp_path):
     assert [found.value for found in read_results([first, second])] == [0.5, 0.1, 0.7]
     with pytest.raises(ValueError, match=r"c\.jsonl repeats accuracy of tnn on listops, seed 0, .* than .*a\.jsonl"):
         read_results([first, third])
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match=r"none\.jsonl cannot be read as .*: No such file or directory; check the"):
         read_results([tmp_path / "none.jsonl"])
+    with pytest.raises(ValueError, match=r"Is a directory; name a file in it, such as .*results\.jsonl\. Paths"):
+        read_results(tmp_path)
 
 
 MEASURED = Path(__file__).resolve().parents[2] / "scripts" / "measured"
