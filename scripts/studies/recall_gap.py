@@ -182,6 +182,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if len(set(names.values())) < len(names):
         names = {name: name for name in names}
     tokenizer = load_tokenizer(arguments.models, arguments.trust_remote_code)
+    models = {name: load_model(name, arguments.trust_remote_code) for name in names}  # reading text takes minutes
     corpus = load_corpus(arguments.dataset)
     for split in ("train", arguments.split):
         if split not in corpus:
@@ -199,7 +200,7 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     device = arguments.device or (torch.accelerator.current_accelerator() or torch.device("cpu"))
     found: dict[int, dict[str, list[PairScore]]] = {length: {} for length in arguments.context_lengths}
     for checkpoint, name in names.items():
-        model = load_model(checkpoint, arguments.trust_remote_code).to(device)
+        model = models.pop(checkpoint).to(device)
         for length, scores in found.items():
             logger.info(f"{name}, context of {length:,} tokens")
             scores[name] = score_pairs(

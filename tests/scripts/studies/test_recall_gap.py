@@ -92,6 +92,15 @@ def test_a_data_set_without_training_text_is_refused(
         script.main(line)
 
 
+def test_models_are_opened_before_text_is_read(
+    script: ModuleType, command: Callable[..., list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(script, "load_corpus")
+    (tmp_path / "second" / "model.safetensors").write_bytes(b"")
+    with pytest.raises(SystemExit, match=r"second"):
+        script.main(command("first", "second"))
+
+
 def test_only_the_first_tokens_are_scored(script: ModuleType) -> None:
     documents = [np.arange(5), np.arange(9), np.arange(4)]
     kept = script.first_tokens(documents, 7)
