@@ -1,6 +1,7 @@
 """What the benchmarks of saved models share: their arguments, the text, and how a model is opened."""
 
 import argparse
+import bisect
 import hashlib
 import json
 import logging
@@ -78,12 +79,10 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def load_texts(arguments: argparse.Namespace) -> list[str]:
-    """Return the documents that are scored."""
+    """Return the documents that are scored; of `--text-file` the files stay that hold them."""
     if arguments.text_file:
-        split = arguments.split or "test"
-        corpus = load_corpus(
-            {split: arguments.text_file}, text_column=arguments.text_column, sample_by=arguments.sample_by
-        )
+        texts = _file_texts(arguments, arguments.text_file)
+        arguments.text_file = _scored_files(arguments)
     else:
         corpus = load_data_set(arguments)
         held_out = [name for name in ("test", "validation") if name in corpus]
@@ -93,10 +92,28 @@ def load_texts(arguments: argparse.Namespace) -> list[str]:
                 f"{arguments.dataset} has the splits {', '.join(corpus)}, "
                 f"{f'not {split}' if split else 'neither test nor validation'}; choose one with --split."
             )
-    texts = _joined(arguments, list(corpus[split]["text"]))
+        texts = _joined(arguments, list(corpus[split]["text"]))
     if arguments.max_bytes is not None:
         texts = first_bytes(texts, arguments.max_bytes)
     return texts
+
+
+def _file_texts(arguments: argparse.Namespace, files: Sequence[Path]) -> list[str]:
+    split = arguments.split or "test"
+    corpus = load_corpus({split: files}, text_column=arguments.text_column, sample_by=arguments.sample_by)
+    return _joined(arguments, list(corpus[split]["text"]))
+
+
+def _scored_files(arguments: argparse.Namespace) -> list[Path]:
+    """Return the first files, which hold what `--max-bytes` scores."""
+    files: list[Path] = arguments.text_file
+
+    def num_bytes(number: int) -> int:
+        return sum(map(count_bytes, _file_texts(arguments, files[:number])))
+
+    if arguments.max_bytes is None:
+        return files
+    return files[: 1 + bisect.bisect_left(range(1, len(files)), arguments.max_bytes, key=num_bytes)]
 
 
 def load_data_set(arguments: argparse.Namespace) -> Any:

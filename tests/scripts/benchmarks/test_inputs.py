@@ -50,6 +50,35 @@ def test_a_score_carries_what_was_scored_without_folders_of_this_machine(module:
     assert run == Run("language modeling", {"model": "DATA/model"}, {"text": "a.txt", "max_bytes": 200}, seed=3)
 
 
+@pytest.mark.parametrize(
+    ("limit", "separator", "named"),
+    [
+        (None, None, "abc"),
+        (3, None, "a"),
+        (4, None, "ab"),
+        (6, None, "ab"),
+        (9, None, "abc"),
+        (6, "----", "ab"),
+        (99, None, "abc"),
+    ],
+)
+def test_a_score_names_no_file_beyond_the_bytes_that_are_scored(
+    module: Any, tmp_path: Path, limit: int | None, separator: str | None, named: str
+) -> None:
+    files = [tmp_path / name for name in "abc"]
+    for path in files:
+        path.with_suffix(".txt").write_text(path.name * 3)
+    files = [path.with_suffix(".txt") for path in files]
+    given = argparse.Namespace(
+        text_file=files, dataset=None, split=None, max_bytes=limit, text_column="text", sample_by="document"
+    )
+    given.join_with = separator
+    texts = module("inputs").load_texts(given)
+    assert module("inputs").source_of(given) == ", ".join(f"{name}.txt" for name in named)
+    if separator is None:
+        assert "".join(texts) == "aaabbbccc"[:limit]
+
+
 def test_baselines_learn_from_texts_that_are_joined_alike(module: Any, tmp_path: Path) -> None:
     for split in ("train", "test"):
         (tmp_path / f"{split}.txt").write_text("one\n\ntwo\n\nthree")
