@@ -1,5 +1,6 @@
 """Labels of whole inputs: what classifications and regressions of texts and images share."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from .labels import (
 )
 
 __all__ = ["Classification"]
+
+logger = logging.getLogger(__name__)
 
 PROBLEM_TYPES = ("single_label_classification", "multi_label_classification", "regression")
 
@@ -46,8 +49,9 @@ class Classification:
         """Return the attributes of this class, as read from the training split.
 
         Without `problem_type` the kind follows from the values. Integers, truth values and strings are classes. Floats
-        are a regression. Lists are sets of classes; lists in which a value occurs twice are zeros and ones, one a
-        class. Several label columns are several labels.
+        are a regression, as in the examples of transformers, and floats that are all whole are warned of. Lists are
+        sets of classes; lists in which a value occurs twice are zeros and ones, one a class. Several label columns are
+        several labels.
 
         Raises:
             ValueError: there are no rows, a column is missing, or the labels make no such task.
@@ -62,7 +66,13 @@ class Classification:
             problem_type, names = "multi_label_classification", tuple(label_columns)
         else:
             labels = complete(train[label_columns[0]], label_columns[0], "training")
-            problem_type = problem_type or _problem_type(labels)
+            if problem_type is None:
+                problem_type = _problem_type(labels)
+                if problem_type == "regression" and all(isinstance(n, (int, float)) and n % 1 == 0 for n in labels):
+                    logger.warning(
+                        f"the labels in column {label_columns[0]!r} are whole numbers and floats, which make a "
+                        "regression: for classes give problem_type (--problem-type) single_label_classification."
+                    )
             names = ()
             if problem_type != "regression":
                 feature = train.features[label_columns[0]]

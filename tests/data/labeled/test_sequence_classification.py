@@ -57,6 +57,18 @@ def test_regression():
     assert stars.label_names == ("1", "2", "5")
 
 
+def test_whole_floats_are_a_regression_that_is_warned_of(caplog):
+    for labels, options, warned in (
+        ([0.0, 1.0, 1.0], (), True),
+        ([0.0, 1.0, 0.5], (), False),
+        ([0, 1, 1], (), False),
+        ([0.0, 1.0, 1.0], ("regression",), False),
+    ):
+        caplog.clear()
+        SequenceClassification.from_data(table(labels), ["text"], ["label"], *options)
+        assert ("the labels in column 'label' are whole numbers and floats, which make a reg" in caplog.text) == warned
+
+
 def test_several_labels_in_every_form():
     expected = [[1, 0, 1], [0, 0, 0], [0, 1, 0]]
     sets = table([["a", "c"], [], ["b"]])
