@@ -99,6 +99,20 @@ def test_a_language_model(model_type, targets, tmp_path):
 
 
 @pytest.mark.parametrize("model_type", CAUSAL)
+def test_a_prompt_is_tuned(model_type, tmp_path):
+    """PEFT looks for a number of heads among the fields, which prefix tuning alone needs."""
+    import peft
+
+    options = {"num_virtual_tokens": 4, "task_type": "CAUSAL_LM"}
+    model = peft.get_peft_model(tiny_model(model_type), peft.PromptTuningConfig(num_attention_heads=1, **options))
+    before = parameters(model)
+    first, last = train(model, [{"input_ids": row, "labels": row} for row in IDS], tmp_path)
+    assert last < first
+    for name, value in parameters(model).items():
+        assert torch.equal(value, before[name]) != ("prompt_encoder" in name), name
+
+
+@pytest.mark.parametrize("model_type", CAUSAL)
 def test_adapters_are_exchanged_and_merging_is_undone(model_type):
     import peft
 
