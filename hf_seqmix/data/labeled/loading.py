@@ -192,7 +192,7 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
     nested = {name for name, feature in split.features.items() if not isinstance(feature, datasets.Value)}
     has_articles = "paragraphs" in nested and _holds_articles(split.features["paragraphs"])
     if has_articles or ("data" in nested and names <= {"data", "version"}):
-        split = _flatten(split)
+        split = _flatten(split, path)
     if len(split) == 0:
         raise ValueError(f"{path} has no rows.")
     return split
@@ -223,13 +223,13 @@ def _holds_articles(feature: Any) -> bool:
     return isinstance(inner, Mapping) and {"context", "qas"} <= set(inner)
 
 
-def _flatten(split: datasets.Dataset) -> datasets.Dataset:
+def _flatten(split: datasets.Dataset, path: Path) -> datasets.Dataset:
     """Turn articles of SQuAD, a row each or all in `data`, into rows of one question; other records are rows.
 
     Files to predict for have no answers, and no column of that name then.
 
     Raises:
-        ValueError: a question has no `id` or no text, or only some have answers.
+        ValueError: an article has no paragraphs, a question no `id` or no text, or only some have answers.
     """
     articles = [article for row in split for article in row.get("data", [row])]
     if not all(isinstance(article, Mapping) for article in articles):
@@ -238,7 +238,12 @@ def _flatten(split: datasets.Dataset) -> datasets.Dataset:
         names = dict.fromkeys(name for article in articles for name in article)
         return datasets.Dataset.from_list([{name: article.get(name) for name in names} for article in articles])
     rows = []
-    for article in articles:
+    for number, article in enumerate(articles):
+        if article.get("paragraphs") is None:
+            raise ValueError(
+                f"article {number} of {path}, titled {article.get('title')!r}, has no paragraphs: give a list of "
+                "these, each with a context and its questions (qas), or leave the article out."
+            )
         for paragraph in article["paragraphs"]:
             for question in paragraph["qas"]:
                 missing = [field for field in ("id", "question") if question.get(field) is None]

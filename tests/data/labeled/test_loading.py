@@ -193,6 +193,14 @@ def test_squad_files_with_gaps(load, second, message):
         load("squad.json", squad({"id": "1", "question": "Where?", "answers": []}, second))
 
 
+@pytest.mark.parametrize("name", ["squad.json", "squad.jsonl"])
+def test_articles_without_paragraphs_are_named(load, name):
+    articles = [*json.loads(squad({"id": "1", "question": "Where?"}))["data"], {"title": "empty"}]
+    content = json.dumps({"data": articles}) if name == "squad.json" else "\n".join(map(json.dumps, articles))
+    with pytest.raises(ValueError, match=rf"article 1 of .*{name}, titled 'empty', has no paragraphs: give a list"):
+        load(name, content)
+
+
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
