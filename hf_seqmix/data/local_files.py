@@ -23,6 +23,7 @@ __all__ = [
     "is_local",
     "other_separator",
     "refuse_compressed",
+    "zero_padded",
 ]
 
 Source: TypeAlias = str | Path
@@ -224,6 +225,13 @@ def first_rows(
 ) -> list[list[str]]:
     """Return the fields of the first rows of a table of text that are not blank, as pandas reads it."""
     return [row for _, row in itertools.islice(_rows(path, delimiter, quoting), count)]
+
+
+def zero_padded(path: Path, header: bool = True, **form: Any) -> list[int]:
+    """Return the places of columns with numbers such as 01, which pandas reads without the zero; see `first_rows`."""
+    rows = itertools.islice(_rows(path, **form), int(header), None)
+    fields = ((place, field) for _, row in rows for place, field in enumerate(row))
+    return sorted({place for place, field in fields if field[:1] == "0" and field[1:].isdecimal()})
 
 
 def _rows(

@@ -9,7 +9,7 @@ from typing import Any
 
 import datasets
 
-from ..local_files import check_fields, check_file, first_rows, refuse_compressed
+from ..local_files import check_fields, check_file, first_rows, refuse_compressed, zero_padded
 
 __all__ = ["GLUE_TASKS", "GlueTask", "load_glue", "load_labeled"]
 
@@ -84,9 +84,9 @@ def load_labeled(
     """Load tables of examples, one split a file, with their columns unchanged but for `paths`.
 
     CSV follows RFC 4180: fields may be quoted. TSV has no quotes, as in the registration of IANA and in the files of
-    GLUE: a quotation mark is text. Words such as "NA" or "null" stay words in both. JSON is a list or lines of
-    objects, or has such a list as its one field `data`. The nested files of SQuAD are flattened into `id`, `title`,
-    `context`, `question`, `answers`.
+    GLUE: a quotation mark is text. Words such as "NA" or "null" stay words in both, and columns with numbers such as
+    "01" stay text. JSON is a list or lines of objects, or has such a list as its one field `data`. The nested files of
+    SQuAD are flattened into `id`, `title`, `context`, `question`, `answers`.
 
     Args:
         source: split -> file, or the name of a Hub data set, `"name"` or `"name:config"`.
@@ -177,6 +177,7 @@ def _load_file(path: Path, header: bool, columns: Sequence[str] | None, cache: s
             first = next(iter(first_rows(path, 1, **form)), [])
             options |= {"header": None, "column_names": list(columns or map(str, range(len(first))))}
         check_fields(path, None if header else len(options["column_names"]), **form)
+        options["converters"] = dict.fromkeys(zero_padded(path, header, **form), str)
     try:
         split = datasets.load_dataset(
             "csv" if kind == "tsv" else kind,

@@ -193,6 +193,15 @@ def test_squad_files_with_gaps(load, second, message):
         load("squad.json", squad({"id": "1", "question": "Where?", "answers": []}, second))
 
 
+@pytest.mark.parametrize(("name", "mark"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_columns_of_numbers_after_a_zero_stay_text(load, name, mark):
+    rows = [("01", "label", "share"), ("0", "01", "0.5"), ("10", "10", "01.5")]
+    content = "".join(f"{mark.join(row)}\n" for row in rows)
+    found = load(name, content)
+    assert found[:] == {"01": [0, 10], "label": ["01", "10"], "share": [0.5, 1.5]}
+    assert load(name, content, header=False)["0"][:] == ["01", "0", "10"]
+
+
 @pytest.mark.parametrize("name", ["squad.json", "squad.jsonl"])
 def test_articles_without_paragraphs_are_named(load, name):
     articles = [*json.loads(squad({"id": "1", "question": "Where?"}))["data"], {"title": "empty"}]
