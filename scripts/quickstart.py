@@ -25,7 +25,7 @@ from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.analysis.plots import plot_context_lengths
 from hf_seqmix.data import ByteNGram, bits_per_byte_gzip, bits_per_byte_xz, load_corpus
 from hf_seqmix.training import markdown_table, read_recipe
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import CommandParser, explained, positive
 from hf_seqmix.training.precision import choose_precision
 
 RECIPES = Path(__file__).parent / "recipes" / "quickstart"
@@ -39,10 +39,9 @@ TOEPLITZ = {"tnn", "fd_tnn", "ski_tnn"}
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Read our own arguments; the rest is for pretrain.py."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         description=__doc__,
         epilog="Other options are those of pretrain.py, such as --use-cpu or --max-seconds 60.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument(

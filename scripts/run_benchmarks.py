@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from hf_seqmix.training.command import explained, packages_explained
+from hf_seqmix.training.command import CommandParser, explained, packages_explained
 
 with packages_explained("run_benchmarks.py"):
     from benchmarks.corpora.benchmark import add_corpora
@@ -53,12 +53,7 @@ logger = logging.getLogger("run_benchmarks")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser, one sub-command a benchmark; `run` of the parsed arguments is the function that does it."""
-    parser = argparse.ArgumentParser(
-        prog="run_benchmarks.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="run_benchmarks.py", description=__doc__, allow_abbrev=False)
     parser.set_defaults(scripts=SCRIPTS)
     benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="benchmark")
     add_language_modeling(benchmarks)

@@ -3,7 +3,6 @@
 A recipe holds arguments in a file; what is given on the command line overrides the file.
 """
 
-import argparse
 import dataclasses
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -15,6 +14,7 @@ import torch
 from transformers import HfArgumentParser, Trainer, get_scheduler
 
 from .batch_averages import BATCH_NORM_BATCHES
+from .command import HelpFormatter
 from .divergence.response import DivergenceWatch
 from .folders.resumable import LAST
 from .optimizers import MUON
@@ -190,7 +190,7 @@ def arguments_parser(
         every,
         usage=usage,
         description=description,
-        formatter_class=_HelpFormatter,
+        formatter_class=HelpFormatter,
         allow_abbrev=False,
     )
     # Empty, or the library would write to a folder of its own choice.
@@ -205,10 +205,6 @@ def arguments_parser(
         "--recipe", help="A file with arguments, see scripts/recipes; arguments on this line override the file's."
     )
     return parser
-
-
-class _HelpFormatter(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
-    """Examples as they are written in the script, and the default of every argument."""
 
 
 def read_arguments(

@@ -2,8 +2,10 @@
 
 import argparse
 import errno
+import inspect
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections import Counter
@@ -22,6 +24,9 @@ from .load_errors import without_lists
 
 __all__ = [
     "INTERRUPTED",
+    "CommandParser",
+    "HelpFormatter",
+    "add_device_argument",
     "device_name",
     "explained",
     "interruptible",
@@ -44,6 +49,38 @@ EXTRAS = {
 _WRONG_PATHS = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST}
 
 logger = logging.getLogger(__name__)
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Writes descriptions as they stand in a script, and the default of each option whose text names none."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return super()._fill_text(inspect.cleandoc(text), width, indent)  # docstrings of functions are indented
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        default = action.default
+        nothing = not default and type(default) not in (int, float)  # 0 is something
+        if not action.help or "default" in action.help or action.nargs == 0 or nothing:
+            return action.help
+        several = isinstance(default, list | tuple)
+        if several and list(default) == list(action.choices or ()):
+            said = "all"
+        else:
+            said = shlex.join(str(getattr(each, "value", each)) for each in (default if several else [default]))
+        return f"{action.help} (default: {said.replace('%', '%%')})"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser, like those of its subcommands, whose help is a `HelpFormatter`'s."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, formatter_class=HelpFormatter, **kwargs)
+
+
+def add_device_argument(parser: argparse.ArgumentParser) -> None:
+    """Add `--device`, a GPU where there is one."""
+    here = "cuda" if torch.cuda.is_available() else "cpu"
+    parser.add_argument("--device", type=device_name, default=here, help="where to run, such as cpu or cuda:0")
 
 
 @contextmanager

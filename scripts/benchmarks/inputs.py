@@ -44,10 +44,17 @@ def common_arguments() -> argparse.ArgumentParser:
         "--batch-size", type=positive, help="sequences per forward; chosen from their length by default"
     )
     common.add_argument(
-        "--device", type=device_name, help="such as cpu or cuda:0; by default an accelerator if there is one"
+        "--device",
+        type=device_name,
+        help="where to run, such as cpu or cuda:0; by default an accelerator if there is one",
     )
-    common.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16", "float16", "float64"])
-    common.add_argument("--seed", type=int, default=0, help="of everything random, if there is any")
+    common.add_argument(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16", "float64"],
+        help="data type of the model; auto: as saved",
+    )
+    common.add_argument("--seed", type=int, default=0, help="seed of everything random, if there is any")
     common.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
     common.add_argument("--overwrite", action="store_true", help="compute again what the output folder already holds")
     return common
@@ -61,8 +68,13 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         "--dataset", help="a Hub name, name:config, embedded:python-stdlib, or a local file or folder with splits"
     )
     parser.add_argument("--split", help="of the data set; by default test, or else validation")
-    parser.add_argument("--text-column", default="text")
-    parser.add_argument("--sample-by", default="document", choices=["document", "paragraph", "line"])
+    parser.add_argument("--text-column", default="text", help="column of the data set that holds the text")
+    parser.add_argument(
+        "--sample-by",
+        default="document",
+        choices=["document", "paragraph", "line"],
+        help="what one document of a text file is: the file, a paragraph or a line",
+    )
     parser.add_argument(
         "--join-with",
         metavar="SEPARATOR",

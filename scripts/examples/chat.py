@@ -7,7 +7,6 @@ The script reads one message a line, or takes the messages given. The whole conv
 answer. Without a chat template of the tokenizer, scripts/examples/chat_template.jinja is used, on which sft.py trains.
 """
 
-import argparse
 import math
 import sys
 import time
@@ -20,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TextStreamer, set_
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
-from hf_seqmix.training.command import explained, not_negative, positive
+from hf_seqmix.training.command import CommandParser, explained, not_negative, positive
 
 Message = dict[str, str]
 
@@ -66,13 +65,15 @@ def reply(model: Any, tokenizer: Any, conversation: list[Message], **options: An
 @explained("chat.py")
 def main(argv: Sequence[str] | None = None) -> list[Message]:
     """Talk as the command line says, and return the conversation."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--message", action="append", help="say this instead of what is typed; may be repeated")
     parser.add_argument("--system", help="a system message before all others")
-    parser.add_argument("--max-new-tokens", type=positive, default=128)
-    parser.add_argument("--temperature", type=float, default=0.0, help="0 takes the likeliest token")
-    parser.add_argument("--seed", type=not_negative, default=0)
+    parser.add_argument("--max-new-tokens", type=positive, default=128, help="tokens of an answer, at most")
+    parser.add_argument(
+        "--temperature", type=float, default=0.0, help="temperature of sampling; 0 takes the likeliest token"
+    )
+    parser.add_argument("--seed", type=not_negative, default=0, help="seed of sampling")
     arguments = parser.parse_args(argv)
     if not 0 <= arguments.temperature < math.inf:
         parser.error(f"--temperature is {arguments.temperature}; it must be at least 0 and finite.")

@@ -18,15 +18,20 @@ from pathlib import Path
 from hf_seqmix.hub import open_checkpoint
 from hf_seqmix.hub.onnx import export_onnx
 from hf_seqmix.hub.verification import VerificationError
+from hf_seqmix.training.command import CommandParser
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", help="a folder, or a repository on the Hub")
-    parser.add_argument("--output", type=Path, required=True, metavar="FOLDER", help="older files are replaced")
+    parser.add_argument(
+        "--output", type=Path, required=True, metavar="FOLDER", help="folder to write; older files are replaced"
+    )
     parser.add_argument("--generation", action="store_true", help="graphs of a prompt and of a step, with a cache")
-    parser.add_argument("--max-length", type=int, metavar="TOKENS", help="for models whose positions are numbered")
+    parser.add_argument(
+        "--max-length", type=int, metavar="TOKENS", help="tokens at most, for models whose positions are numbered"
+    )
     parser.add_argument(
         "--tolerance", type=float, default=1e-4, help="largest difference, relative to an output's size"
     )

@@ -14,7 +14,6 @@ or `hf_seqmix.hub.export`, where hf_seqmix is not installed:
 Needs lm-eval.
 """
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import CommandParser, explained, positive
 
 TASKS = Path(__file__).parent / "lm_eval_task"
 
@@ -32,12 +31,12 @@ TASKS = Path(__file__).parent / "lm_eval_task"
 @explained("harness.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Score as the command line says, and return the results of the harness, task by task."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--tasks", nargs="+", help="by default those of --include-path")
     parser.add_argument("--include-path", default=str(TASKS), help="folder of task files")
-    parser.add_argument("--limit", type=positive, help="examples of each task")
-    parser.add_argument("--batch-size", type=positive, default=8)
+    parser.add_argument("--limit", type=positive, help="examples of each task; all by default")
+    parser.add_argument("--batch-size", type=positive, default=8, help="requests of a forward pass")
     parser.add_argument("--max-length", type=positive, help="tokens of context; by default the model's")
     arguments = parser.parse_args(argv)
     import lm_eval

@@ -7,7 +7,6 @@ Without a file the model learns the source of this script. The script writes OUT
 over the checkpoint, and OUTPUT/merged, a checkpoint like any other. Needs peft.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ except ModuleNotFoundError as error:
 
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
-from hf_seqmix.training.command import explained, new_folder, positive
+from hf_seqmix.training.command import CommandParser, explained, new_folder, positive
 
 
 def blocks(tokenizer: Any, text: str, length: int) -> Dataset:
@@ -49,17 +48,19 @@ def logits_of(model: Any, rows: Dataset) -> torch.Tensor:
 @explained("lora.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Train as the command line says, and return the figures that are printed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--train-file", default=__file__, help="text to learn")
-    parser.add_argument("--output-dir", type=new_folder, default="runs/lora")
-    parser.add_argument("--rank", type=positive, default=8)
+    parser.add_argument(
+        "--output-dir", type=new_folder, default="runs/lora", help="new or empty folder where the trained model goes"
+    )
+    parser.add_argument("--rank", type=positive, default=8, help="rank of the adapters")
     parser.add_argument(
         "--target-modules", nargs="+", default=["all-linear"], help="names of linear layers, or all-linear"
     )
-    parser.add_argument("--max-steps", type=positive, default=40)
-    parser.add_argument("--learning-rate", type=float, default=1e-2)
-    parser.add_argument("--batch-size", type=positive, default=8)
+    parser.add_argument("--max-steps", type=positive, default=40, help="updates of the training")
+    parser.add_argument("--learning-rate", type=float, default=1e-2, help="highest learning rate")
+    parser.add_argument("--batch-size", type=positive, default=8, help="rows of an update")
     parser.add_argument("--length", type=positive, help="tokens in a row; by default the model's context")
     parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
     arguments = parser.parse_args(argv)

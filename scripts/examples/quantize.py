@@ -16,7 +16,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, TorchAoConfig
 
 from hf_seqmix.hub import open_checkpoint
-from hf_seqmix.training.command import explained, new_folder, positive
+from hf_seqmix.training.command import CommandParser, explained, new_folder, positive
 
 
 def stored_bytes(tensor: Tensor) -> int:
@@ -42,7 +42,7 @@ def difference(model: PreTrainedModel, smaller: PreTrainedModel, ids: Tensor) ->
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", help="a folder, or a repository on the Hub, of a language model")
     parser.add_argument(
         "--output", type=new_folder, metavar="FOLDER", help="where the quantized model is written; nowhere by default"

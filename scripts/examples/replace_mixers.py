@@ -28,7 +28,7 @@ from hf_seqmix import replace_mixers
 from hf_seqmix._files import write_json
 from hf_seqmix.analysis import evaluate_language_model
 from hf_seqmix.data import load_corpus, pack_for_training
-from hf_seqmix.training.command import explained, new_folder, not_negative, positive
+from hf_seqmix.training.command import CommandParser, explained, new_folder, not_negative, positive
 
 
 class Transfer(nn.Module):
@@ -135,7 +135,7 @@ def load_texts(arguments: argparse.Namespace) -> tuple[Any, list[str]]:
 @explained("replace_mixers.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     """Replace, transfer and heal as the command line says; return bits per byte by stage."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", help="a folder with a causal hybrid, or a model of a family, and its tokenizer")
     parser.add_argument(
         "--replace", nargs="+", required=True, metavar="OLD=NEW", help="OLD: a mixer or a layer's number"
@@ -143,15 +143,24 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--mixer-configs", type=mixer_configs, default={}, help="JSON: fields of new mixers by name")
     parser.add_argument("--train-file", help="text to heal on; by default sources of Python's standard library")
     parser.add_argument("--validation-file", help="held-out text, given with --train-file")
-    parser.add_argument("--output-dir", type=new_folder, default="runs/replaced")
-    parser.add_argument("--transfer-steps", type=not_negative, default=150, help="0 leaves the first stage out")
-    parser.add_argument("--steps", type=positive, default=300, help="of all weights")
-    parser.add_argument("--transfer-learning-rate", type=float, default=4e-3)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--batch-size", type=positive, default=8)
+    parser.add_argument(
+        "--output-dir",
+        type=new_folder,
+        default="runs/replaced",
+        help="new or empty folder where the healed model and results.json go",
+    )
+    parser.add_argument(
+        "--transfer-steps", type=not_negative, default=150, help="updates of new mixers alone; 0 leaves this stage out"
+    )
+    parser.add_argument("--steps", type=positive, default=300, help="updates of all weights")
+    parser.add_argument(
+        "--transfer-learning-rate", type=float, default=4e-3, help="highest learning rate of new mixers alone"
+    )
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="highest learning rate of all weights")
+    parser.add_argument("--batch-size", type=positive, default=8, help="rows of an update")
     parser.add_argument("--length", type=positive, help="tokens in a row; by default the model's context")
-    parser.add_argument("--eval-bytes", type=positive, default=100_000, help="of the held-out text")
-    parser.add_argument("--seed", type=not_negative, default=0)
+    parser.add_argument("--eval-bytes", type=positive, default=100_000, help="bytes of the held-out text to score")
+    parser.add_argument("--seed", type=not_negative, default=0, help="seed of the order of rows and of new weights")
     parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
     arguments = parser.parse_args(argv)
     return run(arguments)

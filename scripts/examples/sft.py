@@ -7,7 +7,6 @@ Each line of the file is an example as TRL takes it: {"messages": [...]}, {"prom
 {"text": ...}. Without a file, the model learns six answers about Python. Needs trl, and peft for --lora-rank.
 """
 
-import argparse
 import glob
 import sys
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ except ModuleNotFoundError as error:
 # Importing the package registers its families with the Auto classes.
 import hf_seqmix
 from hf_seqmix.data.local_files import check_file
-from hf_seqmix.training.command import explained, new_folder, positive
+from hf_seqmix.training.command import CommandParser, explained, new_folder, positive
 
 QUESTIONS = {
     "How long is a list x?": "len(x)",
@@ -107,13 +106,15 @@ def answer(model: Any, tokenizer: Any, question: str) -> str:
 @explained("sft.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Train as the command line says, and return the losses and answers that are printed."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", help="a folder with a causal language model and its tokenizer")
     parser.add_argument("--train-file", help="JSON lines; see above")
-    parser.add_argument("--output-dir", type=new_folder, default="runs/sft")
-    parser.add_argument("--max-steps", type=positive, default=60)
-    parser.add_argument("--learning-rate", type=float, default=3e-3)
-    parser.add_argument("--batch-size", type=positive, default=6)
+    parser.add_argument(
+        "--output-dir", type=new_folder, default="runs/sft", help="new or empty folder where the trained model goes"
+    )
+    parser.add_argument("--max-steps", type=positive, default=60, help="updates of the training")
+    parser.add_argument("--learning-rate", type=float, default=3e-3, help="highest learning rate")
+    parser.add_argument("--batch-size", type=positive, default=6, help="rows of an update")
     parser.add_argument(
         "--max-length",
         type=positive,

@@ -9,22 +9,19 @@ A small masked model does not find by itself what two texts share. Pretrained wi
 pairs, which need no labels, it does, and tasks of sentence pairs gain (scripts/measured/glue).
 """
 
-import argparse
 import glob
 from collections.abc import Sequence
 from pathlib import Path
 
 from hf_seqmix._files import whole_files
 from hf_seqmix.data import rewritten_pairs
-from hf_seqmix.training.command import explained, not_negative, positive
+from hf_seqmix.training.command import CommandParser, explained, not_negative, positive
 
 
 @explained("write_pairs.py")
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the pairs as Parquet, whole or not at all; exit with a message on wrong input."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = CommandParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("texts", nargs="+", type=Path, help="files of text in UTF-8")
     parser.add_argument("--output", type=Path, required=True, help="a file whose name ends in .parquet")
     parser.add_argument("--rows", type=positive, default=60_000, help="pairs (default: %(default)s)")

@@ -36,19 +36,14 @@ from hf_seqmix import (
 )
 from hf_seqmix.hub import VerificationError, export, verify
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import CommandParser, explained
 
 PACKAGES = ["torch", "transformers", "safetensors"]
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="check_export.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="check_export.py", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "--python", type=Path, metavar="FILE", help="interpreter of the environment; by default a new one's"
     )

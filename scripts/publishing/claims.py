@@ -7,7 +7,6 @@ the page that was measured here is read from those files of results: means over 
 differences of models seed by seed. A claim about trained models that rests on fewer than three seeds is undecided.
 """
 
-import argparse
 import re
 import statistics
 import sys
@@ -19,6 +18,7 @@ from typing import Any
 from claims_file import VERDICTS, Claim, Figure, read_claims
 
 from hf_seqmix._files import write_text
+from hf_seqmix.training.command import CommandParser
 from hf_seqmix.training.result_files import read_results
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.tables import markdown_table
@@ -180,9 +180,7 @@ def _number(command: str, commands: list[str]) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write what the command line says; return 0, or 2 with one line about what is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="claims.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = CommandParser(prog="claims.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("--claims", type=Path, required=True, help="file of claims; results lie beside it")
     parser.add_argument("--into", type=Path, metavar="FILE", help="where the page goes; it is printed by default")
     arguments = parser.parse_args(argv)

@@ -30,6 +30,7 @@ from torch import nn
 import hf_seqmix
 from hf_seqmix.hub import check_repo_id
 from hf_seqmix.modules.products import PRODUCTS
+from hf_seqmix.training.command import CommandParser
 
 OPS = Path(hf_seqmix.__file__).parent / "ops"
 FOLDERS = ("common", "toeplitz", "polynomial", "short_convolution", "ski")
@@ -48,15 +49,10 @@ ROOT = '__name__.partition(".")[0]'
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="kernel_repository.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, help="to write; it must not exist yet")
+    parser = CommandParser(prog="kernel_repository.py", description=__doc__, allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help="folder to write; it must not exist yet")
     parser.add_argument("--repo-id", required=True, metavar="USER/NAME", help="where the folder will be uploaded")
-    parser.add_argument("--version", type=int, default=1, help="of the kernel, by which a mapping asks for it")
+    parser.add_argument("--version", type=int, default=1, help="version of the kernel, by which a mapping asks for it")
     return parser
 
 

@@ -22,19 +22,15 @@ from safetensors import SafetensorError
 from hf_seqmix.hub import open_checkpoint
 from hf_seqmix.hub.eval_results import eval_results, write_eval_results
 from hf_seqmix.hub.kept import CARD_VALUES, read_card_values, render_card, write_weights
+from hf_seqmix.training.command import CommandParser
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="model_card.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("folder", type=Path, help="of the checkpoint, such as model_cards/NAME")
+    parser = CommandParser(prog="model_card.py", description=__doc__, allow_abbrev=False)
+    parser.add_argument("folder", type=Path, help="folder of the checkpoint, such as model_cards/NAME")
     parser.add_argument("--weights", metavar="CHECKPOINT", help="take weights and tokenizer from here first")
-    parser.add_argument("--dtype", default="auto", help="of the weights that are taken, such as bfloat16")
+    parser.add_argument("--dtype", default="auto", help="data type of the weights that are taken, such as bfloat16")
     return parser
 
 

@@ -30,6 +30,7 @@ from hf_seqmix.hub.kept import CARD_VALUES, read_card_values
 from hf_seqmix.hub.repository_files import PICTURES
 from hf_seqmix.hub.verification import VerificationError
 from hf_seqmix.models.pretrained import SeqMixPreTrainedModel
+from hf_seqmix.training.command import CommandParser
 
 logger = logging.getLogger("push")
 
@@ -41,29 +42,29 @@ _ERRORS += (HfHubHTTPError.__mro__[1],)
 
 def build_parser() -> argparse.ArgumentParser:
     """The command line."""
-    parser = argparse.ArgumentParser(
-        prog="push.py", description=__doc__, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="push.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("checkpoint", help="a folder, or a repository on the Hub")
     parser.add_argument("--repo-id", required=True, metavar="USER/NAME", help="where to; made if it does not exist")
     parser.add_argument("--card", type=Path, metavar="FILE", help="values of the card, .yaml or .json, or a card, .md")
-    parser.add_argument("--template", type=Path, metavar="FILE", help="of the card; by default the package's")
+    parser.add_argument("--template", type=Path, metavar="FILE", help="template of the card; by default the package's")
     parser.add_argument("--private", action="store_true", help="if the repository is new, let only its owner see it")
     parser.add_argument("--dry-run", action="store_true", help="export and verify, and ask the Hub for nothing")
     parser.add_argument("--export-dir", type=Path, metavar="FOLDER", help="keep a copy of the export here")
     parser.add_argument(
-        "--dtype", default="auto", help="of the weights, such as bfloat16; by default the checkpoint's"
+        "--dtype", default="auto", help="data type of the weights, such as bfloat16; by default the checkpoint's"
     )
-    parser.add_argument("--max-shard-size", default="5GB", help="of a weight file")
-    parser.add_argument("--revision", help="of the checkpoint, where it is a repository")
-    parser.add_argument("--to-revision", metavar="BRANCH", help="to push to; main by default, else made if need be")
+    parser.add_argument("--max-shard-size", default="5GB", help="largest size of a weight file")
+    parser.add_argument("--revision", help="revision of the checkpoint, where it is a repository")
+    parser.add_argument(
+        "--to-revision", metavar="BRANCH", help="branch to push to; main by default, else made if need be"
+    )
     parser.add_argument(
         "--tolerance",
         type=float,
         default=0.0,
         help="largest difference of an output that counts as equal; 0 by default",
     )
-    parser.add_argument("--message", help="of the commit")
+    parser.add_argument("--message", help="message of the commit")
     return parser
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from generation.requests import alone, check_tokens, code_requests, load
 
-from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
+from hf_seqmix.training.command import CommandParser, add_device_argument, explained, positive, refuse_twice
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
@@ -94,18 +94,26 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--models", nargs="+", required=True, help="folders of causal checkpoints with tokenizers")
-    parser.add_argument("--assistant", help="folder of a checkpoint with the same tokenizer")
-    parser.add_argument("--candidates", type=int, default=10, help="tokens that are checked in one call")
-    parser.add_argument("--prompts", type=int, default=4)
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--new-tokens", type=int, default=96)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16", "float64"], default="float32")
-    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--assistant",
+        help="folder of a checkpoint that proposes tokens, with the same tokenizer; by default only the prompt does",
+    )
+    parser.add_argument("--candidates", type=int, default=10, help="proposed tokens that are checked in one call")
+    parser.add_argument("--prompts", type=int, default=4, help="prompts, cut from Python's standard library")
+    parser.add_argument("--prompt-tokens", type=int, default=128, help="tokens of each prompt")
+    parser.add_argument("--new-tokens", type=int, default=96, help="tokens to generate after each prompt")
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16", "float64"],
+        default="float32",
+        help="data type of the timed models",
+    )
+    add_device_argument(parser)
     parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output-dir", default="runs/assisted")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds, whose median counts")
+    parser.add_argument("--output-dir", default="runs/assisted", help="where results and table go")
     arguments = parser.parse_args(argv)
     numbers = (arguments.candidates, arguments.prompts, arguments.prompt_tokens, arguments.new_tokens)
     if min(*numbers, arguments.rounds) < 1:

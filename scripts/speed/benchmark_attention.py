@@ -33,7 +33,7 @@ from transformers import DynamicCache
 from hf_seqmix import PolyTransformerConfig, SeqMixHybridConfig
 from hf_seqmix.analysis.plots.figures import draw_row, line, token_ticks
 from hf_seqmix.models.mixers import build_mixer
-from hf_seqmix.training.command import device_name, explained, positive
+from hf_seqmix.training.command import CommandParser, add_device_argument, explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave
@@ -191,20 +191,26 @@ LINES = {
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--lengths", type=int, nargs="+", default=[512, 2048, 8192])
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is timed; see above")
     parser.add_argument(
-        "--eager-limit", type=int, default=2048, help="greatest length at which eager attention is tried"
+        "--lengths",
+        type=int,
+        nargs="+",
+        default=[512, 2048, 8192],
+        help="tokens of a sequence; for decoding, tokens in the cache",
     )
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument(
+        "--eager-limit", type=int, default=2048, help="greatest length, in tokens, at which eager attention is tried"
+    )
+    parser.add_argument("--batch", type=int, default=1, help="sequences of a batch")
+    parser.add_argument("--width", type=int, default=512, help="channels of all heads together")
     parser.add_argument("--heads", type=int, default=8, help="heads, and centers of ipa")
-    parser.add_argument("--dtype", choices=list(BOUNDS), default="float32")
-    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--dtype", choices=list(BOUNDS), default="float32", help="data type of inputs and weights")
+    add_device_argument(parser)
     parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--output-dir", default="runs/benchmark-attention")
+    parser.add_argument("--rounds", type=int, default=9, help="timed rounds, whose median counts")
+    parser.add_argument("--output-dir", default="runs/benchmark-attention", help="where results, tables and plot go")
     arguments = parser.parse_args(argv)
     if min(*arguments.lengths, arguments.rounds, arguments.batch, arguments.heads) < 1:
         parser.error("lengths, rounds, batch and heads must be at least 1.")

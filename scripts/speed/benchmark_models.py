@@ -54,7 +54,7 @@ from timing.goals import COLUMNS as GOAL_COLUMNS
 from timing.protocol import Time, check_all, machine, time_in_turn
 
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import device_name, explained, positive
+from hf_seqmix.training.command import CommandParser, add_device_argument, explained, positive
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.run import run_of
 from hf_seqmix.training.table_rows import row_of, row_results
@@ -182,22 +182,40 @@ def batch_of(arguments: argparse.Namespace, table: str, length: int) -> int:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", nargs="+", choices=list(COLUMNS), default=list(COLUMNS))
-    parser.add_argument("--lengths", type=int, nargs="+", help="by default those of each table")
+    parser = CommandParser(description=__doc__)
+    parser.add_argument(
+        "--tables",
+        nargs="+",
+        choices=list(COLUMNS),
+        default=list(COLUMNS),
+        help="which tables are measured; see above",
+    )
+    parser.add_argument("--lengths", type=int, nargs="+", help="tokens of a sequence; by default those of each table")
     parser.add_argument("--families", nargs="+", help="only pairs whose layer is of these, such as tnn")
-    parser.add_argument("--slow-limit", type=int, default=512, help="greatest length at which Mamba is tried")
-    parser.add_argument("--hidden-size", type=int, default=256)
-    parser.add_argument("--tokens", type=int, help="tokens a step, but for the paper's table")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of autocast")
-    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument(
+        "--slow-limit", type=int, default=512, help="greatest length, in tokens, at which Mamba is tried"
+    )
+    parser.add_argument("--hidden-size", type=int, default=256, help="width of the layers")
+    parser.add_argument(
+        "--tokens",
+        type=int,
+        help="tokens of a training step, but for the paper's table; by default 4, 2 or 1 sequences",
+    )
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="data type of autocast")
+    add_device_argument(parser)
     parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=60, help="for a pair; three rounds take place in any case")
-    parser.add_argument("--minutes", type=float, help="after which no further pair begins")
+    parser.add_argument("--rounds", type=int, default=9, help="timed rounds at most, whose median counts")
+    parser.add_argument(
+        "--seconds", type=float, default=60, help="seconds for a pair of layers; three rounds take place in any case"
+    )
+    parser.add_argument(
+        "--minutes", type=float, help="minutes after which no further pair of layers begins; by default none"
+    )
     parser.add_argument("--together", action="store_true", help="everything in this process, as on a GPU")
-    parser.add_argument("--fast", action="store_true", help="a few short, narrow layers, to see that it works")
-    parser.add_argument("--output-dir", default="runs/benchmark-models")
+    parser.add_argument(
+        "--fast", action="store_true", help="a few short, narrow layers and one round, to see that it works"
+    )
+    parser.add_argument("--output-dir", default="runs/benchmark-models", help="where results, tables and plots go")
     arguments = parser.parse_args(argv)
     if arguments.fast:
         arguments.lengths, arguments.hidden_size, arguments.rounds = arguments.lengths or [48], 16, 1

@@ -52,7 +52,7 @@ from timing.goals import COLUMNS as GOAL_COLUMNS
 from timing.protocol import Time, WrongResultError, check_all, machine, time_in_turn
 
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import CommandParser, explained
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import run_of
@@ -191,14 +191,18 @@ def columns_of(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, str], dict[str
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ops", nargs="+", choices=list(OPS), default=list(OPS))
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--ops", nargs="+", choices=list(OPS), default=list(OPS), help="operations to time; see above")
     add_size_arguments(parser, CPU_LENGTHS, GPU_LENGTHS)
-    parser.add_argument("--dtype", choices=list(BOUNDS), help="float32 by default, on a GPU bfloat16")
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--seconds", type=float, default=15, help="of a rotation; three rounds take place in any case")
+    parser.add_argument(
+        "--dtype", choices=list(BOUNDS), help="data type of the inputs; float32 by default, on a GPU bfloat16"
+    )
+    parser.add_argument("--rounds", type=int, default=25, help="timed rounds at most, whose median counts")
+    parser.add_argument(
+        "--seconds", type=float, default=15, help="seconds of a rotation; three rounds take place in any case"
+    )
     parser.add_argument("--together", action="store_true", help="all candidates in one process and one rotation")
-    parser.add_argument("--output-dir", default="runs/benchmark-ops")
+    parser.add_argument("--output-dir", default="runs/benchmark-ops", help="where results, tables and plots go")
     arguments = parser.parse_args(argv)
     on_gpu = torch.device(arguments.device).type != "cpu"
     arguments.dtype = arguments.dtype or ("bfloat16" if on_gpu else "float32")

@@ -25,7 +25,7 @@ from operations.forms import OPS, Sizes
 from operations.variants import TUNED
 from timing.protocol import Candidate, Time, machine
 
-from hf_seqmix.training.command import device_name, explained
+from hf_seqmix.training.command import CommandParser, add_device_argument, explained
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import run_of
@@ -104,16 +104,24 @@ def row_of(results: Sequence[Result]) -> dict[str, Any]:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ops", nargs="+", choices=list(TUNED), default=list(TUNED))
-    parser.add_argument("--lengths", type=int, nargs="+", default=[1, 7, 64, 129, 512, 1021, 2048, 8192, 16384])
-    parser.add_argument("--dtypes", nargs="+", choices=list(BOUNDS), default=["bfloat16", "float32", "float16"])
-    parser.add_argument("--batch", type=int, default=3)
-    parser.add_argument("--channels", type=int, default=192)
-    parser.add_argument("--head-width", type=int, default=64)
-    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--minutes", type=float, help="after which no further case begins")
-    parser.add_argument("--output-dir", default="runs/check-kernels")
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--ops", nargs="+", choices=list(TUNED), default=list(TUNED), help="operations to check")
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[1, 7, 64, 129, 512, 1021, 2048, 8192, 16384], help="tokens of a row"
+    )
+    parser.add_argument(
+        "--dtypes",
+        nargs="+",
+        choices=list(BOUNDS),
+        default=["bfloat16", "float32", "float16"],
+        help="data types of the inputs",
+    )
+    parser.add_argument("--batch", type=int, default=3, help="rows of a batch")
+    parser.add_argument("--channels", type=int, default=192, help="channels of the inputs")
+    parser.add_argument("--head-width", type=int, default=64, help="channels of a head, a divisor of --channels")
+    add_device_argument(parser)
+    parser.add_argument("--minutes", type=float, help="minutes after which no further case begins; by default none")
+    parser.add_argument("--output-dir", default="runs/check-kernels", help="where results and table go")
     arguments = parser.parse_args(argv)
     if min(*arguments.lengths, arguments.batch, arguments.channels, arguments.head_width) < 1:
         parser.error("lengths, batch, channels and head width must be at least 1.")

@@ -10,7 +10,6 @@ Triton's cache has the code (give an empty TRITON_CACHE_DIR). Ends with 1 if a k
 --no-spills. Writes compile_kernels.jsonl and a table.
 """
 
-import argparse
 import sys
 import warnings
 from collections import Counter
@@ -23,6 +22,7 @@ from compilation.cases import CASES
 from compilation.launches import TARGETS, launches_caught
 from compilation.occupancy import occupancy
 
+from hf_seqmix.training.command import CommandParser
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
 
@@ -71,12 +71,22 @@ COLUMNS = {
 
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Compile, report, and return the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--targets", nargs="+", choices=list(TARGETS), default=["sm_80", "sm_90", "sm_100"])
-    parser.add_argument("--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES))
-    parser.add_argument("--cases", nargs="+", default=[""], help="parts of the names of cases; all by default")
+    parser = CommandParser(description=__doc__)
+    parser.add_argument(
+        "--targets",
+        nargs="+",
+        choices=list(TARGETS),
+        default=["sm_80", "sm_90", "sm_100"],
+        help="GPUs to compile for, such as sm_90 for an H100, gfx942 for an MI300",
+    )
+    parser.add_argument(
+        "--dtypes", nargs="+", choices=list(DTYPES), default=list(DTYPES), help="data types of the inputs"
+    )
+    parser.add_argument(
+        "--cases", nargs="+", default=[""], help="only cases whose name has one of these parts; all by default"
+    )
     parser.add_argument("--no-spills", action="store_true", help="end with 1 if a kernel spills registers")
-    parser.add_argument("--output-dir", default="runs/compile-kernels")
+    parser.add_argument("--output-dir", default="runs/compile-kernels", help="where results and table go")
     arguments = parser.parse_args(argv)
     cases = [name for name in CASES if any(part in name for part in arguments.cases)]
     if not cases:

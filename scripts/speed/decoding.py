@@ -36,7 +36,7 @@ from generation.models import contender
 from generation.report import COST_COLUMNS, METRICS, TIME_COLUMNS, plot_costs, plot_times, rows_of, wins
 from generation.session import Session
 
-from hf_seqmix.training.command import device_name, explained, positive
+from hf_seqmix.training.command import CommandParser, add_device_argument, explained, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
 
@@ -75,30 +75,71 @@ def run_parts(session: Session) -> None:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
-    parser.add_argument("--models", nargs="+", help=f"by default {' '.join(MODELS)}, on a GPU {' '.join(ON_GPU)}, too")
-    parser.add_argument("--batch", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--whole-batch", type=int, nargs="*", default=[1], help="batches whose texts are whole")
-    parser.add_argument("--tokens", type=int, default=8192, help="of whole texts")
-    parser.add_argument("--turn", type=int, default=256, help="tokens; divides --tokens")
-    parser.add_argument("--marks", type=int, nargs="+", default=MARKS, help="lengths of texts that tables show")
-    parser.add_argument("--window", type=int, default=64, help="tokens")
-    parser.add_argument("--recomputed", type=int, default=2, help="tokens")
-    parser.add_argument("--longest-token", type=float, default=8.0, help="seconds; beyond, nothing is recomputed")
-    parser.add_argument("--counted", type=int, default=64, help="tokens")
-    parser.add_argument("--checked", type=int, default=256, help="tokens")
-    parser.add_argument("--check-at", type=int, nargs="*", default=[512, 2048], help="lengths of texts")
-    parser.add_argument("--prompt", type=int, default=16, help="tokens")
-    parser.add_argument("--hidden-size", type=int, default=256, help="a multiple of 64")
-    parser.add_argument("--layers", type=int, default=4)
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="what is measured; see above")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        help=f"FAMILY or FAMILY:WAY; by default {' '.join(MODELS)}, on a GPU {' '.join(ON_GPU)}, too",
+    )
+    parser.add_argument(
+        "--batch", type=int, nargs="+", default=[1, 8], help="batch sizes of windows, recompute and costs"
+    )
+    parser.add_argument("--whole-batch", type=int, nargs="*", default=[1], help="batch sizes of whole texts")
+    parser.add_argument("--tokens", type=int, default=8192, help="new tokens of a whole text")
+    parser.add_argument(
+        "--turn",
+        type=int,
+        default=256,
+        help="tokens that a model writes before it is the next one's turn; divides --tokens",
+    )
+    parser.add_argument(
+        "--marks", type=int, nargs="+", default=MARKS, help="lengths of texts, in new tokens, that tables show"
+    )
+    parser.add_argument(
+        "--window", type=int, default=64, help="tokens that are timed before each mark that no whole text reaches"
+    )
+    parser.add_argument(
+        "--recomputed", type=int, default=2, help="tokens that are timed before each mark without a cache"
+    )
+    parser.add_argument(
+        "--longest-token",
+        type=float,
+        default=8.0,
+        help="seconds that a token may take without a cache; slower marks are left out",
+    )
+    parser.add_argument(
+        "--counted",
+        type=int,
+        default=64,
+        help="tokens before each mark whose operations, bytes and memory are counted",
+    )
+    parser.add_argument(
+        "--checked", type=int, default=256, help="tokens that must be those without a cache, in float64"
+    )
+    parser.add_argument(
+        "--check-at",
+        type=int,
+        nargs="*",
+        default=[512, 2048],
+        help="lengths of texts at which logits are compared with those without a cache",
+    )
+    parser.add_argument("--prompt", type=int, default=16, help="tokens of the prompt")
+    parser.add_argument("--hidden-size", type=int, default=256, help="width of the models, a multiple of 64")
+    parser.add_argument("--layers", type=int, default=4, help="layers of each model")
     parser.add_argument("--order", type=int, help="modes of distilled kernels; by default as many as --tolerance asks")
-    parser.add_argument("--tolerance", type=float, default=1e-3, help="of distilled kernels")
-    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tolerance", type=float, default=1e-3, help="relative error that distilled kernels may have")
+    parser.add_argument(
+        "--dtype", choices=["float32", "bfloat16"], default="float32", help="data type of the timed models"
+    )
+    add_device_argument(parser)
     parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
-    parser.add_argument("--minutes", type=float, help="after which nothing further begins")
-    parser.add_argument("--output-dir", default="runs/decoding")
+    parser.add_argument("--minutes", type=float, help="minutes after which nothing further begins; by default none")
+    parser.add_argument(
+        "--output-dir",
+        default="runs/decoding",
+        help="where results, tables and plots go; the same command goes on there",
+    )
     arguments = parser.parse_args(argv)
     on_gpu = torch.device(arguments.device).type == "cuda"
     names = arguments.models or [*MODELS, *(ON_GPU if on_gpu else ())]

@@ -34,6 +34,8 @@ import torch
 from gpu.page import page, said
 from gpu.parts import DEFAULT, GRACE, PARTS, SCRIPTS, command_of
 
+from hf_seqmix.training.command import CommandParser
+
 
 def run_part(name: str, device: str, work: Path, log: Path, minutes: float) -> dict[str, Any]:
     """Run a part to its end or its limit, and return what became of the part."""
@@ -95,11 +97,13 @@ def software(device: str) -> str:
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", help="that gets the page and the results")
-    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}; all but tests by default")
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("folder", help="folder that gets the page and the results")
+    parser.add_argument(
+        "parts", nargs="*", metavar="PART", help=f"parts to run, of {', '.join(PARTS)}; all but tests by default"
+    )
     parser.add_argument("--device", default="cuda", help="cuda, or cpu for toy sizes")
-    parser.add_argument("--minutes", type=float, default=30.0, help="for all parts together")
+    parser.add_argument("--minutes", type=float, default=30.0, help="minutes for all parts together")
     parser.add_argument("--work-dir", help="where parts write; FOLDER-parts by default")
     arguments = parser.parse_args(argv)
     unknown = [name for name in arguments.parts if name not in PARTS]

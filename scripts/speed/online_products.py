@@ -13,7 +13,7 @@ The outputs of all are compared with a product in float64 before anything is tim
 tokens for `online`, and over --samples tokens between any two of --lengths for the others, whose cost grows evenly.
 The time of a token is the median over --rounds, in which all take turns. The worst token is the one with the largest
 median. Taps and the spectra of the kernel, which a layer makes once, are made before. A row of goals follows the rows
-that they are for.
+that they are for. Writes online_products.jsonl and a table.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from hf_seqmix.ops import toeplitz_matmul, toeplitz_step
 from hf_seqmix.ops.toeplitz.online import OnlineConvolution
 from hf_seqmix.ops.toeplitz.online_kernel import OnlineKernel
 from hf_seqmix.ops.toeplitz.online_tiles import PIECE
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import CommandParser, explained, positive
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
@@ -204,16 +204,30 @@ def measure(arguments: argparse.Namespace, batch: int) -> list[dict[str, Any]]:
 @explained("online_products.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--channels", type=int, default=256, help=f"a multiple of {HEAD}")
-    parser.add_argument("--batch", type=positive, nargs="+", default=[1, 8])
-    parser.add_argument("--lengths", type=positive, nargs="+", default=[512, 2048, 8192, 16384])
-    parser.add_argument("--blocks", type=positive, nargs="+", default=[32, 64, 128])
-    parser.add_argument("--piece", type=positive, default=PIECE, help="samples that `online` transforms in a piece")
-    parser.add_argument("--samples", type=positive, default=8, help="tokens timed between two lengths")
-    parser.add_argument("--rounds", type=positive, default=5)
-    parser.add_argument("--threads", type=positive, default=torch.get_num_threads())
-    parser.add_argument("--output-dir", required=True)
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--channels", type=int, default=256, help=f"channels of the layer, a multiple of {HEAD}")
+    parser.add_argument("--batch", type=positive, nargs="+", default=[1, 8], help="batch sizes, in rows")
+    parser.add_argument(
+        "--lengths",
+        type=positive,
+        nargs="+",
+        default=[512, 2048, 8192, 16384],
+        help="numbers of tokens for which means are given",
+    )
+    parser.add_argument(
+        "--blocks",
+        type=positive,
+        nargs="+",
+        default=[32, 64, 128],
+        help="positions of a block of `online`; each size is timed",
+    )
+    parser.add_argument("--piece", type=positive, default=PIECE, help="numbers that `online` transforms in one call")
+    parser.add_argument(
+        "--samples", type=positive, default=8, help="tokens that are timed between two lengths, for all but `online`"
+    )
+    parser.add_argument("--rounds", type=positive, default=5, help="timed rounds, whose median counts")
+    parser.add_argument("--threads", type=positive, default=torch.get_num_threads(), help="CPU threads")
+    parser.add_argument("--output-dir", required=True, help="where results and table go")
     arguments = parser.parse_args(argv)
     if arguments.channels % HEAD:
         parser.error(f"argument --channels: {arguments.channels} given, but heads have {HEAD} channels: a multiple")

@@ -23,7 +23,7 @@ import torch
 from generation.requests import Request, alone, check_tokens, code_requests, load
 from transformers import ContinuousBatchingConfig, GenerationConfig, LlamaConfig, LlamaForCausalLM
 
-from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
+from hf_seqmix.training.command import CommandParser, add_device_argument, explained, positive, refuse_twice
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
@@ -127,17 +127,38 @@ COLUMNS = {
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--models", nargs="+", required=True, help="folders of causal checkpoints with tokenizers")
-    parser.add_argument("--llama", action="store_true", help="a Llama of equal size, under the library's manager")
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 4, 16])
-    parser.add_argument("--prompt-tokens", type=int, nargs=2, default=[16, 96], metavar=("FEWEST", "MOST"))
-    parser.add_argument("--new-tokens", type=int, nargs=2, default=[32, 96], metavar=("FEWEST", "MOST"))
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16", "float64"], default="float32")
-    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--llama", action="store_true", help="add a Llama of equal size with random weights")
+    parser.add_argument(
+        "--requests", type=int, nargs="+", default=[1, 4, 16], help="numbers of requests that are sent at once"
+    )
+    parser.add_argument(
+        "--prompt-tokens",
+        type=int,
+        nargs=2,
+        default=[16, 96],
+        metavar=("FEWEST", "MOST"),
+        help="tokens of a prompt, at least and at most",
+    )
+    parser.add_argument(
+        "--new-tokens",
+        type=int,
+        nargs=2,
+        default=[32, 96],
+        metavar=("FEWEST", "MOST"),
+        help="tokens that a request asks for, at least and at most",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16", "float16", "float64"],
+        default="float32",
+        help="data type of the timed models",
+    )
+    add_device_argument(parser)
     parser.add_argument("--threads", type=positive, default=2, help="CPU threads")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--output-dir", default="runs/serving")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds, whose median counts")
+    parser.add_argument("--output-dir", default="runs/serving", help="where results and table go")
     arguments = parser.parse_args(argv)
     if min(*arguments.requests, *arguments.prompt_tokens, *arguments.new_tokens, arguments.rounds) < 1:
         parser.error("requests, tokens and rounds must be at least 1.")

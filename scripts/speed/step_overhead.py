@@ -5,10 +5,9 @@
 Models are those of decoding.py, polynomial ones with the parameters of TNN. Each generates --tokens tokens after a
 prompt of --prompt. The time of a step is the median of a call's steps; with one thread, its processor time. Models
 take turns, and the ratio to Llama is the median over --rounds turns. Operations of torch and calls of Python functions
-are counted without the first step, which reads the prompt.
+are counted without the first step, which reads the prompt. Writes step_overhead.jsonl and a table.
 """
 
-import argparse
 import statistics
 import sys
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
 from transformers.generation import GenerationConfig, StoppingCriteriaList
 
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import CommandParser, explained, positive
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.results import Result
@@ -95,15 +94,21 @@ def counts(model: Any, prompt: torch.Tensor, tokens: int) -> tuple[float, float]
 @explained("step_overhead.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command and return its rows."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=FAMILIES, default=list(FAMILIES))
-    parser.add_argument("--prompt", type=positive, default=4)
-    parser.add_argument("--tokens", type=positive, default=24, help="to generate in a call, at least 3")
-    parser.add_argument("--hidden-size", type=positive, default=256, help="a multiple of 64")
-    parser.add_argument("--layers", type=positive, default=4)
-    parser.add_argument("--rounds", type=positive, default=20)
-    parser.add_argument("--threads", type=positive, default=1)
-    parser.add_argument("--output-dir", default="runs/step-overhead")
+    parser = CommandParser(description=__doc__)
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=FAMILIES,
+        default=list(FAMILIES),
+        help="models that are timed; the Llama always is",
+    )
+    parser.add_argument("--prompt", type=positive, default=4, help="tokens of the prompt")
+    parser.add_argument("--tokens", type=positive, default=24, help="tokens to generate in a call, at least 3")
+    parser.add_argument("--hidden-size", type=positive, default=256, help="width of the models, a multiple of 64")
+    parser.add_argument("--layers", type=positive, default=4, help="layers of each model")
+    parser.add_argument("--rounds", type=positive, default=20, help="calls of each model that are timed, in turns")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
+    parser.add_argument("--output-dir", default="runs/step-overhead", help="where results and table go")
     arguments = parser.parse_args(argv)
     if arguments.tokens < 3 or arguments.hidden_size % 64:
         parser.error("--tokens must be at least 3, and --hidden-size a multiple of 64.")

@@ -9,7 +9,6 @@ logits over the vocabulary above all. Other devices may keep other things, and w
 counted. Prints JSON.
 """
 
-import argparse
 import functools
 import json
 import sys
@@ -20,7 +19,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel
 
 from hf_seqmix.training import config_from_overrides, parse_overrides
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import CommandParser, explained, positive
 from hf_seqmix.training.timing import saved_bytes
 
 
@@ -33,13 +32,19 @@ def build(config: PreTrainedConfig, dtype: torch.dtype) -> PreTrainedModel:
 @explained("training_memory.py")
 def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     """Run the command line, print the figures and return them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = CommandParser(description=__doc__)
     parser.add_argument("--model-type", required=True, help="a family, such as tnn")
-    parser.add_argument("--config-overrides", nargs="*", default=[], help="fields of its configuration, key=value")
+    parser.add_argument(
+        "--config-overrides", nargs="*", default=[], help="fields of its configuration, such as hidden_size=512"
+    )
     parser.add_argument("--block-size", type=positive, default=512, help="tokens of a row")
-    parser.add_argument("--rows", type=positive, default=8, help="rows that are counted")
-    parser.add_argument("--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="of the parameters")
-    parser.add_argument("--checkpointing", action="store_true", help="activations are computed again")
+    parser.add_argument("--rows", type=positive, default=8, help="rows of the pass whose activations are counted")
+    parser.add_argument(
+        "--dtype", choices=["bfloat16", "float32"], default="bfloat16", help="data type of parameters and activations"
+    )
+    parser.add_argument(
+        "--checkpointing", action="store_true", help="with gradient checkpointing: activations are computed again"
+    )
     arguments = parser.parse_args(argv)
     dtype = getattr(torch, arguments.dtype)
     try:

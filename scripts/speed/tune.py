@@ -37,7 +37,7 @@ from timing.protocol import Time, check_all, machine, time_in_turn
 from hf_seqmix._files import write_json
 from hf_seqmix.ops.common.crossovers import crossovers_in_force
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import CommandParser, explained
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, with_run
 from hf_seqmix.training.run import run_of
@@ -150,14 +150,26 @@ CONSTANT_COLUMNS = {
 
 def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ops", nargs="+", choices=list(TUNED), default=list(TUNED))
+    parser = CommandParser(description=__doc__)
+    parser.add_argument("--ops", nargs="+", choices=list(TUNED), default=list(TUNED), help="operations to time")
     add_size_arguments(parser, CPU_LENGTHS, GPU_LENGTHS)
-    parser.add_argument("--dtype", nargs="+", choices=list(BOUNDS), help="float32 by default; on a GPU bfloat16, too")
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--seconds", type=float, default=20, help="of a length; three rounds take place in any case")
-    parser.add_argument("--margin", type=float, default=0.03, help="part of the time that a change of name must save")
-    parser.add_argument("--output-dir", default="runs/tune")
+    parser.add_argument(
+        "--dtype",
+        nargs="+",
+        choices=list(BOUNDS),
+        help="data types of the inputs; float32 by default; on a GPU bfloat16, too",
+    )
+    parser.add_argument("--rounds", type=int, default=15, help="timed rounds at most, whose median counts")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=20,
+        help="seconds of an operation at a length; three rounds take place in any case",
+    )
+    parser.add_argument(
+        "--margin", type=float, default=0.03, help="share of the time that a change of implementation must save"
+    )
+    parser.add_argument("--output-dir", default="runs/tune", help="where results, tables and plot go")
     arguments = parser.parse_args(argv)
     on_gpu = torch.device(arguments.device).type != "cpu"
     arguments.dtype = arguments.dtype or (["bfloat16", "float32"] if on_gpu else ["float32"])

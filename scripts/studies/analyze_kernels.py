@@ -30,19 +30,14 @@ from kernel_analyses.learned import run_extrapolation, run_kernels, run_split
 from kernel_analyses.theory import run_inequalities, run_piecewise_linear, run_responses, run_ski_error
 
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import CommandParser, explained, positive
 
 logger = logging.getLogger("analyze_kernels")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return a parser with one sub-command an analysis; `run` of the parsed arguments is the function that does it."""
-    parser = argparse.ArgumentParser(
-        prog="analyze_kernels.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="analyze_kernels.py", description=__doc__, allow_abbrev=False)
     analyses = parser.add_subparsers(dest="analysis", required=True, metavar="analysis")
 
     def add(
@@ -54,34 +49,55 @@ def build_parser() -> argparse.ArgumentParser:
             added.add_argument(
                 "--trust-remote-code", action="store_true", help="run code that comes with the checkpoint"
             )
-            added.add_argument("--layers", type=int, nargs="+", help="of the plots: first and last by default")
+            added.add_argument(
+                "--layers", type=int, nargs="+", help="layers that the plots show; first and last by default"
+            )
         added.add_argument("--output-dir", type=Path, required=True, help="where results, table and plots go")
         added.set_defaults(run=run)
         return added
 
     kernels = add("kernels", run_kernels, "required")
     kernels.add_argument("--length", type=positive, help="lags; max_position_embeddings by default")
-    kernels.add_argument("--channels", type=positive, default=2, help="drawn of each layer")
+    kernels.add_argument("--channels", type=positive, default=2, help="channels that are drawn of each layer")
 
     responses = add("responses", run_responses, "optional")
     responses.add_argument("--seeds", type=positive, default=20, help="random encoders of each kind")
-    responses.add_argument("--fft-length", type=int, default=2**16, help="F, at least 16384")
-    responses.add_argument("--fit-steps", type=positive, default=500, help="of the encoders fitted to a target")
-    responses.add_argument("--hidden-size", type=positive, default=64, help="of random and fitted encoders")
-    responses.add_argument("--channels", type=positive, default=64, help="of each layer of a model that are looked at")
+    responses.add_argument(
+        "--fft-length", type=int, default=2**16, help="points of the Fourier transforms, at least 16384"
+    )
+    responses.add_argument(
+        "--fit-steps", type=positive, default=500, help="updates of the encoders that are fitted to a target"
+    )
+    responses.add_argument("--hidden-size", type=positive, default=64, help="width of random and fitted encoders")
+    responses.add_argument(
+        "--channels", type=positive, default=64, help="channels of each layer of a model that are looked at"
+    )
 
     inequalities = add("inequalities", run_inequalities, "none")
     inequalities.add_argument("--seeds", type=positive, default=5, help="random encoders of each kind")
-    inequalities.add_argument("--hidden-size", type=positive, default=64, help="of the encoders")
+    inequalities.add_argument("--hidden-size", type=positive, default=64, help="width of the encoders")
 
     ski = add("ski-error", run_ski_error, "optional")
     ski.add_argument("--length", type=positive, default=256, help="tokens")
-    ski.add_argument("--points", type=int, nargs="+", default=[4, 8, 16, 32, 64, 128])
-    ski.add_argument("--rtol", type=float, default=1e-10, help="of the pseudo-inverse")
+    ski.add_argument(
+        "--points",
+        type=int,
+        nargs="+",
+        default=[4, 8, 16, 32, 64, 128],
+        help="inducing points, at least 2 and fewer than --length",
+    )
+    ski.add_argument("--rtol", type=float, default=1e-10, help="relative tolerance of the pseudo-inverse")
 
     linear = add("piecewise-linear", run_piecewise_linear, "none")
     linear.add_argument("--seeds", type=positive, default=3, help="random encoders; the first is drawn")
-    linear.add_argument("--range", type=float, nargs=2, default=[-4.0, 4.0], metavar=("LOW", "HIGH"))
+    linear.add_argument(
+        "--range",
+        type=float,
+        nargs=2,
+        default=[-4.0, 4.0],
+        metavar=("LOW", "HIGH"),
+        help="ends of the range of positions that the encoder reads",
+    )
     linear.add_argument("--cells", type=int, default=2**14, help="steps of the second differences over the range")
 
     split = add("split", run_split, "required")
@@ -91,7 +107,9 @@ def build_parser() -> argparse.ArgumentParser:
 
     extrapolation = add("extrapolation", run_extrapolation, "required")
     extrapolation.add_argument("--length", type=positive, help="trained length; max_position_embeddings by default")
-    extrapolation.add_argument("--factor", type=float, default=2.0, help="longer by")
+    extrapolation.add_argument(
+        "--factor", type=float, default=2.0, help="how many times as long the kernels are computed"
+    )
     return parser
 
 

@@ -17,6 +17,8 @@ checkpoints  measures saved models as `order` does, as they are or trained on
 theory       represents targets as theorem 4.1 does, by a coupling that knows nothing of them, cuts couplings to small
              heads as theorem 4.2 does, and computes the measure of complexity of proposition 6.3 before and after
              mixing
+
+Each writes results and a table, and all but `theory` a plot.
 """
 
 import argparse
@@ -31,18 +33,13 @@ from approximations.rate import add_rate
 from approximations.theory import add_theory
 
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, refuse_twice
+from hf_seqmix.training.command import CommandParser, explained, refuse_twice
 from hf_seqmix.training.table_rows import TableRows
 
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="approximation.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="approximation.py", description=__doc__, allow_abbrev=False)
     experiments = parser.add_subparsers(dest="experiment", required=True, metavar="experiment")
     shared = shared_arguments()
     for add in (add_order, add_rate, add_checkpoints, add_theory):

@@ -16,7 +16,7 @@ assisted          prompt lookup, and an assistant model: the greedy text of the 
 In float32, greedily: the largest difference of the logits from those of one call without a cache along the same
 tokens, the first place where the largest logit is that of another token, and by how much that token led there.
 
-A difference in float64 stops the command.
+A difference in float64 stops the command. Writes cached_text.jsonl and a table.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.models.auto import AUTO_CLASSES, FAMILIES
-from hf_seqmix.training.command import explained, positive
+from hf_seqmix.training.command import CommandParser, explained, positive
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
@@ -187,13 +187,15 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
 @explained("cached_text.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=list(RANDOM), help="random ones by name, or checkpoints")
-    parser.add_argument("--tokens", type=int, default=2000, help="to write")
-    parser.add_argument("--beam-tokens", type=int, default=200, help="that a checkpoint writes with beams")
+    parser = CommandParser(description=__doc__)
+    parser.add_argument(
+        "--models", nargs="+", default=list(RANDOM), help="random models by name, or folders of checkpoints"
+    )
+    parser.add_argument("--tokens", type=int, default=2000, help="tokens to write after each prompt")
+    parser.add_argument("--beam-tokens", type=int, default=200, help="tokens that a checkpoint writes with beams")
     parser.add_argument("--prompt", type=int, default=40, help="tokens of the longest prompt")
-    parser.add_argument("--threads", type=positive, default=1, help="of the CPU")
-    parser.add_argument("--output-dir", type=Path, default=Path("runs/cached-text"))
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
+    parser.add_argument("--output-dir", type=Path, default=Path("runs/cached-text"), help="where results and table go")
     arguments = parser.parse_args(argv)
     if min(arguments.tokens, arguments.beam_tokens, arguments.prompt) < 3:
         parser.error("--tokens, --beam-tokens and --prompt must be at least 3.")

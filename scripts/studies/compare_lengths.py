@@ -31,7 +31,7 @@ from comparison.runs import Comparison
 from transformers import PreTrainedModel
 
 from hf_seqmix.analysis.plots.figures import draw_row, line
-from hf_seqmix.training.command import explained, positive, refuse_twice
+from hf_seqmix.training.command import CommandParser, explained, positive, refuse_twice
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, interleave, medians_ms
@@ -160,19 +160,33 @@ def plot(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 @explained("compare_lengths.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of the table."""
-    parser = argparse.ArgumentParser(
-        "compare_lengths.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = CommandParser("compare_lengths.py", description=__doc__)
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=list(MODELS),
+        default=["attention", "ipa-p"],
+        metavar="MODEL",
+        help="models of compare_mixers.py; the others are compared with the first",
     )
-    parser.add_argument("--models", nargs="+", choices=list(MODELS), default=["attention", "ipa-p"], metavar="MODEL")
-    parser.add_argument("--lengths", nargs="+", type=int, default=[100, 250, 500])
-    parser.add_argument("--timing-rounds", type=int, default=15)
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, default=[100, 250, 500], help="tokens of a sequence, a comparison each"
+    )
+    parser.add_argument(
+        "--timing-rounds", type=int, default=15, help="timed training steps of each model, whose median counts"
+    )
     parser.add_argument(
         "--batch-tokens", type=positive, metavar="N", help="tokens an update at every length, instead of --batch-size"
     )
     parser.add_argument(
         "--eval-tokens", type=positive, metavar="N", help="tokens to score at every length, instead of --eval-blocks"
     )
-    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument(
+        "--output-dir",
+        type=Path,
+        required=True,
+        help="where results, table and plot go, with a folder for each length",
+    )
     add_arguments(parser)
     arguments = parser.parse_args(argv)
     refuse_twice(lengths=arguments.lengths)

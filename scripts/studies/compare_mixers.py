@@ -14,7 +14,6 @@ after each model, and for the task repetition bins.png, accuracy by frequency of
 occurrence.
 """
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from comparison.options import Options, add_arguments
 from comparison.report import write_report
 from comparison.tasks import TASKS
 
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import CommandParser, explained
 
 
 def parse_arguments(argv: Sequence[str]) -> Options:
@@ -35,13 +34,23 @@ def parse_arguments(argv: Sequence[str]) -> Options:
     Raises:
         ValueError: if an argument makes no sense.
     """
-    parser = argparse.ArgumentParser(
-        "compare_mixers.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = CommandParser("compare_mixers.py", description=__doc__)
+    parser.add_argument("--task", required=True, choices=TASKS, help=f"what is learned: {', '.join(TASKS)}")
+    parser.add_argument(
+        "--output-dir",
+        required=True,
+        type=Path,
+        help="where results, table and plot go; the same command goes on there",
     )
-    parser.add_argument("--task", required=True, choices=TASKS)
-    parser.add_argument("--output-dir", required=True, type=Path)
-    parser.add_argument("--models", nargs="+", default=["tnn", "attention"], choices=MODELS, metavar="MODEL")
-    parser.add_argument("--block-size", type=int, help="tokens a sequence")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=["tnn", "attention"],
+        choices=MODELS,
+        metavar="MODEL",
+        help=f"models to train, of: {', '.join(MODELS)}",
+    )
+    parser.add_argument("--block-size", type=int, help="tokens of a sequence; the task's by default")
     add_arguments(parser)
     return Options.of(**vars(parser.parse_args(argv)))
 

@@ -26,121 +26,25 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from degree.effective import write_effective_rank_tables
 from degree.log_ranks import write_log_rank_tables
-from degree.nets import FORMS, NORMS, WHOLE, Architecture, Layers, architectures, build_net, draw_rows, rank_of
+from degree.nets import WHOLE, Architecture, Layers, architectures, build_net, draw_rows, rank_of
+from degree.options import LEGENDRE, parse_arguments
 from degree.report import results_of, run_of, write_report
 from degree.tables import write_rank_tables
 from degree.training import Schedule, clipped, train_nets
 
 from hf_seqmix.data import SeparationTask, separation_task
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, positive, refuse_twice
+from hf_seqmix.training.command import explained
 from hf_seqmix.training.environment import environment_of, portable_command
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.run import run_of as run_of_arguments
 
-TASKS = ("paired_product", "paired_product_control")
-LEGENDRE = "legendre_products_"
-"""What the degree of the target follows."""
-MOST_DEGREE = 100
-"""Of a target."""
-TASKS_HELP = f"{', '.join(TASKS)}, or {LEGENDRE}N: a polynomial of degree N in two numbers, of rank N + 1"
-
 logger = logging.getLogger("degree_experiment")
-
-
-def _task_name(text: str) -> str:
-    degree = text.removeprefix(LEGENDRE)
-    if text in TASKS or (degree != text and degree.isdecimal() and 0 < int(degree) <= MOST_DEGREE):
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r} is no task; give {TASKS_HELP}, N from 1 to {MOST_DEGREE}")
-
-
-def parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
-    """Read the command line.
-
-    Raises:
-        ValueError: if an argument makes no sense.
-    """
-    parser = argparse.ArgumentParser(
-        "degree_experiment.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    train = commands.add_parser("train", help="train nets of equal size")
-    train.add_argument("--form", required=True, choices=FORMS)
-    train.add_argument("--output-dir", required=True, type=Path)
-    train.add_argument("--tasks", nargs="+", default=list(TASKS), type=_task_name, help=TASKS_HELP)
-    train.add_argument("--num-tokens", type=int, default=4, help="N of paired products, even")
-    train.add_argument("--token-width", type=int, default=4, help="D of paired products; the rank to learn is D^(N/2)")
-    train.add_argument("--width", type=int, default=20, help="of the layers")
-    train.add_argument("--budget", type=int, default=12, help="matrices without overhead, a multiple of 6")
-    train.add_argument("--projections", nargs="+", default=["linear", "affine"], choices=["linear", "affine"])
-    train.add_argument("--norm-type", choices=NORMS, default="static", help="batch: as in the notes, fully connected")
-    train.add_argument("--activation", choices=["identity", "tanh"], default="identity", help="fully connected")
-    train.add_argument("--num-heads", type=positive, default=1, help="blocks of each projection")
-    train.add_argument("--whole-only", action="store_true", help="whole degrees at the budget, nothing else")
-    train.add_argument("--min-depth", type=int, default=1, help="leave shallower nets out")
-    train.add_argument("--learning-rates", nargs="+", type=float, default=[1e-3, 2e-3, 4e-3, 8e-3, 16e-3, 32e-3])
-    train.add_argument("--sweep-seeds", nargs="+", type=int, default=[100, 101], help="which choose the rate")
-    train.add_argument("--seeds", nargs="+", type=int, default=list(range(6)), help="which are reported")
-    train.add_argument("--steps", type=int, default=2000)
-    train.add_argument("--batch-size", type=int, default=128)
-    train.add_argument("--threads", type=positive, default=1)
-    train.add_argument(
-        "--report-only", action="store_true", help="train nothing; tables and plots of the runs there are"
-    )
-    ranks = commands.add_parser("ranks", help="print exact separation ranks")
-    ranks.add_argument("--output-dir", type=Path, help="where to write ranks.md and ranks.jsonl; nowhere by default")
-    ranks.add_argument(
-        "--max-size", type=int, default=4096, help="of a sampled matrix; smaller ones give lower bounds"
-    )
-    ranks.add_argument("--threads", type=positive, default=1)
-    logs = commands.add_parser("log-ranks", help="print how exact separation ranks grow with the depth")
-    logs.add_argument(
-        "--output-dir", type=Path, help="where to write log-ranks.md, .jsonl and .png; nowhere by default"
-    )
-    logs.add_argument(
-        "--max-size", type=int, default=600, help="of a sampled matrix, at least 64; larger ranks are left out"
-    )
-    logs.add_argument("--draws", type=int, default=1000, help="of sums of monomials")
-    logs.add_argument("--threads", type=positive, default=1)
-    effective = commands.add_parser("effective-ranks", help="print the ranks of random nets within an error")
-    effective.add_argument("--output-dir", type=Path, help="where to write effective-ranks.md, .jsonl and .png")
-    effective.add_argument("--draws", type=int, default=100, help="of the weights")
-    effective.add_argument("--threads", type=positive, default=1)
-    arguments = parser.parse_args(argv)
-    _check(arguments)
-    return arguments
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    numbers = ("steps", "batch_size", "width", "token_width", "threads", "max_size", "min_depth", "draws")
-    for name in numbers:
-        if getattr(arguments, name, 1) < 1:
-            raise ValueError(f"--{name.replace('_', '-')} is {getattr(arguments, name)}; give at least 1.")
-    if arguments.command != "train":
-        return
-    lists = ("learning_rates", "seeds", "sweep_seeds", "tasks", "projections")
-    refuse_twice(**{name: getattr(arguments, name) for name in lists})
-    both = sorted({*arguments.seeds} & {*arguments.sweep_seeds})
-    if both:
-        raise ValueError(
-            f"--sweep-seeds and --seeds share {' '.join(map(str, both))}; choose the rate on seeds not reported."
-        )
-    if arguments.form == "sequence" and (arguments.norm_type, arguments.activation) != ("static", "identity"):
-        raise ValueError(
-            f"--norm-type {arguments.norm_type} and --activation {arguments.activation} are for --form"
-            " fully-connected; layers of the sequence form have static norms and no activation."
-        )
-    if arguments.width % arguments.num_heads:
-        raise ValueError(f"--num-heads {arguments.num_heads} must divide --width {arguments.width}.")
-    if not all(0 < rate < math.inf for rate in arguments.learning_rates):
-        raise ValueError(f"--learning-rates is {arguments.learning_rates}; rates must be positive and finite.")
 
 
 class Experiment:
@@ -273,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     logging.basicConfig(format="%(message)s", level=logging.WARNING)
     logger.setLevel(logging.INFO)
     try:
-        arguments = parse_arguments(sys.argv[1:] if argv is None else argv)
+        arguments = parse_arguments(sys.argv[1:] if argv is None else argv, __doc__)
         torch.set_num_threads(arguments.threads)
         if arguments.command != "train" and arguments.output_dir is not None:
             arguments.output_dir.mkdir(parents=True, exist_ok=True)  # refused before minutes of computing

@@ -24,7 +24,7 @@ from distillation.report import COST_COLUMNS, LAYER_COLUMNS, MODEL_COLUMNS, plot
 
 from hf_seqmix.data.text import load_corpus
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, not_negative, positive
+from hf_seqmix.training.command import CommandParser, explained, not_negative, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
 
@@ -45,19 +45,39 @@ def held_out(arguments: argparse.Namespace) -> list[str]:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="distilled_decoding.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = CommandParser(prog="distilled_decoding.py", description=__doc__)
     cards = ["model_cards/tnn-python-2m", "model_cards/fd-tnn-python-2m"]
-    parser.add_argument("--models", nargs="+", default=cards, metavar="PATH", help="checkpoints")
-    parser.add_argument("--tolerances", type=float, nargs="+", default=[1e-1, 1e-2, 1e-3, 1e-4])
-    parser.add_argument("--exact-taps", type=not_negative, nargs="+", default=[16, 64])
-    parser.add_argument("--dataset", default="embedded:python-stdlib", help="whose split `test` is scored")
-    parser.add_argument("--documents", type=positive, help="how many of its texts; all by default")
+    parser.add_argument(
+        "--models", nargs="+", default=cards, metavar="PATH", help="checkpoints, folders or names on the Hub"
+    )
+    parser.add_argument(
+        "--tolerances",
+        type=float,
+        nargs="+",
+        default=[1e-1, 1e-2, 1e-3, 1e-4],
+        help="relative errors that kernels may have; costs are of the last",
+    )
+    parser.add_argument(
+        "--exact-taps",
+        type=not_negative,
+        nargs="+",
+        default=[16, 64],
+        help="first taps that are kept exactly; costs are of the last number",
+    )
+    parser.add_argument(
+        "--dataset", default="embedded:python-stdlib", help="data set whose split `test` is scored; see pretrain.py"
+    )
+    parser.add_argument("--documents", type=positive, help="texts of the split to score; all by default")
     parser.add_argument("--context-length", type=positive, default=1024, help="tokens of a block of the text")
-    parser.add_argument("--lengths", type=positive, nargs="+", default=[256, 1024, 4096, 16384], help="of caches")
-    parser.add_argument("--rounds", type=not_negative, default=0, help="of timing; 0 for none")
-    parser.add_argument("--threads", type=positive, default=1, help="of the CPU")
+    parser.add_argument(
+        "--lengths",
+        type=positive,
+        nargs="+",
+        default=[256, 1024, 4096, 16384],
+        help="tokens in a cache, for memory and costs",
+    )
+    parser.add_argument("--rounds", type=not_negative, default=0, help="timed rounds of a step; 0 for none")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
     parser.add_argument("--output-dir", type=Path, required=True, help="where results, tables and the plot go")
     return parser
 

@@ -15,7 +15,7 @@ preallocated    the same with a `StaticCache`
 padded decode   a step after a cache that was filled with pads, against the row alone
 
 Then the cost: medians of interleaved calls of 8 rows, with the context and without, of the whole length and of one
-step of decoding.
+step of decoding. Writes invariance.jsonl and tables.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from hf_seqmix.models.auto import FAMILIES
 from hf_seqmix.ops import batch_invariant, forced
 from hf_seqmix.ops.ski import native
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, not_negative, positive
+from hf_seqmix.training.command import CommandParser, explained, not_negative, positive
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
 from hf_seqmix.training.timing import Clock, Timed, interleave, medians_ms
@@ -253,15 +253,15 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     logging.basicConfig(format="%(message)s", level=logging.WARNING, stream=sys.stderr)
     logger.setLevel(logging.INFO)
     families = list(dict.fromkeys(family for family, _, _ in CASES.values()))
-    parser = argparse.ArgumentParser(
-        prog="invariance.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = CommandParser(prog="invariance.py", description=__doc__)
+    parser.add_argument(
+        "--families", nargs="+", choices=families, default=families, help="families of models to measure"
     )
-    parser.add_argument("--families", nargs="+", choices=families, default=families)
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--hidden-size", type=positive, default=64)
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES), help="data types of the models")
+    parser.add_argument("--hidden-size", type=positive, default=64, help="width of the models")
     parser.add_argument("--length", type=positive, default=150, help="tokens of the longest row, at least 64")
-    parser.add_argument("--rounds", type=not_negative, default=7, help="of timing; 0 for none")
-    parser.add_argument("--threads", type=positive, default=1, help="of the CPU")
+    parser.add_argument("--rounds", type=not_negative, default=7, help="timed rounds, in float32 alone; 0 for none")
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
     parser.add_argument("--output-dir", type=Path, required=True, help="where results and tables go")
     arguments = parser.parse_args(argv)
     if arguments.length < 64:

@@ -35,7 +35,7 @@ from hf_seqmix.models.ski_tnn.operator import SKIOperator
 from hf_seqmix.models.toeplitz.operator import ToeplitzOperator
 from hf_seqmix.ops.ski.interpolation import InducingGrid
 from hf_seqmix.training import explain_model_error
-from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
+from hf_seqmix.training.command import CommandParser, device_name, explained, positive, refuse_twice
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_results
 from hf_seqmix.training.results import Result, with_run
@@ -54,18 +54,17 @@ logger = logging.getLogger("longer_inputs")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="longer_inputs.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="longer_inputs.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("--models", nargs="+", required=True, metavar="NAME_OR_PATH", help="masked language models")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
-    parser.add_argument("--dataset", default="embedded:python-stdlib", help="whose gaps are filled")
-    parser.add_argument("--split", default="test", help="of the data set")
-    parser.add_argument("--lengths", nargs="+", type=positive, default=[128, 256, 512, 1024, 2048], help="tokens")
-    parser.add_argument("--share", type=float, default=0.15, help="of the tokens, that are hidden")
+    parser.add_argument(
+        "--dataset", default="embedded:python-stdlib", help="data set whose gaps are filled; see pretrain.py"
+    )
+    parser.add_argument("--split", default="test", help="split of the data set")
+    parser.add_argument(
+        "--lengths", nargs="+", type=positive, default=[128, 256, 512, 1024, 2048], help="tokens of a block"
+    )
+    parser.add_argument("--share", type=float, default=0.15, help="share of the tokens that are hidden")
     parser.add_argument("--batch-size", type=positive, help="blocks a forward pass; about 8192 tokens by default")
     parser.add_argument("--device", type=device_name, help="by default an accelerator if there is one")
     parser.add_argument("--output-dir", type=Path, required=True, help="where table, results and picture go")

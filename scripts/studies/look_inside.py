@@ -26,7 +26,7 @@ from hf_seqmix.analysis.inside.plots import plot_maps, plot_memory, plot_spectra
 from hf_seqmix.analysis.kernels import learned_kernels, plot_kernels
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import CommandParser, explained
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
 
@@ -50,21 +50,20 @@ logger = logging.getLogger("look_inside")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="look_inside.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="look_inside.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("--model", required=True, metavar="NAME_OR_PATH", help="a checkpoint")
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the checkpoint")
     parser.add_argument("--text-file", type=Path, help="what the model reads, instead of a text of --dataset")
-    parser.add_argument("--dataset", default="embedded:python-stdlib", help="whose held-out documents are read")
+    parser.add_argument(
+        "--dataset",
+        default="embedded:python-stdlib",
+        help="data set whose held-out documents are read; see pretrain.py",
+    )
     parser.add_argument("--length", type=int, default=96, help="tokens of a row")
     parser.add_argument("--rows", type=int, default=4, help="inputs")
     parser.add_argument("--heads", type=int, default=8, help="heads, centers or channels of a layer, at most")
     parser.add_argument("--probes", type=int, default=8, help="random vectors a token, which estimate the Jacobian")
-    parser.add_argument("--seed", type=int, default=0, help="of random images, which models of images look at")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random images that models of images look at")
     parser.add_argument("--output-dir", type=Path, required=True, help="where the page, its pictures and JSON go")
     return parser
 

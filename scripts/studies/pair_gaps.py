@@ -10,7 +10,6 @@ validation loss on the first seed. A negative figure means that the model is ahe
 pair-gaps.jsonl.
 """
 
-import argparse
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,7 +18,7 @@ from typing import Any
 
 from comparison.bins import gap_of_bins, pair_scores
 
-from hf_seqmix.training.command import explained
+from hf_seqmix.training.command import CommandParser, explained
 from hf_seqmix.training.result_files import read_results, write_report
 from hf_seqmix.training.results import Result
 from hf_seqmix.training.table_rows import row_results
@@ -132,13 +131,11 @@ def _shown(values: Sequence[float]) -> str:
 @explained("pair_gaps.py")
 def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Run the command line and return the rows of the table."""
-    parser = argparse.ArgumentParser(
-        "pair_gaps.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = CommandParser("pair_gaps.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("--results", type=Path, nargs="+", required=True, help="results.jsonl, one length each")
     parser.add_argument("--model", required=True, help="name of the model in the results")
     parser.add_argument("--against", nargs="+", required=True, metavar="MODEL", help="the models it is compared with")
-    parser.add_argument("--output-dir", type=Path, required=True)
+    parser.add_argument("--output-dir", type=Path, required=True, help="where results and tables go")
     arguments = parser.parse_args(argv)
     files = [read_results(path) for path in arguments.results]
     rows = [row_of(results, arguments.model, other) for other in arguments.against for results in files]

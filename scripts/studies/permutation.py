@@ -8,7 +8,7 @@ translation  BLEU of models with an encoder and a decoder, WMT14 by default; wha
 
 The first 10 tokens are moved to the end, before positions are known. The paper does not say whether the models, which
 begin with their original weights, are trained on in the new order. Both readings are measured, and beside the second
-one stands the same training in the original order, without which its figure says little.
+one stands the same training in the original order, without which its figure says little. Writes results and a table.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from vision.training import Training, add_image_arguments, add_training_argument
 
 from hf_seqmix.analysis.token_order import first_to_end, permuted_tokens
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, refuse_twice
+from hf_seqmix.training.command import CommandParser, explained, refuse_twice
 from hf_seqmix.training.environment import environment_of, fingerprint, portable_command, portable_path
 from hf_seqmix.training.result_files import ResultFile, write_report
 from hf_seqmix.training.results import Result, summarize
@@ -49,12 +49,7 @@ logger = logging.getLogger("permutation")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="permutation.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="permutation.py", description=__doc__, allow_abbrev=False)
     tasks = parser.add_subparsers(dest="task", required=True, metavar="task")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--model", nargs="+", required=True, metavar="NAME_OR_PATH", help="trained models")
@@ -68,12 +63,18 @@ def build_parser() -> argparse.ArgumentParser:
     text.add_argument("--dataset", default="wmt/wmt14:de-en", help="on the Hub, with splits train and test")
     for split in ("train", "test"):
         text.add_argument(f"--{split}-file", type=Path, help="a table with a column a language, instead of --dataset")
-    text.add_argument("--languages", nargs=2, default=["en", "de"], metavar=("FROM", "TO"))
+    text.add_argument(
+        "--languages",
+        nargs=2,
+        default=["en", "de"],
+        metavar=("FROM", "TO"),
+        help="columns of the data: the language that is read, and that of the translation",
+    )
     text.add_argument("--prefix", default="", help="before each text, such as 'translate English to German: ' for T5")
     text.add_argument("--train-rows", type=int, default=20_000, help="pairs to train on, the first ones")
     text.add_argument("--test-rows", type=int, default=500, help="held-out pairs, the first ones")
-    text.add_argument("--max-tokens", type=int, default=128, help="of a text; longer ones are cut")
-    text.add_argument("--num-beams", type=int, default=4)
+    text.add_argument("--max-tokens", type=int, default=128, help="tokens of a text; longer ones are cut")
+    text.add_argument("--num-beams", type=int, default=4, help="beams of the search; 1 is greedy")
     text.add_argument(
         "--metric", default="sacrebleu", help="of the library evaluate, or the folder of one with a score"
     )

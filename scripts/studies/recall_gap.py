@@ -35,7 +35,7 @@ from hf_seqmix.analysis.text.repeated_pairs import (
 )
 from hf_seqmix.data import load_corpus
 from hf_seqmix.training import explain_model_error
-from hf_seqmix.training.command import device_name, explained, positive, refuse_twice
+from hf_seqmix.training.command import CommandParser, device_name, explained, positive, refuse_twice
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import row_results
@@ -64,20 +64,23 @@ logger = logging.getLogger("recall_gap")
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="recall_gap.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="recall_gap.py", description=__doc__, allow_abbrev=False)
     parser.add_argument(
         "--models", nargs="+", required=True, metavar="NAME_OR_PATH", help="others are compared with the first"
     )
     parser.add_argument("--trust-remote-code", action="store_true", help="run code that comes with a checkpoint")
-    parser.add_argument("--dataset", default="embedded:python-stdlib", help="whose pairs in training are counted")
-    parser.add_argument("--split", default="test", help="of the data set, that is scored")
-    parser.add_argument("--context-lengths", nargs="+", type=positive, default=[256, 1024])
-    parser.add_argument("--max-tokens", type=positive, default=200_000, help="of the split, that are scored")
+    parser.add_argument(
+        "--dataset",
+        default="embedded:python-stdlib",
+        help="data set whose pairs in training are counted; see pretrain.py",
+    )
+    parser.add_argument("--split", default="test", help="split of the data set that is scored")
+    parser.add_argument(
+        "--context-lengths", nargs="+", type=positive, default=[256, 1024], help="tokens of context at most"
+    )
+    parser.add_argument(
+        "--max-tokens", type=positive, default=200_000, help="tokens of the split that are scored, at most"
+    )
     parser.add_argument("--batch-size", type=positive, help="blocks a forward pass; about 8192 tokens by default")
     parser.add_argument("--device", type=device_name, help="by default an accelerator if there is one")
     parser.add_argument("--output-dir", type=Path, required=True, help="where tables, results and the picture go")

@@ -18,6 +18,7 @@ together. Sizes of other mixers: kernel_rank (ipa), num_inducing_points (ski_tnn
 channels of a head (poly_transformer, of degree 3).
 
 Images are CIFAR-10, of the Hub or files with columns image and label. A killed command goes on where it stopped.
+Writes results.jsonl, tables and a plot.
 """
 
 import argparse
@@ -49,7 +50,7 @@ from vision.training import (
 from hf_seqmix.analysis.couplings import SOURCES
 from hf_seqmix.analysis.spectra import PowerLawFit, fit_power_law
 from hf_seqmix.training import prepare_run_folder
-from hf_seqmix.training.command import explained, refuse_twice
+from hf_seqmix.training.command import CommandParser, explained, refuse_twice
 from hf_seqmix.training.environment import fingerprint, portable_path
 from hf_seqmix.training.result_files import write_report
 from hf_seqmix.training.table_rows import TableRows
@@ -102,33 +103,54 @@ Measured = dict[tuple[str, int | None], list[Figures]]
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    parser = argparse.ArgumentParser(
-        prog="vision_spectra.py",
-        description=__doc__,
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = CommandParser(prog="vision_spectra.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="experiment", required=True, metavar="experiment")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--output-dir", type=Path, required=True, help="where results, tables and plot go")
-    add_image_arguments(shared)
     shared.add_argument("--images", type=int, default=64, help="held-out images whose spectra are averaged")
-    shared.add_argument("--layers", type=int, nargs="+", default=[0, -1], help="negative ones count from the end")
-    shared.add_argument("--head", type=int, default=0, help="of attention and IPA")
     shared.add_argument(
-        "--source", choices=["auto", *SOURCES], default="auto", help="auto: logits where there are any"
+        "--layers",
+        type=int,
+        nargs="+",
+        default=[0, -1],
+        help="layers to measure, from 0; negative ones count from the end",
     )
-    shared.add_argument("--center", choices=["none", "row", "double"], default="none", help="of logits")
+    shared.add_argument("--head", type=int, default=0, help="head of attention and IPA to measure, from 0")
+    shared.add_argument(
+        "--source",
+        choices=["auto", *SOURCES],
+        default="auto",
+        help="what is measured; auto: logits where there are any",
+    )
+    shared.add_argument(
+        "--center",
+        choices=["none", "row", "double"],
+        default="none",
+        help="what is subtracted from logits: nothing, row means, or row and column means",
+    )
     command = commands.add_parser("train", parents=[shared], allow_abbrev=False, description=run_train.__doc__)
-    command.add_argument("--models", nargs="+", choices=list(SIZED), default=["attention", "vit"])
+    add_image_arguments(command)
+    command.add_argument(
+        "--models", nargs="+", choices=list(SIZED), default=["attention", "vit"], help="kinds of classifiers to train"
+    )
     sizes = [1, 3, 8, 16, 32, 55, 64]
-    command.add_argument("--sizes", type=int, nargs="+", default=sizes, help="of heads, kernels or encoders")
-    for name, value in {"image-size": 32, "patch-size": 4, "hidden-size": 64, "num-layers": 4, "num-heads": 4}.items():
-        command.add_argument(f"--{name}", type=int, default=value)
+    command.add_argument(
+        "--sizes", type=int, nargs="+", default=sizes, help="sizes of heads, kernels or encoders; see above"
+    )
+    shapes = {
+        "image-size": (32, "pixels of a side, to which images are scaled"),
+        "patch-size": (4, "pixels of a side of a patch, which is a token"),
+        "hidden-size": (64, "width of the classifiers"),
+        "num-layers": (4, "layers of each classifier"),
+        "num-heads": (4, "heads of a layer"),
+    }
+    for name, (value, meaning) in shapes.items():
+        command.add_argument(f"--{name}", type=int, default=value, help=meaning)
     add_training_arguments(command, steps=1000)
     command.add_argument("--save-models", action="store_true", help="keep every model below --output-dir")
     command.set_defaults(run=run_train)
     command = commands.add_parser("measure", parents=[shared], allow_abbrev=False, description=run_measure.__doc__)
+    add_image_arguments(command, ["test"])
     command.add_argument("--model", nargs="+", required=True, metavar="NAME_OR_PATH", help="trained models of images")
     command.add_argument("--trust-remote-code", action="store_true", help="run code that comes with the models")
     command.set_defaults(run=run_measure)

@@ -16,6 +16,7 @@ from huggingface_hub.errors import StrictDataclassError
 from hf_seqmix.training.command import (
     EXTRAS,
     INTERRUPTED,
+    CommandParser,
     device_name,
     explained,
     interruptible,
@@ -160,3 +161,19 @@ def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:
         parser.parse_args(["--output-dir", str(tmp_path / "runs")])
     with pytest.raises(argparse.ArgumentError, match="is a file"):
         parser.parse_args(["--output-dir", str(tmp_path / "runs" / "results.json")])
+
+
+def test_help_shows_defaults_that_no_text_names() -> None:
+    parser = CommandParser("tune.py", description="Times.\n\n    tune.py\n\nMore.\n")
+    command = parser.add_subparsers().add_parser("ops", description="Say.\n\n    So.\n    ")
+    command.add_argument("--names", nargs="+", default=["tnn, no decay", "ipa"], help="names")
+    command.add_argument("--kinds", nargs="+", choices=("a", "b"), default=["a", "b"], help="kinds")
+    command.add_argument("--share", type=float, default=0.0, help="share, 1 is 100 %%")
+    command.add_argument("--rows", type=int, default=3, help="rows; by default three")
+    command.add_argument("--limit", type=int, help="limit")
+    command.add_argument("--fast", action="store_true", help="fast")
+    said = command.format_help()
+    assert "\nSay.\n\nSo.\n" in said and "\n    tune.py\n\nMore.\n" in parser.format_help()
+    for text in ("names (default: 'tnn, no decay' ipa)", "kinds (default: all)", "share, 1 is 100 % (default: 0.0)"):
+        assert text in " ".join(said.split())
+    assert said.count("(default") == 3

@@ -49,8 +49,10 @@ def add_glue(benchmarks: Any) -> None:
     )
     parser.add_argument("--data-dir", type=Path, help="folder with GLUE's files; without it they come from the Hub")
     parser.add_argument("--random-init", action="store_true", help="train each architecture from random weights, too")
-    parser.add_argument("--learning-rates", type=float, nargs="+", help="to choose from, instead of the size's")
-    parser.add_argument("--epochs", type=int, help="instead of the size's")
+    parser.add_argument(
+        "--learning-rates", type=float, nargs="+", help="learning rates to choose from, instead of the size's"
+    )
+    parser.add_argument("--epochs", type=int, help="passes over the training data, instead of the size's")
     parser.add_argument(
         "--max-train-samples", type=int, help="training examples a task at most, instead of the size's"
     )

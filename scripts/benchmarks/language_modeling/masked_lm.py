@@ -45,7 +45,7 @@ def add_masked_language_modeling(benchmarks: Any) -> None:
     )
     add_text_arguments(parser)
     parser.add_argument("--context-length", type=int, default=128, help="tokens of a block, gaps included")
-    parser.add_argument("--share", type=float, default=0.15, help="of the tokens, to mask")
+    parser.add_argument("--share", type=float, default=0.15, help="share of the tokens to mask")
     parser.set_defaults(run=run_masked_language_modeling)
 
 

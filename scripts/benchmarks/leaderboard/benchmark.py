@@ -61,8 +61,16 @@ def add_leaderboard(benchmarks: Any) -> None:
         "and seeds may be added. The whole takes about 40 hours of a core, and an hour and a half with --fast, where "
         "three --models and one of --tasks take five minutes. There is no published size.",
     )
-    parser.add_argument("--objective", default="causal", choices=list(LANGUAGE))
-    parser.add_argument("--parts", nargs="+", default=list(PARTS), choices=PARTS)
+    parser.add_argument(
+        "--objective", default="causal", choices=list(LANGUAGE), help="causal or masked language modeling"
+    )
+    parser.add_argument(
+        "--parts",
+        nargs="+",
+        default=list(PARTS),
+        choices=PARTS,
+        help="what is compared: language models, synthetic tasks, costs",
+    )
     known = "; ".join(f"{objective}: {', '.join(names_of(objective))}" for objective in LANGUAGE)
     parser.add_argument("--models", nargs="+", help=f"all by default; {known}")
     parser.add_argument(
@@ -73,16 +81,38 @@ def add_leaderboard(benchmarks: Any) -> None:
         help="what is equal among language models; tokens are those of the rival in its seconds, so these come first",
     )
     parser.add_argument("--tasks", nargs="+", choices=list(TASKS), help="synthetic ones; all by default")
-    parser.add_argument("--rate-factors", nargs="+", type=float, default=[0.5, 1.0, 2.0], help="of the recipe's rates")
-    parser.add_argument("--max-seconds", type=float, help="of each language model, instead of the size's")
-    parser.add_argument("--updates", type=int, help="of each model of a synthetic task, instead of the size's")
-    parser.add_argument("--evaluations", type=int, default=6, help="on validation text, for the curves")
-    parser.add_argument("--test-bytes", type=int, metavar="BYTES", help="of held-out text that is scored; 0: none")
-    parser.add_argument("--time-in-turns", type=int, default=2, metavar="ROUNDS", help="of timed updates, see recipes")
-    parser.add_argument("--lengths", nargs="+", type=int, help="of rows whose training is timed; 512 2048 8192")
-    parser.add_argument("--prompts", nargs="+", type=int, help="lengths after which decoding is timed; 2048 16384")
-    parser.add_argument("--rounds", type=int, help="of timings of costs, instead of the size's")
-    parser.add_argument("--times-as-wide", type=int, default=1, help="channels of language models, and of costs")
+    parser.add_argument(
+        "--rate-factors",
+        nargs="+",
+        type=float,
+        default=[0.5, 1.0, 2.0],
+        help="factors on the recipe's learning rates; the first seed chooses one",
+    )
+    parser.add_argument(
+        "--max-seconds", type=float, help="seconds of training of each language model, instead of the size's"
+    )
+    parser.add_argument("--updates", type=int, help="updates of each model of a synthetic task, instead of the size's")
+    parser.add_argument("--evaluations", type=int, default=6, help="evaluations on validation text, for the curves")
+    parser.add_argument(
+        "--test-bytes", type=int, metavar="BYTES", help="bytes of held-out text that are scored; 0: none"
+    )
+    parser.add_argument(
+        "--time-in-turns",
+        type=int,
+        default=2,
+        metavar="ROUNDS",
+        help="rounds of timed updates of all models in turn, see recipes",
+    )
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, help="tokens of rows whose training is timed; 512 2048 8192 by default"
+    )
+    parser.add_argument(
+        "--prompts", nargs="+", type=int, help="tokens of prompts after which decoding is timed; 2048 16384 by default"
+    )
+    parser.add_argument("--rounds", type=int, help="timed rounds of costs, instead of the size's")
+    parser.add_argument(
+        "--times-as-wide", type=int, default=1, help="factor on the channels of language models, and of costs"
+    )
     parser.add_argument(
         "--data",
         nargs="+",
@@ -91,8 +121,10 @@ def add_leaderboard(benchmarks: Any) -> None:
         metavar="FIELD=VALUE",
         help=f"data of language models instead of the recipes': {', '.join(DATA)}",
     )
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="of an update whose costs are measured")
-    parser.add_argument("--device", type=device_name, help="of costs; by default an accelerator if there is one")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="tokens of an update whose costs are measured")
+    parser.add_argument(
+        "--device", type=device_name, help="where costs are measured; by default an accelerator if there is one"
+    )
     parser.set_defaults(run=run_leaderboard)
 
 

@@ -88,7 +88,7 @@ def add_lra(benchmarks: Any) -> None:
     parser.add_argument(
         "--mlm-probability", type=float, default=0.15, help="share of the tokens that --self-pretrain masks"
     )
-    parser.add_argument("--learning-rate", type=float, help="of every run, instead of the size's")
+    parser.add_argument("--learning-rate", type=float, help="learning rate of every run, instead of the size's")
     parser.set_defaults(run=run_lra)
 
 

@@ -46,7 +46,14 @@ def add_recipes(benchmarks: Any) -> None:
         "Causal models are scored once on the test split, too, if there is one, at the length of training and at "
         f"{LONGER} times that.",
     )
-    parser.add_argument("--recipe", nargs="+", required=True, type=Path, dest="recipes", help="of pretrain.py")
+    parser.add_argument(
+        "--recipe",
+        nargs="+",
+        required=True,
+        type=Path,
+        dest="recipes",
+        help="recipes of pretrain.py, from scripts/recipes",
+    )
     parser.add_argument(
         "--variant",
         nargs="+",
@@ -64,7 +71,7 @@ def add_recipes(benchmarks: Any) -> None:
         default=[0.5, 1.0, 2.0],
         help="what the learning rates of a recipe or variant are multiplied by",
     )
-    parser.add_argument("--max-seconds", type=float, help="of each training, instead of the size's")
+    parser.add_argument("--max-seconds", type=float, help="seconds of each training, instead of the size's")
     parser.add_argument(
         "--evaluations",
         type=int,

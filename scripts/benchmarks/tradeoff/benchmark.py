@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hf_seqmix import __version__
-from hf_seqmix.training.command import device_name, positive
+from hf_seqmix.training.command import add_device_argument, positive
 from hf_seqmix.training.result_files import ResultFile
 from hf_seqmix.training.results import Result, group_results
 from hf_seqmix.training.timing import in_fresh_process
@@ -43,12 +43,16 @@ def add_tradeoff(benchmarks: Any) -> None:
     )
     parser.add_argument("--families", nargs="+", help="some of those in the results")
     parser.add_argument("--reference", default="tnn", help="the family whose time is 1")
-    parser.add_argument("--lengths", type=int, nargs="+", help="of the inputs, instead of the runs' longest")
-    parser.add_argument("--batch-size", type=int, help="instead of the smallest batch of a task's runs")
+    parser.add_argument("--lengths", type=int, nargs="+", help="tokens of an input, instead of the runs' longest")
+    parser.add_argument(
+        "--batch-size", type=int, help="rows of an update, instead of the smallest batch of a task's runs"
+    )
     parser.add_argument("--rounds", type=int, default=9, help="updates of each model that count")
-    parser.add_argument("--seconds", type=float, default=120, help="a task and length; three rounds in any case")
+    parser.add_argument(
+        "--seconds", type=float, default=120, help="seconds for a task and length; three rounds in any case"
+    )
     parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
-    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    add_device_argument(parser)
     parser.add_argument("--fast", action="store_true", help="one round of small batches, to see that it works")
     parser.add_argument("--overwrite", action="store_true", help="measure again what the output folder already holds")
     parser.set_defaults(run=run_tradeoff)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import torch
 
-from hf_seqmix.training.command import device_name, positive
+from hf_seqmix.training.command import add_device_argument, positive
 
 from .forms import Sizes
 
@@ -18,17 +18,21 @@ def add_size_arguments(
     """Add the arguments that give sizes, device and rounds."""
     parser.set_defaults(default_lengths={"cpu": list(cpu_lengths), "gpu": list(gpu_lengths)})
     either = " and on a GPU ".join(f"{found[0]} to {found[-1]}" for found in (cpu_lengths, gpu_lengths))
-    parser.add_argument("--lengths", type=int, nargs="+", help=f"by default {either}")
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--elements", type=positive, help="instead: as many rows as make that many elements")
-    parser.add_argument("--channels", type=int, default=256)
-    parser.add_argument("--head-width", type=int, default=64)
+    parser.add_argument("--lengths", type=int, nargs="+", help=f"tokens of a row; by default {either}")
+    parser.add_argument("--batch", type=int, default=4, help="rows of a batch")
+    parser.add_argument(
+        "--elements", type=positive, help="instead of --batch: as many rows as make that many elements"
+    )
+    parser.add_argument("--channels", type=int, default=256, help="channels of the inputs")
+    parser.add_argument("--head-width", type=int, default=64, help="channels of a head, a divisor of --channels")
     parser.add_argument("--points", type=int, default=64, help="inducing points of ski, at most one a token")
     parser.add_argument("--taps", type=int, default=33, help="taps of the short convolution of ski, odd")
-    parser.add_argument("--device", type=device_name, default="cuda" if torch.cuda.is_available() else "cpu")
+    add_device_argument(parser)
     parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
-    parser.add_argument("--minutes", type=float, help="after which no further measurement begins")
-    parser.add_argument("--fast", action="store_true", help="small and short, to see that it works")
+    parser.add_argument(
+        "--minutes", type=float, help="minutes after which no further measurement begins; by default none"
+    )
+    parser.add_argument("--fast", action="store_true", help="small sizes and one round, to see that it works")
 
 
 def check_size_arguments(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:

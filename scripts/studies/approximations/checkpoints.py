@@ -29,9 +29,19 @@ def add_checkpoints(experiments: Any, shared: argparse.ArgumentParser) -> None:
         required=True,
         help="folders of token classifiers with problem_type regression, such as `order --save-models` writes",
     )
-    checkpoints.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
+    checkpoints.add_argument(
+        "--kernels",
+        nargs="+",
+        choices=KERNELS,
+        default=list(KERNELS),
+        help="kernels of the convolution on which models are measured",
+    )
     checkpoints.add_argument("--length", type=int, default=32, help="tokens of a row")
-    checkpoints.add_argument("--train-on", action="store_true", help="train each model on, at each alteration")
+    checkpoints.add_argument(
+        "--train-on",
+        action="store_true",
+        help="train each model on, at each alteration; only then options of training count",
+    )
     checkpoints.set_defaults(run=run_checkpoints)
 
 

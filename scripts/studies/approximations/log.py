@@ -23,9 +23,9 @@ __all__ = ["Log", "logger", "median", "settings_of", "shared_arguments", "unfini
 SETTINGS = {
     "max_steps": "updates of a run, at most",
     "rows": "training rows of a run",
-    "test_rows": "held-out rows",
-    "batch_size": "rows an update",
-    "learning_rate": "of Adam at first",
+    "test_rows": "held-out rows, whose error is reported",
+    "batch_size": "rows of an update",
+    "learning_rate": "learning rate of Adam at first",
     "patience": "hundreds of updates without a fall before the rate is divided by 10, or training ends",
 }
 """Fields of `TrainSettings` on the command line."""
@@ -37,7 +37,9 @@ def shared_arguments() -> argparse.ArgumentParser:
     """Return the arguments that all experiments have, as a parent parser."""
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--output-dir", type=Path, required=True, help="where results, table and plot go")
-    shared.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    shared.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1, 2], help="seeds, a training each; figures are medians over them"
+    )
     for name, meaning in SETTINGS.items():
         default = getattr(TrainSettings, name)
         shared.add_argument(f"--{name.replace('_', '-')}", type=type(default), default=default, help=meaning)

@@ -51,9 +51,27 @@ FLOORS = ("time_dependent_mean", "causal_filter_with_mean", "causal_linear", "bi
 def add_order(experiments: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the parsers of experiments."""
     order = experiments.add_parser("order", parents=[shared], allow_abbrev=False, description=run_order.__doc__)
-    order.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    order.add_argument("--kernels", nargs="+", choices=KERNELS, default=list(KERNELS))
-    order.add_argument("--alterations", nargs="+", choices=ALTERATIONS, default=list(ALTERATIONS))
+    order.add_argument(
+        "--models",
+        nargs="+",
+        choices=MODELS,
+        default=list(MODELS),
+        help="models that are trained; see hf_seqmix.analysis.rates",
+    )
+    order.add_argument(
+        "--kernels",
+        nargs="+",
+        choices=KERNELS,
+        default=list(KERNELS),
+        help="kernels of the convolution that is learned",
+    )
+    order.add_argument(
+        "--alterations",
+        nargs="+",
+        choices=ALTERATIONS,
+        default=list(ALTERATIONS),
+        help="versions of the convolution; permuted is in another order, mixed has mixed inputs",
+    )
     order.add_argument("--length", type=int, default=32, help="tokens of a row")
     order.add_argument(
         "--save-models", action="store_true", help="write trained mixers below the output folder, for `checkpoints`"

@@ -28,17 +28,31 @@ FORM = ("exponent", "rank", "num_heads", "num_layers", "positions")
 def add_rate(experiments: Any, shared: argparse.ArgumentParser) -> None:
     """Add the command to the parsers of experiments."""
     rate = experiments.add_parser("rate", parents=[shared], allow_abbrev=False, description=run_rate.__doc__)
-    rate.add_argument("--exponents", type=float, nargs="+", default=[0.55, 1.0], help="a of sigma_k = k^-a")
     rate.add_argument(
-        "--ranks", type=int, nargs="+", default=[2, 6, 64], help="of the coupling; 64 is beyond every head"
+        "--exponents",
+        type=float,
+        nargs="+",
+        default=[0.55, 1.0],
+        help="exponents a of the coupling's singular values, which fall as k^-a",
     )
     rate.add_argument(
-        "--head-sizes", type=int, nargs="+", default=[1, 2, 3, 4, 6, 8, 12, 16], help="m_h, of all heads together"
+        "--ranks", type=int, nargs="+", default=[2, 6, 64], help="ranks of the coupling; 64 is beyond every head"
     )
-    rate.add_argument("--num-heads", type=int, nargs="+", default=[1], help="which divide the head sizes")
-    rate.add_argument("--num-layers", type=int, nargs="+", default=[1])
+    rate.add_argument(
+        "--head-sizes",
+        type=int,
+        nargs="+",
+        default=[1, 2, 3, 4, 6, 8, 12, 16],
+        help="widths of queries and keys, of all heads together",
+    )
+    rate.add_argument(
+        "--num-heads", type=int, nargs="+", default=[1], help="numbers of heads, which divide the head sizes"
+    )
+    rate.add_argument("--num-layers", type=int, nargs="+", default=[1], help="numbers of layers")
     rate.add_argument("--residual", action="store_true", help="add what a layer reads to what the layer gives")
-    rate.add_argument("--positions", nargs="+", choices=POSITIONS, default=["none"])
+    rate.add_argument(
+        "--positions", nargs="+", choices=POSITIONS, default=["none"], help="position encodings of the transformer"
+    )
     rate.set_defaults(run=run_rate)
 
 

@@ -96,28 +96,52 @@ class Options:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options but task, models, output folder and length."""
-    parser.add_argument("--learning-rates", nargs="+", type=float, default=[2e-3, 4e-3, 8e-3], metavar="RATE")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="SEED")
     parser.add_argument(
-        "--extend-sweep", type=int, default=2, help="rates to add, at most, while the best is at an edge"
+        "--learning-rates",
+        nargs="+",
+        type=float,
+        default=[2e-3, 4e-3, 8e-3],
+        metavar="RATE",
+        help="learning rates that the first seed tries",
+    )
+    parser.add_argument(
+        "--seeds",
+        nargs="+",
+        type=int,
+        default=[0, 1, 2],
+        metavar="SEED",
+        help="seeds; those after the first train with the best rate alone",
+    )
+    parser.add_argument(
+        "--extend-sweep", type=int, default=2, help="learning rates to add, at most, while the best is at an edge"
     )
     for split in SPLITS:
         parser.add_argument(f"--{split}-file", help="for the tasks lm-causal and lm-masked")
-    parser.add_argument("--tokenizer", default="bpe:1024", help="see pretrain.py; trained once and kept")
-    parser.add_argument("--steps", type=int, help="updates a run")
-    parser.add_argument("--batch-size", type=int, help="sequences an update")
-    parser.add_argument("--eval-blocks", type=int, help="sequences of the validation and of the test split")
-    parser.add_argument("--hidden-size", type=int)
-    parser.add_argument("--num-layers", type=int)
+    parser.add_argument(
+        "--tokenizer",
+        default="bpe:1024",
+        help="byte, bpe:SIZE, or a pretrained one, see pretrain.py; trained once and kept",
+    )
+    parser.add_argument("--steps", type=int, help="updates of a run; the task's by default")
+    parser.add_argument("--batch-size", type=int, help="sequences of an update; the task's by default")
+    parser.add_argument(
+        "--eval-blocks", type=int, help="sequences of the validation and of the test split; the task's by default"
+    )
+    parser.add_argument("--hidden-size", type=int, help="width of the models; the task's by default")
+    parser.add_argument("--num-layers", type=int, help="layers of each model; the task's by default")
     parser.add_argument(
         "--feed-forward",
         type=int,
         metavar="UNITS",
         help="units of every model's feed-forwards, instead of as many as give each the parameters of tnn",
     )
-    parser.add_argument("--decay", type=float, help="of the kernels of tnn")
-    parser.add_argument("--embedding-scale", type=float, help="of all models")
-    parser.add_argument("--threads", type=positive, default=1)
+    parser.add_argument(
+        "--decay", type=float, help="decay of the kernels of tnn, a factor for each token; the task's by default"
+    )
+    parser.add_argument(
+        "--embedding-scale", type=float, help="factor on the embeddings of all models; the task's by default"
+    )
+    parser.add_argument("--threads", type=positive, default=1, help="CPU threads")
     parser.add_argument(
         "--optim",
         default="adamw_torch",

@@ -187,21 +187,22 @@ values) and of polynomials (hidden_size / size heads), of a kernel's projections
 SKI-TNN, the width of the encoder of TNN and FD-TNN."""
 
 
-def add_image_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say which images are read."""
-    parser.add_argument("--dataset", default=CIFAR10, help="on the Hub, with splits train and test")
-    for split in ("train", "test"):
+def add_image_arguments(parser: argparse.ArgumentParser, splits: Sequence[str] = ("train", "test")) -> None:
+    """Add the arguments that say which images of these splits are read; of others, none are."""
+    parser.set_defaults(train_file=None, train_rows=0)
+    parser.add_argument("--dataset", default=CIFAR10, help=f"on the Hub, with splits {' and '.join(splits)}")
+    rows = {"train": (5000, "images to train on, the first ones"), "test": (2000, "held-out images, the first ones")}
+    for split in splits:
         parser.add_argument(f"--{split}-file", type=Path, help="a table of images and labels, instead of --dataset")
-    parser.add_argument("--train-rows", type=int, default=5000, help="images to train on, the first ones")
-    parser.add_argument("--test-rows", type=int, default=2000, help="held-out images, the first ones")
+        parser.add_argument(f"--{split}-rows", type=int, default=rows[split][0], help=rows[split][1])
 
 
 def add_training_arguments(parser: argparse.ArgumentParser, steps: int) -> None:
     """Add the arguments that say how classifiers are trained."""
     parser.add_argument("--steps", type=int, default=steps, help="updates of a run")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--learning-rate", type=float, default=1e-3)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--batch-size", type=int, default=64, help="rows of an update")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, help="highest learning rate of AdamW")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the training, a run each")
 
 
 def processor_of(name: str, config: PreTrainedConfig) -> Any:

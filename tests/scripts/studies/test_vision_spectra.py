@@ -122,7 +122,9 @@ def test_sizes_are_trained_fitted_and_kept(script, files, tmp_path, capsys, monk
     monkeypatch.setattr(script, "train", None)  # a second call reads the file
     assert script.main(command) == rows
     models = [str(tmp_path / "models" / f"{kind}-5-0") for kind in ("attention", "vit")]
-    again = script.main(["measure", "--model", *models, *files, *FEW, "--output-dir", str(tmp_path / "measured")])
+    again = script.main(
+        ["measure", "--model", *models, *files[2:], *FEW[2:], "--output-dir", str(tmp_path / "measured")]
+    )
     assert [(row["model"], row["layer"]) for row in again] == [
         (f"{m}-5-0", n) for m in ("attention", "vit") for n in (0, -1)
     ]
@@ -148,7 +150,7 @@ def test_wrong_input_is_refused_before_anything_is_trained(script, files, tmp_pa
         with pytest.raises(SystemExit, match=f"{option} names 4 twice: 4 4 8"):
             script.main(["train", option, "4", "4", "8", *files, *run])
     with pytest.raises(SystemExit, match="--model names best twice"):
-        script.main(["measure", "--model", "a/best", "b/best", *files, *run])
+        script.main(["measure", "--model", "a/best", "b/best", *files[2:], *run])
     with pytest.raises(SystemExit, match=r"--images is 1000, but only .* held-out images are read"):
         script.main(["train", "--images", "1000", "--sizes", "1", "--steps", "1", *files, *run])
     for option, message in (("--layers", "layer is 9, but the model has"), ("--head", "head is 9")):
@@ -156,7 +158,12 @@ def test_wrong_input_is_refused_before_anything_is_trained(script, files, tmp_pa
             with pytest.raises(SystemExit, match=message):
                 script.main(["train", "--models", kind, "--sizes", "1", *files, *FEW, *SHAPE, option, "9", *run])
     with pytest.raises(SystemExit, match="which reads no images: give a model of images"):
-        script.main(["measure", "--model", str(PATH.parents[2] / "model_cards" / "tnn-listops"), *files, *run])
+        script.main(["measure", "--model", str(PATH.parents[2] / "model_cards" / "tnn-listops"), *files[2:], *run])
+    with pytest.raises(SystemExit) as stopped:
+        script.main(
+            ["measure", "--model", "a", *files, *run]
+        )  # nothing is trained, so training images would be ignored
+    assert stopped.value.code == 2
 
 
 def test_a_layer_that_is_not_there_is_refused(images):
