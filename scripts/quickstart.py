@@ -50,7 +50,9 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     parser.add_argument(
         "--output-dir", default="runs/quickstart", help="where everything lands; replaced if it exists"
     )
-    parser.add_argument("--context-lengths", type=positive, nargs="+", default=[256, 1024], help="to evaluate at")
+    parser.add_argument(
+        "--context-lengths", type=positive, nargs="+", default=[256, 1024], help="tokens of context to evaluate at"
+    )
     arguments, rest = parser.parse_known_args(argv)
     told = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     told.add_argument("--objective")

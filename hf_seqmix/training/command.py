@@ -73,8 +73,8 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 class CommandParser(argparse.ArgumentParser):
     """A parser, like those of its subcommands, whose help is a `HelpFormatter`'s."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, formatter_class=HelpFormatter, **kwargs)
+    def __init__(self, prog: str | None = None, **kwargs: Any) -> None:
+        super().__init__(prog, formatter_class=HelpFormatter, **kwargs)
 
 
 def add_device_argument(parser: argparse.ArgumentParser) -> None:

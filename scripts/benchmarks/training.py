@@ -47,7 +47,7 @@ def training_arguments(refused: Collection[str] = ()) -> argparse.ArgumentParser
         help=said("--full", "the published size; says what it costs on this machine before it begins"),
     )
     common.set_defaults(size="reduced")
-    common.add_argument("--seeds", type=int, nargs="+", default=[0], help="one run each")
+    common.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds, one run each")
     common.add_argument("--costs", action="store_true", help="only say what the runs would cost on this machine")
     common.add_argument(
         "--training",

@@ -33,7 +33,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--max-length", type=int, metavar="TOKENS", help="tokens at most, for models whose positions are numbered"
     )
     parser.add_argument(
-        "--tolerance", type=float, default=1e-4, help="largest difference, relative to an output's size"
+        "--tolerance", type=float, default=1e-4, help="largest difference of an output, relative to its size"
     )
     return parser
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--learning-rate", type=float, default=1e-2, help="highest learning rate")
     parser.add_argument("--batch-size", type=positive, default=8, help="rows of an update")
     parser.add_argument("--length", type=positive, help="tokens in a row; by default the model's context")
-    parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
+    parser.add_argument("--use-cpu", action="store_true", help="train on the CPU even if there is a GPU")
     arguments = parser.parse_args(argv)
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.checkpoint)

@@ -138,7 +138,11 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser = CommandParser(description=__doc__)
     parser.add_argument("checkpoint", help="a folder with a causal hybrid, or a model of a family, and its tokenizer")
     parser.add_argument(
-        "--replace", nargs="+", required=True, metavar="OLD=NEW", help="OLD: a mixer or a layer's number"
+        "--replace",
+        nargs="+",
+        required=True,
+        metavar="OLD=NEW",
+        help="OLD: a mixer or the number of a layer; NEW: a mixer",
     )
     parser.add_argument("--mixer-configs", type=mixer_configs, default={}, help="JSON: fields of new mixers by name")
     parser.add_argument("--train-file", help="text to heal on; by default sources of Python's standard library")
@@ -161,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, float]:
     parser.add_argument("--length", type=positive, help="tokens in a row; by default the model's context")
     parser.add_argument("--eval-bytes", type=positive, default=100_000, help="bytes of the held-out text to score")
     parser.add_argument("--seed", type=not_negative, default=0, help="seed of the order of rows and of new weights")
-    parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
+    parser.add_argument("--use-cpu", action="store_true", help="train on the CPU even if there is a GPU")
     arguments = parser.parse_args(argv)
     return run(arguments)
 

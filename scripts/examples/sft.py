@@ -122,7 +122,7 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Any]:
     )
     parser.add_argument("--packing", action="store_true", help="several examples to a row, each read alone")
     parser.add_argument("--lora-rank", type=positive, help="train low-rank adapters of this rank, not the weights")
-    parser.add_argument("--use-cpu", action="store_true", help="even if there is a GPU")
+    parser.add_argument("--use-cpu", action="store_true", help="train on the CPU even if there is a GPU")
     arguments = parser.parse_args(argv)
 
     tokenizer = AutoTokenizer.from_pretrained(arguments.checkpoint)

@@ -23,11 +23,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Write the pairs as Parquet, whole or not at all; exit with a message on wrong input."""
     parser = CommandParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("texts", nargs="+", type=Path, help="files of text in UTF-8")
-    parser.add_argument("--output", type=Path, required=True, help="a file whose name ends in .parquet")
-    parser.add_argument("--rows", type=positive, default=60_000, help="pairs (default: %(default)s)")
-    parser.add_argument(
-        "--seed", type=not_negative, default=0, help="another seed draws other pairs (default: %(default)s)"
-    )
+    parser.add_argument("--output", type=Path, required=True, help="file to write, whose name ends in .parquet")
+    parser.add_argument("--rows", type=positive, default=60_000, help="pairs to write")
+    parser.add_argument("--seed", type=not_negative, default=0, help="seed of the draw; another one draws other pairs")
     arguments = parser.parse_args(argv)
     output = arguments.output
     if output.suffix != ".parquet":

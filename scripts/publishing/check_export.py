@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--python", type=Path, metavar="FILE", help="interpreter of the environment; by default a new one's"
     )
-    parser.add_argument("--tolerance", type=float, default=0.0, help="largest difference of an output; 0 by default")
+    parser.add_argument("--tolerance", type=float, default=0.0, help="largest difference of an output")
     return parser
 
 

@@ -44,7 +44,9 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line."""
     parser = CommandParser(prog="push.py", description=__doc__, allow_abbrev=False)
     parser.add_argument("checkpoint", help="a folder, or a repository on the Hub")
-    parser.add_argument("--repo-id", required=True, metavar="USER/NAME", help="where to; made if it does not exist")
+    parser.add_argument(
+        "--repo-id", required=True, metavar="USER/NAME", help="repository to push to; made if it does not exist"
+    )
     parser.add_argument("--card", type=Path, metavar="FILE", help="values of the card, .yaml or .json, or a card, .md")
     parser.add_argument("--template", type=Path, metavar="FILE", help="template of the card; by default the package's")
     parser.add_argument("--private", action="store_true", help="if the repository is new, let only its owner see it")
@@ -59,10 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         "--to-revision", metavar="BRANCH", help="branch to push to; main by default, else made if need be"
     )
     parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=0.0,
-        help="largest difference of an output that counts as equal; 0 by default",
+        "--tolerance", type=float, default=0.0, help="largest difference of an output that counts as equal"
     )
     parser.add_argument("--message", help="message of the commit")
     return parser

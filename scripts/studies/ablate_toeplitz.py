@@ -36,14 +36,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser = CommandParser("ablate_toeplitz.py", description=__doc__)
     commands = parser.add_subparsers(dest="ablation", required=True, metavar="ablation")
 
-    def add(name: str, run: Callable[..., Any], *parents: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    def add(name: str, run: Callable[..., Any], *parents: CommandParser) -> argparse.ArgumentParser:
         command = commands.add_parser(name, parents=list(parents), help=run.__doc__, description=run.__doc__)
         command.add_argument("--output-dir", default=f"runs/{name}", help="where results, table and plot go")
         command.add_argument("--threads", type=positive, default=1, help="CPU threads")
         command.set_defaults(run=run)
         return command
 
-    training = argparse.ArgumentParser(add_help=False)
+    training = CommandParser(add_help=False)
     for split in SPLITS:
         training.add_argument(f"--{split}-file", help="a text file; by default sources of Python's standard library")
     training.add_argument(
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     }
     for name, (value, meaning) in sizes.items():
         training.add_argument(f"--{name}", type=int, default=value, help=meaning)
-    layers = argparse.ArgumentParser(add_help=False)
+    layers = CommandParser(add_help=False)
     layers.add_argument(
         "--lengths", type=int, nargs="+", default=[512, 1024, 2048, 4096], help="tokens of a row of the timed layers"
     )

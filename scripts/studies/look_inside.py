@@ -60,8 +60,10 @@ def build_parser() -> argparse.ArgumentParser:
         help="data set whose held-out documents are read; see pretrain.py",
     )
     parser.add_argument("--length", type=int, default=96, help="tokens of a row")
-    parser.add_argument("--rows", type=int, default=4, help="inputs")
-    parser.add_argument("--heads", type=int, default=8, help="heads, centers or channels of a layer, at most")
+    parser.add_argument("--rows", type=int, default=4, help="rows that are read")
+    parser.add_argument(
+        "--heads", type=int, default=8, help="heads, centers or channels of a layer that are shown, at most"
+    )
     parser.add_argument("--probes", type=int, default=8, help="random vectors a token, which estimate the Jacobian")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random images that models of images look at")
     parser.add_argument("--output-dir", type=Path, required=True, help="where the page, its pictures and JSON go")

@@ -51,7 +51,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = CommandParser(prog="permutation.py", description=__doc__, allow_abbrev=False)
     tasks = parser.add_subparsers(dest="task", required=True, metavar="task")
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = CommandParser(add_help=False)
     shared.add_argument("--model", nargs="+", required=True, metavar="NAME_OR_PATH", help="trained models")
     shared.add_argument("--output-dir", type=Path, required=True, help="where results and table go")
     shared.add_argument("--moved", type=int, default=10, help="tokens that are moved to the end")

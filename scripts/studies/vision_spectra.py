@@ -105,7 +105,7 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     parser = CommandParser(prog="vision_spectra.py", description=__doc__, allow_abbrev=False)
     commands = parser.add_subparsers(dest="experiment", required=True, metavar="experiment")
-    shared = argparse.ArgumentParser(add_help=False)
+    shared = CommandParser(add_help=False)
     shared.add_argument("--output-dir", type=Path, required=True, help="where results, tables and plot go")
     shared.add_argument("--images", type=int, default=64, help="held-out images whose spectra are averaged")
     shared.add_argument(

@@ -45,7 +45,7 @@ def add_glue(benchmarks: Any) -> None:
         help="a checkpoint; repeat the option to compare several",
     )
     parser.add_argument(
-        "--tasks", nargs="+", default=list(DEFAULT_TASKS), choices=list(GLUE_TASKS), help="one or more"
+        "--tasks", nargs="+", default=list(DEFAULT_TASKS), choices=list(GLUE_TASKS), help="tasks to fine-tune on"
     )
     parser.add_argument("--data-dir", type=Path, help="folder with GLUE's files; without it they come from the Hub")
     parser.add_argument("--random-init", action="store_true", help="train each architecture from random weights, too")

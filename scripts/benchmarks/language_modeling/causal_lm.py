@@ -60,7 +60,11 @@ def add_language_modeling(benchmarks: Any) -> None:
     )
     add_text_arguments(parser)
     parser.add_argument(
-        "--context-lengths", type=int, nargs="+", default=[128, 256, 512, 1024, 2048], help="tokens of context at most"
+        "--context-lengths",
+        type=int,
+        nargs="+",
+        default=[128, 256, 512, 1024, 2048],
+        help="tokens of context at most, a score for each",
     )
     parser.add_argument(
         "--stride",

@@ -46,7 +46,9 @@ def add_lra(benchmarks: Any) -> None:
         "Pathfinder, Path-X) or stood in for by another task of the same form (Retrieval), unless --data gives it. "
         "Without --full, models are trained on less and easier data: their figures are not the benchmark's.",
     )
-    parser.add_argument("--task", nargs="+", required=True, choices=list(SIZES), dest="tasks", help="one or more")
+    parser.add_argument(
+        "--task", nargs="+", required=True, choices=list(SIZES), dest="tasks", help="tasks to train on"
+    )
     parser.add_argument(
         "--families",
         nargs="+",

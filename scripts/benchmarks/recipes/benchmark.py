@@ -76,7 +76,7 @@ def add_recipes(benchmarks: Any) -> None:
         "--evaluations",
         type=int,
         default=6,
-        help="on the validation text, which make the curve of a training (default: %(default)s); 1 is the last alone",
+        help="evaluations on the validation text, which make the curve of a training; 1 is the last alone",
     )
     parser.add_argument(
         "--test-bytes", type=int, metavar="BYTES", help="score the beginning of the test split alone; 0: nothing of it"

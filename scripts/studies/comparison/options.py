@@ -116,7 +116,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--extend-sweep", type=int, default=2, help="learning rates to add, at most, while the best is at an edge"
     )
     for split in SPLITS:
-        parser.add_argument(f"--{split}-file", help="for the tasks lm-causal and lm-masked")
+        parser.add_argument(f"--{split}-file", help="a text file, which the tasks lm-causal and lm-masked need")
     parser.add_argument(
         "--tokenizer",
         default="bpe:1024",
