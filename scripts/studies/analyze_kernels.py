@@ -50,27 +50,32 @@ def build_parser() -> argparse.ArgumentParser:
                 "--trust-remote-code", action="store_true", help="run code that comes with the checkpoint"
             )
             added.add_argument(
-                "--layers", type=int, nargs="+", help="layers that the plots show; first and last by default"
+                "--layers",
+                type=int,
+                nargs="+",
+                help="layers of the model that are shown, from 0; first and last by default",
             )
         added.add_argument("--output-dir", type=Path, required=True, help="where results, table and plots go")
         added.set_defaults(run=run)
         return added
 
     kernels = add("kernels", run_kernels, "required")
-    kernels.add_argument("--length", type=positive, help="lags; max_position_embeddings by default")
+    kernels.add_argument("--length", type=positive, help="lags of the kernels; max_position_embeddings by default")
     kernels.add_argument("--channels", type=positive, default=2, help="channels that are drawn of each layer")
 
     responses = add("responses", run_responses, "optional")
-    responses.add_argument("--seeds", type=positive, default=20, help="random encoders of each kind")
+    responses.add_argument("--seeds", type=positive, default=20, help="random encoders of each kind, without --model")
     responses.add_argument(
         "--fft-length", type=int, default=2**16, help="points of the Fourier transforms, at least 16384"
     )
     responses.add_argument(
-        "--fit-steps", type=positive, default=500, help="updates of the encoders that are fitted to a target"
+        "--fit-steps", type=positive, default=500, help="updates of encoders fitted to a target, without --model"
     )
-    responses.add_argument("--hidden-size", type=positive, default=64, help="width of random and fitted encoders")
     responses.add_argument(
-        "--channels", type=positive, default=64, help="channels of each layer of a model that are looked at"
+        "--hidden-size", type=positive, default=64, help="width of random and fitted encoders, without --model"
+    )
+    responses.add_argument(
+        "--channels", type=positive, default=64, help="channels of each layer that are looked at, with --model"
     )
 
     inequalities = add("inequalities", run_inequalities, "none")
@@ -103,10 +108,14 @@ def build_parser() -> argparse.ArgumentParser:
     split = add("split", run_split, "required")
     split.add_argument("--length", type=positive, default=256, help="tokens; costs decompositions of that size")
     split.add_argument("--half-widths", type=int, nargs="+", default=[2, 8, 16], help="taps on each side of lag 0")
-    split.add_argument("--channels", type=positive, default=32, help="of each layer, evenly spread")
+    split.add_argument(
+        "--channels", type=positive, default=32, help="channels of each layer that are measured, evenly spread"
+    )
 
     extrapolation = add("extrapolation", run_extrapolation, "required")
-    extrapolation.add_argument("--length", type=positive, help="trained length; max_position_embeddings by default")
+    extrapolation.add_argument(
+        "--length", type=positive, help="trained length, in tokens; max_position_embeddings by default"
+    )
     extrapolation.add_argument(
         "--factor", type=float, default=2.0, help="how many times as long the kernels are computed"
     )

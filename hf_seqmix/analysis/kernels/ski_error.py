@@ -174,7 +174,13 @@ def ski_error(
 
 
 def learned_ski_errors(
-    operator: ToeplitzOperator | SKIOperator, length: int, num_points: int, degree: int = 1, channels: int = 8
+    operator: ToeplitzOperator | SKIOperator,
+    length: int,
+    num_points: int,
+    degree: int = 1,
+    channels: int = 8,
+    *,
+    rtol: float = 1e-10,
 ) -> dict[str, Any]:
     """Return `ski_error` of learned kernels, as medians over evenly spread channels; without bounds.
 
@@ -217,7 +223,7 @@ def learned_ski_errors(
         return values
 
     with torch.no_grad():
-        rows = [ski_error(of_channel(channel), length, num_points, degree) for channel in range(count)]
+        rows = [ski_error(of_channel(channel), length, num_points, degree, rtol=rtol) for channel in range(count)]
     medians = torch.tensor([[float(row[key]) for key in rows[0]] for row in rows], dtype=torch.float64).median(dim=0)
     return dict(zip(rows[0], medians.values.tolist(), strict=True)) | {"channels": count}
 

@@ -142,7 +142,7 @@ def run_ski_error(arguments: argparse.Namespace) -> list[dict[str, Any]]:
                 {
                     "kernel": name,
                     "interpolation": "linear",
-                    **learned_ski_errors(operators[name], arguments.length, count),
+                    **learned_ski_errors(operators[name], arguments.length, count, rtol=arguments.rtol),
                 }
                 for count in points
             ]

@@ -140,6 +140,8 @@ def test_ski_error(script, checkpoints, tmp_path):
     rows = script.main(["ski-error", *arguments, "--output-dir", str(tmp_path / "learned")])
     assert [row["kernel"] for row in rows] == ["layers.1.mixer.operator"]
     assert "bound" not in (tmp_path / "learned" / "ski-error.md").read_text()
+    (coarse,) = script.main(["ski-error", *arguments, "--rtol", "0.9", "--output-dir", str(tmp_path / "coarse")])
+    assert coarse["ski"] == rows[0]["ski"] and coarse["nystrom"] != rows[0]["nystrom"]
 
 
 def test_piecewise_linear(script, tmp_path):
