@@ -85,9 +85,7 @@ def add_corpora(benchmarks: Any) -> None:
     )
     parser.add_argument("--corpus", required=True, choices=list(CORPORA), help="the text to train on and to score")
     parser.add_argument("--data-dir", type=Path, help="folder with the corpus's files")
-    parser.add_argument(
-        "--objective", default="causal", choices=list(FAMILIES), help="causal or masked language modeling"
-    )
+    parser.add_argument("--objective", default="causal", choices=list(FAMILIES), help="what models are trained for")
     known = "; ".join(f"{objective}: {', '.join(families)}" for objective, families in FAMILIES.items())
     small = f"with --full none of {', '.join(SMALL_ONLY)}"
     parser.add_argument("--families", nargs="+", help=f"all by default; {known}; {small}")
@@ -96,11 +94,7 @@ def add_corpora(benchmarks: Any) -> None:
     )
     parser.add_argument("--context-length", type=int, default=TRAINED_LENGTH, help="tokens of context in training")
     parser.add_argument("--max-steps", type=int, help="updates of each run, instead of the size's length")
-    parser.add_argument(
-        "--max-seconds",
-        type=float,
-        help="seconds of each training (CPU time on one thread), instead of the size's length",
-    )
+    parser.add_argument("--max-seconds", type=float, help="seconds of each training, instead of the size's length")
     parser.add_argument(
         "--inference-lengths", type=int, nargs="+", help="tokens of context in scoring; 512 to 16384, --fast: to 1024"
     )
@@ -114,9 +108,7 @@ def add_corpora(benchmarks: Any) -> None:
     parser.add_argument(
         "--batch-size", type=int, help="sequences per forward in scoring; from their length by default"
     )
-    parser.add_argument(
-        "--device", type=device_name, help="where to score, such as cpu; by default an accelerator if there is one"
-    )
+    parser.add_argument("--device", type=device_name, help="where to score; by default an accelerator if there is one")
     parser.add_argument(
         "--dtype", default="float32", choices=["float32", "bfloat16", "float16"], help="data type of scoring"
     )

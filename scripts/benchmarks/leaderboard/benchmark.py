@@ -88,27 +88,15 @@ def add_leaderboard(benchmarks: Any) -> None:
         default=[0.5, 1.0, 2.0],
         help="factors on the recipe's learning rates; the first seed chooses one",
     )
+    parser.add_argument("--max-seconds", type=float, help="seconds of each language model, instead of the size's")
+    parser.add_argument("--updates", type=int, help="updates on each synthetic task, instead of the size's")
+    parser.add_argument("--evaluations", type=int, default=6, help="evaluations on validation text, for curves")
+    parser.add_argument("--test-bytes", type=int, metavar="BYTES", help="bytes of held-out text to score; 0: none")
     parser.add_argument(
-        "--max-seconds", type=float, help="seconds of training of each language model, instead of the size's"
+        "--time-in-turns", type=int, default=2, metavar="ROUNDS", help="rounds of timed updates, see recipes"
     )
-    parser.add_argument("--updates", type=int, help="updates of each model of a synthetic task, instead of the size's")
-    parser.add_argument("--evaluations", type=int, default=6, help="evaluations on validation text, for the curves")
-    parser.add_argument(
-        "--test-bytes", type=int, metavar="BYTES", help="bytes of held-out text that are scored; 0: none"
-    )
-    parser.add_argument(
-        "--time-in-turns",
-        type=int,
-        default=2,
-        metavar="ROUNDS",
-        help="rounds of timed updates of all models in turn, see recipes",
-    )
-    parser.add_argument(
-        "--lengths", nargs="+", type=int, help="tokens of rows whose training is timed; 512 2048 8192 by default"
-    )
-    parser.add_argument(
-        "--prompts", nargs="+", type=int, help="tokens of prompts after which decoding is timed; 2048 16384 by default"
-    )
+    parser.add_argument("--lengths", nargs="+", type=int, help="tokens of timed rows; 512 2048 8192 by default")
+    parser.add_argument("--prompts", nargs="+", type=int, help="tokens before timed decoding; 2048 16384 by default")
     parser.add_argument("--rounds", type=int, help="timed rounds of costs, instead of the size's")
     parser.add_argument(
         "--times-as-wide", type=int, default=1, help="factor on the channels of language models, and of costs"
