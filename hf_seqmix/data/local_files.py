@@ -145,7 +145,7 @@ def format_of(path: Path) -> str:
         ending = f"ends in {path.suffix!r}, which does not say" if path.suffix else "has no extension, which would say"
         raise ValueError(
             f"{path} {ending} what it holds; known are {', '.join(FORMATS)}. Rename it or give the format "
-            f"(file_format, --file-format), one of {', '.join(sorted(set(FORMATS.values())))}."
+            f"(file_format, or --file-format of pretrain.py), one of {', '.join(sorted(set(FORMATS.values())))}."
         )
     return kind
 

@@ -63,7 +63,7 @@ def test_the_ending_says_the_format() -> None:
     assert [format_of(Path(name)) for name in ("a.TXT", "wiki.test.tokens", "a.jsonl")] == ["text", "text", "json"]
     with pytest.raises(ValueError, match=r"a\.doc ends in '\.doc'"):
         format_of(Path("a.doc"))
-    with pytest.raises(ValueError, match=r"data has no extension, which would say what it holds; .*--file-format"):
+    with pytest.raises(ValueError, match=r"data has no extension, which .* holds; .*--file-format of pretrain"):
         format_of(Path("data"))
 
 
