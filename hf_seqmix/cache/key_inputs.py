@@ -57,7 +57,7 @@ def append_keys(past_key_values: Any, layer_idx: int, keys: Tensor, values: Tens
     layer = layers[layer_idx] if layer_idx < len(layers) else None
     held = None if layer is None or layer.is_compileable else layer.keys
     if held is not None and held.numel() and not torch.compiler.is_compiling():
-        check_rows(len(held), keys)
+        check_rows(held.shape[0], keys)
     return past_key_values.update(keys, values, layer_idx)
 
 

@@ -77,7 +77,7 @@ class SeqMixDynamicLayer(DynamicLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Add keys (batch, heads, new, width) and values (batch, heads, new, values); return all held, old first."""
         if self.is_initialized and self.keys is not None and self.get_seq_length() > 0:
-            check_rows(len(self.keys), key_states)
+            check_rows(self.keys.shape[0], key_states)
         return super().update(key_states, value_states, *args, **kwargs)
 
     def push_inputs(self, name: str, inputs: Tensor, real: Tensor | None, count: int) -> Tensor:

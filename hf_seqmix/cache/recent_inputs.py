@@ -16,7 +16,7 @@ __all__ = ["RecentInputs", "check_rows", "highest_floor", "last_real", "stack_ro
 
 def check_rows(batch: int, new: Tensor) -> None:
     """Raise a ValueError unless new tokens, (rows, ...), have as many rows as the cache, `batch`."""
-    if len(new) != batch:
+    if new.shape[0] != batch:  # `len` would fix the number of rows of an exported graph
         raise ValueError(
             f"{len(new)} rows cannot continue a cache of {batch} rows: give as many rows, change those of the cache "
             "(batch_select_indices, batch_repeat_interleave), or start from an empty cache."
@@ -125,7 +125,7 @@ class RecentInputs:
             if not keep_first:
                 keep = self.kept
         else:
-            check_rows(len(self.inputs), inputs)
+            check_rows(self.inputs.shape[0], inputs)
             before = self._last(self.inputs.shape[1], count)
             self.inputs, self.real = torch.cat([self.inputs, inputs], dim=1), torch.cat([self.real, flags], dim=1)
         self.seen += inputs.shape[1]

@@ -72,7 +72,7 @@ class SumsLayer(SeqMixDynamicLayer):
         assert self.keys is not None
         empty = self.get_seq_length() == 0
         if not empty:
-            check_rows(len(self.keys), key_states)
+            check_rows(self.keys.shape[0], key_states)
         rows = key_states if empty else torch.cat([self.keys, key_states], dim=2)
         self.keys = rows
         held, new = rows.shape[2], key_states.shape[2]

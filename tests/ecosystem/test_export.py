@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import DynamicCache, PreTrainedModel
 
 from hf_seqmix.ops import real_valued
 from tests.ecosystem.tiny import BIDIRECTIONAL_HEADS, CAUSAL, EVERY, tiny_model
@@ -123,3 +123,37 @@ def test_a_program_of_real_numbers_runs_without_the_package(model_type: str, tmp
     said = subprocess.run([sys.executable, "-c", ELSEWHERE, *files], capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stderr
     assert float(said.stdout) < MODEL_TOLERANCE[torch.float32]
+
+
+class TwoCalls(nn.Module):
+    """A model as a function of a prompt and of what follows it, which a cache brings together."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, prompt: Tensor, more: Tensor) -> Tensor:
+        cache = DynamicCache(config=self.model.config)
+        self.model(input_ids=prompt, past_key_values=cache)
+        logits: Tensor = self.model(input_ids=more, past_key_values=cache).logits
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("model_type", "overrides"),
+    [
+        *((model_type, {}) for model_type in CAUSAL),
+        ("tnn", {"copy_head": True, "copy_head_tokens": 3, "copy_head_state": True}),
+        ("ipa", {"token_shift": 3}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
+)
+def test_a_graph_continues_a_cache_of_any_number_of_rows(model_type: str, overrides: dict[str, Any]) -> None:
+    model = tiny_model(model_type, **overrides).eval()
+    rows = {0: torch.export.Dim("batch", min=2, max=64)}
+    given = torch.randint(300, (2, 5)), torch.randint(300, (2, 2))
+    program = torch.export.export(TwoCalls(model), given, dynamic_shapes=(rows, rows))
+    prompt, more = torch.randint(300, (3, 5)), torch.randint(300, (3, 2))
+    with torch.no_grad():
+        expected = model(torch.cat([prompt, more], dim=1)).logits[:, 5:]
+    assert relative_error(program.module()(prompt, more), expected) < MODEL_TOLERANCE[torch.float32]

@@ -77,10 +77,10 @@ def continue_sums(
 ) -> Tensor:
     """Mix tokens that continue those of a cache, its sums and last rows, and add them to the cache; see `mix`."""
     sums, recent = read_sums(past_key_values, layer_idx)
-    batch = len(factors[0][0])
+    batch = factors[0][0].shape[0]
     if recent is not None and not torch.compiler.is_compiling():
-        check_rows(len(recent), factors[0][0])
-    if sums is not None and not torch.compiler.is_compiling() and len(sums) != batch:
+        check_rows(recent.shape[0], factors[0][0])
+    if sums is not None and not torch.compiler.is_compiling() and sums.shape[0] != batch:
         if int(past_key_values.get_seq_length(layer_idx)) > 0:
             raise ValueError(
                 f"{batch} rows cannot continue a cache of {len(sums)} rows: give as many rows, or build a new cache."
