@@ -1,7 +1,7 @@
 """Functions of two halves of an input, with what is proven of their separation rank."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,49 +17,32 @@ MOST_VALUES = 2**20  # singular values that a spectrum lists at most
 class SeparationTask:
     """A function f(A, B) of two halves drawn independently, with what is proven of its separation rank.
 
-    sep(f) = min{R: f(a, b) = sum_{r <= R} g_r(a) h_r(b)}. The eps-separation rank is the least rank of a function g
-    with |f - g| <= eps |f|. |f| is the root mean square over the distributions of the two halves.
+    sep(f) = min{R: f(a, b) = sum_{r <= R} g_r(a) h_r(b)}. |f| is the root mean square over the distributions of the
+    two halves.
 
     Attributes:
         name: name of the family.
-        sizes: sizes of this member of the family.
         num_tokens, width: an input is (rows, num_tokens, width); half A is the first half of the tokens, B the rest.
         evaluate: (halves of shape (..., num_tokens / 2, width), broadcast against each other) -> (...).
         draw: (rows, generator) -> inputs (rows, num_tokens, width).
         rank: sep(f); None if it is infinite or not known.
         spectrum: the singular values in L2, relative to |f|, squared and descending, up to `rank`; None if not known.
-        metric_note: the spectrum in words.
         least_degree: f is orthogonal to every polynomial of lower total degree; 0 if that is not known.
     """
 
     name: str
-    sizes: Mapping[str, float]
     num_tokens: int
     width: int
     evaluate: Callable[[Half, Half], np.ndarray]
     draw: Callable[[int, np.random.Generator], np.ndarray]
     rank: int | None
     spectrum: tuple[float, ...] | None
-    metric_note: str
     least_degree: int = 0
 
     def values(self, inputs: np.ndarray) -> np.ndarray:
         """Return the targets (rows,) of inputs (rows, num_tokens, width)."""
         half = self.num_tokens // 2
         return self.evaluate(inputs[:, :half], inputs[:, half:])
-
-    def eps_rank(self, eps: float) -> int | None:
-        """Return the eps-separation rank that the spectrum gives, or None if the spectrum is not known.
-
-        Raises:
-            ValueError: `eps` lies outside [0, 1].
-        """
-        if not 0 <= eps <= 1:
-            raise ValueError(f"eps is {eps}; give a relative error between 0 and 1.")
-        if self.spectrum is None:
-            return None
-        tails = np.cumsum(self.spectrum[::-1])[::-1]
-        return int(np.sum(tails > eps**2 * (1 + 1e-9)))
 
     def mse_bound(self, rank: int, degree: float = math.inf) -> float:
         """Return the least mean square error over |f|^2 of any model of this separation rank; 0 if nothing is known.

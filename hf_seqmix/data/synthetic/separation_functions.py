@@ -1,11 +1,7 @@
 """Families of functions whose separation rank is known: regression tasks that need the rank, and controls."""
 
 import functools
-import itertools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
@@ -13,9 +9,7 @@ from numpy.polynomial import legendre
 from .separation import Half, SeparationTask, flat_spectrum, require_positive
 
 __all__ = [
-    "controlled_spectrum",
     "determinant",
-    "equality",
     "gaussian_coupling",
     "inner_product_parity",
     "inner_product_power",
@@ -25,78 +19,17 @@ __all__ = [
 ]
 
 
-def controlled_spectrum(rank: int = 4, decay: float = 1.0) -> SeparationTask:
-    """Make sum_{r <= R} r^-decay phi_r(a) phi_r(b), a and b uniform on [0, 1].
-
-    phi_r(x) = sqrt(2) sin(2 pi r x). sep = R, and the singular values are r^-decay.
-    """
-    require_positive(rank=rank)
-    sigma = np.arange(1, rank + 1) ** -float(decay)
-
-    def evaluate(a: Half, b: Half) -> np.ndarray:
-        orders = 2 * np.pi * np.arange(1, rank + 1)
-        return 2 * (sigma * np.sin(orders * a[..., 0, :]) * np.sin(orders * b[..., 0, :])).sum(axis=-1)
-
-    squares = sigma**2 / np.sum(sigma**2)
-    return _task(
-        "controlled_spectrum",
-        {"rank": rank, "decay": decay},
-        (2, 1),
-        evaluate,
-        lambda rows, rng: rng.uniform(size=(rows, 2, 1)),
-        rank,
-        tuple(np.sort(squares)[::-1]),
-        "squares of r^-decay",
-    )
-
-
-def inner_product_power(width: int = 3, power: int = 2, signs: bool = False) -> SeparationTask:
-    """Make <a, b>^k, a and b in R^m, normal, or in {-1, 1}^m with `signs`.
-
-    sep = C(m + k - 1, k), the number of monomials of degree k. On signs, where x_i^2 = 1, sep is the sum of C(m, j)
-    over all j <= k with the parity of k.
-    """
+def inner_product_power(width: int = 3, power: int = 2) -> SeparationTask:
+    """Make <a, b>^k, a and b in R^m, normal; sep = C(m + k - 1, k), the number of monomials of degree k."""
     require_positive(width=width, power=power)
 
     def evaluate(a: Half, b: Half) -> np.ndarray:
         return (a[..., 0, :] * b[..., 0, :]).sum(axis=-1) ** power
 
-    if not signs:
-        rank = math.comb(width + power - 1, power)
-        return _task(
-            "inner_product_power",
-            {"width": width, "power": power, "signs": 0},
-            (2, width),
-            evaluate,
-            lambda rows, rng: rng.standard_normal((rows, 2, width)),
-            rank,
-            None,
-            "decays; E f^2 = (2 k - 1)!! prod_{i < k} (m + 2 i)",
-        )
-    # A function of the number of agreements; its coefficient on a product of j signs is a Krawtchouk coefficient.
-    flat_spectrum(sum(math.comb(width, order) for order in range(power % 2, min(power, width) + 1, 2)))
-    counts = np.arange(width + 1)
-    values = (width - 2.0 * counts) ** power
-    probability = np.array([math.comb(width, k) for k in counts]) / 2.0**width
-    squares: list[float] = []
-    for order in range(power % 2, min(power, width) + 1, 2):
-        krawtchouk = [
-            sum((-1) ** i * math.comb(k, i) * math.comb(width - k, order - i) for i in range(order + 1))
-            for k in counts
-        ]
-        coefficient = float(np.sum(probability * values * krawtchouk)) / math.comb(width, order)
-        squares += [coefficient**2] * math.comb(width, order)
-    total = float(np.sum(probability * values**2))
-    return _task(
-        "inner_product_power",
-        {"width": width, "power": power, "signs": 1},
-        (2, width),
-        evaluate,
-        lambda rows, rng: rng.choice([-1.0, 1.0], size=(rows, 2, width)),
-        len(squares),
-        tuple(sorted((square / total for square in squares), reverse=True)),
-        "C(m, j) equal values for each j <= k of k's parity",
-    )
+    def draw(rows: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.standard_normal((rows, 2, width))
+
+    return SeparationTask("inner_product_power", 2, width, evaluate, draw, math.comb(width + power - 1, power), None)
 
 
 def paired_product(num_tokens: int = 4, width: int = 2, control: bool = False) -> SeparationTask:
@@ -124,16 +57,8 @@ def paired_product(num_tokens: int = 4, width: int = 2, control: bool = False) -
         return x * (width**0.25 / np.linalg.norm(x, axis=-1, keepdims=True))
 
     rank = (width if half % 2 else 1) if control else width**half
-    return _task(
-        "paired_product_control" if control else "paired_product",
-        {"num_tokens": num_tokens, "width": width},
-        (num_tokens, width),
-        evaluate,
-        draw,
-        rank,
-        flat_spectrum(rank),
-        "flat: all singular values are equal",
-    )
+    name = "paired_product_control" if control else "paired_product"
+    return SeparationTask(name, num_tokens, width, evaluate, draw, rank, flat_spectrum(rank))
 
 
 def legendre_products(degree: int = 9) -> SeparationTask:
@@ -152,102 +77,51 @@ def legendre_products(degree: int = 9) -> SeparationTask:
         first, second = (legendre.legvander(part[..., 0, 0], degree) * scales for part in (a, b))
         return (first * second[..., ::-1]).sum(axis=-1) / math.sqrt(degree + 1)
 
-    task = _task(
-        "legendre_products",
-        {"degree": degree},
-        (2, 1),
-        evaluate,
-        lambda rows, rng: rng.uniform(-1, 1, size=(rows, 2, 1)),
-        degree + 1,
-        flat_spectrum(degree + 1),
-        "flat: all singular values are equal",
-    )
-    return replace(task, least_degree=degree)
+    def draw(rows: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.uniform(-1, 1, size=(rows, 2, 1))
+
+    rank = degree + 1
+    return SeparationTask("legendre_products", 2, 1, evaluate, draw, rank, flat_spectrum(rank), degree)
 
 
-def inner_product_parity(bits: int = 4, trap: bool = False) -> SeparationTask:
-    """Make (-1)^<a, b> of m bits, sep = 2^m, with a flat spectrum (Hadamard's matrix).
-
-    `trap` makes the parity of all bits, (-1)^(sum a + sum b), which is hard to learn but has sep = 1.
-    """
+def inner_product_parity(bits: int = 4) -> SeparationTask:
+    """Make (-1)^<a, b> of m bits, sep = 2^m, with a flat spectrum (Hadamard's matrix)."""
     require_positive(bits=bits)
 
     def evaluate(a: Half, b: Half) -> np.ndarray:
-        count = (a + b if trap else a * b)[..., 0, :].sum(axis=-1)
-        return 1.0 - 2.0 * (count % 2)
+        return 1.0 - 2.0 * ((a * b)[..., 0, :].sum(axis=-1) % 2)
 
-    rank = 1 if trap else 2**bits
-    return _task(
-        "parity" if trap else "inner_product_parity",
-        {"bits": bits},
-        (2, bits),
-        evaluate,
-        lambda rows, rng: rng.integers(2, size=(rows, 2, bits)).astype(float),
-        rank,
-        flat_spectrum(rank),
-        "flat: all singular values are equal",
-    )
+    def draw(rows: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.integers(2, size=(rows, 2, bits)).astype(float)
+
+    rank = 2**bits
+    return SeparationTask("inner_product_parity", 2, bits, evaluate, draw, rank, flat_spectrum(rank))
 
 
 def determinant(size: int = 4) -> SeparationTask:
     """Make det [A; B] of an n x n matrix split by rows, entries normal.
 
-    sep = C(n, n/2), by Laplace's expansion, with a flat spectrum.
+    sep = C(n, n/2), by Laplace's expansion, with a flat spectrum: minors of different columns are uncorrelated.
     """
-    if size < 2 or size % 2 or size > 8:
-        raise ValueError(f"size is {size}; give an even number from 2 to 8.")
-    signed = [(order, _sign(order)) for order in itertools.permutations(range(size))]
+    if size < 2 or size % 2:
+        raise ValueError(f"size is {size}; give an even number of at least 2.")
 
     def evaluate(a: Half, b: Half) -> np.ndarray:
-        rows = [part[..., i, :] for part in (a, b) for i in range(size // 2)]
-        total: np.ndarray = np.zeros((), dtype=a.dtype)[()]
-        for order, sign in signed:
-            term: Any = sign
-            for row, column in zip(rows, order, strict=True):
-                term = term * row[..., column]
-            total = total + term
-        return total
+        return np.linalg.det(np.concatenate(np.broadcast_arrays(a, b), axis=-2))
+
+    def draw(rows: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.standard_normal((rows, size, size))
 
     rank = math.comb(size, size // 2)
-    return _task(
-        "determinant",
-        {"size": size},
-        (size, size),
-        evaluate,
-        lambda rows, rng: rng.standard_normal((rows, size, size)),
-        rank,
-        flat_spectrum(rank),
-        "flat: minors of different columns are uncorrelated",
-    )
-
-
-def equality(bits: int = 4) -> SeparationTask:
-    """Make 1 if a = b, else 0, of m bits: the identity matrix, sep = 2^m.
-
-    The spectrum is flat in L2, but a tiny rank suffices for an error of eps at every entry.
-    """
-    require_positive(bits=bits)
-
-    def evaluate(a: Half, b: Half) -> np.ndarray:
-        return (a[..., 0, :] == b[..., 0, :]).all(axis=-1).astype(float)
-
-    return _task(
-        "equality",
-        {"bits": bits},
-        (2, bits),
-        evaluate,
-        lambda rows, rng: rng.integers(2, size=(rows, 2, bits)).astype(float),
-        2**bits,
-        flat_spectrum(2**bits),
-        "flat in L2; in L-infinity far smaller",
-    )
+    return SeparationTask("determinant", size, size, evaluate, draw, rank, flat_spectrum(rank))
 
 
 def gaussian_coupling(width: int = 1, bandwidth: float = 1.0) -> SeparationTask:
     """Make exp(-|a - b|^2 / (2 h^2)), a and b normal in R^m: infinite rank, geometric decay.
 
     In one dimension Mehler's formula gives sigma_k^2 / |f|^2 = (1 - q^2) q^(2k), k >= 0, where q = 1 / (s + sqrt(s^2 -
-    1)) and s = 1 + h^2 / 2. In m dimensions the values are products of m such values.
+    1)) and s = 1 + h^2 / 2. The spectrum ends where less than 1e-14 of a coordinate's square is left. In m
+    dimensions the values are products of m such values.
     """
     require_positive(width=width)
     if bandwidth <= 0:
@@ -255,6 +129,9 @@ def gaussian_coupling(width: int = 1, bandwidth: float = 1.0) -> SeparationTask:
 
     def evaluate(a: Half, b: Half) -> np.ndarray:
         return np.exp(-0.5 * np.square((a - b)[..., 0, :]).sum(axis=-1) / bandwidth**2)
+
+    def draw(rows: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.standard_normal((rows, 2, width))
 
     s = 1 + bandwidth**2 / 2
     q = 1 / (s + math.sqrt(s * s - 1))
@@ -267,16 +144,7 @@ def gaussian_coupling(width: int = 1, bandwidth: float = 1.0) -> SeparationTask:
             for j in range(terms)
             for _ in range(math.comb(j + width - 1, width - 1))
         )
-    return _task(
-        "gaussian_coupling",
-        {"width": width, "bandwidth": bandwidth},
-        (2, width),
-        evaluate,
-        lambda rows, rng: rng.standard_normal((rows, 2, width)),
-        None,
-        spectrum,
-        "geometric, cut where less than 1e-14 of a coordinate's square is left",
-    )
+    return SeparationTask("gaussian_coupling", 2, width, evaluate, draw, None, spectrum)
 
 
 def nearest_neighbor(num_points: int = 6, width: int = 2) -> SeparationTask:
@@ -296,31 +164,4 @@ def nearest_neighbor(num_points: int = 6, width: int = 2) -> SeparationTask:
         x[:, 1:num_points] = 0
         return x
 
-    return _task(
-        "nearest_neighbor",
-        {"num_points": num_points, "width": width},
-        (2 * num_points, width),
-        evaluate,
-        draw,
-        None,
-        None,
-        "not known",
-    )
-
-
-def _task(
-    name: str,
-    sizes: Mapping[str, float],
-    shape: tuple[int, int],
-    evaluate: Callable[[Half, Half], np.ndarray],
-    draw: Callable[[int, np.random.Generator], np.ndarray],
-    rank: int | None,
-    spectrum: tuple[float, ...] | None,
-    note: str,
-) -> SeparationTask:
-    return SeparationTask(name, dict(sizes), *shape, evaluate, draw, rank, spectrum, note)
-
-
-def _sign(order: tuple[int, ...]) -> int:
-    inversions = sum(order[i] > order[j] for i in range(len(order)) for j in range(i + 1, len(order)))
-    return -1 if inversions % 2 else 1
+    return SeparationTask("nearest_neighbor", 2 * num_points, width, evaluate, draw, None, None)

@@ -5,9 +5,7 @@ from typing import Any
 
 from .separation import SeparationTask
 from .separation_functions import (
-    controlled_spectrum,
     determinant,
-    equality,
     gaussian_coupling,
     inner_product_parity,
     inner_product_power,
@@ -19,15 +17,12 @@ from .separation_functions import (
 __all__ = ["SEPARATION_TASKS", "separation_task"]
 
 SEPARATION_TASKS: Mapping[str, Callable[..., SeparationTask]] = {
-    "controlled_spectrum": controlled_spectrum,
     "inner_product_power": inner_product_power,
     "paired_product": paired_product,
     "paired_product_control": lambda **sizes: paired_product(**sizes, control=True),
     "legendre_products": legendre_products,
     "inner_product_parity": inner_product_parity,
-    "parity": lambda **sizes: inner_product_parity(**sizes, trap=True),
     "determinant": determinant,
-    "equality": equality,
     "gaussian_coupling": gaussian_coupling,
     "nearest_neighbor": nearest_neighbor,
 }
@@ -39,15 +34,12 @@ def separation_task(name: str, **sizes: Any) -> SeparationTask:
 
     | name | f(A, B) | separation rank |
     | --- | --- | --- |
-    | `controlled_spectrum` (rank, decay) | $\sum_r r^{-\alpha} \phi_r(a) \phi_r(b)$ | rank |
-    | `inner_product_power` (width m, power k, signs) | $\langle a, b \rangle^k$ | $\binom{m + k - 1}{k}$ |
+    | `inner_product_power` (width m, power k) | $\langle a, b \rangle^k$ | $\binom{m + k - 1}{k}$ |
     | `paired_product` (num_tokens N, width D) | $\prod_i \langle x_i, x_{i + N/2} \rangle$ | $D^{N/2}$ |
     | `paired_product_control` | the same, neighbors paired | 1 (an even number of pairs), else D |
     | `legendre_products` (degree n) | $\sum_k p_k(a) p_{n - k}(b) / \sqrt{n + 1}$, of no lower degree | $n + 1$ |
     | `inner_product_parity` (bits m) | $(-1)^{\langle a, b \rangle}$ | $2^m$ |
-    | `parity` (bits) | $(-1)^{\sum a + \sum b}$: hard to learn, but separable | 1 |
     | `determinant` (size n) | $\det [A; B]$ | $\binom{n}{n/2}$ |
-    | `equality` (bits m) | $1[a = b]$ | $2^m$ |
     | `gaussian_coupling` (width, bandwidth) | $e^{-|a - b|^2 / 2 h^2}$ | infinite, geometric spectrum |
     | `nearest_neighbor` (num_points, width) | $\arg\min_j |u - v_j|$ | not known |
 

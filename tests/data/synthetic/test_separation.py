@@ -34,21 +34,10 @@ def test_samples_follow_the_flat_spectrum(name, sizes):
     for rank in range(task.rank):
         assert spectrum.mse_bound(rank) == pytest.approx(task.mse_bound(rank), abs=0.08)
         assert task.mse_bound(rank) == pytest.approx(1 - rank / task.rank)
-    assert task.eps_rank(0.5) == math.ceil(0.75 * task.rank)
-    assert task.eps_rank(0) == task.rank
-    assert task.eps_rank(1) == 0
-
-
-def test_small_singular_values_count_for_small_eps():
-    task = separation_task("controlled_spectrum", rank=4, decay=12.0)  # the last one is 4^-12 of the first
-    assert task.eps_rank(0) == task.rank == 4
-    assert [task.eps_rank(4.0**-power) for power in (11, 13)] == [3, 4]
 
 
 def test_wrong_arguments():
-    task = separation_task("parity")
-    with pytest.raises(ValueError, match="eps is 2"):
-        task.eps_rank(2)
+    task = separation_task("inner_product_parity")
     with pytest.raises(ValueError, match="rank is -1"):
         task.mse_bound(-1)
     for degree in (-1, math.nan):
