@@ -5,12 +5,12 @@ import math
 import pytest
 import torch
 
-from hf_seqmix.analysis.spectra import (
+from hf_seqmix.analysis.spectra import spectrum
+from tests.analysis.spectra.planted import (
     SHEARED_SINGULAR_VALUES,
     planted_coupling,
     planted_features,
     sheared_coupling,
-    spectrum,
 )
 
 GRID = (torch.arange(24, dtype=torch.float64) + 0.5) / 24

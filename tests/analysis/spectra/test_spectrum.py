@@ -10,11 +10,10 @@ from hf_seqmix.analysis.spectra import (
     center,
     cross_spectrum,
     eps_rank,
-    planted_coupling,
-    planted_features,
     spectrum,
     tail_squares,
 )
+from tests.analysis.spectra.planted import planted_coupling, planted_features
 from tests.tolerances import assert_close
 
 PLANTED = [1 / k for k in range(1, 7)]
