@@ -24,20 +24,15 @@ def plot_context_lengths(
     scores: Scores,
     path: PathLike,
     *,
-    configured_lengths: Mapping[str, int] | None = None,
     references: Mapping[str, float] | None = None,
-    title: str | None = None,
 ) -> None:
     """Draw bits per byte and token perplexity against context length, one line a model.
 
     Args:
         scores: model name -> its scores, in any order.
         path: image file; the extension gives the format.
-        configured_lengths: model name -> the context length it is configured or trained for; dotted lines where they
-            lie within the plot.
         references: name -> bits per byte of something that is not a model with a context length (gzip, an n-gram),
             drawn as a horizontal line.
-        title: above the plot; names the text.
 
     Raises:
         ValueError: there is nothing to plot.
@@ -52,7 +47,6 @@ def plot_context_lengths(
                 x = [score.context_length for score in points]
                 lengths.update(x)
                 axes.plot(x, [getattr(score, figure_of_merit) for score in points], label=name, **line(index))
-            _mark_lengths(axes, configured_lengths, list(lengths))
             _powers_of_two(axes, sorted(lengths))
             axes.set_xlabel("context length (tokens)")
             axes.set_ylabel(label)
@@ -68,16 +62,14 @@ def plot_context_lengths(
                 fontsize=8,
                 color="#666666",
             )
-        legend_below(figure, all_axes[0], title)
+        legend_below(figure, all_axes[0])
 
 
 def plot_loss(
     log_history: Sequence[Mapping[str, Any]],
     path: PathLike,
     *,
-    scale: float = 1.0,
     unit: str = "nats per token",
-    references: Mapping[str, float] | None = None,
     title: str | None = None,
 ) -> None:
     """Draw training and evaluation loss against the optimizer's steps.
@@ -85,16 +77,14 @@ def plot_loss(
     Args:
         log_history: `trainer.state.log_history`: entries with "step" and "loss" or "eval_loss".
         path: image file; the extension gives the format.
-        scale: factor on every loss; 1 / (ln 2 * bytes per token) turns nats per token into bits per byte.
-        unit: what the scaled loss is measured in.
-        references: name -> value in that unit, drawn as horizontal lines.
+        unit: what the loss is measured in.
         title: above the plot.
 
     Raises:
         ValueError: the history holds no loss.
     """
-    train = [(entry["step"], entry["loss"] * scale) for entry in log_history if "loss" in entry]
-    evaluation = [(entry["step"], entry["eval_loss"] * scale) for entry in log_history if "eval_loss" in entry]
+    train = [(entry["step"], entry["loss"]) for entry in log_history if "loss" in entry]
+    evaluation = [(entry["step"], entry["eval_loss"]) for entry in log_history if "eval_loss" in entry]
     if not train and not evaluation:
         raise ValueError('there is no loss to plot: no entry of log_history has "loss" or "eval_loss".')
     with draw_row(path, 6.6, 4.0) as (_, [axes]):
@@ -119,8 +109,6 @@ def plot_loss(
         if evaluation:
             steps, losses = map(np.asarray, zip(*evaluation, strict=True))
             axes.plot(steps, losses, color=COLORS[1], marker="o", label=f"evaluation (last {losses[-1]:.3f})")
-        for index, (name, value) in enumerate((references or {}).items()):
-            axes.axhline(value, color="#666666", linewidth=1.2, linestyle=dash(index), label=f"{name} ({value:.2f})")
         _log_if_wide(axes, [loss for _, loss in train + evaluation])
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_xlabel("optimizer steps")
@@ -161,13 +149,6 @@ def _check(scores: Scores) -> None:
     empty = [name for name, points in scores.items() if not points]
     if not scores or empty:
         raise ValueError(f"there is nothing to plot for {empty or 'any model'}: give at least one score a model.")
-
-
-def _mark_lengths(axes: Axes, configured_lengths: Mapping[str, int] | None, shown: Sequence[int]) -> None:
-    inside = {length for length in (configured_lengths or {}).values() if min(shown) <= length <= max(shown)}
-    for index, length in enumerate(sorted(inside)):
-        label = None if index else "configured length"
-        axes.axvline(length, color="#888888", linewidth=1.4, linestyle=":", label=label)
 
 
 def _powers_of_two(axes: Axes, ticks: list[int]) -> None:
