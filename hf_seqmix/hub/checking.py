@@ -16,7 +16,6 @@ from transformers import AutoTokenizer
 from ..models.auto import AUTO_CLASSES, FAMILIES
 from ..models.configuration import SeqMixConfig
 from .exporting import check_processor
-from .remote_code import remote_code
 from .repository_files import check_names, is_present, read_any_json, read_json, refuse_adapters, require_file
 from .weight_files import check_weights, weight_headers
 
@@ -53,7 +52,7 @@ def check_repo_id(repo_id: str) -> str:
     return repo_id
 
 
-def check_repository(folder: str | Path, *, own_code: bool = False) -> SeqMixConfig:
+def check_repository(folder: str | Path) -> SeqMixConfig:
     """Check the files of a repository against each other; run no code of it, unpickle nothing, read no weight.
 
     - The configuration is one of the package's, without unknown fields.
@@ -63,13 +62,12 @@ def check_repository(folder: str | Path, *, own_code: bool = False) -> SeqMixCon
     - There are no other weights, no adapter, and only kinds of files that a repository has.
     - No name points outside the folder.
 
-    The contents of `*.py` files are judged only with `own_code`, since a repository may come from another version of
-    the package. A checked repository is safe to open with hf_seqmix imported, which ignores its code. With
+    The contents of `*.py` files are not judged, since a repository may come from another version of the package. A
+    checked repository is safe to open with hf_seqmix imported, which ignores its code. With
     `trust_remote_code=True` and without hf_seqmix, the repository is as safe as its author is trusted.
 
     Args:
         folder: with config.json and *.safetensors.
-        own_code: whether the `*.py` files must be, letter for letter, those that this version of the package writes.
 
     Returns:
         The configuration.
@@ -93,8 +91,6 @@ def check_repository(folder: str | Path, *, own_code: bool = False) -> SeqMixCon
     if config.image_shape is None:
         _check_tokenizer_file(folder, config)
     open_processor(folder, config)
-    if own_code:
-        _check_own_code(folder, names, config)
     return config
 
 
@@ -179,13 +175,6 @@ def _check_auto_map(folder: Path, name: str, auto_map: Any) -> None:
             )
         if not is_present(folder, reference.split(".")[0] + ".py"):
             raise ValueError(f"{name}: auto_map names {reference.split('.')[0]}.py, which is not there.")
-
-
-def _check_own_code(folder: Path, names: list[str], config: SeqMixConfig) -> None:
-    files = remote_code(config).files
-    for name in names:
-        if name.endswith(".py") and (folder / name).read_bytes() != files.get(name, "").encode():
-            raise ValueError(f"{name} is not what this version of hf_seqmix writes for such a model.")
 
 
 def _check_tokenizer_file(folder: Path, config: SeqMixConfig) -> None:

@@ -35,7 +35,6 @@ def export_onnx(
     *,
     generation: bool = False,
     max_length: int | None = None,
-    opset_version: int | None = None,
     tolerance: float | None = 1e-4,
 ) -> float:
     """Write a model as graphs for any batch and length, and compare the outputs of onnxruntime and torch.
@@ -58,7 +57,6 @@ def export_onnx(
         generation: whether to export a causal language model to generate with a cache.
         max_length: longest input, for a model with parameters for each position (learned positions, couplings of pairs
             of positions, triangular mixing). None for no limit.
-        opset_version: of ONNX; torch's choice by default.
         tolerance: largest difference allowed, relative to the root mean square of an output; None to compare nothing.
 
     Returns:
@@ -87,7 +85,7 @@ def export_onnx(
     if model.training or any(x.is_floating_point() and x.dtype != torch.float32 for x in model.parameters()):
         model = copy.deepcopy(model).float().eval()
     export = _export_stages if generation else _export_whole
-    exported = export(model, max_length, OnnxConfig(opset_version=opset_version))
+    exported = export(model, max_length, OnnxConfig())
     difference = 0.0
     if tolerance is not None:
         difference = onnx_difference(model, exported, max_length=max_length)

@@ -25,45 +25,42 @@ class DegreeBudget:
     log_degree: float
 
 
-def match_depth(budget: int, degree: float, overhead: float = 0, matrix_size: int = 1) -> DegreeBudget:
-    """Return the depth at which layers of one degree use a budget of parameters exactly: L = budget / ((d + c) N).
+def match_depth(budget: int, degree: float, overhead: float = 0) -> DegreeBudget:
+    """Return the depth at which layers of one degree use a budget of matrices exactly: L = budget / (d + c).
 
     Args:
-        budget: parameters of all layers.
+        budget: matrices of all layers.
         degree: d, at least 2.
-        overhead: c, parameters of a layer besides its projections, in matrices (1: an output projection; 9: also a
-            feed-forward of 8 N).
-        matrix_size: N, parameters of a matrix; 1 to count the budget in matrices.
+        overhead: c, what a layer has besides its projections, in matrices (1: an output projection; 9: also a
+            feed-forward of 8).
 
     Raises:
         ValueError: a number is out of range, or no whole depth meets the budget; the message has the nearest that do.
     """
     _check(degree, overhead)
-    if budget < 1 or matrix_size < 1:
-        raise ValueError(f"budget {budget} and matrix_size {matrix_size} must be at least 1.")
-    layer = (Fraction(degree).limit_denominator(10**6) + Fraction(overhead).limit_denominator(10**6)) * matrix_size
+    if budget < 1:
+        raise ValueError(f"budget is {budget}; it must be at least 1.")
+    layer = Fraction(degree).limit_denominator(10**6) + Fraction(overhead).limit_denominator(10**6)
     depth = budget / layer
     if depth.denominator != 1:
         below, above = math.floor(depth), math.ceil(depth)
         near = " and ".join(f"{float(layer * d):g} (depth {d})" for d in (below, above) if d)
         raise ValueError(
-            f"a budget of {budget} parameters is not a whole number of layers of degree {degree:g} with overhead"
-            f" {overhead:g}, {float(layer):g} parameters each; the nearest that are: {near}."
+            f"a budget of {budget} matrices is not a whole number of layers of degree {degree:g} with overhead"
+            f" {overhead:g}, {float(layer):g} matrices each; the nearest that are: {near}."
         )
     return DegreeBudget(degree, int(depth), overhead, int(depth) * math.log(degree))
 
 
-def budget_table(
-    budget: int, degrees: Sequence[float], overhead: float = 1
-) -> list[dict[str, float | int | str | None]]:
-    """Return what each degree gets from a budget in matrices, in matrices alone and with the overhead.
+def budget_table(budget: int, degrees: Sequence[float]) -> list[dict[str, float | int | str | None]]:
+    """Return what each degree gets from a budget in matrices, in matrices alone and with one more a layer.
 
     Returns:
         A row for each accounting and degree: `accounting`, `degree`, `depth`, `log_degree`; `score` = ln d / (d + c),
         whose largest value the accounting predicts to be best; and `needs`, why there is no exact depth, or None.
     """
     rows: list[dict[str, float | int | str | None]] = []
-    for cost in dict.fromkeys((0.0, float(overhead))):
+    for cost in (0.0, 1.0):
         for degree in degrees:
             row: dict[str, float | int | str | None] = {
                 "accounting": f"d + {cost:g}" if cost else "d",
@@ -108,14 +105,13 @@ def degree_headroom(overhead: float = 0) -> float:
     return math.log(real) / (real + overhead) * (whole + overhead) / math.log(whole)
 
 
-def mixture_score(layers: Mapping[float, int], overhead: float = 0) -> float:
-    """Return the log-degree a matrix of a net that mixes degrees, sum_d n_d ln d / sum_d n_d (d + c).
+def mixture_score(layers: Mapping[float, int]) -> float:
+    """Return the log-degree a matrix of a net that mixes degrees, sum_d n_d ln d / sum_d n_d d.
 
-    A mediant of the pure nets' ln d / (d + c), so it never exceeds the best of them: mixing whole degrees cannot help.
+    A mediant of the pure nets' ln d / d, so it never exceeds the best of them: mixing whole degrees cannot help.
 
     Args:
         layers: degree -> number of its layers.
-        overhead: c.
 
     Raises:
         ValueError: there is no layer, or a degree is below 2.
@@ -123,8 +119,8 @@ def mixture_score(layers: Mapping[float, int], overhead: float = 0) -> float:
     if not layers or any(count < 0 for count in layers.values()) or not sum(layers.values()):
         raise ValueError(f"layers is {dict(layers)}; give a number of layers of at least one degree.")
     for degree in layers:
-        _check(degree, overhead)
-    cost = sum(count * (degree + overhead) for degree, count in layers.items())
+        _check(degree, 0)
+    cost = sum(count * degree for degree, count in layers.items())
     return sum(count * math.log(degree) for degree, count in layers.items()) / cost
 
 

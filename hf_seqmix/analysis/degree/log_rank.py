@@ -19,28 +19,14 @@ class DepthRank:
     """Exact separation rank of nets of one depth, first half of the inputs against the second.
 
     Attributes:
-        degree: d of each layer.
         depth: L.
-        half_inputs: h, numbers in the first half.
         rank: of a net with random weights.
-        bound: the largest rank of a polynomial of degree d^L in these halves.
+        bound: the largest rank of a polynomial of the same degree, d^L for layers of degree d, in these halves.
     """
 
-    degree: int
     depth: int
-    half_inputs: int
     rank: int
     bound: int
-
-    @property
-    def log_rank(self) -> float:
-        """log_d of the rank."""
-        return math.log(self.rank, self.degree)
-
-    @property
-    def log_bound(self) -> float:
-        """log_d of the bound."""
-        return math.log(self.bound, self.degree)
 
 
 def threshold_depth(degree: int, width: int) -> float:
@@ -112,5 +98,5 @@ def log_rank_curve(
             )
         if not found.is_complete:
             break
-        curve.append(DepthRank(degree, depth, inputs // 2, found.rank, bound))
+        curve.append(DepthRank(depth, found.rank, bound))
     return curve

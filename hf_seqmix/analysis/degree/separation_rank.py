@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..spectra.ranks import entropy_rank, eps_rank, stable_rank, tail_squares
+from ..spectra.ranks import eps_rank, tail_squares
 from .modular_rank import PRIME, modular_rank
 
 __all__ = [
@@ -132,13 +132,6 @@ class SeparationSpectrum:
 
     singular_values: Tensor
 
-    metric = "L2(mu_A x mu_B)"
-
-    @property
-    def norm(self) -> float:
-        """|f|, root mean square over all pairs."""
-        return self.singular_values.square().sum().sqrt().item()
-
     def eps_rank(self, eps: float) -> int:
         """Return min{R: sum_{k > R} sigma_k^2 <= eps^2 |f|^2}; below eps = 1e-8 rounding errors count.
 
@@ -157,16 +150,6 @@ class SeparationSpectrum:
             raise ValueError(f"rank is {rank}; it must be at least 0.")
         tails = tail_squares(self.singular_values)
         return (tails[min(rank, len(tails) - 1)] / tails[0]).item()
-
-    @property
-    def stable_rank(self) -> float:
-        """sum_k sigma_k^2 / sigma_1^2."""
-        return stable_rank(self.singular_values).item()
-
-    @property
-    def entropy_rank(self) -> float:
-        """exp(-sum_k p_k ln p_k) with p_k = sigma_k^2 / sum_j sigma_j^2."""
-        return entropy_rank(self.singular_values).item()
 
 
 def separation_spectrum(matrix: Tensor) -> SeparationSpectrum:

@@ -255,31 +255,20 @@ def resonance(frequencies: Tensor) -> Tensor:
     return total
 
 
-def fit_response(
-    encoder: RelativePositionEncoder,
-    frequency_input: str,
-    target: Callable[[Tensor], Tensor] = resonance,
-    *,
-    steps: int = 500,
-    learning_rate: float = 3e-3,
-    points: int = 512,
-) -> float:
-    """Train a causal encoder on a target response, all channels on the same: Adam, cosine schedule, mean square error.
+def fit_response(encoder: RelativePositionEncoder, frequency_input: str, *, steps: int = 500) -> float:
+    """Train a causal encoder on `resonance`, all channels alike: Adam, cosine schedule, mean square error.
 
     Args:
         encoder: changed in place.
         frequency_input: "omega" or "cosine".
-        target: real response at frequencies in [0, pi].
         steps: of the optimization.
-        learning_rate: of the optimization.
-        points: frequencies that are fitted, evenly spaced.
 
     Returns:
         The root mean square error reached, relative to that of the target.
     """
-    frequencies = torch.linspace(0, math.pi, points, dtype=encoder.dtype)
-    wanted = target(frequencies)
-    optimizer = torch.optim.Adam(encoder.parameters(), lr=learning_rate)
+    frequencies = torch.linspace(0, math.pi, 512, dtype=encoder.dtype)
+    wanted = resonance(frequencies)
+    optimizer = torch.optim.Adam(encoder.parameters(), lr=3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
         optimizer.zero_grad()

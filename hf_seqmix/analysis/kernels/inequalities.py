@@ -31,6 +31,9 @@ INEQUALITY_COLUMNS = {
 }
 """Columns of `inequality_rows` for `markdown_table`."""
 
+_LAGS = 1024
+_FFT_LENGTH = 2**16  # of kernels
+_POINTS = 2**10  # of the integral, over [0, pi]
 _ROUNDING = 1e-13  # of a kernel's largest tap, below which taps are rounding of the transform
 
 
@@ -69,12 +72,8 @@ def inequality_rows(
     encoders: Sequence[RelativePositionEncoder],
     frequency_input: str,
     orders: Sequence[int] = (0, 1, 2, 3, 4),
-    *,
-    fft_length: int = 2**16,
-    lags: int = 1024,
-    points: int = 2**10,
 ) -> list[dict[str, Any]]:
-    r"""Return a row for each N: the largest $2 \pi |t|^N |e(t)| / \|R^{(N)}\|_1$ over lags, claimed to be <= 1.
+    r"""Return a row for each N: the largest $2 \pi |t|^N |e(t)| / \|R^{(N)}\|_1$ to lag 1,024, claimed to be <= 1.
 
     Taps below 1e-13 of a kernel's largest are left out as rounding. The norm is an integral over the circle by the
     midpoint rule.
@@ -83,17 +82,14 @@ def inequality_rows(
         encoders: causal ones, in float64.
         frequency_input: "omega" or "cosine".
         orders: N.
-        fft_length: of the kernels, see `kernel_taps`.
-        lags: the largest lag.
-        points: of the integral, over [0, pi].
 
     Returns:
         Rows with `order`, `left_over_right` (median over encoders and channels), `left_over_right_worst`,
         `share_that_hold`, and `square_sum_ratio`, the median of sum over t of e(t)^2 over |R|_2^2 / 2 pi.
     """
-    middles = (torch.arange(points, dtype=torch.float64) + 0.5) * math.pi / points
-    t = torch.arange(1, lags + 1, dtype=torch.float64)
-    whole = [kernel_taps(encoder, frequency_input, fft_length) for encoder in encoders]
+    middles = (torch.arange(_POINTS, dtype=torch.float64) + 0.5) * math.pi / _POINTS
+    t = torch.arange(1, _LAGS + 1, dtype=torch.float64)
+    whole = [kernel_taps(encoder, frequency_input, _FFT_LENGTH) for encoder in encoders]
     even = [torch.cat([taps[:, :1], taps[:, 1:] / 2], 1) for taps in whole]  # e, at lags from 0 on
     derivatives = [response_derivatives(encoder, middles, frequency_input, max(orders)) for encoder in encoders]
     squares = []
@@ -105,7 +101,7 @@ def inequality_rows(
         largest = []
         for found, taps in zip(derivatives, even, strict=True):
             norm = 2 * math.pi * found[order].abs().mean(1)
-            tail = taps[:, 1 : lags + 1].abs()
+            tail = taps[:, 1 : _LAGS + 1].abs()
             tail = tail.where(tail > _ROUNDING * taps.abs().amax(1, keepdim=True), 0.0)
             largest.append((2 * math.pi * tail * t**order).amax(1) / norm)
         pooled = torch.cat(largest)

@@ -100,10 +100,8 @@ def normalized_encoder(
 
 
 @torch.no_grad()
-def linearity(
-    encoder: RelativePositionEncoder, low: float = -4.0, high: float = 4.0, cells: int = 2**14, channel: int = 0
-) -> Linearity:
-    """Measure second differences and chords of one output of a ReLU encoder, away from its kinks.
+def linearity(encoder: RelativePositionEncoder, low: float = -4.0, high: float = 4.0, cells: int = 2**14) -> Linearity:
+    """Measure second differences and chords of the first output of a ReLU encoder, away from its kinks.
 
     Without normalization the encoder is a composition of affine maps and ReLUs, hence piecewise linear: second
     differences vanish unless a kink lies between their points. Moreno, Mei, Walters 2023 (arXiv 2305.09028),
@@ -115,7 +113,6 @@ def linearity(
         low: least argument.
         high: greatest argument.
         cells: the step is h = (high - low) / cells.
-        channel: which output.
 
     Raises:
         ValueError: the encoder is not in float64, whose rounding second differences need, or has another activation.
@@ -125,20 +122,20 @@ def linearity(
             f"the encoder computes in {encoder.dtype} with {type(encoder.activation).__name__}; float64 and ReLU only."
         )
     points = torch.linspace(low, high, cells + 1, dtype=torch.float64)
-    values = encoder(points)[channel]
+    values = encoder(points)[0]
     scale = values.abs().max()
     before, after = kinks(encoder, low, high, cells=4 * cells)
     edges = ((before + after) / 2).sort().values
     differences = _second_differences(values / scale, points, edges)
     step = (high - low) / cells
     finer = torch.linspace(low, high, 2 * cells + 1, dtype=torch.float64)
-    finer_differences = _second_differences(encoder(finer)[channel] / scale, finer, edges)
+    finer_differences = _second_differences(encoder(finer)[0] / scale, finer, edges)
 
     # Between two kinks f is compared with the line through the two points next to them.
     corners = torch.stack(
         [torch.cat([points[:1], after.sort().values]), torch.cat([before.sort().values, points[-1:]])]
     )
-    ends = encoder(corners.flatten())[channel].view_as(corners)
+    ends = encoder(corners.flatten())[0].view_as(corners)
     piece = torch.searchsorted(edges, points)
     (x0, x1), (y0, y1) = corners[:, piece], ends[:, piece]
     inside = (points > x0) & (points < x1)

@@ -4,8 +4,8 @@ Targets with known structure, alterations of their temporal order, floors of the
 """
 
 from .alterations import AlteredTarget, exchange_ends, mix, permute
-from .floors import FLOOR_COLUMNS, PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
-from .ordering import OrderingRow, altered_targets, checkpoint_report, ordering_columns, ordering_report
+from .floors import PREDICTORS, Floor, error_floors, exact_floors, sampled_floors
+from .ordering import OrderingRow, altered_targets, checkpoint_report, ordering_report
 from .recurrent import LinearRNN, recurrent_complexity
 from .regressors import MixerRegressor, TokenRegressor
 from .representation import RankOneRepresentation
@@ -14,7 +14,6 @@ from .training import TrainedModel, TrainSettings, held_out_error, train_on_targ
 from .transformer import Coupling, MultiHeadTransformer, SingleHeadTransformer
 
 __all__ = [
-    "FLOOR_COLUMNS",
     "PREDICTORS",
     "AlteredTarget",
     "Coupling",
@@ -38,7 +37,6 @@ __all__ = [
     "exchange_ends",
     "held_out_error",
     "mix",
-    "ordering_columns",
     "ordering_report",
     "permute",
     "recurrent_complexity",

@@ -3,14 +3,13 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from .targets import Target, require_at_least
 
-__all__ = ["FLOOR_COLUMNS", "PREDICTORS", "Floor", "error_floors", "exact_floors", "sampled_floors"]
+__all__ = ["PREDICTORS", "Floor", "error_floors", "exact_floors", "sampled_floors"]
 
 PREDICTORS = (
     "constant",
@@ -22,9 +21,6 @@ PREDICTORS = (
     "bidirectional_linear",
 )
 """Kinds of predictors: see `exact_floors`."""
-
-FLOOR_COLUMNS = {"predictor": "best predictor", "mse": "mean square error:.3e", "standard_error": "±:.1e"}
-"""Columns of `Floor.to_dict` for `markdown_table`."""
 
 Sample = tuple[Tensor, Tensor, Tensor]
 """Inputs (rows, length, width), ones (rows,) and outputs (rows, length, outputs), in float64."""
@@ -43,10 +39,6 @@ class Floor:
     predictor: str
     mse: float
     standard_error: float = 0.0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures, ready for JSON."""
-        return {"predictor": self.predictor, "mse": self.mse, "standard_error": self.standard_error}
 
 
 def error_floors(target: Target, rows: int = 4096, seed: int = 0) -> dict[str, Floor]:

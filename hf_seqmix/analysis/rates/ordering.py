@@ -11,12 +11,12 @@ from typing import Any
 from torch import nn
 
 from .alterations import mix, permute
-from .floors import PREDICTORS, Floor, error_floors
+from .floors import Floor, error_floors
 from .regressors import TokenRegressor
 from .targets import LinearTarget, Target
 from .training import Progress, TrainSettings, held_out_error, train_on_target
 
-__all__ = ["OrderingRow", "altered_targets", "checkpoint_report", "ordering_columns", "ordering_report"]
+__all__ = ["OrderingRow", "altered_targets", "checkpoint_report", "ordering_report"]
 
 
 @dataclass(frozen=True)
@@ -56,13 +56,6 @@ def altered_targets(
     if isinstance(target, LinearTarget):
         altered["permuted kernel"] = permute(target, permutation, mode="kernel")
     return altered | {"mixed": mix(target, theta), "mixed with look-ahead": mix(target, theta, causal=False)}
-
-
-def ordering_columns(rows: Sequence[OrderingRow]) -> dict[str, str]:
-    """Return columns of `OrderingRow.to_dict` for `markdown_table`: models, then floors, in brackets."""
-    models = {name: f"{name}:.2e" for row in rows for name in row.errors}
-    limits = {name: f"({name.replace('_', ' ')}):.2e" for name in PREDICTORS}
-    return {"alteration": "target", "is_causal": "causal", **models, **limits}
 
 
 def ordering_report(

@@ -1,6 +1,5 @@
 """Log-ranks by depth: what is known of them, where a curve ends, and what is refused."""
 
-import math
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ def test_fully_connected_nets(degree: int, width: int, ranks: list[int]) -> None
     curve = log_rank_curve("fully-connected", degree, width, max_size=110, max_depth=5)
     assert [point.rank for point in curve] == ranks
     assert [point.depth for point in curve] == list(range(1, len(ranks) + 1))
-    assert [point.half_inputs for point in curve] == [width // 2] * len(ranks)
     # One product of d sums l(a) + l'(b) has 2^d terms; deeper nets attain the bound.
     bounds = [
         generic_separation_rank(degree**depth, width // 2, width - width // 2) for depth in range(1, len(ranks) + 1)
@@ -45,9 +43,6 @@ def test_attention_form_of_two_scalar_tokens(degree: int, affine: bool, ranks: l
     curve = log_rank_curve("attention", degree, 1, affine=affine, max_size=100, max_depth=5)
     assert [point.rank for point in curve] == ranks
     assert [point.bound for point in curve] == [degree**point.depth + 1 for point in curve]
-    last = curve[-1]
-    assert last.log_rank == pytest.approx(math.log(ranks[-1]) / math.log(degree))
-    assert last.log_rank < last.log_bound == pytest.approx(math.log(degree**last.depth + 1, degree))
 
 
 def test_a_curve_ends_before_a_rank_that_fills_the_sample() -> None:

@@ -91,7 +91,7 @@ def test_the_target_is_a_kernel_and_its_response():
 @pytest.mark.parametrize("frequency_input", ["omega", "cosine"])
 def test_fitting_approaches_the_target(frequency_input):
     encoder = random_encoders("gelu", [0], channels=1, hidden_size=32)[0]
-    error = fit_response(encoder, frequency_input, steps=150, points=128)
+    error = fit_response(encoder, frequency_input, steps=150)
     assert error < 0.05
     taps = kernel_taps(encoder, frequency_input, 256)[0, :20]
     torch.testing.assert_close(taps, resonance_taps(torch.arange(20)), rtol=0, atol=0.1)
