@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ..models.block import SeqMixBlock
 from ..models.configuration import SeqMixConfig
+from ..models.configuration.limits import short
 from .remote_code import family_of
 from .repository_files import is_present, read_json
 from .safetensors_header import Header, read_header
@@ -41,12 +42,12 @@ def weight_headers(folder: Path) -> dict[str, Header]:
     names: dict[str, set[str]] = {}
     for tensor, file in weight_map.items():
         if not isinstance(file, str) or not _is_plain(file):
-            raise ValueError(f"{_INDEX} names {_short(file)}; it must be a *.safetensors file of this folder.")
+            raise ValueError(f"{_INDEX} names {short(file)}; it must be a *.safetensors file of this folder.")
         names.setdefault(file, set()).add(tensor)
     headers: dict[str, Header] = {}
     for file, listed in sorted(names.items()):
         if not is_present(folder, file):
-            raise ValueError(f"{_INDEX} names {_short(file)}, which is not there.")
+            raise ValueError(f"{_INDEX} names {short(file)}, which is not there.")
         headers[file] = read_header(folder / file)
         if listed != set(headers[file]):
             raise ValueError(f"{file} does not hold the tensors that {_INDEX} says.")
@@ -57,11 +58,6 @@ def weight_headers(folder: Path) -> dict[str, Header]:
 
 def _is_plain(file: str) -> bool:
     return PurePosixPath(file).name == file and "\\" not in file and file.endswith(".safetensors")
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def model_class(fields: dict[str, Any], config: SeqMixConfig) -> Any:
@@ -75,7 +71,7 @@ def model_class(fields: dict[str, Any], config: SeqMixConfig) -> Any:
     name = architectures[0] if isinstance(architectures, list) and len(architectures) == 1 else None
     if not isinstance(name, str) or name not in classes:
         raise ValueError(
-            f"config.json: architectures is {_short(architectures)}; it must name one of {', '.join(classes)}."
+            f"config.json: architectures is {short(architectures)}; it must name one of {', '.join(classes)}."
         )
     return classes[name]
 
@@ -118,7 +114,7 @@ def _check_blocks(found: Header, config: SeqMixConfig) -> None:
     if len(blocks) != config.num_blocks:
         raise ValueError(f"the weights have {len(blocks)} blocks, but config.json describes {config.num_blocks}.")
     if max(blocks) != len(blocks) - 1:
-        raise ValueError(f"the weights have blocks {_short(sorted(blocks))[1:-1]}; they must be numbered from 0 on.")
+        raise ValueError(f"the weights have blocks {short(sorted(blocks))[1:-1]}; they must be numbered from 0 on.")
     for number, (prefix, header) in sorted(blocks.items()):
         block = SeqMixBlock(config, number)
         _compare(header, {prefix + name: tensor for name, tensor in block.state_dict().items()}, set())

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import statistics
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -15,10 +16,7 @@ FEW = 10_000  # fewer rows are drawn without a progress bar
 
 
 def _median(values: list[int]) -> int:
-    """Return the median; of an even number of digits, the mean of the middle two, rounded down."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
+    return int(statistics.median(values))  # rounded down
 
 
 def _sum_modulo_ten(values: list[int]) -> int:

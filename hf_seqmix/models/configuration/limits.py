@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.utils import logging
 
-__all__ = ["check_extra_fields", "check_sizes", "warn_of_misspelled"]
+__all__ = ["check_extra_fields", "check_sizes", "short", "warn_of_misspelled"]
 
 logger = logging.get_logger(__name__)
 
@@ -87,7 +87,7 @@ def check_sizes(fields: Mapping[str, Any]) -> None:
             raise ValueError(f"{field} has {len(values):,} entries; at most {_LONGEST_LIST:,} are allowed.")
         for number in values:
             if isinstance(number, (int, float)) and abs(number) > largest and abs(number) != math.inf:
-                raise ValueError(f"{field} is {_short(number)}; it must be at most {largest}.")
+                raise ValueError(f"{field} is {short(number)}; it must be at most {largest}.")
     _check_products(fields)
 
 
@@ -160,24 +160,22 @@ def check_extra_fields(config_class: Any, fields: Mapping[str, Any]) -> None:
             raise ValueError(f"{field} is part of the configuration's own code and no field: leave it out.")
         if value is not None and not isinstance(value, _TYPES.get(field, object)) and not hasattr(value, "to_dict"):
             kind = "a string" if _TYPES[field] is str else "an object"
-            raise ValueError(f"{field} is {_short(value)}; it must be {kind}.")
+            raise ValueError(f"{field} is {short(value)}; it must be {kind}.")
         if field == "model_type" and value != config_class.model_type:
-            raise ValueError(
-                f"model_type is {_short(value)}, but this is a {config_class.model_type!r} configuration."
-            )
+            raise ValueError(f"model_type is {short(value)}, but this is a {config_class.model_type!r} configuration.")
         if field in ("dtype", "torch_dtype") and value is not None:
             import torch
 
             if not isinstance(getattr(torch, value, None) if isinstance(value, str) else value, torch.dtype):
-                raise ValueError(f"{field} is {_short(value)}; it must be a type of PyTorch, such as 'float32'.")
+                raise ValueError(f"{field} is {short(value)}; it must be a type of PyTorch, such as 'float32'.")
         if field == "per_layer_config" and value:
             raise ValueError(
                 "per_layer_config is set, but all layers of a model have one configuration: leave it out."
             )
         if field == "id2label" and isinstance(value, dict) and not all(_is_class(number) for number in value):
-            raise ValueError(f"id2label is {_short(value)}; it must map the number of each class to a name.")
+            raise ValueError(f"id2label is {short(value)}; it must map the number of each class to a name.")
         if field == "num_labels" and (type(value) is not int or value < 0):
-            raise ValueError(f"num_labels is {_short(value)}; it must be a number of classes.")
+            raise ValueError(f"num_labels is {short(value)}; it must be a number of classes.")
 
 
 def warn_of_misspelled(config_class: Any, fields: Mapping[str, Any]) -> None:
@@ -195,7 +193,7 @@ def warn_of_misspelled(config_class: Any, fields: Mapping[str, Any]) -> None:
         similar = difflib.get_close_matches(field, own, n=2, cutoff=0.66)
         if similar:
             logger.warning(
-                f"{config_class.__name__} has no field {_short(field)}, and no model reads it; fields of a like name: "
+                f"{config_class.__name__} has no field {short(field)}, and no model reads it; fields of a like name: "
                 f"{', '.join(similar)}."
             )
 
@@ -208,7 +206,7 @@ def _is_class(number: Any) -> bool:
     return True
 
 
-def _short(value: Any) -> str:
+def short(value: Any) -> str:
     """Write a value for a message: not with thousands of digits."""
     if isinstance(value, int) and abs(value) > 10**18:
         return f"a number of {value.bit_length()} bits"
