@@ -46,7 +46,6 @@ VOCABULARY = 256
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 CASES: dict[str, tuple[str, dict[str, Any], dict[str, str]]] = {
     "tnn": ("tnn", {}, {}),
-    "tnn, right angle": ("tnn", {}, {"toeplitz_causal": "right_angle"}),
     "fd_tnn": ("fd_tnn", {}, {}),
     "ski_tnn": ("ski_tnn", {}, {"ski": "torch"}),
     "ski_tnn, in C": ("ski_tnn", {}, {"ski": "native"}),
@@ -226,8 +225,6 @@ def measure(arguments: argparse.Namespace) -> tuple[list[dict[str, Any]], list[d
         directions = (False,) if CASES[case][0] == "ski_tnn" else (True, False)
         if "native" in CASES[case][2].values():
             native.build()
-        if "right angle" in case:  # of causal products alone
-            directions = (True,)
         for is_causal in directions:
             for dtype in arguments.dtypes:
                 torch.manual_seed(0)

@@ -36,7 +36,7 @@ Table = dict[str, dict[str, list[tuple[int | None, str]]]]
 """
 
 IMPLEMENTATIONS = {
-    "toeplitz_causal": ("fft", "right_angle", "tiles", "monarch"),
+    "toeplitz_causal": ("fft", "tiles", "monarch"),
     "toeplitz_bidirectional": ("fft", "tiles", "monarch"),
     "response": ("transforms", "taps"),
     "ski": ("torch", "fused", "native"),

@@ -19,9 +19,6 @@ __all__ = [
     "fast_length",
     "impulse_response",
     "real_edges",
-    "right_angle_product",
-    "right_angle_spectrum",
-    "right_angle_twist",
     "spectrum",
     "step_sizes",
     "stepped_inverse",
@@ -210,48 +207,3 @@ def real_edges(imaginary: Tensor) -> Tensor:
         imaginary: (..., bins), of an even transform length.
     """
     return nn.functional.pad(imaginary[..., 1:-1], (1, 1))
-
-
-def right_angle_twist(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return w^j = exp(-i pi j / 2N) for j = 0 to N - 1, complex, so that w^N = -i.
-
-    Args:
-        size: N.
-        dtype: real dtype of the transform; angles are in float64 and rounded once.
-        device: where to make it, one that has float64.
-    """
-    angle = torch.arange(size, dtype=torch.float64, device=device) * (-torch.pi / (2 * size))
-    return torch.polar(torch.ones_like(angle), angle).to(torch.promote_types(dtype, torch.complex64))
-
-
-def right_angle_spectrum(x: Tensor, twist: Tensor) -> Tensor:
-    """Return the complex FFT of x[j] w^j, zero-padded to the length of `twist`.
-
-    Args:
-        x: (..., length), real, length at most N.
-        twist: (N,), from `right_angle_twist`.
-
-    Returns:
-        (..., N), complex.
-    """
-    length = x.shape[-1]
-    turned = x.to(twist.real.dtype) * twist[:length]
-    return torch.fft.fft(turned, n=len(twist))
-
-
-def right_angle_product(x_spectrum: Tensor, kernel_spectrum: Tensor | None, twist: Tensor) -> Tensor:
-    """Return the real part of w^-j ifft(X K) times N: a product without what wraps around; overwrites `x_spectrum`.
-
-    Args:
-        x_spectrum: (..., N), destroyed.
-        kernel_spectrum: broadcastable to it, with the 1 / N of the inverse in it; None for a spectrum that is a
-            product.
-        twist: (N,), from `right_angle_twist`.
-
-    Returns:
-        (..., N), real.
-    """
-    product = x_spectrum if kernel_spectrum is None else x_spectrum.mul_(kernel_spectrum)
-    signal = torch.fft.ifft(product, norm="forward")
-    # Re(conj(w) z) without a complex result.
-    return signal.real * twist.real + signal.imag * twist.imag

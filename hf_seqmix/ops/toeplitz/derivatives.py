@@ -18,7 +18,7 @@ from ..common.backend import kernel_module
 from ..common.crossovers import implementation
 from ..common.dispatch import compute_dtype
 from ..common.operator import differentiable_operator
-from .fft import fft_gradients, fft_product, right_angle_gradients, right_angle_partial
+from .fft import fft_gradients, fft_product
 
 __all__ = ["toeplitz_gradients", "toeplitz_product"]
 
@@ -94,8 +94,6 @@ def toeplitz_product(first: Tensor, second: Tensor, wrt: str, causal: bool, keep
         if wrt == "kernel":
             return monarch.monarch_kernel_gradient(first, second, causal)
         return monarch.monarch_product(first, second, causal, transpose=wrt == "input")
-    if chosen == "right_angle":
-        return right_angle_partial(first, second, wrt)
     return fft_product(first, second, wrt, causal, keep_layout)
 
 
@@ -150,6 +148,4 @@ def toeplitz_gradients(
         return dx, tiles.toeplitz_tiles_kernel_gradient(g, x, causal)
     if chosen == "monarch":
         return kernel_module("toeplitz.kernels.monarch").monarch_gradients(g, x, kernel, causal)
-    if chosen == "right_angle":
-        return right_angle_gradients(g, x, kernel)
     return fft_gradients(g, x, kernel, causal, keep_layout)

@@ -1,13 +1,4 @@
-"""Toeplitz products and their gradients by transforms of torch, on blocks of channels.
-
-"fft" transforms real signals zero-padded to 2n - 1 or more.
-
-"right_angle", causal only, transforms complex signals of length N >= n without padding for the wrap. With w = exp(-i
-pi / 2N), w^N = -i: what wraps around in the product of x[j] w^j and k[j] w^j comes back turned by a right angle. So
-the real part of the untwisted result is the causal product alone. By counting bytes, this takes two thirds of the
-memory traffic of "fft" on a GPU: no padding, no copy before a complex-to-real transform. On a CPU it is slower
-(measured).
-"""
+"""Toeplitz products and their gradients by zero-padded transforms of torch, on blocks of channels."""
 
 import torch
 from torch import Tensor
@@ -18,14 +9,11 @@ from ..common.fft import (
     circular_product,
     correlate,
     fast_length,
-    right_angle_product,
-    right_angle_spectrum,
-    right_angle_twist,
     spectrum,
 )
 from ..common.layout import channels_adjacent, positions_adjacent, write_channels
 
-__all__ = ["fft_gradients", "fft_product", "right_angle_gradients", "right_angle_partial"]
+__all__ = ["fft_gradients", "fft_product"]
 
 
 def fft_product(
@@ -89,46 +77,7 @@ def fft_gradients(
     return dx, dkernel
 
 
-def right_angle_partial(first: Tensor, second: Tensor, wrt: str) -> Tensor:
-    """Return what `fft_product` does, for causal products."""
-    batch, channels, length = first.shape
-    dtype = compute_dtype(first.dtype)
-    size = fast_length(length)
-    twist = right_angle_twist(size, dtype, first.device)
-    block = channel_blocks(batch, channels, 2 * size, dtype, first.device)
-    out = _empty_result(first, wrt, True, dtype)
-    for start in range(0, channels, block):
-        c = slice(start, start + block)
-        spectrum_c = right_angle_spectrum(first[:, c], twist)
-        if wrt == "kernel":
-            total = right_angle_spectrum(second[:, c], twist).conj_physical_().mul_(spectrum_c).sum(dim=0)
-            out[c] = right_angle_product(total, None, twist)[..., :length].mul_(1 / size)
-        else:
-            taps = right_angle_spectrum(second[c], twist).mul_(1 / size)
-            taps = taps.conj_physical_() if wrt == "input" else taps
-            out[:, c] = right_angle_product(spectrum_c, taps, twist)[..., :length]
-    return out
-
-
-def right_angle_gradients(g: Tensor, x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what `fft_gradients` does, for causal products."""
-    batch, channels, length = x.shape
-    size = fast_length(length)
-    twist = right_angle_twist(size, compute_dtype(x.dtype), x.device)
-    block = channel_blocks(batch, channels, 2 * size, kernel.dtype, x.device)
-    dx = torch.empty_like(g, memory_format=torch.contiguous_format)
-    dkernel = torch.empty_like(kernel, memory_format=torch.contiguous_format)
-    for start in range(0, channels, block):
-        c = slice(start, start + block)
-        g_spectrum = right_angle_spectrum(g[:, c], twist)
-        total = right_angle_spectrum(x[:, c], twist).conj_physical_().mul_(g_spectrum).sum(dim=0)
-        dkernel[c] = right_angle_product(total, None, twist)[..., :length].mul_(1 / size)
-        taps = right_angle_spectrum(kernel[c], twist).mul_(1 / size).conj_physical_()
-        dx[:, c] = right_angle_product(g_spectrum, taps, twist)[..., :length]
-    return dx, dkernel
-
-
-def _empty_result(first: Tensor, wrt: str, causal: bool, dtype: torch.dtype, keep_layout: bool = False) -> Tensor:
+def _empty_result(first: Tensor, wrt: str, causal: bool, dtype: torch.dtype, keep_layout: bool) -> Tensor:
     if wrt == "kernel":
         length = first.shape[-1]
         return first.new_empty((first.shape[1], length if causal else 2 * length - 1), dtype=dtype)

@@ -95,12 +95,12 @@ def test_a_file_that_is_no_table(tmp_path):
 
 def test_forcing():
     x = torch.zeros(1)
-    with forced(toeplitz_causal="right_angle"):
-        assert implementation("toeplitz_causal", x, 8) == "right_angle"
-        with forced(ski="torch", toeplitz_causal=None):
-            assert implementation("toeplitz_causal", x, 8) == "fft"
-        assert implementation("toeplitz_causal", x, 8) == "right_angle"
-    assert implementation("toeplitz_causal", x, 8) == "fft"
+    with forced(response="taps"):
+        assert implementation("response", x, 8) == "taps"
+        with forced(ski="torch", response=None):
+            assert implementation("response", x, 8) == "transforms"
+        assert implementation("response", x, 8) == "taps"
+    assert implementation("response", x, 8) == "transforms"
     for names in ({"fourier": "fft"}, {"ski": "tiles"}):
         with pytest.raises(ValueError, match="names no implementation"), forced(**names):
             pass

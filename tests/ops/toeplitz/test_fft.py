@@ -1,4 +1,4 @@
-"""The two torch implementations of the Toeplitz product at short and long lengths, forward and backward."""
+"""The Toeplitz product by transforms of torch at short and long lengths, forward and backward."""
 
 import pytest
 import torch
@@ -9,12 +9,13 @@ from hf_seqmix.ops import forced, toeplitz_matmul, toeplitz_matmul_dense
 from hf_seqmix.ops.toeplitz.fft import fft_gradients, fft_product
 from tests.tolerances import assert_close
 
-FORMS = [("fft", True), ("right_angle", True), ("fft", False)]
 LONG = [307, 512, 1009, 1024, 2039, 2048, 4093, 4096, 8191, 8192, 16381, 16384]
 
 
-def forms(name: str, causal: bool):
-    return forced(**{"toeplitz_causal" if causal else "toeplitz_bidirectional": name})
+@pytest.fixture(autouse=True)
+def _transforms():
+    with forced(toeplitz_causal="fft", toeplitz_bidirectional="fft"):
+        yield
 
 
 def results(x: Tensor, kernel: Tensor, upstream: Tensor, causal: bool) -> tuple[Tensor, ...]:
@@ -24,26 +25,24 @@ def results(x: Tensor, kernel: Tensor, upstream: Tensor, causal: bool) -> tuple[
 
 
 @pytest.mark.parametrize("first", list(range(1, 300, 20)))
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.one_in(3)
-def test_every_length_to_300(form, first, poisoned_empty):
-    name, causal = form
+def test_every_length_to_300(causal, first, poisoned_empty):
     for length in range(first, first + 20):
         x, upstream = torch.randn(2, 1, 2, length, dtype=torch.float64)
         kernel = torch.randn(2, length if causal else 2 * length - 1, dtype=torch.float64)
         a, b = x.clone().requires_grad_(), kernel.clone().requires_grad_()
         y = toeplitz_matmul_dense(a, b, causal)
         exact = (y.detach(), *torch.autograd.grad(y, (a, b), upstream))
-        with forms(name, causal):
-            for dtype in (torch.float64, torch.float32):
-                ours = results(x.to(dtype), kernel.to(dtype), upstream.to(dtype), causal)
-                for actual, expected in zip(ours, exact, strict=True):
-                    assert_close(actual, expected, dtype)
+        for dtype in (torch.float64, torch.float32):
+            ours = results(x.to(dtype), kernel.to(dtype), upstream.to(dtype), causal)
+            for actual, expected in zip(ours, exact, strict=True):
+                assert_close(actual, expected, dtype)
 
 
-@pytest.mark.parametrize(("name", "causal"), FORMS)
+@pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("length", LONG)
-def test_long_primes_and_powers_of_two(name, causal, length, poisoned_empty):
+def test_long_primes_and_powers_of_two(causal, length, poisoned_empty):
     x, upstream = torch.randn(2, 2, 1, length, dtype=torch.float64)
     kernel = torch.randn(1, length if causal else 2 * length - 1, dtype=torch.float64)
 
@@ -57,39 +56,28 @@ def test_long_primes_and_powers_of_two(name, causal, length, poisoned_empty):
     dx = convolve(upstream, kernel.flip(-1).expand(2, 1, -1))[..., last : last + length]
     dkernel = convolve(upstream, x.flip(-1)).sum(dim=0)[:, length - 1 - first :]
     for dtype in (torch.float64, torch.float32):
-        with forms(name, causal):
-            ours = results(x.to(dtype), kernel.to(dtype), upstream.to(dtype), causal)
+        ours = results(x.to(dtype), kernel.to(dtype), upstream.to(dtype), causal)
         for actual, expected in zip(ours, (y, dx, dkernel), strict=True):
             assert_close(actual, expected, dtype)
 
 
-@pytest.mark.parametrize("length", [1, 2, 5, 7])
-def test_right_angle_derivatives_of_any_order(length):
-    x = torch.randn(2, 2, length, dtype=torch.float64, requires_grad=True)
-    kernel = torch.randn(2, length, dtype=torch.float64, requires_grad=True)
-    with forced(toeplitz_causal="right_angle"):
-        assert torch.autograd.gradcheck(toeplitz_matmul, (x, kernel))
-        assert torch.autograd.gradgradcheck(toeplitz_matmul, (x, kernel))
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize(("name", "causal"), FORMS)
-def test_half_precision(name, causal, dtype):
+@pytest.mark.parametrize("causal", [True, False])
+def test_half_precision(causal, dtype):
     x, upstream = torch.randn(2, 2, 3, 131, dtype=dtype)
     kernel = torch.randn(3, 131 if causal else 261)
     a, b = x.double().requires_grad_(), kernel.double().requires_grad_()
     y = toeplitz_matmul_dense(a, b, causal)
     exact = (y.detach(), *torch.autograd.grad(y, (a, b), upstream.double()))
-    with forms(name, causal):
-        ours = results(x, kernel, upstream, causal)
+    ours = results(x, kernel, upstream, causal)
     for actual, expected in zip(ours, exact, strict=True):
         assert_close(actual, expected, dtype)
     assert ours[0].dtype == ours[1].dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize(("name", "causal"), FORMS)
-def test_only_the_input_and_the_kernel_are_kept(name, causal, dtype):
+@pytest.mark.parametrize("causal", [True, False])
+def test_only_the_input_and_the_kernel_are_kept(causal, dtype):
     x = torch.randn(16, 4, 128, dtype=dtype, requires_grad=True)
     kernel = torch.randn(4, 128 if causal else 255, requires_grad=True)
     kept: dict[int, int] = {}
@@ -98,7 +86,7 @@ def test_only_the_input_and_the_kernel_are_kept(name, causal, dtype):
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with forms(name, causal), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         toeplitz_matmul(x, kernel, causal)
     assert sum(kept.values()) == x.numel() * x.itemsize + kernel.numel() * 4
 

@@ -65,7 +65,7 @@ def test_goes_on_and_writes(
         assert (tmp_path / f"benchmark_ops_{op}.png").stat().st_size > 5_000
     printed = capsys.readouterr().out
     assert (tmp_path / "benchmark_ops.md").read_text() == printed
-    assert "vs strided" in printed and "vs right_angle" in printed
+    assert "vs strided" in printed
     monkeypatch.setattr(script, "benchmark", lambda *_: pytest.fail("measured again"))
     monkeypatch.setattr(script, "plot_op", lambda *_: None)
     assert [row["ours_ms"] for row in script.main(command)] == [row["ours_ms"] for row in rows]
@@ -125,31 +125,31 @@ def test_a_wrong_implementation_is_left_out(
 ) -> None:
     candidates = scripts["operations.candidates"]
     sizes = scripts["operations.forms"].Sizes(1, 2, 9, 2)
-    forms = candidates.forms_of("toeplitz", sizes)
-    assert forms["right_angle"].names == (("toeplitz_causal", "right_angle"),)
-    forms["right_angle"] = forms["right_angle"]._replace(product=lambda x, kernel: x + kernel.sum())
+    forms = candidates.forms_of("response", sizes)
+    assert forms["taps"].names == (("response", "taps"),)
+    forms["taps"] = forms["taps"]._replace(product=lambda x, response: x + response.sum())
     found = {name: candidates.candidate(name, form, sizes) for name, form in forms.items()}
-    errors, left_out = scripts["timing.protocol"].check_all(found, "toeplitz, length 9")
-    assert "right_angle" not in found and "relative error" in left_out["right_angle"]
+    errors, left_out = scripts["timing.protocol"].check_all(found, "response, length 9")
+    assert "taps" not in found and "relative error" in left_out["taps"]
     assert errors["ours"] < 1e-5
-    assert "right_angle is left out" in capsys.readouterr().err
+    assert "taps is left out" in capsys.readouterr().err
 
 
 def test_forced_implementations_are_used(scripts: dict[str, ModuleType]) -> None:
     used = []
 
     def product(x: torch.Tensor) -> torch.Tensor:
-        used.append(hf_seqmix.ops.common.crossovers.implementation("toeplitz_causal", x, x.shape[-1]))
+        used.append(hf_seqmix.ops.common.crossovers.implementation("response", x, x.shape[-1]))
         return x
 
     forms = scripts["operations.forms"]
-    form = forms.Form(product, product, names=(("toeplitz_causal", "right_angle"),))
+    form = forms.Form(product, product, names=(("response", "taps"),))
     candidate = scripts["operations.candidates"].candidate("named", form, forms.Sizes(1, 2, 9, 2))
     scripts["timing.protocol"].check(candidate)
-    assert used == ["right_angle", "fft"]  # the oracle is not forced
+    assert used == ["taps", "transforms"]  # the oracle is not forced
     clock = Clock(torch.device("cpu"))
     scripts["timing.protocol"].time_in_turn({"named": candidate}, 1, clock, memory=False)
-    assert set(used[2:]) == {"right_angle"}
+    assert set(used[2:]) == {"taps"}
 
 
 def test_plain_products_agree_with_their_definitions(scripts: dict[str, ModuleType]) -> None:

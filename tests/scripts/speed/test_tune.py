@@ -46,7 +46,7 @@ def test_runs_goes_on_and_is_put_in_force(
     command = [*SMALL, "--lengths", "40", "9", "--output-dir", str(tmp_path)]
     table = here.main(command)
     printed = capsys.readouterr().out
-    assert "The table of crossovers, as measured" in printed and '"toeplitz_causal"' in printed
+    assert "The table of crossovers, as measured" in printed and '"response"' in printed
     written = read_results(tmp_path / "tune.jsonl")
     assert {(result.task, result.setting["length"]) for result in written} == {
         (op, length) for op in crossovers.IMPLEMENTATIONS for length in (9, 40)
@@ -56,7 +56,7 @@ def test_runs_goes_on_and_is_put_in_force(
     assert str(tmp_path) not in (tmp_path / "tune.jsonl").read_text()
     assert (tmp_path / "tune.png").stat().st_size > 10_000
     crossovers.use_crossovers(tmp_path / "tune.json")
-    assert crossovers.crossovers_in_force()["toeplitz_causal"]["cpu"] == table["toeplitz_causal"]["cpu"]
+    assert crossovers.crossovers_in_force()["response"]["cpu"] == table["response"]["cpu"]
     crossovers.use_crossovers(None)
     monkeypatch.setattr(here, "measure", lambda *_: pytest.fail("measured again"))
     monkeypatch.setattr(here, "plot_points", lambda *_: None)
@@ -72,7 +72,7 @@ def test_variants_use_what_they_name(scripts: dict[str, ModuleType]) -> None:
     candidates = scripts["operations.variants"]
     sizes = scripts["operations.forms"].Sizes(1, 4, 8, 2)
     variants = candidates.variants_of("toeplitz_causal", sizes)
-    assert variants["right_angle"].form.names == (("toeplitz_causal", "right_angle"),)
+    assert variants["fft"].form.names == (("toeplitz_causal", "fft"),)
     in_force = fft_conv._CPU_BYTES_PER_THREAD
     assert f"fft, {in_force >> 20} MiB" not in variants
     with candidates.active(variants["fft, 256 KiB"]):
