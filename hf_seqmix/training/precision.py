@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 AUTO = "auto"
-"""What `auto` chose, in the folder of the run."""
+"""The `bf16` that leaves the choice to the machine."""
 
 CLEARLY = 1.2
 """So many times as fast as float32 bfloat16 must be where it is timed."""

@@ -189,7 +189,8 @@ class SeqMixConfig(CodeReferences):
             extra: what was given beside the fields.
 
         Raises:
-            ValueError: for sizes beyond any model, a type that PyTorch does not have, and names that are not fields.
+            ValueError: for sizes beyond any model, a type that PyTorch does not have, names that are the
+                configuration's own code, and values of other types than the library reads.
         """
         check_sizes({**self._own_fields, "num_labels": (extra or {}).get("num_labels")})
         given = {field: vars(self).get(field) for field in ("dtype", "id2label", "label2id")}

@@ -28,7 +28,7 @@ def score_text(folder: Path, lengths: Sequence[int], max_bytes: int | None) -> d
     Args:
         folder: of a finished run of pretrain.py, of a causal model.
         lengths: of the context, in tokens.
-        max_bytes: of the split's beginning that are scored; all by default.
+        max_bytes: of the split's beginning that are scored; None for all.
 
     Returns:
         "by_context": length -> bits per byte; nothing where there is no test split.
