@@ -10,7 +10,7 @@ from ...cache import append_sums, check_rows, read_sums
 from ...modules.sharding import split_heads
 from ...ops.layout import TokenLayout
 from ...ops.polynomial.gated_product import gated_product
-from ...ops.polynomial.product import DEGREE_FORMS, Product, polynomial_product
+from ...ops.polynomial.product import DEGREE_FORMS, Product, own_form, polynomial_product
 from ...ops.rows import RowOperation
 from .gated_group import GatedGroup
 from .group import PolynomialGroup
@@ -145,7 +145,7 @@ def _mix_rows(
     parts = [
         product(
             [split_heads(next(rest), head_dim) for _ in range(number)],
-            DEGREE_FORMS[form],
+            own_form(number, DEGREE_FORMS[form]),
             real=flag[..., 0],
             causal=bool(causal),
             weights=tensors[0] if tensors else None,
@@ -177,7 +177,7 @@ def _mix_gated_rows(rows: Tensor, tensors: Sequence[Tensor], settings: Sequence[
         product = gated_product(
             factors,
             next(rest) if forgets else None,
-            DEGREE_FORMS[form],
+            own_form(number, DEGREE_FORMS[form]),
             power=power,
             denominator=bool(denominator),
             real=flag[..., 0],

@@ -46,7 +46,7 @@ class FactorGroup(nn.Module):
         degree: at least 2.
         num_heads: heads of this degree.
         head_dim: channels of a head.
-        degree_form: see `polynomial_product`.
+        degree_form: of the mixer, whose other heads may have it alone; see `own_form`.
         use_bias: whether projections are affine.
     """
 

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from ...modules.sharding import split_heads
 from ...ops.polynomial.gated_product import fade, gated_product, gated_sum_shapes, sum_gated_rows
-from ...ops.polynomial.product import StageRows, row_kinds, row_widths
+from ...ops.polynomial.product import StageRows, own_form, row_kinds, row_widths
 from .factor_group import FactorGroup
 from .forget_gate import ForgetGate, log_gates
 
@@ -21,7 +21,7 @@ class GatedGroup(FactorGroup):
             `degree` is 2 p + 1 with a power p.
         num_heads: heads of this degree.
         head_dim: channels of a head.
-        degree_form: "cumsum" or "gate", see `gated_product`.
+        degree_form: "cumsum" or "gate", see `gated_product`; of the mixer, whose other heads may have it alone.
         use_bias: whether the projections of the factors are affine.
         forget_gate: whether sums fade by the gates of `ForgetGate`.
         power: p, of the products of queries and keys.
@@ -100,7 +100,7 @@ class GatedGroup(FactorGroup):
         product = gated_product(
             [split_heads(x, self.head_dim) for x in factors[:number]],
             factors[number] if self.forgets else None,
-            self.degree_form,
+            own_form(number, self.degree_form),
             power=self.power,
             denominator=self.denominator,
             real=real,

@@ -8,7 +8,7 @@ from torch import Tensor
 from ...modules.products import PolynomialProduct
 from ...modules.sharding import split_heads
 from ...ops.common.dispatch import cast, compute_dtype
-from ...ops.polynomial.product import StageRows, row_factors, row_kinds, row_widths, sum_rows, sum_widths
+from ...ops.polynomial.product import StageRows, own_form, row_factors, row_kinds, row_widths, sum_rows, sum_widths
 from .factor_group import FactorGroup
 
 __all__ = ["PolynomialGroup"]
@@ -81,7 +81,7 @@ class PolynomialGroup(FactorGroup):
         whole = () if held is None else self.row_factors or ()
         product = self.product(
             [x if index in whole else split_heads(x, self.head_dim) for index, x in enumerate(factors)],
-            self.degree_form,
+            own_form(len(factors), self.degree_form),
             real=real,
             causal=causal,
             sums=None if sums is None else self._unpack_sums(sums),

@@ -16,6 +16,7 @@ __all__ = [
     "Product",
     "StageRows",
     "compose",
+    "own_form",
     "polynomial_product",
     "row_factors",
     "row_kinds",
@@ -61,9 +62,9 @@ def polynomial_product(
     * d = 4: A(P1 * C(P4), P2, P3), or P4 * A(P1, P2, P3) with `degree_form` "gate"
     * d = 5: A(P1, P2, A(P4, P5, P3))
 
-    and on: a further stage A raises the degree by 2, a factor C or a gate by 1. Each factor is masked before it is
-    multiplied. Exactly homogeneous: f(lambda x) = lambda^d f(x), since n_t is a count. "soft" mixes the degrees 2, 3
-    and 4 over shared projections: w_2 y^2 + w_3 y^3 + w_4 y^4.
+    and on: a further stage A raises the degree by 2, a factor C or a gate by 1. Each stage is causal by itself. Pads
+    are not masked: factors must be zero there. Exactly homogeneous: f(lambda x) = lambda^d f(x), since n_t is a count.
+    "soft" mixes the degrees 2, 3 and 4 over shared projections: w_2 y^2 + w_3 y^3 + w_4 y^4.
 
     Source: Navon 2021 (unpublished notes), whose formula X prod(W_k X^T) has no fitting dimensions; this is one
     reading of it.
@@ -84,8 +85,8 @@ def polynomial_product(
         `Product`: `y` (batch, length, heads, width) in float32 (float64), and `rows`, what each stage adds up.
 
     Raises:
-        ValueError: for fewer than two factors, an unknown form of the degree or of attention, "soft" without four
-            factors and three weights, and shapes that do not fit.
+        ValueError: for fewer than two factors, an unknown form of the degree or of attention, "gate" with an odd
+            number of factors or two, "soft" without four factors and three weights, and shapes that do not fit.
     """
     _check(factors, form, weights, held is not None)
     stages = _Stages(factors, real, causal, form, sums, recent, held)
@@ -118,6 +119,11 @@ def compose(
         raise ValueError(f"there are {degree} factors: give two or more.")
     if degree_form not in DEGREE_FORMS:
         raise ValueError(f"degree_form is {degree_form!r}; it must be one of {', '.join(map(repr, DEGREE_FORMS))}.")
+    if own_form(degree, degree_form) != degree_form:
+        raise ValueError(
+            f"degree_form is 'gate', which only even degrees from 4 on have, but there are {degree} factors: leave "
+            "degree_form out."
+        )
     if degree_form == "soft":
         if weights is None or degree != 4:
             raise ValueError(f"degree_form is 'soft' of {degree} factors: give four, and three weights.")
@@ -135,6 +141,11 @@ def compose(
         query = stages.average(query, factors[-1], narrow=True)
     y = stages.attend(query, factors[1], value)
     return factors[-1] * y if even and degree_form == "gate" else y
+
+
+def own_form(degree: int, degree_form: str) -> str:
+    """Return the form of one degree among several: "gate" is for even ones from 4 on, and others are "cumsum"."""
+    return "cumsum" if degree_form == "gate" and (degree < 4 or degree % 2) else degree_form
 
 
 def row_kinds(degree: int, degree_form: str = "cumsum") -> list[str]:

@@ -29,6 +29,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "triangular": {"mixing": "triangular", "head_degrees": [3, 2, 3, 3]},
     "gated": {"forget_gate": True},
     "gated heads": {"head_degrees": [2, 3, 4, 5], "forget_gate": True},
+    "gate heads": {"head_degrees": [2, 3, 4, 5], "degree_form": "gate"},
+    "gated gate heads": {"head_degrees": [2, 3, 4, 3], "degree_form": "gate", "forget_gate": True},
     "squared": {"kernel_power": 2},
     "cubed": {"kernel_power": 3, "forget_gate": True},
     "divided": {"kernel_power": 2, "forget_gate": True, "denominator": True},

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from hf_seqmix.ops import polynomial_product
+from hf_seqmix.ops.polynomial.gated_product import gated_product
 from hf_seqmix.ops.polynomial.product import row_factors, row_kinds, sum_rows
 from hf_seqmix.ops.polynomial.stages import FORMS
 from tests.tolerances import assert_close
@@ -183,3 +184,12 @@ def test_what_does_not_fit_is_refused(degree):
     ):
         with pytest.raises(ValueError, match=message):
             polynomial_product(given, **fields)
+
+
+@pytest.mark.parametrize("degree", [2, 3, 5])
+def test_a_gate_is_refused_where_no_even_degree_has_one(degree):
+    message = f"'gate', which only even degrees from 4 on have, but there are {degree} factors: leave degree_form out"
+    with pytest.raises(ValueError, match=message):
+        polynomial_product(make(degree, 5), "gate")
+    with pytest.raises(ValueError, match=message):
+        gated_product(make(degree, 5), None, "gate")
