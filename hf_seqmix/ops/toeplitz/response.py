@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..common.dispatch import ORDINARY, compute_dtype, dispatch
+from ..common.dispatch import ORDINARY, check_real, compute_dtype, dispatch
 from ..common.fft import channel_blocks, circular_product, cross_spectrum, fast_length, real_edges, spectrum
 from ..common.layout import channels_adjacent, positions_adjacent, write_channels
 from .hilbert import two_sided_taps
@@ -47,8 +47,9 @@ def response_matmul(x: Tensor, response: Tensor, block: int | None = None) -> Te
         (batch, channels, length) in the dtype of `x`.
 
     Raises:
-        ValueError: for shapes that do not fit.
+        ValueError: for shapes that do not fit, and integers.
     """
+    check_real(x=x, response=response)
     fits = x.ndim == 3 and response.ndim == 3 and response.shape[:2] == (2, x.shape[1])
     if not fits or x.shape[-1] > response.shape[-1] - 1:
         raise ValueError(

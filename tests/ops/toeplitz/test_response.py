@@ -73,6 +73,13 @@ def test_wrong_shapes_are_refused() -> None:
         response_matmul(x[:, :2, :3], response)
 
 
+def test_integers_are_refused() -> None:
+    x, response = inputs(2, 3, 4, 4, torch.float32)
+    for given in ((x.long(), response), (x, response.long())):
+        with pytest.raises(ValueError, match="x and response must be real floating-point tensors, got torch"):
+            response_matmul(*given)
+
+
 def test_where_a_response_suits() -> None:
     assert response_suits(512, 512)
     assert response_suits(500, 512)
