@@ -118,7 +118,7 @@ def piecewise_column_dense(
     **options: Any,
 ) -> Tensor:
     """Compute `piecewise_column` by its formula, with every kernel in memory: the definition."""
-    return piecewise_weights(query, key, bias, coupling, mix, **options) @ value
+    return piecewise_weights(query, key, bias, coupling, mix, **options).to(value.dtype) @ value
 
 
 def _check(tensors: tuple[Tensor | None, ...], kernel_norm: str, causal: bool) -> None:

@@ -121,6 +121,17 @@ def test_dtypes(norm, dtype):
         assert all(x.grad is None or (x.grad.dtype == dtype and x.grad.isfinite().all()) for x in leaves)
 
 
+@pytest.mark.parametrize("kinds", [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)], ids=str)
+def test_values_of_another_dtype_than_queries(kinds):
+    of_queries, of_values = kinds
+    tensors, options = arguments(9, dtype=of_queries)
+    tensors[2] = tensors[2].to(of_values)
+    actual = piecewise_column(*tensors, **options)
+    expected = piecewise_column_dense(*tensors, **options)
+    assert actual.dtype == expected.dtype == of_values
+    assert_close(actual.to(torch.bfloat16), expected.to(torch.bfloat16), factor=2)
+
+
 def test_autocast_leaves_the_logits_alone():
     tensors, options = arguments(9, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
