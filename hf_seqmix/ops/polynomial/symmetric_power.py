@@ -32,6 +32,9 @@ def symmetric_power(x: Tensor, power: int) -> Tensor:
 
     Returns:
         (..., C(width + p - 1, p)) in the dtype of `x`.
+
+    Raises:
+        ValueError: for another power.
     """
     channels, orders = _multisets(x.shape[-1], power, x.device)
     return (_multiplied(x.mT, channels) * orders.to(x.dtype).sqrt().unsqueeze(-1)).mT
@@ -79,6 +82,8 @@ def _multisets(width: int, power: int, device: torch.device) -> tuple[Tensor, Te
     Of ordinary operations alone, and anew in each call: a graph holds them, and a tensor that is kept could come from
     `torch.inference_mode`.
     """
+    if not 1 <= power <= LARGEST_POWER:
+        raise ValueError(f"power is {power}; it must be from 1 to {LARGEST_POWER}.")
     channels = torch.arange(width, device=device).unsqueeze(0)
     orders = torch.ones_like(channels[0])
     repeats = orders

@@ -54,6 +54,13 @@ def test_whole_powers():
         assert torch.equal(whole_power(x, power), x**power)
 
 
+@pytest.mark.parametrize("power", [0, -1, 17])
+def test_other_powers_are_refused(power):
+    for features in (symmetric_power, monomials):
+        with pytest.raises(ValueError, match=f"power is {power}; it must be from 1 to 16"):
+            features(torch.zeros(2, 3, 4), power)
+
+
 def test_empty_inputs():
     assert symmetric_power(torch.zeros(2, 0, 4), 2).shape == (2, 0, 10)
     assert symmetric_power(torch.zeros(0, 3, 4), 3).shape == (0, 3, 20)
