@@ -2,11 +2,14 @@
 
 import copy
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from transformers import PreTrainedModel
+
+from ..modules.evaluation import in_evaluation
 
 __all__ = ["StackedNets"]
 
@@ -68,15 +71,10 @@ class StackedNets:
             inputs: (rows, ...), the same for all nets, or (nets, rows, ...) if not `shared`.
             shared: whether the nets share their inputs.
         """
-        trained = [self._skeleton, *self._nets]
-        modes = [net.training for net in trained]
-        for net in trained:
-            net.eval()
-        try:
+        with ExitStack() as modes:
+            for net in (self._skeleton, *self._nets):
+                modes.enter_context(in_evaluation(net))
             return self._predict(self.values, inputs, shared)
-        finally:
-            for net, mode in zip(trained, modes, strict=True):
-                net.train(mode)
 
     def update(self, inputs: Tensor, targets: Tensor, rates: Tensor) -> Tensor:
         """Update each net once, on rows of its own.

@@ -18,6 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import IterableDataset
 from transformers import Trainer
 
+from ..modules.evaluation import in_evaluation
 from ..modules.norms import MaskedBatchNorm
 
 __all__ = ["BATCH_NORM_BATCHES", "BatchAverages", "average_batch_norms", "batch_norms"]
@@ -51,7 +52,6 @@ def average_batch_norms(model: nn.Module, batches: Iterable[Mapping[str, Any]]) 
         batches: keyword arguments of the model. None: the averages stay.
     """
     norms: list[Any] = batch_norms(model)
-    modes = [(module, module.training) for module in model.modules()]
     momenta = [norm.momentum for norm in norms]
     counts = [getattr(norm, "num_batches_tracked", None) for norm in norms]
     kept = [
@@ -59,11 +59,10 @@ def average_batch_norms(model: nn.Module, batches: Iterable[Mapping[str, Any]]) 
         for norm, n in zip(norms, counts, strict=True)
     ]
     moments = [_Moments() for _ in norms]
-    with ExitStack() as hooks:
+    with ExitStack() as hooks, in_evaluation(model):
         for norm, moment in zip(norms, moments, strict=True):
             hooks.callback(norm.register_forward_hook(moment.add).remove)
         try:
-            model.eval()
             for norm in norms:
                 norm.train()
                 norm.momentum = 1.0  # after a call the averages are those of its batch alone
@@ -72,8 +71,6 @@ def average_batch_norms(model: nn.Module, batches: Iterable[Mapping[str, Any]]) 
             for batch in batches if norms else ():
                 model(**batch)
         finally:
-            for module, training in modes:
-                module.training = training
             for norm, momentum, (mean, var, count) in zip(norms, momenta, kept, strict=True):
                 norm.momentum = momentum
                 norm.running_mean.copy_(mean)

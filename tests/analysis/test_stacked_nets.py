@@ -75,6 +75,16 @@ def test_outputs_of_all_nets_on_the_same_rows():
     torch.testing.assert_close(stacked.outputs(inputs.expand(3, 6, 3), shared=False), stacked.outputs(inputs))
 
 
+def test_outputs_leave_every_module_in_its_mode():
+    net = build()
+    net[0].eval()  # as of frozen layers
+    stacked = StackedNets([net, build()])
+    stacked.outputs(torch.randn(6, 3))
+    first, second = stacked.unstacked()
+    assert [module.training for module in first] == [False, True, True] and first.training
+    assert all(module.training for module in second.modules())
+
+
 def test_what_cannot_be_stacked():
     with pytest.raises(ValueError, match="there are 0 nets"):
         StackedNets([])
