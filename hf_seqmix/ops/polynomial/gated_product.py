@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..common.dispatch import cast, dispatch
+from ..common.dispatch import dispatch
 from .power_attention import power_attention, power_sums
 from .power_chunks import PowerSums
-from .product import Product, StageRows, compose
+from .product import PastRows, Product, StageRows, compose
 from .symmetric_power import number_of_features
 
 __all__ = ["fade", "gated_product", "gated_sum_shapes", "sum_gated_rows"]
@@ -102,8 +102,8 @@ def fade(sums: Sequence[Tensor], log_gates: Tensor) -> list[Tensor]:
     return [x * left.view(*left.shape, *[1] * (x.ndim - 2)) for x in sums]
 
 
-class _GatedStages:
-    """The stages of one product, in turn, each after its own sums of the past."""
+class _GatedStages(PastRows):
+    """The stages of one product with gated sums."""
 
     def __init__(
         self,
@@ -117,17 +117,17 @@ class _GatedStages:
         sums: Sequence[Tensor] | None,
         recent: Sequence[StageRows] | None,
     ) -> None:
+        super().__init__(sums, recent)
         self.power, self.denominator = power, denominator
-        self.causal, self.form, self.sums, self.recent = causal, form, sums, recent
-        self.rows: list[StageRows] = []
+        self.causal, self.form = causal, form
         dtype = dispatch(like)[1]
         flags = like.new_ones(like.shape[:2], dtype=dtype) if real is None else real.to(dtype)
-        self.tokens, (self.real, *gates) = self._past((flags,) if log_gates is None else (flags, log_gates))
+        self.tokens, (self.real, *gates) = self.past((flags,) if log_gates is None else (flags, log_gates))
         self.log_gates = gates[0] if gates else None
 
     def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
         """Compute query * C(x), (batch, length, heads, width)."""
-        total, (x,) = self._past((x,))
+        total, (x,) = self.past((x,))
         ones = _ones(x)
         mean = self._attend(
             ones[:, x.shape[1] - query.shape[1] :], ones, x, None if total is None else total[:, :, None]
@@ -136,7 +136,7 @@ class _GatedStages:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Compute A(query, key, value), (batch, length, heads, width)."""
-        products, (key, value) = self._past((key, value))
+        products, (key, value) = self.past((key, value))
         return self._attend(query, key, value, products, self.power, self.denominator)
 
     def _attend(
@@ -164,15 +164,6 @@ class _GatedStages:
             causal=self.causal,
             form=self.form,
         )
-
-    def _past(self, rows: StageRows) -> tuple[Tensor | None, StageRows]:
-        """Note what the next stage adds up; return its sum, and all rows that the sum does not count, these last."""
-        stage = len(self.rows)
-        self.rows.append(rows)
-        if self.recent is not None:
-            pairs = zip(self.recent[stage], rows, strict=True)
-            rows = tuple([torch.cat([cast(old, new.dtype), new], dim=1) for old, new in pairs])
-        return None if self.sums is None else self.sums[stage], rows
 
 
 def _ones(x: Tensor) -> Tensor:

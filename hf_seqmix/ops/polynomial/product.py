@@ -13,6 +13,7 @@ from .stages import FORMS, attend, outer_sum, running_sum
 
 __all__ = [
     "DEGREE_FORMS",
+    "PastRows",
     "Product",
     "StageRows",
     "compose",
@@ -194,8 +195,38 @@ class Stages(Protocol):
         """Compute A(query, key, value)."""
 
 
-class _Stages:
-    """The stages of one product, in turn, each after its own sums of the past."""
+class PastRows:
+    """What the stages of one product add up, in turn, each after its own sums of the past.
+
+    Args:
+        sums: of each stage, over the tokens before; None for none.
+        recent: rows of further tokens before these, that `sums` does not count; None for none.
+        held: `recent` with the rows of these tokens, instead of `recent`.
+    """
+
+    def __init__(
+        self,
+        sums: Sequence[Tensor] | None,
+        recent: Sequence[StageRows] | None,
+        held: Sequence[StageRows] | None = None,
+    ) -> None:
+        self.sums, self.recent, self.held = sums, recent, held
+        self.rows: list[StageRows] = []
+
+    def past(self, rows: StageRows) -> tuple[Tensor | None, StageRows]:
+        """Note what the next stage adds up; return its sum, and all rows that the sum does not count, these last."""
+        stage = len(self.rows)
+        self.rows.append(rows)
+        if self.held is not None:
+            rows = tuple([cast(x, new.dtype) for x, new in zip(self.held[stage], rows, strict=True)])
+        elif self.recent is not None:
+            pairs = zip(self.recent[stage], rows, strict=True)
+            rows = tuple([torch.cat([cast(old, new.dtype), new], dim=1) for old, new in pairs])
+        return None if self.sums is None else self.sums[stage], rows
+
+
+class _Stages(PastRows):
+    """The stages of one product."""
 
     def __init__(
         self,
@@ -207,12 +238,12 @@ class _Stages:
         recent: Sequence[StageRows] | None,
         held: Sequence[StageRows] | None,
     ) -> None:
+        super().__init__(sums, recent, held)
         # The whole product goes one route.
         self.route, self.dtype = dispatch(*factors)
-        self.causal, self.form, self.sums, self.recent, self.held = causal, form, sums, recent, held
+        self.causal, self.form = causal, form
         like = factors[0]
         self.length = like.shape[1]
-        self.rows: list[StageRows] = []
         if real is not None and not torch.compiler.is_compiling() and real.shape != like.shape[:2]:
             raise ValueError(
                 f"real has shape {tuple(real.shape)}; it must be (batch, length), {tuple(like.shape[:2])}."
@@ -223,14 +254,14 @@ class _Stages:
             flags = like.new_ones(like.shape[:2], dtype=self.dtype)
         else:
             flags = real.to(self.dtype)
-        start, (seen,) = self._past((flags,))
+        start, (seen,) = self.past((flags,))
         count = running_sum(seen, start, causal=causal, length=self.length)
         # (batch, length or 1); a real token sees itself
         self.share = (count if real is None else count.clamp(min=1)).reciprocal()
 
     def average(self, query: Tensor, x: Tensor, narrow: bool = False) -> Tensor:
         """Compute query * C(x), (batch, length, heads, width); if `narrow`, in bfloat16 where kernels round to it."""
-        start, (seen,) = self._past((x,))
+        start, (seen,) = self.past((x,))
         narrow = narrow and query.dtype == x.dtype == torch.bfloat16 and multiplies_halves(self.route, query)
         if not self.causal or self.length == 1:
             y = query * (running_sum(seen, start, causal=False) * self.share.reshape(*self.share.shape, 1, 1))
@@ -243,17 +274,6 @@ class _Stages:
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Compute A(query, key, value), (batch, length, heads, width)."""
-        state, (key, value) = self._past((key, value))
+        state, (key, value) = self.past((key, value))
         scale = self.share / query.shape[-1] ** 0.5
         return attend(self.route, self.dtype, query, key, value, state, self.causal, self.form, scale)
-
-    def _past(self, rows: StageRows) -> tuple[Tensor | None, StageRows]:
-        """Note what the next stage adds up; return its sum, and all rows that the sum does not count, these last."""
-        stage = len(self.rows)
-        self.rows.append(rows)
-        if self.held is not None:
-            rows = tuple([cast(x, new.dtype) for x, new in zip(self.held[stage], rows, strict=True)])
-        elif self.recent is not None:
-            pairs = zip(self.recent[stage], rows, strict=True)
-            rows = tuple([torch.cat([cast(old, new.dtype), new], dim=1) for old, new in pairs])
-        return None if self.sums is None else self.sums[stage], rows
