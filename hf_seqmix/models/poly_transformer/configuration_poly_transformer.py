@@ -7,17 +7,9 @@ from huggingface_hub.dataclasses import strict
 
 from ..configuration import GLU_PLAN, SeqMixConfig, check_choice, check_range, gathered_plan
 from .gated_checks import check_gated
+from .mixer_checks import NORM_TYPES, check_form, has_gate
 
-__all__ = ["MIXINGS", "NORM_TYPES", "PolyTransformerConfig"]
-
-_DEGREE_FORMS = ("cumsum", "gate", "soft")  # as in the operation, which a configuration does without
-MIXINGS = ("content", "toeplitz", "triangular")
-NORM_TYPES = {"rms": ("simple_rms", "layer"), "static": ("static",), "batch": ("batch",), "none": ("none",)}
-"""Normalization of the mixers -> the norms of the blocks that go with it, the default first."""
-
-
-def _has_gate(degrees: list[float | int]) -> bool:
-    return any(math.ceil(d) >= 4 and math.ceil(d) % 2 == 0 for d in degrees)
+__all__ = ["PolyTransformerConfig"]
 
 
 @strict
@@ -136,7 +128,7 @@ class PolyTransformerConfig(SeqMixConfig):
 
     def form_of(self, layer_idx: int) -> str:
         """Return the form of a layer: "gate" only where a head has a degree with that form."""
-        if self.degree_form == "gate" and not _has_gate(self.degrees_of(layer_idx)):
+        if self.degree_form == "gate" and not has_gate(self.degrees_of(layer_idx)):
             return "cumsum"
         return self.degree_form
 
@@ -145,8 +137,6 @@ class PolyTransformerConfig(SeqMixConfig):
         super().check_architecture()
         check_range("degree", self.degree, low=2)
         check_range("num_attention_heads", self.num_attention_heads, low=1)
-        check_choice("degree_form", self.degree_form, _DEGREE_FORMS)
-        check_choice("mixing", self.mixing, MIXINGS)
         check_choice("feed_forward", self.feed_forward, ("glu", "none"))
         check_choice("normalization", self.normalization, tuple(NORM_TYPES))
         check_range("degree_penalty", self.degree_penalty, low=0)
@@ -180,7 +170,8 @@ class PolyTransformerConfig(SeqMixConfig):
                 f"norm_type is {self.norm_type!r}, but normalization is {self.normalization!r}: leave norm_type out, "
                 f"or set it to {allowed}."
             )
-        self._check_form()
+        every = {degree for layer in range(self.num_hidden_layers) for degree in self.degrees_of(layer)}
+        check_form(every, self.degree_form, self.mixing)
         for layer in range(self.num_hidden_layers):
             check_gated(
                 self.degrees_of(layer),
@@ -191,24 +182,4 @@ class PolyTransformerConfig(SeqMixConfig):
                 self.forget_gate,
                 self.kernel_power,
                 self.denominator,
-            )
-
-    def _check_form(self) -> None:
-        if self.degree_form == "cumsum":
-            return
-        if self.mixing != "content":
-            raise ValueError(
-                f"degree_form is {self.degree_form!r}, but mixing {self.mixing!r} has one form only: leave "
-                "degree_form out."
-            )
-        degrees = sorted({d for layer in range(self.num_hidden_layers) for d in self.degrees_of(layer)})
-        if self.degree_form == "soft" and degrees != [4]:
-            raise ValueError(
-                "degree_form is 'soft', which mixes degrees 2, 3 and 4, but the degree is "
-                f"{', '.join(map(str, degrees))}: leave degree, layer_degrees and head_degrees out."
-            )
-        if self.degree_form == "gate" and not _has_gate(degrees):
-            raise ValueError(
-                f"degree_form is 'gate', which only even degrees from 4 on have, but the degree is "
-                f"{', '.join(map(str, degrees))}: leave degree_form out."
             )

@@ -6,8 +6,6 @@ import pytest
 import torch
 
 from hf_seqmix import PolyTransformerConfig, PolyTransformerModel
-from hf_seqmix.models.poly_transformer import configuration_poly_transformer as configuration
-from hf_seqmix.ops.polynomial.product import DEGREE_FORMS
 from tests.models.suite import VOCAB
 
 
@@ -66,7 +64,3 @@ def test_learned_positions_end():
     with pytest.raises(ValueError, match="the context length cannot be changed"):
         model.set_context_length(16)
     assert model.config.max_position_embeddings == 8
-
-
-def test_the_configuration_knows_the_choices_of_the_operation():
-    assert configuration._DEGREE_FORMS == DEGREE_FORMS

@@ -7,7 +7,7 @@ import torch
 from transformers import DynamicCache, StaticCache
 
 from hf_seqmix import PolynomialMixer, PolyTransformerConfig, PolyTransformerForCausalLM
-from hf_seqmix.models.poly_transformer.configuration_poly_transformer import MIXINGS
+from hf_seqmix.models.poly_transformer.mixer_checks import MIXINGS
 from hf_seqmix.models.poly_transformer.static_mixing import build_static_operator
 from hf_seqmix.ops.layout import TokenLayout, token_layout
 from tests.models.suite import perturb
