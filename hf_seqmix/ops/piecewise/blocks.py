@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from ..common.dispatch import cast
-from .problem import Block, ColumnProblem, SingleQuery
+from .problem import Block, ColumnProblem
+from .single_query import SingleQuery
 
 __all__ = ["column_gradients", "column_product", "column_step"]
 

@@ -24,7 +24,8 @@ from torch import Tensor
 from ..common.dispatch import ORDINARY, check_real, dispatch, without_autocast
 from ..common.operator import define_operator, differentiable_operator
 from .blocks import column_gradients, column_product, column_step
-from .problem import ColumnProblem, SingleQuery
+from .problem import ColumnProblem
+from .single_query import SingleQuery
 from .weights import piecewise_weights
 
 __all__ = ["KERNEL_NORMS", "piecewise_column", "piecewise_column_dense"]
