@@ -53,7 +53,7 @@ with packages_explained("finetune.py"):
     # Importing the package registers its families with the Auto classes.
     from hf_seqmix.training.environment import run_environment
     from hf_seqmix.training.folders.resumable import ResumableTrainer
-    from hf_seqmix.training.folders.same_run import finished_results
+    from hf_seqmix.training.folders.same_run import train_unless_finished
     from hf_seqmix.training.precision import settle_precision
     from hf_seqmix.training.scoring import METRIC_KEYS, check_best_metric
     from hf_seqmix.training.script import run_script
@@ -192,13 +192,9 @@ def results_of(run: Run, evaluations: Mapping[str, Mapping[str, Any]], seconds: 
 def train_and_save(run: Run, checkpoint: str | None = None) -> dict[str, Any]:
     """Train from the start or from a checkpoint, evaluate, and write the output folder."""
     arguments, trainer, folder = run.arguments, run.trainer, run.folder
-    seconds = 0.0
-    finished = checkpoint is not None and trainer.restore_finished(checkpoint)
-    if finished and (kept := finished_results(trainer)) is not None:
+    seconds, kept = train_unless_finished(trainer, checkpoint)
+    if kept is not None:
         return kept
-    if not finished:
-        seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
-    trainer.save_model()
     evaluations = {split: evaluate_split(run, split) for split in EVALUATED if split in run.encoded}
     if trainer.is_world_process_zero():
         add_baselines(run, evaluations)

@@ -37,7 +37,7 @@ with packages_explained("pretrain.py"):
     from hf_seqmix.training import block_scores, corpus_metrics, prepare_run_folder
     from hf_seqmix.training.environment import run_environment
     from hf_seqmix.training.folders.resumable import ResumableTrainer
-    from hf_seqmix.training.folders.same_run import finished_results
+    from hf_seqmix.training.folders.same_run import train_unless_finished
     from hf_seqmix.training.precision import settle_precision
     from hf_seqmix.training.scoring import check_best_metric
     from hf_seqmix.training.script import run_script
@@ -156,13 +156,9 @@ def results_of(arguments: Arguments, trainer: ResumableTrainer, seconds: float) 
 def train_and_save(arguments: Arguments, trainer: ResumableTrainer, checkpoint: str | None = None) -> dict[str, Any]:
     """Train from the start or from a checkpoint, evaluate, and write the output folder."""
     folder = arguments.folder
-    seconds = 0.0
-    finished = checkpoint is not None and trainer.restore_finished(checkpoint)
-    if finished and (kept := finished_results(trainer)) is not None:
+    seconds, kept = train_unless_finished(trainer, checkpoint)
+    if kept is not None:
         return kept
-    if not finished:
-        seconds = trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
-    trainer.save_model()
     if trainer.eval_dataset is not None:
         trainer.evaluate()
     results = results_of(arguments, trainer, seconds)

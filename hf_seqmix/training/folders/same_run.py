@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from huggingface_hub.errors import StrictDataclassError
 from transformers import PreTrainedConfig, Trainer
@@ -12,7 +12,10 @@ from transformers import PreTrainedConfig, Trainer
 from ..._files import write_json
 from .run_files import ARGUMENTS_FILE
 
-__all__ = ["changed_arguments", "finished_results", "record_arguments", "refuse_other_model"]
+if TYPE_CHECKING:
+    from .resumable import ResumableTrainer
+
+__all__ = ["changed_arguments", "finished_results", "record_arguments", "refuse_other_model", "train_unless_finished"]
 
 logger = logging.getLogger(__name__)
 
@@ -154,3 +157,21 @@ def finished_results(trainer: Trainer) -> dict[str, Any] | None:
     if trainer.is_world_process_zero():
         logger.warning(f"The run is finished: {file} stays as it is.")
     return results
+
+
+def train_unless_finished(trainer: "ResumableTrainer", checkpoint: str | None) -> tuple[float, dict[str, Any] | None]:
+    """Train from the start or from a checkpoint, and save the model, unless the run has left its results.
+
+    Args:
+        trainer: of the run.
+        checkpoint: from which it goes on; None for the start.
+
+    Returns:
+        The seconds of training, 0 where nothing was left to train, and what `finished_results` returns.
+    """
+    finished = checkpoint is not None and trainer.restore_finished(checkpoint)
+    if finished and (kept := finished_results(trainer)) is not None:
+        return 0.0, kept
+    seconds = 0.0 if finished else trainer.train(resume_from_checkpoint=checkpoint).metrics["train_runtime"]
+    trainer.save_model()
+    return seconds, None

@@ -14,6 +14,7 @@ from hf_seqmix.training.folders.same_run import (
     finished_results,
     record_arguments,
     refuse_other_model,
+    train_unless_finished,
 )
 
 SMALL: dict[str, Any] = {"vocab_size": 31, "hidden_size": 16, "num_hidden_layers": 2, "max_position_embeddings": 12}
@@ -112,3 +113,31 @@ def test_results_of_a_finished_run(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert found(12) is None and not caplog.text
     assert found(8) == {"num_updates": 8, "train_seconds": 3.5}
     assert "results.json stays as it is" in caplog.text
+
+
+@pytest.mark.parametrize("checkpoint", [None, "unfinished", "finished"])
+@pytest.mark.parametrize("has_results", [True, False])
+def test_a_finished_run_with_results_is_left_alone(tmp_path: Path, checkpoint: str | None, has_results: bool) -> None:
+    done: list[str] = []
+
+    def train(resume_from_checkpoint: str | None) -> SimpleNamespace:
+        done.append(f"trained from {resume_from_checkpoint}")
+        return SimpleNamespace(metrics={"train_runtime": 2.5})
+
+    trainer: Any = SimpleNamespace(
+        args=SimpleNamespace(output_dir=str(tmp_path)),
+        state=SimpleNamespace(global_step=8),
+        is_world_process_zero=lambda: True,
+        restore_finished=lambda checkpoint: checkpoint == "finished",
+        train=train,
+        save_model=lambda: done.append("saved"),
+    )
+    if has_results:
+        (tmp_path / "results.json").write_text('{"num_updates": 8}', encoding="utf-8")
+    found = train_unless_finished(trainer, checkpoint)
+    if checkpoint != "finished":
+        assert found == (2.5, None) and done == [f"trained from {checkpoint}", "saved"]
+    elif has_results:
+        assert found == (0.0, {"num_updates": 8}) and not done
+    else:
+        assert found == (0.0, None) and done == ["saved"]
