@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def score_model(
     arguments: argparse.Namespace,
     model_name: str,
     texts: list[str],
-    keys: dict[int, dict[str, Any]],
+    keys: Mapping[int, dict[str, Any]],
     log: ResultFile,
     shared: dict[str, Any],
 ) -> None:

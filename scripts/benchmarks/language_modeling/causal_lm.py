@@ -1,7 +1,6 @@
 """The benchmark `language-modeling`: bits per byte of causal models at several context lengths."""
 
 import argparse
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,9 @@ from ..inputs import (
     describe_text,
     fit_ngram,
     load_texts,
-    named,
-    scoring_run,
-    short_names,
 )
-from ..results import LOG, Report, origin, select, write_report
+from ..results import Report, origin, select, write_report
+from ..saved_models import Keys, score_models
 
 COMPRESSORS = {"gzip -9": bits_per_byte_gzip, "xz -9e": bits_per_byte_xz}
 
@@ -43,8 +40,6 @@ LABELS = {
     "position": "tokens of context",
     "position_perplexity": "perplexity per token",
 }
-
-logger = logging.getLogger("run_benchmarks")
 
 
 def add_language_modeling(benchmarks: Any) -> None:
@@ -93,28 +88,15 @@ def run_language_modeling(arguments: argparse.Namespace) -> Report:
         raise ValueError(f"--context-lengths must be positive; given {lengths[0]}.")
     texts = load_texts(arguments)
     ngrams = fit_ngram(arguments)
-    log = ResultFile(arguments.output_dir / LOG)
     title = describe_text(arguments, texts)
-    report = Report()
-    for model, name in zip(arguments.models, short_names(arguments.models), strict=True):
-        keys = {length: result_key(arguments, model, texts, length) for length in lengths}
-        if arguments.overwrite:
-            for key in keys.values():
-                log.forget(key)
-        missing = {length: keys[length] for length in lengths if log.get(keys[length]) is None}
-        if missing:
-            run = scoring_run(arguments, TASK, model)
-            shared = {"task": TASK, "model": name, "run": run, "seed": arguments.seed, "setting": {"data": title}}
-            try:
-                score_model(arguments, model, texts, missing, log, shared | origin(arguments.benchmark))
-            except ValueError as error:
-                report.failures[name] = str(error)
-                logger.error(f"{name}: {error}")
-        if len(missing) < len(lengths):
-            logger.info(f"{name}: {len(lengths) - len(missing)} of {len(lengths)} results were there already")
-        for key in keys.values():
-            report.results += named(log.get(key), name)
 
+    def score(model: str, missing: Keys, log: ResultFile, shared: dict[str, Any]) -> None:
+        score_model(arguments, model, texts, missing, log, shared)
+
+    def keys_of(model: str) -> Keys:
+        return {length: result_key(arguments, model, texts, length) for length in lengths}
+
+    report = score_models(arguments, TASK, title, keys_of, score)
     references = {name: measure(texts) for name, measure in COMPRESSORS.items()} if arguments.compressors else {}
     references |= {name: ngram.bits_per_byte(texts) for name, ngram in ngrams.items()}
     parts = []

@@ -1,7 +1,6 @@
 """The benchmark `masked-language-modeling`: how well masked models fill gaps in held-out text."""
 
 import argparse
-import logging
 from typing import Any
 
 from hf_seqmix.analysis.text.masked_modeling import check_masking
@@ -15,12 +14,10 @@ from ..inputs import (
     fit_ngram,
     load_texts,
     load_training_texts,
-    named,
-    scoring_run,
-    short_names,
 )
 from ..masked_scoring import result_key, score_model
-from ..results import LOG, Report, origin, write_report
+from ..results import Report, write_report
+from ..saved_models import Keys, score_models
 
 TASK = "masked language modeling"
 TABLE = {
@@ -28,8 +25,6 @@ TABLE = {
     "token_loss": "nats/token:.4f",
     "bits_per_byte": "bits/byte:.4f",
 }
-
-logger = logging.getLogger("run_benchmarks")
 
 
 def add_masked_language_modeling(benchmarks: Any) -> None:
@@ -59,25 +54,16 @@ def run_masked_language_modeling(arguments: argparse.Namespace) -> Report:
     texts = load_texts(arguments)
     ngrams = fit_ngram(arguments)
     train = load_training_texts(arguments) if ngrams else []
-    log = ResultFile(arguments.output_dir / LOG)
     title = describe_text(arguments, texts)
-    report = Report()
-    for model, name in zip(arguments.models, short_names(arguments.models), strict=True):
-        key = result_key(arguments, model, texts, train)
-        if arguments.overwrite:
-            log.forget(key)
-        if log.get(key) is None:
-            run = scoring_run(arguments, TASK, model)
-            shared = {"task": TASK, "model": name, "run": run, "seed": arguments.seed, "setting": {"data": title}}
-            try:
-                shared |= origin(arguments.benchmark)
-                log.append(key, score_model(arguments, model, texts, ngrams, train, shared))
-            except ValueError as error:
-                report.failures[name] = str(error)
-                logger.error(f"{name}: {error}")
-        else:
-            logger.info(f"{name}: the result was there already")
-        report.results += named(log.get(key), name)
+
+    def score(model: str, missing: Keys, log: ResultFile, shared: dict[str, Any]) -> None:
+        for key in missing.values():
+            log.append(key, score_model(arguments, model, texts, ngrams, train, shared))
+
+    def keys_of(model: str) -> Keys:
+        return {arguments.context_length: result_key(arguments, model, texts, train)}
+
+    report = score_models(arguments, TASK, title, keys_of, score)
     rows = {"model": "model", "gaps": "gaps"}
     parts = [f"{title}\n\n{results_table(report.results, rows, TABLE)}"] if report.results else []
     write_report(arguments.output_dir, report, parts)
