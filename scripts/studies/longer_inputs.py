@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from study_models import load_tokenizer
+from study_models import load_model, load_tokenizer
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, PreTrainedModel
 
@@ -34,7 +34,6 @@ from hf_seqmix.models.fd_tnn.kernel import FrequencyKernel
 from hf_seqmix.models.ski_tnn.operator import SKIOperator
 from hf_seqmix.models.toeplitz.operator import ToeplitzOperator
 from hf_seqmix.ops.ski.interpolation import InducingGrid
-from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.command import CommandParser, device_name, explained, positive, refuse_twice
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_results
@@ -71,19 +70,14 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def load_model(name: str, trust_remote_code: bool) -> PreTrainedModel:
+def load_masked_model(name: str, trust_remote_code: bool) -> PreTrainedModel:
     """Return a masked language model in float32.
 
     Raises:
         ValueError: the model cannot be loaded, or has kernels that do not go on in these ways.
     """
-    options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
-    try:
-        loaded: Any = AutoModelForMaskedLM.from_pretrained(name, output_loading_info=True, **options)
-    except (OSError, ValueError) as error:
-        raise ValueError(explain_model_error(name, error)) from error
-    model, found = loaded
-    if missing := sorted(found["missing_keys"]):
+    model, missing = load_model(name, AutoModelForMaskedLM, trust_remote_code)
+    if missing:
         raise ValueError(f"{name} has no weights of {', '.join(missing[:3])}: give a masked language model.")
     for layer, operator, places in toeplitz_operators(model):
         if places is not None or isinstance(operator.kernel, FrequencyKernel):
@@ -146,7 +140,7 @@ def score(arguments: argparse.Namespace, texts: Sequence[str]) -> list[dict[str,
     rows: list[dict[str, Any]] = []
     seeds: dict[str, int] = {}
     for name in arguments.models:
-        model = load_model(name, arguments.trust_remote_code)
+        model = load_masked_model(name, arguments.trust_remote_code)
         family, trained = model.config.model_type, model.config.max_position_embeddings
         seed = seeds[family] = seeds.get(family, -1) + 1
         operators = [operator for _, operator, _ in toeplitz_operators(model)]

@@ -13,13 +13,14 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from study_models import load_tokenizer
+from study_models import load_model, load_tokenizer
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM
 
@@ -34,7 +35,6 @@ from hf_seqmix.analysis.text.repeated_pairs import (
     score_pairs,
 )
 from hf_seqmix.data import load_corpus
-from hf_seqmix.training import explain_model_error
 from hf_seqmix.training.command import CommandParser, device_name, explained, positive, refuse_twice
 from hf_seqmix.training.folders.run_folder import prepare_run_folder
 from hf_seqmix.training.result_files import write_report
@@ -85,18 +85,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", type=device_name, help="by default an accelerator if there is one")
     parser.add_argument("--output-dir", type=Path, required=True, help="where tables, results and the picture go")
     return parser
-
-
-def load_model(name: str, trust_remote_code: bool) -> Any:
-    """Return a causal language model in float32.
-
-    Raises:
-        ValueError: it cannot be loaded.
-    """
-    try:
-        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32, trust_remote_code=trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise ValueError(explain_model_error(name, error)) from error
 
 
 def first_tokens(documents: Sequence[np.ndarray], limit: int) -> list[np.ndarray]:
@@ -185,7 +173,8 @@ def main(argv: Sequence[str] | None = None) -> list[dict[str, Any]]:
     if len(set(names.values())) < len(names):
         names = {name: name for name in names}
     tokenizer = load_tokenizer(arguments.models, arguments.trust_remote_code)
-    models = {name: load_model(name, arguments.trust_remote_code) for name in names}  # reading text takes minutes
+    load = partial(load_model, auto_class=AutoModelForCausalLM, trust_remote_code=arguments.trust_remote_code)
+    models: dict[str, Any] = {name: load(name)[0] for name in names}  # reading text takes minutes
     corpus = load_corpus(arguments.dataset)
     for split in ("train", arguments.split):
         if split not in corpus:

@@ -11,7 +11,7 @@ from transformers.utils import logging as transformers_logging
 from hf_seqmix.analysis.text.documents import find_prefix_token
 from hf_seqmix.training import explain_model_error
 
-__all__ = ["load_backbone", "load_tokenizer"]
+__all__ = ["load_backbone", "load_model", "load_tokenizer"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,25 @@ def load_backbone(name: str, trust_remote_code: bool = False) -> PreTrainedModel
     logger.setLevel(logging.INFO)
     logger.info(f"{name}: {type(model).__name__}, {model.num_parameters():,} parameters")
     return model.eval()
+
+
+def load_model(name: str, auto_class: Any, trust_remote_code: bool = False) -> tuple[PreTrainedModel, list[str]]:
+    """Return a checkpoint with its head in float32, and the names of the weights that it lacks.
+
+    Args:
+        name: a Hub name or a folder.
+        auto_class: such as `AutoModelForCausalLM`.
+        trust_remote_code: whether code that comes with the checkpoint may run.
+
+    Raises:
+        ValueError: it cannot be loaded.
+    """
+    options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": trust_remote_code}
+    try:
+        model, found = auto_class.from_pretrained(name, output_loading_info=True, **options)
+    except (OSError, ValueError) as error:
+        raise ValueError(explain_model_error(name, error)) from error
+    return model, sorted(found["missing_keys"])
 
 
 def load_tokenizer(names: Sequence[str], trust_remote_code: bool) -> PreTrainedTokenizerBase:

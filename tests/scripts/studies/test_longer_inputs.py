@@ -106,7 +106,7 @@ def test_a_row_for_each_model_length_and_way(
 @pytest.mark.parametrize("name", ["ski-0", "tnn"])
 def test_kernels_go_on_as_their_way_says(script: ModuleType, folder: Path, name: str) -> None:
     longer, channels = 3 * TRAINED - 1, 48
-    model = script.load_model(str(folder / name), False).double()
+    model = script.load_masked_model(str(folder / name), False).double()
     [*_, (_, operator, _)] = toeplitz_operators(model)
     columns = torch.eye(longer, dtype=torch.float64).unsqueeze(-1)  # a row for each column of T
     values = columns.expand(-1, -1, channels)
