@@ -2,7 +2,8 @@
 
 from .base import SeqMixHead
 from .classification import SeqMixForSequenceClassification, SeqMixForTokenClassification
-from .language_modeling import SeqMixForCausalLM, SeqMixForMaskedLM
+from .language_modeling import SeqMixForCausalLM
+from .masked_language_modeling import SeqMixForMaskedLM
 from .question_answering import SeqMixForQuestionAnswering
 from .vision import SeqMixForImageClassification
 
