@@ -86,7 +86,7 @@ class CheckedLoading(PreTrainedModel):
             )
         tied = getattr(model, "all_tied_weights_keys", None) or {}
         missing = {name for name in loading_info.missing_keys if name not in tied}
-        if modes := sorted(name for name in missing if name.rpartition(".")[0].endswith(".tail")):
+        if modes := sorted(name for name in missing if name.endswith((".tail.poles", ".tail.weights"))):
             raise ValueError(
                 "decoder_modes says that the model was distilled, but the file lacks the modes, "
                 f"{modes[0]} among them: decoding would be wrong. Save the distilled model again, or set "

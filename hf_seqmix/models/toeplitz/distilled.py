@@ -90,8 +90,8 @@ class DistillableDecoder:
     """What causal language models with Toeplitz layers add: `distill_decoder` and the way back.
 
     A forward pass with a cache, and so `generate`, then mixes by exact taps and modes. The exact kernel is used
-    without a cache, in training and while gradients are recorded. Modes are saved with the model. Modes do not follow
-    weights that change: distill again.
+    without a cache, in training and while gradients are recorded. Modes are saved with the model. They do not follow
+    weights that change: a new cache then refuses them by a `ValueError`. Distill again, or undo it before training.
     """
 
     def distill_decoder(
@@ -121,10 +121,10 @@ class DistillableDecoder:
             raise ValueError(
                 f"{type(self).__name__} has no causal Toeplitz layer of TNN or FD-TNN: there is no kernel to distill."
             )
-        fits = {}
+        fits, kernels = {}, {}
         for layer, operator in operators.items():
             try:
-                taps = _all_taps(operator)
+                taps = kernels[layer] = _all_taps(operator)
                 beyond = torch.finfo(torch.float32).eps * taps.abs().sum(dim=1)
                 fits[layer] = fit_modes(taps, exact_taps, order, tolerance, beyond)
             except ValueError as error:
@@ -132,7 +132,7 @@ class DistillableDecoder:
         modes = [len(fits[layer].poles) if layer in fits else 0 for layer in range(model.config.num_hidden_layers)]
         for layer, fit in fits.items():
             tail = DistilledTail(len(fit.weights), len(fit.poles), exact_taps)
-            tail.set(fit)
+            tail.set(fit, kernels[layer])
             operators[layer].tail = tail.to(model.model.layers[layer].mixer.o_proj.weight.device)
         _configure(model, modes, exact_taps)
         return DistillationReport(fits, exact_taps, self)

@@ -156,13 +156,13 @@ class ToeplitzOperator(nn.Module):
         """Return the distilled kernel for inputs of a dtype on a device.
 
         Raises:
-            ValueError: where the model is no longer distilled.
+            ValueError: where the model is no longer distilled, or its kernel changed afterwards.
         """
         if self.tail is None:
             raise ValueError(
                 "the cache was filled by a distilled model, which this is no more: start from an empty one."
             )
-        return self.tail.kernel(self.kernel(self.tail.reach, device), dtype)
+        return self.tail.kernel(self.kernel(self.tail.taps, device), dtype, self.layer_idx)
 
     def _response(self, longest: int, values: Tensor) -> Tensor | None:
         """Return the frequency response of a bidirectional kernel that is given by it, where that saves transforms."""

@@ -35,6 +35,7 @@ __all__ = [
     "check_real",
     "compute_dtype",
     "dispatch",
+    "has_numbers",
     "real_route",
     "real_valued",
     "traced_route",
@@ -67,7 +68,14 @@ def check_real(**tensors: Tensor) -> None:
 
 def can_be_read(x: Tensor) -> bool:
     """Return whether a check may look at numbers: not on an accelerator, which is waited for, nor while tracing."""
-    if torch.compiler.is_compiling() or type(x) not in (Tensor, Parameter) or x.device.type != "cpu":
+    return x.device.type == "cpu" and has_numbers(x)
+
+
+def has_numbers(x: Tensor) -> bool:
+    """Return whether numbers can be waited for and looked at: not while a graph is traced or recorded."""
+    if torch.compiler.is_compiling() or type(x) not in (Tensor, Parameter) or x.is_meta:
+        return False
+    if x.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return not torch._C._are_functorch_transforms_active() and _get_current_dispatch_mode() is None
 
